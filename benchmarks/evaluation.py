@@ -1,0 +1,154 @@
+"""Exact ranks and coverage of 100,000 events over 37,000 items: ours, streamed, against the dense version people write.
+
+Each runs in a process of its own, so that peak memory is its own. Run: python benchmarks/evaluation.py
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from offrec.catalogue import Head, rank, rank_and_top_k
+
+HISTORY, CORRECTED = 50, 5  # items a history may hold, and how many it does
+K = 20
+ROWS = 1024  # a batch of the streamed version
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A random policy of the shape of a trained one: states, tied table, bias, a bonus for the history's items."""
+
+    events: int
+    items: int
+    width: int
+
+    def draw(self) -> tuple[Head, Tensor]:
+        random = torch.Generator().manual_seed(0)
+        state = torch.randn(self.events, self.width, generator=random)
+        table = torch.randn(self.items, self.width, generator=random) * self.width**-0.5
+        bias = torch.randn(self.items, generator=random)
+        recent = torch.full((self.events, HISTORY), self.items)
+        recent[:, :CORRECTED] = torch.randint(0, self.items, (self.events, CORRECTED), generator=random)
+        bonus = torch.linspace(3, 1, HISTORY).expand(self.events, -1)
+        return Head(state, table, bias, recent, bonus), torch.randint(0, self.items, (self.events,), generator=random)
+
+
+def streamed(head: Head, target: Tensor) -> tuple[float, float]:
+    found, seen = [], torch.zeros(head.n_items, dtype=torch.bool)
+    for first in range(0, head.rows, ROWS):
+        position, _, items = rank_and_top_k(head.rows_slice(first, first + ROWS), target[first : first + ROWS], K)
+        found.append(position)
+        seen[items] = True
+    return _figures(torch.cat(found), seen)
+
+
+def ranks_only(head: Head, target: Tensor) -> tuple[float, float]:
+    found = [
+        rank(head.rows_slice(first, first + ROWS), target[first : first + ROWS]) for first in range(0, head.rows, ROWS)
+    ]
+    return _figures(torch.cat(found), torch.zeros(1))
+
+
+def dense(head: Head, target: Tensor, floats: int) -> tuple[float, float]:
+    """Logits of as many rows as fit into `floats`, sorted; the rank is where the target stands."""
+    rows = max(1, floats // head.n_items)
+    found, seen = [], torch.zeros(head.n_items, dtype=torch.bool)
+    for first in range(0, head.rows, rows):
+        part = head.rows_slice(first, first + rows)
+        assert part.items is not None
+        assert part.values is not None
+        scores = torch.cat([part.state @ part.table.T + part.bias, torch.zeros(part.rows, 1)], 1)
+        scores.scatter_add_(1, part.items, part.values)
+        order = scores[:, :-1].argsort(dim=1, descending=True)
+        found.append((order == target[first : first + rows, None]).nonzero()[:, 1] + 1)
+        seen[order[:, :K]] = True
+    return _figures(torch.cat(found), seen)
+
+
+def _figures(position: Tensor, seen: Tensor) -> tuple[float, float]:
+    gain = torch.where(position <= K, 1 / torch.log2(1.0 + position), 0.0)
+    return float(gain.mean()), float(seen.double().mean())
+
+
+def gemm_rate(problem: Problem) -> float:
+    """Floating point operations a second of the fastest product found of a batch of states with a tile of the table."""
+    best = 0.0
+    state = torch.randn(ROWS, problem.width)
+    for columns in (512, 1024, 2048):
+        table, out = torch.randn(columns, problem.width), torch.empty(ROWS, columns)
+        for _ in range(20):
+            start = time.perf_counter()
+            for _ in range(20):
+                torch.mm(state, table.T, out=out)
+            best = max(best, 20 * 2 * ROWS * columns * problem.width / (time.perf_counter() - start))
+    return best
+
+
+def run_one(how: str, problem: Problem, floats: int) -> dict[str, float]:
+    head, target = problem.draw()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    if how == "dense":
+        ndcg, coverage = dense(head, target, floats)
+    else:
+        ndcg, coverage = {"streamed": streamed, "ranks": ranks_only}[how](head, target)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "seconds": seconds, "peak": peak / 2**20, "over": (peak - before) / 2**20, "ndcg": ndcg, "coverage": coverage,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--items", type=int, default=37_000)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dense-gigabytes", type=float, default=2.0, help="the dense version's block of logits")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    problem = Problem(options.events, options.items, options.width)
+    if options.one:
+        print(json.dumps(run_one(options.one, problem, int(options.dense_gigabytes * 2**30 / 4))))
+        return
+    command = [sys.executable, __file__, *sys.argv[1:], "--one"]
+    found = {
+        how: json.loads(subprocess.run([*command, how], check=True, capture_output=True, text=True).stdout)
+        for how in ("ranks", "streamed", "dense")
+    }
+    rate = gemm_rate(problem)
+    floor = 2 * problem.events * problem.items * problem.width / rate
+    report(found, rate, floor)
+
+
+def report(found: dict[str, dict[str, float]], rate: float, floor: float) -> None:
+    titles = {
+        "ranks": "ours, ranks only",
+        "streamed": "ours, ranks and coverage@20",
+        "dense": "dense, sorted, with coverage@20",
+    }
+    print(f"{'':34}{'seconds':>9}{'x floor':>9}{'peak GB':>9}{'own GB':>9}{'NDCG@20':>11}{'coverage':>10}")
+    for how, title in titles.items():
+        row = found[how]
+        print(
+            f"{title:34}{row['seconds']:9.1f}{row['seconds'] / floor:9.1f}{row['peak']:9.2f}{row['over']:9.2f}"
+            f"{row['ndcg']:11.6f}{row['coverage'] or float('nan'):10.4f}"
+        )
+    ours, theirs = found["streamed"], found["dense"]
+    print(f"floor: 2·N·A·d at {rate / 1e9:.0f} GFLOP/s = {floor:.1f} s")
+    print(
+        f"dense / ours: {theirs['seconds'] / ours['seconds']:.1f} x time, {theirs['over'] / ours['over']:.0f} x memory"
+    )
+
+
+if __name__ == "__main__":
+    main()

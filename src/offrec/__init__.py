@@ -1,0 +1,41 @@
+"""offrec: recommendation policies learned offline from logged sessions.
+
+import offrec
+
+dataset = offrec.prepare("events.csv", format="events", out="data/shop")
+policy = offrec.train(dataset, out="runs/sl")
+print(offrec.evaluate(policy, dataset)["NDCG@10"])
+print(policy.recommend([12, 55, 9], k=10).items)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from offrec.baselines import baseline
+    from offrec.data.dataset import Dataset
+    from offrec.data.prepare import prepare
+    from offrec.errors import InputError
+    from offrec.evaluation import evaluate
+    from offrec.experiment import load, train
+    from offrec.policy import Policy
+
+__all__ = ["Dataset", "InputError", "Policy", "baseline", "evaluate", "load", "prepare", "train"]
+
+_HOMES = {
+    "Dataset": "offrec.data.dataset",
+    "InputError": "offrec.errors",
+    "Policy": "offrec.policy",
+    "baseline": "offrec.baselines",
+    "evaluate": "offrec.evaluation",
+    "load": "offrec.experiment",
+    "prepare": "offrec.data.prepare",
+    "train": "offrec.experiment",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: preparing needs no torch, and training on a bare GPU image has no polars.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'offrec' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

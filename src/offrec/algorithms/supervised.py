@@ -1,0 +1,24 @@
+"""SL: predict the next logged item.
+
+L = −w log π(a|s)        paper, Eq. (S), with w = 1
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from offrec import losses
+from offrec.algorithms.symbols import Symbols, Terms
+from offrec.catalogue import log_prob
+
+
+@dataclass(frozen=True)
+class Supervised:
+    weight: Literal["equal", "reward"] = "equal"
+    """Every event alike, or in proportion to its reward, so that a rare purchase counts for more than a click."""
+
+    def loss(self, x: Symbols) -> Terms:
+        loss = losses.negative_log_likelihood(log_prob(x.pi, x.actions)[:, 0])
+        if self.weight == "reward":
+            # Unlike the paper: weighted, by r over the batch's mean, so that the units of the reward do not matter.
+            loss = loss * (x.rewards[:, 0] / x.rewards.mean())
+        return {"actor": loss}

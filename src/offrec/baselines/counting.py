@@ -1,0 +1,60 @@
+"""Baselines that only count: how often an item occurs, when it was last seen, what followed it."""
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+
+from offrec.baselines.sparse import SparsePolicy, latest
+from offrec.data.dataset import Dataset
+from offrec.types import Longs, Sessions
+
+
+class Popular(SparsePolicy):
+    """The items with the most events in the train split, whatever the history."""
+
+    name = "popular"
+
+    def scores(self, recent: Longs) -> csr_array:
+        return csr_array((len(recent), self.n_items))
+
+
+class Recent(SparsePolicy):
+    """The distinct items of the history, the most recent first, then by popularity.
+
+    score(a) = 1 / (1 + steps back to a's latest place in the history)
+    """
+
+    name = "recent"
+
+    def scores(self, recent: Longs) -> csr_array:
+        row, item, step = latest(recent, self.n_items)
+        return csr_array((1.0 / (1.0 + step), (row, item)), shape=(len(recent), self.n_items))
+
+
+class Markov(SparsePolicy):
+    """What followed the last item, then by popularity.
+
+    score(b) = n(a, b) / Σ_c n(a, c), with a the last item and n(a, b) how often b came directly after a in training
+    """
+
+    name = "markov"
+
+    def __init__(self, dataset: Dataset, history: int, device: torch.device) -> None:
+        super().__init__(dataset, history, device)
+        counts = followers(dataset.split("train"), dataset.n_items)
+        counts.data /= np.repeat(counts.sum(1), np.diff(counts.indptr))
+        self.followers = counts
+
+    def scores(self, recent: Longs) -> csr_array:
+        return self.followers[recent[:, 0]]
+
+
+def followers(sessions: Sessions, n_items: int) -> csr_array:
+    """[A + 1, A] how often b came directly after a. Row A, the last item of an empty history, is empty."""
+    base, stop = int(sessions.offsets[0]), int(sessions.offsets[-1])
+    items = np.asarray(sessions.items[base:stop])
+    inside = np.ones(max(0, len(items) - 1), dtype=np.bool_)
+    ends = np.asarray(sessions.offsets[1:-1]) - base
+    inside[ends[(ends > 0) & (ends < len(items))] - 1] = False  # the next event opens another session
+    pairs = (items[:-1][inside], items[1:][inside])
+    return csr_array((np.ones(len(pairs[0])), pairs), shape=(n_items + 1, n_items))  # equal pairs add up

@@ -1,0 +1,123 @@
+"""Session nearest neighbours: what stood in the train sessions most like this one (Ludewig & Jannach 2018).
+
+A session is the set of its items. Of the train sessions that share an item with the history, the `sample` most recent
+are compared with it, and the `neighbours` most similar, the more recent first among equals, lend it their items, those
+already seen included.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from offrec.baselines.sparse import SparsePolicy, latest
+from offrec.data.dataset import Dataset
+from offrec.types import Longs
+
+Doubles = NDArray[np.float64]
+Decay = Literal["none", "linear", "quadratic"]
+POWER: dict[Decay, int] = {"none": 0, "linear": 1, "quadratic": 2}
+DEEPEST = 50  # steps back that are told apart: double precision adds up so many powers of two exactly
+
+
+@dataclass(frozen=True)
+class NeighbourOptions:
+    neighbours: int = 100
+    sample: int = 1000
+    decay: Decay = "none"  # how much less an item of the history counts, the longer ago it was
+    neighbour_decay: Decay = "none"  # how much less a neighbour counts, the longer ago the latest item it shares
+    idf: float = 0.0  # how much more a rare item counts
+
+
+class SessionNeighbours(SparsePolicy):
+    """SKNN. With s the set of the history's items and n a train session's:
+
+    similarity(n) = |s ∩ n| / √(|s| |n|)
+    score(a)      = Σ similarity(n) over the neighbours n that hold a
+
+    VSKNN, with w(a) = ((L − x) / L)^p for an item x steps back in a history of L events, p = 1 for linear and 2 for
+    quadratic decay, and w(n) the same for the latest item that n shares (its own p):
+
+    similarity(n) = Σ_{a ∈ s ∩ n} w(a) / √(Σ_{a ∈ s} w(a)² · |n|)
+    score(a)      = (1 + idf · log(T / T_a)) Σ similarity(n) w(n) over the neighbours n that hold a
+
+    where T_a of the T train sessions hold a. With p = 0 and idf = 0 that is SKNN.
+    """
+
+    name = "sknn"
+    defaults = NeighbourOptions()
+
+    def __init__(
+        self, dataset: Dataset, history: int, device: torch.device, options: NeighbourOptions | None = None
+    ) -> None:
+        super().__init__(dataset, history, device)
+        self.options = options or self.defaults
+        self.sessions = item_sets(dataset)  # [T, A]
+        self.holders = csr_array(self.sessions.T)  # [A, T]
+        self.root = np.sqrt(np.diff(self.sessions.indptr))  # [T] √|n|
+        holders = np.maximum(1, np.diff(self.holders.indptr))
+        self.rarity = 1.0 + self.options.idf * np.log(self.sessions.shape[0] / holders)  # [A]
+
+    def scores(self, recent: Longs) -> csr_array:
+        row, item, step = latest(recent, self.n_items)
+        length = (recent < self.n_items).sum(1)
+        weight = _decayed(step, length[row], self.options.decay)
+        shape = (len(recent), self.n_items)
+        overlap = self._holders_of(csr_array((weight, (row, item)), shape))
+        here = np.repeat(np.arange(len(recent)), np.diff(overlap.indptr))
+        norm = np.sqrt(np.bincount(row, weight**2, minlength=len(recent)))
+        similarity = overlap.data / (norm[here] * self.root[overlap.indices])
+        near = _nearest(here, similarity, overlap.indptr, self.options)
+        faded = similarity[near]
+        if self.options.neighbour_decay != "none":
+            steps = csr_array((0.5 ** np.minimum(step, DEEPEST), (row, item)), shape)
+            latest_shared = 1 - np.frexp(self._holders_of(steps).data[near])[1]  # distinct powers: the highest leads
+            faded = faded * _decayed(latest_shared, length[here[near]], self.options.neighbour_decay)
+        lent = csr_array((faded, (here[near], overlap.indices[near])), shape=overlap.shape) @ self.sessions
+        lent.data *= self.rarity[lent.indices]
+        return lent
+
+    def _holders_of(self, histories: csr_array) -> csr_array:
+        """[B, T] for each train session the sum over the items it shares, sessions in order."""
+        shared = histories @ self.holders
+        shared.sort_indices()
+        return shared
+
+
+class VectorSessionNeighbours(SessionNeighbours):
+    """VSKNN: the neighbours' similarity, their weight and their items' weights as in `SessionNeighbours`."""
+
+    name = "vsknn"
+    defaults = NeighbourOptions(decay="quadratic", neighbour_decay="linear", idf=1.0)
+
+
+def _decayed(step: Longs, length: Longs, decay: Decay) -> Doubles:
+    weight: Doubles = ((length - step) / length) ** POWER[decay]
+    return weight
+
+
+def _nearest(row: Longs, similarity: Doubles, begins: Longs, options: NeighbourOptions) -> Longs:
+    """Which entries are neighbours. They stand by row, in a row the oldest session first; rows begin at `begins`."""
+    recent = np.flatnonzero(begins[row + 1] - np.arange(len(row)) <= options.sample)[::-1]  # latest first
+    order = recent[np.lexsort((-similarity[recent], row[recent]))]
+    row = row[order]
+    place = np.arange(len(row)) - np.searchsorted(row, row)
+    return order[place < options.neighbours]
+
+
+def item_sets(dataset: Dataset) -> csr_array:
+    """[T, A] 1 where a train session holds the item; the latest session last, where the log has times."""
+    train = dataset.split("train")
+    base, stop = int(train.offsets[0]), int(train.offsets[-1])
+    length = np.diff(train.offsets)
+    number = np.arange(len(train))
+    if (dataset.path / "times.npy").exists():
+        times = np.load(dataset.path / "times.npy", mmap_mode="r")
+        number[np.argsort(times[np.asarray(train.offsets[:-1])], kind="stable")] = np.arange(len(train))
+    items = np.asarray(train.items[base:stop])
+    sets = csr_array((np.ones(len(items)), (np.repeat(number, length), items)), shape=(len(train), dataset.n_items))
+    sets.data[:] = 1.0  # equal pairs have added up
+    return sets

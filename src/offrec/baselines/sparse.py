@@ -1,0 +1,55 @@
+"""A policy that scores a few items for each history and leaves the rest to popularity."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from offrec.catalogue import Head
+from offrec.data.dataset import Dataset
+from offrec.policy import Policy
+from offrec.types import Batch, Longs
+
+TIE = 1e-6  # popularity's weight: it orders what no score orders
+
+
+class SparsePolicy(Policy):
+    """z(a) = TIE · share(a), and TIE + score(a) more where the item has a score.
+
+    share(a) ≤ 1 is the item's share of the train split's events: whatever has a score stands above whatever has none.
+    Double precision keeps the two scales apart.
+    """
+
+    def __init__(self, dataset: Dataset, history: int, device: torch.device) -> None:
+        super().__init__(dataset.vocabulary, history, device)
+        counts = torch.tensor(np.asarray(dataset.train_counts), dtype=torch.double, device=device)
+        self.bias = TIE * counts / counts.sum().clamp(min=1)
+        self.table = torch.zeros(dataset.n_items, 0, dtype=torch.double, device=device)
+
+    def scores(self, recent: Longs) -> csr_array:
+        """[B, A], stored entries positive, for histories [B, H], most recent first, padded with n_items."""
+        raise NotImplementedError
+
+    def head(self, batch: Batch) -> Head:
+        items, values = padded(self.scores(batch.recent.cpu().numpy()), self.n_items)
+        state = torch.zeros(len(batch), 0, dtype=torch.double, device=self.device)
+        corrections = (torch.from_numpy(array).to(self.device) for array in (items, values))
+        return Head(state, self.table, self.bias, *corrections)
+
+
+def padded(scores: csr_array, n_items: int) -> tuple[Longs, NDArray[np.float64]]:
+    """The stored entries of each row side by side: items [B, C], padded with n_items, and values [B, C]."""
+    length = np.diff(scores.indptr)
+    inside = np.arange(length.max(initial=0)) < length[:, None]
+    items = np.full(inside.shape, n_items, dtype=np.int64)
+    values = np.zeros(inside.shape)
+    items[inside], values[inside] = scores.indices, TIE + scores.data
+    return items, values
+
+
+def latest(recent: Longs, n_items: int) -> tuple[Longs, Longs, Longs]:
+    """The distinct items of each history, each at its latest place: (row, item, steps back from 0), [n] each."""
+    row, step = np.nonzero(recent < n_items)
+    item = recent[row, step]
+    _, first = np.unique(row * n_items + item, return_index=True)
+    return row[first], item[first], step[first]

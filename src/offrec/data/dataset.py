@@ -1,0 +1,145 @@
+"""A prepared dataset: memory-mapped .npy arrays and a dataset.json. Needs numpy only, so any GPU image reads it.
+
+    items.npy        int32 [E]     behaviours.npy  uint8 [E]     offsets.npy  int64 [S + 1]
+    times.npy        int64 [E]     milliseconds, only where the log has times
+    item_ids.npy     int64 [A], ascending; or, for ids that are text, their UTF-8 bytes as uint8 beside
+                     item_ids_offsets.npy int64 [A + 1]
+
+Sessions stand in the order train, validation, test; `splits` in dataset.json holds where each begins and ends.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from offrec.data.protocol import Protocol, fingerprint
+from offrec.errors import InputError
+from offrec.types import Longs, Sessions
+
+FORMAT_VERSION = 1
+SplitName = Literal["train", "validation", "test"]
+
+
+class Vocabulary:
+    """Item index ↔ the log's own id, which is a number or a string."""
+
+    def __init__(self, ids: Longs | list[str]) -> None:
+        self._ids = ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def numeric(self) -> bool:
+        return isinstance(self._ids, np.ndarray)
+
+    @cached_property
+    def _index(self) -> dict[str | int, int]:
+        ids = self._ids.tolist() if isinstance(self._ids, np.ndarray) else self._ids
+        return {original: index for index, original in enumerate(ids)}
+
+    def id(self, index: int) -> str | int:
+        found = self._ids[index]
+        return int(found) if self.numeric else str(found)
+
+    def index(self, original: str | int) -> int | None:
+        """None where the catalogue does not know the id. "12" finds item 12 where ids are numbers, "012" does not."""
+        if self.numeric and isinstance(original, str):
+            try:
+                number = int(original)
+            except ValueError:
+                return None
+            if str(number) != original:
+                return None
+            original = number
+        return self._index.get(original if self.numeric else str(original))
+
+    def known(self, originals: Iterable[str | int]) -> tuple[list[int], int]:
+        """The indices of the ids that the catalogue knows, and how many it does not."""
+        found = [self.index(original) for original in originals]
+        known = [index for index in found if index is not None]
+        return known, len(found) - len(known)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    path: Path
+    meta: dict[str, Any]
+    sessions: Sessions
+    protocol: Protocol
+
+    @staticmethod
+    def open(path: str | Path) -> "Dataset":
+        path = Path(path)
+        if not (path / "dataset.json").is_file():
+            raise InputError(f"{path} is not a prepared dataset: it has no dataset.json; make one with offrec prepare.")
+        try:
+            meta = json.loads((path / "dataset.json").read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{path}/dataset.json is damaged ({error}); prepare the dataset again.") from error
+        if meta.get("format_version") != FORMAT_VERSION:
+            raise InputError(
+                f"{path} has dataset format {meta.get('format_version')}, this offrec reads {FORMAT_VERSION}; "
+                "prepare the dataset again."
+            )
+        arrays = {name: _load(path, name) for name in ("items", "behaviours", "offsets")}
+        counts = meta["counts"]
+        found = (len(arrays["items"]), len(arrays["behaviours"]), len(arrays["offsets"]) - 1)
+        if found != (counts["events"], counts["events"], counts["sessions"]):
+            raise InputError(
+                f"{path} is damaged: its arrays do not have the lengths in dataset.json; prepare it again."
+            )
+        return Dataset(path, meta, Sessions(**arrays), Protocol.from_json(meta["protocol"]))
+
+    @property
+    def n_items(self) -> int:
+        return int(self.meta["counts"]["items"])
+
+    @property
+    def behaviours(self) -> list[str]:
+        return list(self.meta["behaviours"])
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.meta["data_hash"], self.protocol)
+
+    def with_protocol(self, **changes: Any) -> "Dataset":
+        """The same data under another scoring protocol, hence another fingerprint."""
+        return replace(self, protocol=replace(self.protocol, **changes))
+
+    def split(self, name: SplitName) -> Sessions:
+        first, last = self.meta["splits"][name]
+        return replace(self.sessions, offsets=self.sessions.offsets[first : last + 1])
+
+    @cached_property
+    def train_counts(self) -> Longs:
+        """[A] how often each item occurs in training."""
+        train = self.split("train")
+        return np.bincount(train.items[train.offsets[0] : train.offsets[-1]], minlength=self.n_items)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return read_vocabulary(self.path, self.meta["item_ids"])
+
+
+def read_vocabulary(path: Path, kind: str) -> Vocabulary:
+    """The item ids in a dataset's folder, or in a run's, which keeps its own copy."""
+    ids = _load(path, "item_ids")
+    if kind == "int":
+        return Vocabulary(ids)
+    offsets = _load(path, "item_ids_offsets").tolist()
+    text = ids.tobytes()
+    return Vocabulary([text[a:b].decode() for a, b in pairwise(offsets)])
+
+
+def _load(path: Path, name: str) -> Any:
+    try:
+        return np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}/{name}.npy cannot be read ({error}); prepare the dataset again.") from error

@@ -1,0 +1,92 @@
+"""Writes a dataset's folder: aside first, then renamed, so that there is a whole one or none."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offrec.errors import InputError
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def check_free(out: Path, force: bool) -> None:
+    if not out.exists() and not out.is_symlink():
+        return
+    if not out.is_dir():
+        raise InputError(f"{out} exists and is no folder; choose another --out.")
+    if not force:
+        raise InputError(f"{out} exists already; choose another --out, or replace it with --force.")
+    if any(out.iterdir()) and not (out / "dataset.json").is_file():
+        raise InputError(f"{out} is no prepared dataset, so --force does not replace it; choose another --out.")
+
+
+def digest(arrays: Arrays, spelled: Any) -> str:
+    """A hash of the arrays, by name, and of what says how to read them."""
+    state = hashlib.sha256(json.dumps(spelled, sort_keys=True).encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        state.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        state.update(array.data.cast("B") if array.size else b"")
+    return state.hexdigest()
+
+
+def write(out: Path, arrays: Arrays, meta: dict[str, Any]) -> None:
+    with _aside(out) as folder:
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+        (folder / "dataset.json").write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _aside(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that takes its place if all goes well, and vanishes if not."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(out)
+        folder = out.parent / f".{out.name}.{os.getpid()}.partial"
+        folder.mkdir()
+    except OSError as error:
+        raise InputError(f"{out} cannot be written ({error.strerror}); choose another --out.") from error
+    old = folder.with_suffix(".old")
+    try:
+        yield folder
+        if out.exists():
+            out.rename(old)
+        folder.rename(out)
+    except BaseException:
+        if old.exists() and not out.exists():
+            old.rename(out)
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _sweep(out: Path) -> None:
+    """What a killed run left behind: put the old dataset back if it was being replaced, remove the rest."""
+    for left in out.parent.glob(f".{escape(out.name)}.*"):
+        process, _, kind = left.name.removeprefix(f".{out.name}.").partition(".")
+        if kind in {"partial", "old"} and process.isdigit() and not _alive(int(process)):
+            if kind == "old" and not out.exists():
+                left.rename(out)
+            else:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

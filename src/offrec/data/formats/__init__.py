@@ -1,0 +1,37 @@
+"""The raw formats, one file each: how its tables become batches of events, and what the paper does with it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from offrec.data.faults import Batch, Faults
+from offrec.data.sources import Source
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The table's own names for our columns; None: the same name, where the table has it."""
+
+    session: str | None = None
+    user: str | None = None
+    item: str | None = None
+    time: str | None = None
+    position: str | None = None
+    behaviour: str | None = None
+    use_session: bool = True  # False: sessions are made from users, even where the table has a session column
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a protocol does with a format, unless told otherwise."""
+
+    filters: tuple[str, ...] = ()
+    sessions: str = "auto"
+    drop: tuple[str, ...] = ()
+    sample: int | None = None
+
+
+@dataclass(frozen=True)
+class Format:
+    read: Callable[[Sequence[Source], Columns, Faults], Iterable[Batch]]
+    paper: Preset
+    behaviours: dict[str, str] | None = field(default=None)  # the format's spelling → ours; None: any

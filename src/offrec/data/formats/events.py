@@ -1,0 +1,52 @@
+"""Any table of events: CSV, TSV, JSON lines or Parquet, whose columns have our names or are named by the user."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from offrec.data import tables
+from offrec.data.faults import Batch, Faults
+from offrec.data.formats import Columns, Format, Preset
+from offrec.data.sources import Source
+from offrec.errors import InputError
+
+NAMES = ("session", "user", "item", "time", "position", "behaviour")
+
+
+def read(sources: Sequence[Source], columns: Columns, faults: Faults) -> Iterator[Batch]:
+    first: dict[str, Mapping[str, str]] = {}
+
+    def resolve_alike(source: Source, found: Sequence[str]) -> Mapping[str, str]:
+        resolved = resolve(source, found, columns)
+        for name, earlier in first.items():
+            if differing := sorted(set(earlier) ^ set(resolved)):
+                raise InputError(
+                    f"{source.name} and {name} do not have the same columns: only one of them has {differing[0]}; "
+                    "prepare files of the same kind together."
+                )
+        first.setdefault(source.name, resolved)
+        return resolved
+
+    for source in sources:
+        yield from tables.batches(source, resolve_alike, faults)
+
+
+def resolve(source: Source, found: Sequence[str], columns: Columns) -> dict[str, str]:
+    """Our name → the table's, for the columns that it has or that were asked for."""
+    listed = f"it has {', '.join(found[:20])}{', …' if len(found) > 20 else ''}"
+    resolved: dict[str, str] = {}
+    for name in NAMES:
+        asked = getattr(columns, name)
+        wanted = asked or name
+        if wanted not in found:
+            if asked or name == "item":
+                raise InputError(f"{source.name} has no column {wanted!r}; {listed}; name one with --{name}.")
+        elif found.count(wanted) > 1:
+            raise InputError(f"{source.name} has {found.count(wanted)} columns {wanted!r}; rename all but one.")
+        elif name != "session" or columns.use_session:
+            resolved[name] = wanted
+    if "session" not in resolved and "user" not in resolved:
+        missing = "neither a column 'session' nor 'user'" if columns.use_session else "no column 'user'"
+        raise InputError(f"{source.name} has {missing}; {listed}; name one with --session or --user.")
+    return resolved
+
+
+FORMAT = Format(read, paper=Preset(filters=("session=3", "item=3")))

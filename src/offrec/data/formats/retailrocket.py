@@ -1,0 +1,35 @@
+"""RetailRocket's events.csv: timestamp (ms), visitorid, event, itemid, transactionid."""
+
+from collections.abc import Iterator, Sequence
+
+from offrec.data import tables
+from offrec.data.faults import Batch, Faults
+from offrec.data.formats import Columns, Format, Preset
+from offrec.data.sources import Source
+from offrec.errors import InputError
+
+COLUMNS = {"time": "timestamp", "user": "visitorid", "behaviour": "event", "item": "itemid", "order": "transactionid"}
+BEHAVIOURS = {"view": "view", "addtocart": "cart", "transaction": "buy"}
+
+
+def read(sources: Sequence[Source], columns: Columns, faults: Faults) -> Iterator[Batch]:
+    if columns != Columns(use_session=columns.use_session):
+        raise InputError("RetailRocket's columns are known; drop --session, --item, … or use --format events.")
+    for source in sources:
+        for batch in tables.batches(source, resolve, faults):
+            odd = batch.frame["order"].is_not_null() & (batch.frame["behaviour"] != "transaction").fill_null(False)
+            faults.note("a transactionid for", "only transactions have one", batch, odd, batch.frame["behaviour"])
+            yield batch
+
+
+def resolve(source: Source, found: Sequence[str]) -> dict[str, str]:
+    for name in COLUMNS.values():
+        if name not in found:
+            listed = ", ".join(found)
+            raise InputError(f"{source.name} has no column {name!r}; it has {listed}; is it RetailRocket's events.csv?")
+    return COLUMNS
+
+
+# Unlike the name says, a paper "session" of RetailRocket is everything one visitor ever did (Xin et al. 2020).
+PAPER = Preset(filters=("session=3", "item=3"), sessions="user", drop=("buy",))
+FORMAT = Format(read, PAPER, BEHAVIOURS)

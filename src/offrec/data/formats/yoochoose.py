@@ -1,0 +1,58 @@
+"""YooChoose's yoochoose-clicks.dat and yoochoose-buys.dat: no header, ISO times, whole-number ids."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from offrec.data import tables
+from offrec.data.faults import Batch, Faults
+from offrec.data.formats import Columns, Format, Preset
+from offrec.data.sources import Source, blocks
+from offrec.data.tables import Layout
+from offrec.errors import InputError
+
+IDS = {"session": pl.Int64, "item": pl.Int64}
+LAYOUTS = {
+    "click": Layout(("session", "time", "item", "category"), types=IDS),
+    "buy": Layout(("session", "time", "item", "price", "quantity"), types=IDS),
+}
+
+
+def read(sources: Sequence[Source], columns: Columns, faults: Faults) -> Iterator[Batch]:
+    if columns != Columns(use_session=columns.use_session):
+        raise InputError("YooChoose's columns are known; drop --session, --item, … or use --format events.")
+    for source in sources:
+        kind = kind_of(source)
+        for batch in tables.delimited(source, resolve, faults, LAYOUTS[kind]):
+            if batch.frame["item"].dtype == pl.String or batch.frame["session"].dtype == pl.String:
+                note_text(batch, faults)
+            yield replace(batch, behaviour=kind)
+
+
+def note_text(batch: Batch, faults: Faults) -> None:
+    for name in IDS:
+        ids = batch.frame[name]
+        text = ids.is_not_null() & ids.cast(pl.Int64, strict=False).is_null()
+        faults.note(f"a {name} id that is no number:", "YooChoose numbers its sessions and items", batch, text, ids)
+
+
+def kind_of(source: Source) -> str:
+    """Clicks have four fields, buys five."""
+    start = next(blocks(source))
+    fields = start.data.lstrip(b"\n").partition(b"\n")[0].count(b",") + 1
+    for kind, layout in LAYOUTS.items():
+        if fields == len(layout.columns):
+            return kind
+    raise InputError(
+        f"{source.name}, line {start.line(0)}: {fields} fields; expected 4 as in yoochoose-clicks.dat "
+        "(session,time,item,category) or 5 as in yoochoose-buys.dat (session,time,item,price,quantity)."
+    )
+
+
+def resolve(source: Source, found: Sequence[str]) -> dict[str, str]:
+    return {name: name for name in ("session", "time", "item")}
+
+
+PAPER = Preset(filters=("session.click=3",), sample=200_000)
+FORMAT = Format(read, PAPER, {"click": "click", "buy": "buy"})

@@ -1,0 +1,129 @@
+"""`offrec prepare`: a raw log in, a dataset folder out."""
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offrec.data import folder, options, sessions, sources, statistics
+from offrec.data.dataset import FORMAT_VERSION, Dataset
+from offrec.data.log import TICKS, Log, LogBuilder
+from offrec.data.options import PrepareOptions
+from offrec.data.protocol import Protocol, fingerprint
+from offrec.data.sessions import Events
+from offrec.errors import InputError
+from offrec.types import Longs
+
+__all__ = ["PrepareOptions", "prepare"]
+Say = Callable[[str], None]
+Steps = list[dict[str, Any]]
+
+
+def prepare(
+    source: str | Path | Sequence[str | Path],
+    *,
+    out: str | Path,
+    chosen: PrepareOptions | None = None,
+    force: bool = False,
+    progress: Say | None = None,
+    **choices: Any,
+) -> Dataset:
+    """Read the sources (files or globs) and write the dataset `out`; `progress` gets a line about each step.
+
+    Options are given as `PrepareOptions`, or by name: `prepare("log.csv", out="data", filter=("item=3",))`.
+    """
+    chosen = chosen or options.from_choices(choices)
+    say = progress or (lambda line: None)
+    out = Path(out)
+    options.check(chosen)
+    folder.check_free(out, force)
+    log = _read([source] if isinstance(source, str | Path) else source, chosen, say)
+    protocol = options.protocol(chosen, log)
+    events, steps = _sessions(log, protocol, say)
+    catalogue = sessions.compact(events, log.item_ids, log.behaviour_names)
+    events, splits = sessions.split(catalogue.events, protocol.split, protocol.split_seed, protocol.split_parts)
+    arrays = _arrays(events, log, catalogue.item_ids)
+    counts = {"sessions": len(events), "events": len(events.items), "items": len(catalogue.item_ids)}
+    spelled = {
+        "behaviours": list(catalogue.behaviour_names),
+        "splits": splits,
+        "item_ids": "int" if isinstance(catalogue.item_ids, np.ndarray) else "string",
+    }
+    data_hash = folder.digest(arrays, spelled)
+    meta = {
+        "format_version": FORMAT_VERSION,
+        "offrec": version("offrec"),
+        "fingerprint": fingerprint(data_hash, protocol),
+        "data_hash": data_hash,
+        "protocol": protocol.as_json(),
+        "counts": counts,
+        **spelled,
+        "time_unit": log.times_as,
+        "sources": log.rows,
+        "steps": steps,
+        "statistics": statistics.describe(events, splits, catalogue.behaviour_names, counts["items"]),
+    }
+    say(f"writing {out}")
+    folder.check_free(out, force)
+    folder.write(out, arrays, meta)
+    return Dataset.open(out)
+
+
+def _read(words: Sequence[str | Path], chosen: PrepareOptions, say: Say) -> Log:
+    kind = options.FORMATS[chosen.format]
+    builder = LogBuilder(kind.behaviours, chosen.behaviours, say)
+    for batch in kind.read(sources.find(words), chosen.columns, builder.faults):
+        builder.add(batch)
+    log = builder.finish()
+    for name, rows in log.rows.items():
+        say(f"{name}: {rows:,} rows")
+    say(f"read {len(log.items):,} events of {len(log.item_ids):,} items; {_times(log)}")
+    return log
+
+
+def _times(log: Log) -> str:
+    if log.times is None or log.time_unit is None:
+        return "no times, so ordered by " + ("position" if log.positions is not None else "the file")
+    bounds = (int(time) // TICKS[log.time_unit] for time in (log.times.min(), log.times.max()))
+    first, last = (np.datetime64(seconds, "s") for seconds in bounds)
+    return f"times read as {log.times_as}, {first} to {last} UTC"
+
+
+def _sessions(log: Log, protocol: Protocol, say: Say) -> tuple[Events, Steps]:
+    """The log's sessions after each step of the protocol, and what each step left."""
+    events = sessions.arrange(log)
+    if protocol.sessions == "gap" and log.time_unit:
+        events = sessions.cut_by_gap(events, protocol.gap_minutes * 60 * TICKS[log.time_unit])
+    steps: Steps = []
+
+    def after(step: str, left: Events) -> Events:
+        if not len(left):
+            raise InputError(f"{step} leaves nothing of {events.size()}; loosen the filters.")
+        steps.append({"step": step, "sessions": len(left), "events": len(left.items)})
+        say(f"{step}: {left.size()}")
+        return left
+
+    after("read", events)
+    for name in protocol.behaviours_dropped:
+        events = after(f"drop {name}", sessions.drop_behaviour(events, name, log.behaviour_names))
+    for text in protocol.filters:
+        events = after(f"filter {text}", sessions.apply_filter(events, text, log.behaviour_names))
+    if protocol.sample is not None:
+        events = after(f"sample {protocol.sample}", sessions.sample(events, protocol.sample, protocol.split_seed))
+    return events, steps
+
+
+def _arrays(events: Events, log: Log, item_ids: Longs | list[str]) -> folder.Arrays:
+    arrays: folder.Arrays = {"items": events.items, "behaviours": events.behaviours, "offsets": events.offsets}
+    if events.times is not None and log.time_unit is not None:
+        ticks = TICKS[log.time_unit]
+        arrays["times"] = events.times * (1000 // ticks) if ticks <= 1000 else events.times // (ticks // 1000)
+    if isinstance(item_ids, np.ndarray):
+        arrays["item_ids"] = item_ids
+    else:
+        encoded = [name.encode() for name in item_ids]
+        arrays["item_ids"] = np.frombuffer(b"".join(encoded), np.uint8)
+        arrays["item_ids_offsets"] = sessions.offsets([len(name) for name in encoded])
+    return arrays

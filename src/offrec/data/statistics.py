@@ -1,0 +1,56 @@
+"""What a prepared log looks like: the figures of dataset.json and the rows of the table that is printed."""
+
+from typing import Any
+
+import numpy as np
+
+from offrec.data.sessions import Events
+from offrec.types import Longs
+
+QUANTILES = {"min": 0.0, "50 %": 0.5, "90 %": 0.9, "99 %": 0.99, "max": 1.0}
+EVENTS_AT_ONCE = 1 << 20
+
+
+def describe(events: Events, splits: dict[str, list[int]], behaviours: tuple[str, ...], items: int) -> dict[str, Any]:
+    counts = np.bincount(events.behaviours, minlength=len(behaviours))
+    lengths = np.quantile(events.lengths, list(QUANTILES.values()), method="inverted_cdf")
+    return {
+        "events_per_behaviour": {name: int(count) for name, count in zip(behaviours, counts, strict=True)},
+        "splits": {
+            name: {"sessions": last - first, "events": int(events.offsets[last] - events.offsets[first])}
+            for name, (first, last) in splits.items()
+        },
+        "session_length": {name: int(length) for name, length in zip(QUANTILES, lengths, strict=True)},
+        "repeats": repeats(events, items) / len(events.items),
+    }
+
+
+def repeats(events: Events, items: int) -> int:
+    """How many events show an item that occurred earlier in their session.
+
+    Those are all but the distinct pairs of session and item. The pairs stand almost in order, session after session,
+    and the stable sort makes use of it.
+    """
+    found = 0
+    firsts = np.searchsorted(events.offsets, np.arange(0, len(events.items), EVENTS_AT_ONCE))
+    for first, last in zip(firsts, [*firsts[1:], len(events)], strict=True):
+        begin, end = events.offsets[first], events.offsets[last]
+        lengths = np.diff(events.offsets[first : last + 1])
+        pairs: Longs = np.repeat(np.arange(last - first, dtype=np.int64) * items, lengths)
+        pairs += events.items[begin:end]
+        pairs.sort(kind="stable")
+        found += int(np.count_nonzero(pairs[1:] == pairs[:-1]))
+    return found
+
+
+def rows(meta: dict[str, Any]) -> list[tuple[str, str]]:
+    """The statistics of a dataset.json as (name, value), for a table."""
+    counts, statistics = meta["counts"], meta["statistics"]
+    table = [(name, f"{counts[name]:,}") for name in ("sessions", "events", "items")]
+    table += [(f"events: {name}", f"{count:,}") for name, count in statistics["events_per_behaviour"].items()]
+    lengths = " / ".join(f"{length:,}" for length in statistics["session_length"].values())
+    table.append((f"session length ({' / '.join(statistics['session_length'])})", lengths))
+    table.append(("share of repeats", f"{statistics['repeats']:.1%}"))
+    for name, split in statistics["splits"].items():
+        table.append((name, f"{split['sessions']:,} sessions, {split['events']:,} events"))
+    return table

@@ -1,0 +1,172 @@
+"""Tables as batches of rows: delimited text, JSON lines and Parquet, whatever they are packed in.
+
+Text comes out as strings, so that ids keep their exact spelling; Parquet keeps its types.
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+import polars as pl
+
+from offrec.data.faults import Batch, Faults
+from offrec.data.sources import Block, Source, blocks, pieces, whole
+from offrec.errors import InputError
+
+Resolve = Callable[[Source, Sequence[str]], Mapping[str, str]]  # columns found → {our name: their name}
+
+
+@dataclass(frozen=True)
+class Layout:
+    columns: Sequence[str]
+    separator: str = ","
+    types: Mapping[str, type[pl.DataType]] = field(default_factory=dict)  # of columns that are not read as text
+
+
+QUOTED = re.compile(rb'"[^"]*"')
+BLANK_LINES = re.compile(rb"\n{2,}")
+
+
+def batches(source: Source, resolve: Resolve, faults: Faults) -> Iterator[Batch]:
+    """The rows of a table with a header; the content says of which kind it is."""
+    start = next(pieces(source, 1 << 12), b"")
+    if start.startswith(b"PAR1") or source.stem.endswith((".parquet", ".pq")):
+        return parquet(source, resolve)
+    if start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"[")):
+        return json_lines(source, resolve, faults)
+    return delimited(source, resolve, faults)
+
+
+def delimited(source: Source, resolve: Resolve, faults: Faults, layout: Layout | None = None) -> Iterator[Batch]:
+    """CSV or TSV; a `layout` is given where the file has no header line."""
+    wanted: Mapping[str, str] | None = None
+    for block in blocks(source):
+        if layout is None:
+            layout, block = _split_header(block)
+        if wanted is None:
+            wanted = resolve(source, layout.columns)
+        if block.data and (frame := _parse(block, layout, faults)) is not None:
+            picked = {name: layout.columns.index(column) for name, column in wanted.items()}
+            yield Batch(
+                source, frame.select(pl.nth(place).alias(name) for name, place in picked.items()), _place(block)
+            )
+
+
+def _place(block: Block) -> Callable[[int], str]:
+    return lambda row: f"line {block.line(row)}"
+
+
+def _split_header(block: Block) -> tuple[Layout, Block]:
+    rows = block.data.lstrip(b"\n")
+    line, _, rest = rows.partition(b"\n")
+    text = line.decode()
+    separator = max(",\t;|", key=re.sub(r'"[^"]*"', "", text).count)
+    columns = next(csv.reader([text], delimiter=separator))
+    # The offset only serves to count lines, so a byte order mark or a carriage return lost on the way does no harm.
+    return Layout(columns, separator), Block(block.source, block.offset + len(block.data) - len(rest), rest)
+
+
+def _parse(block: Block, layout: Layout, faults: Faults) -> pl.DataFrame | None:
+    """The block's fields; None, and a fault, where rows do not have as many fields as the header."""
+    schema = {str(place): layout.types.get(name, pl.String) for place, name in enumerate(layout.columns)}
+    data = block.data.lstrip(b"\n")
+    try:
+        frame = pl.read_csv(data, has_header=False, separator=layout.separator, schema=schema)
+    except pl.exceptions.PolarsError as error:
+        if layout.types:  # as text, so that what is no number can be named
+            return _parse(block, replace(layout, types={}), faults)
+        if _note_ragged(block, data, layout, faults):
+            return None
+        _unreadable(block.source, "delimited text", error)
+    # A row that is too short shows by a missing last field, a blank line in a table of one column too.
+    if frame[:, -1].null_count():
+        data = data.rstrip(b"\n")
+        if b'"' not in data and b"\n\n" in data:
+            return _parse(replace(block, data=BLANK_LINES.sub(b"\n", data)), layout, faults)
+        if _note_ragged(block, data, layout, faults):
+            return None
+    return frame
+
+
+def _note_ragged(block: Block, data: bytes, layout: Layout, faults: Faults) -> bool:
+    width, separator = len(layout.columns), layout.separator.encode()
+    bare = QUOTED.sub(b"q", data.rstrip(b"\n"))
+    if bare.count(separator) == (bare.count(b"\n") + 1) * (width - 1):
+        return False
+    fields = [line.count(separator) + 1 for line in bare.split(b"\n")]
+    ragged = [row for row, count in enumerate(fields) if count != width]
+    kind = "a row with another number of fields than the header:"
+    remedy = f"expected {width}: quote fields that hold the separator, or repair the file"
+    faults.add(
+        kind, remedy, lambda: f"{block.source.name}, line {block.line(ragged[0])}", f" {fields[ragged[0]]}", len(ragged)
+    )
+    return True
+
+
+def _unreadable(source: Source, expected: str, error: BaseException | str) -> NoReturn:
+    reason = str(error).strip().split("\n")[0]
+    raise InputError(f"{source.name} cannot be read as {expected} ({reason}); write or fetch the file again.")
+
+
+def json_lines(source: Source, resolve: Resolve, faults: Faults) -> Iterator[Batch]:
+    wanted: Mapping[str, str] | None = None
+    for block in blocks(source):
+        if wanted is None:
+            wanted = resolve(source, _keys(block))
+        try:
+            frame = pl.read_ndjson(block.data, schema=dict.fromkeys(wanted.values(), pl.String))
+        except pl.exceptions.PolarsError as error:
+            if not _note_bad_json(block, faults):
+                _unreadable(source, "JSON lines", error)
+            continue
+        yield Batch(source, frame.select(pl.col(column).alias(name) for name, column in wanted.items()), _place(block))
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _keys(block: Block) -> list[str]:
+    """The keys of the first lines, in order: some lines may lack a key."""
+    lines = [line for line in block.data.split(b"\n", 200)[:200] if line.strip()]
+    return list({key: None for line in lines for key in _object(line) or {}})
+
+
+def _note_bad_json(block: Block, faults: Faults) -> bool:
+    lines = enumerate(block.data.split(b"\n"), block.first_line())
+    bad = [(number, line) for number, line in lines if line.strip() and _object(line) is None]
+    if bad:
+        number, line = bad[0]
+        value = f" {line.decode()[:40]!r}"
+        faults.add(
+            "no JSON object:",
+            "expected one object a line",
+            lambda: f"{block.source.name}, line {number}",
+            value,
+            len(bad),
+        )
+    return bool(bad)
+
+
+def parquet(source: Source, resolve: Resolve) -> Iterator[Batch]:
+    packed = source.member is not None or source.path.suffix in {".gz", ".zst", ".zstd"}
+    table: Any = io.BytesIO(whole(source)) if packed else source.path
+    try:
+        scan = pl.scan_parquet(table)
+        columns = scan.collect_schema().names()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        _unreadable(source, "Parquet", error)
+    wanted = resolve(source, columns)
+    try:
+        frame = scan.select(pl.col(column).alias(name) for name, column in wanted.items()).collect()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        _unreadable(source, "Parquet", error)
+    yield Batch(source, frame, lambda row: f"row {row + 1}")

@@ -1,0 +1,69 @@
+"""One column of one batch: ids, times and positions, checked, and turned into numbers where they are numbers."""
+
+import polars as pl
+
+from offrec.data import instants
+from offrec.data.faults import Batch, Faults
+
+READABLE = "expected a number since 1970 (s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z"
+
+
+def ids(batch: Batch, name: str, faults: Faults, *, may_miss: bool = False) -> pl.Series:
+    """Int64 where every id is spelled as an integer is, strings otherwise: "007" is not 7."""
+    values = batch.frame[name]
+    if values.dtype.is_float():
+        faults.note(f"decimals as {name} ids:", "write ids as integers or text", batch, values.is_not_null(), values)
+        return values
+    if values.dtype.is_integer() and values.dtype != pl.UInt64:
+        values = values.cast(pl.Int64)
+    elif values.dtype != pl.Int64:
+        values = values.cast(pl.String)
+    missing = values.is_null() if values.dtype == pl.Int64 else values.is_null() | (values == "")
+    if not may_miss and (values.null_count() or missing.any()):
+        faults.note(f"a missing {name} id", "every event needs one: fill it in or leave the row out", batch, missing)
+        return values
+    return as_numbers(values) if values.dtype == pl.String else values
+
+
+def as_numbers(values: pl.Series) -> pl.Series:
+    """Int64 if that loses nothing of the spelling, else the strings."""
+    numbers = values.cast(pl.Int64, strict=False)
+    if numbers.null_count() > values.null_count():
+        return values
+    suspect = any(values.str.starts_with(sign).any() for sign in ("0", "+", "-0"))
+    return values if suspect and (numbers.cast(pl.String) != values).any() else numbers
+
+
+def times(batch: Batch, faults: Faults, *, numeric: bool | None) -> pl.Series:
+    """Numbers as they stand (Int64 or Float64), or Datetime; `numeric` says which is expected, None at the start."""
+    values = batch.frame["time"]
+    if values.dtype == pl.Date or isinstance(values.dtype, pl.Datetime):
+        read = values.cast(pl.Datetime("us"))
+    elif values.dtype.is_numeric():
+        read = values.cast(pl.Float64 if values.dtype.is_float() else pl.Int64)
+    elif values.dtype == pl.String:
+        if numeric is None:
+            first = values.drop_nulls().head(1)
+            numeric = first.cast(pl.Float64, strict=False).null_count() == 0
+        read = _numbers(values) if numeric else instants.read(values)
+    else:
+        read = pl.repeat(None, len(values), dtype=pl.Int64, eager=True)
+    if read.dtype == pl.Float64:
+        read = pl.select(pl.when(read.is_finite()).then(read)).to_series()
+    if read.null_count():
+        missing = values.is_null() | (values.cast(pl.String) == "")
+        faults.note("a missing time", "every event needs one: fill it in or leave the row out", batch, missing)
+        faults.note("an unreadable time", READABLE, batch, read.is_null() & ~missing, values)
+    return read
+
+
+def _numbers(values: pl.Series) -> pl.Series:
+    whole = values.cast(pl.Int64, strict=False)
+    return whole if whole.null_count() == values.null_count() else values.cast(pl.Float64, strict=False)
+
+
+def positions(batch: Batch, faults: Faults) -> pl.Series:
+    values = batch.frame["position"]
+    read = values.cast(pl.Int64, strict=False)
+    faults.note("an unreadable position", "expected whole numbers", batch, read.is_null(), values)
+    return read

@@ -1,0 +1,199 @@
+"""Where each logged item stands in a policy's ranking of the whole catalogue: exact, streamed, never sampled."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from offrec.catalogue import rank, rank_and_top_k
+from offrec.data.dataset import Dataset
+from offrec.data.protocol import Protocol
+from offrec.data.replay import Replay
+from offrec.data.transitions import transitions
+from offrec.errors import InputError
+from offrec.evaluation.metrics import Figures, figures
+from offrec.policy import Policy
+from offrec.types import Batch, Bytes, Longs, Sessions
+
+ScoredSplit = Literal["test", "validation"]
+Progress = Callable[[int, int], None]  # (events ranked so far, events to rank)
+
+KS = (5, 10, 20)
+BATCH_SIZE = 1024
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The scored events of a split in the order of the log."""
+
+    event: Longs  # [N] where the event stands in the log
+    behaviour: Bytes  # [N]
+    rank: Longs  # [N] 1 is best; ties and scores that are not numbers count against the policy
+
+    def figures(self, ks: Sequence[int] = KS, more: dict[str, float] | None = None) -> Figures:
+        return figures(self.rank, ks, more)
+
+    def of(self, behaviour: int) -> "Ranks":
+        mine = self.behaviour == behaviour
+        return Ranks(self.event[mine], self.behaviour[mine], self.rank[mine])
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    policy: str
+    split: ScoredSplit
+    fingerprint: str
+    protocol: dict[str, Any]
+    counts: dict[str, int]  # of the dataset
+    ranks: Ranks
+    figures: dict[str, Figures]  # "all", and each behaviour by name
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy,
+            "split": self.split,
+            "fingerprint": self.fingerprint,
+            "protocol": self.protocol,
+            "dataset": self.counts,
+            "metrics": {name: {"events": found.events, **found.values} for name, found in self.figures.items()},
+        }
+
+
+def ranks(
+    policy: Policy,
+    dataset: Dataset,
+    on: ScoredSplit = "validation",
+    *,
+    batch_size: int = BATCH_SIZE,
+    progress: Progress | None = None,
+) -> Ranks:
+    """Ranks alone, which is all that choosing a checkpoint needs."""
+    events, found = [], []
+    with torch.no_grad():
+        for batch in _scored_batches(policy, dataset, on, batch_size, progress):
+            events.append(batch.event)
+            found.append(rank(policy.head(batch), batch.action))
+    return _in_log_order(dataset, events, found)
+
+
+def evaluate(
+    policy: Policy,
+    dataset: Dataset,
+    on: ScoredSplit = "test",
+    ks: Sequence[int] = KS,
+    *,
+    batch_size: int = BATCH_SIZE,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Every figure: overall and for each behaviour, with catalogue coverage.
+
+    coverage@k is the share of the catalogue that stands among the first k of at least one scored event, or, for a
+    behaviour, of at least one of its events.
+    """
+    ks = _checked(ks)
+    events, found, shown = [], [], _Shown(dataset, ks, policy.device)
+    behaviours = torch.tensor(np.asarray(dataset.sessions.behaviours), device=policy.device).long()
+    with torch.no_grad():
+        for batch in _scored_batches(policy, dataset, on, batch_size, progress):
+            position, values, items = rank_and_top_k(policy.head(batch), batch.action, max(ks))
+            events.append(batch.event)
+            found.append(position)
+            shown.add(behaviours[batch.event], values, items)
+    ranked = _in_log_order(dataset, events, found)
+    tables = {"all": ranked.figures(ks, shown.share())}
+    for index, name in enumerate(dataset.behaviours):
+        tables[name] = ranked.of(index).figures(ks, shown.share(index))
+    return Evaluation(
+        policy=policy.name,
+        split=on,
+        fingerprint=dataset.fingerprint,
+        protocol=dataset.protocol.as_json(),
+        counts=dict(dataset.meta["counts"]),
+        ranks=ranked,
+        figures=tables,
+    )
+
+
+def scored(sessions: Sessions, protocol: Protocol, train_counts: Longs) -> NDArray[np.bool_]:
+    """[E] which events of the split count. Each of the three switches looks at the session as it stands in the log."""
+    base = int(sessions.offsets[0])
+    start, stop = np.asarray(sessions.offsets[:-1]) - base, np.asarray(sessions.offsets[1:]) - base
+    counts = np.ones(sessions.events, dtype=np.bool_)
+    if protocol.score_last is not None:
+        to_end = np.repeat(stop, stop - start) - np.arange(sessions.events)  # 1 at the session's last event
+        counts &= to_end <= protocol.score_last
+    if not protocol.score_first:
+        counts[start[start < stop]] = False
+    if protocol.unseen == "drop":
+        counts &= train_counts[np.asarray(sessions.items[base : base + sessions.events])] > 0
+    return counts
+
+
+def _scored_batches(
+    policy: Policy, dataset: Dataset, on: ScoredSplit, batch_size: int, progress: Progress | None
+) -> Iterator[Batch]:
+    """The split's scored events and nothing else: pieces without one are never gathered or encoded."""
+    sessions = dataset.split(on)
+    counts = scored(sessions, dataset.protocol, dataset.train_counts)
+    unrewarded = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), gamma=0.0)
+    replay = Replay(sessions, unrewarded, dataset.n_items, policy.history, "exact", policy.device)
+    total, done = int(counts.sum()), 0
+    if total == 0:
+        raise InputError(f"No event of the {on} split counts under this protocol; score more events or another split.")
+    for index in _cut(replay, counts, batch_size):
+        batch = replay.batch(index)
+        batch = _rows(batch, torch.from_numpy(counts[batch.event.cpu().numpy() - replay.base]).to(policy.device))
+        yield batch
+        done += len(batch)
+        if progress is not None:
+            progress(done, total)
+
+
+def _cut(replay: Replay, counts: NDArray[np.bool_], batch_size: int) -> list[Longs]:
+    """Pieces with a scored row, like lengths together, about `batch_size` scored rows a batch."""
+    pieces, before = replay.pieces, np.concatenate([[0], np.cumsum(counts)])
+    rows = before[pieces.end - replay.base] - before[pieces.first - replay.base]
+    order = np.argsort(pieces.end - pieces.begin, kind="stable")
+    order = order[rows[order] > 0]
+    number = (np.cumsum(rows[order]) - 1) // batch_size
+    return np.split(order, np.flatnonzero(np.diff(number)) + 1)
+
+
+def _rows(batch: Batch, keep: Tensor) -> Batch:
+    """Some rows of a batch; the pieces stay."""
+    fields = ("piece", "position", "recent", "action", "event", "reward", "discount", "to_go")
+    return batch if bool(keep.all()) else replace(batch, **{name: getattr(batch, name)[keep] for name in fields})
+
+
+def _in_log_order(dataset: Dataset, events: list[Tensor], found: list[Tensor]) -> Ranks:
+    event = torch.cat(events).cpu().numpy()
+    order = np.argsort(event)
+    event = event[order]
+    return Ranks(event, np.asarray(dataset.sessions.behaviours[event]), torch.cat(found).cpu().numpy()[order])
+
+
+class _Shown:
+    """Which items have stood among the first k, for each k and behaviour."""
+
+    def __init__(self, dataset: Dataset, ks: Sequence[int], device: torch.device) -> None:
+        self.ks = ks
+        self.seen = torch.zeros(len(ks), len(dataset.behaviours), dataset.n_items, dtype=torch.bool, device=device)
+
+    def add(self, behaviour: Tensor, values: Tensor, items: Tensor) -> None:
+        for row, k in enumerate(self.ks):
+            shown = ~values[:, :k].isnan()  # a score that is not a number recommends nothing
+            self.seen[row, behaviour[:, None].expand_as(shown)[shown], items[:, :k][shown]] = True
+
+    def share(self, behaviour: int | None = None) -> dict[str, float]:
+        seen = self.seen.any(1) if behaviour is None else self.seen[:, behaviour]
+        return {f"coverage@{k}": float(share) for k, share in zip(self.ks, seen.double().mean(1).tolist(), strict=True)}
+
+
+def _checked(ks: Sequence[int]) -> tuple[int, ...]:
+    if not ks or min(ks) < 1:
+        raise InputError(f"Lists of {list(ks)} items cannot be scored; give lengths from 1 up, for example 5, 10, 20.")
+    return tuple(ks)

@@ -1,0 +1,110 @@
+"""Policy: what evaluation, the shop and serving see, and all they see."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offrec.catalogue import Head, log_prob, top_k
+from offrec.data.dataset import Vocabulary
+from offrec.data.replay import batch_of
+from offrec.errors import InputError
+from offrec.networks import Network
+from offrec.types import Batch
+
+Id = str | int
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    items: list[Id]  # best first, under the log's own ids
+    scores: list[float]
+    probabilities: list[float] | None  # π(item | history); None for a policy that is no distribution
+    unknown: int  # how many items of the history the catalogue does not know: they were skipped
+
+    def as_json(self) -> dict[str, Any]:
+        rows = [{"item": item, "score": score} for item, score in zip(self.items, self.scores, strict=True)]
+        for row, probability in zip(rows, self.probabilities or [], strict=False):
+            row["probability"] = probability
+        return {"recommendations": rows, "unknown": self.unknown}
+
+
+class Policy:
+    """A head for every history. Subclasses say how; the rest is the same for all."""
+
+    name: str
+    stochastic = False  # is softmax(head) a distribution worth reading?
+
+    def __init__(self, vocabulary: Vocabulary, history: int, device: torch.device) -> None:
+        self.vocabulary, self.history, self.device = vocabulary, history, device
+
+    @property
+    def n_items(self) -> int:
+        return len(self.vocabulary)
+
+    def head(self, batch: Batch) -> Head:
+        raise NotImplementedError
+
+    def recommend(
+        self,
+        history: Sequence[Id],
+        k: int = 10,
+        *,
+        exclude_seen: bool = False,
+        exclude: Sequence[Id] = (),
+        candidates: Sequence[Id] | None = None,
+    ) -> Recommendation:
+        """The k best items after `history` (oldest first, the log's own ids)."""
+        if not 1 <= k <= self.n_items:
+            raise InputError(f"k is {k}; it must lie between 1 and the catalogue's {self.n_items} items.")
+        seen, unknown = self.vocabulary.known(history)
+        barred = set(self.vocabulary.known(exclude)[0]) | (set(seen) if exclude_seen else set())
+        with torch.no_grad():
+            head = self.head(batch_of([seen], self.n_items, self.history, self.device))
+            if candidates is None:
+                values, items = _best(head, sorted(barred), min(k, self.n_items - len(barred)))
+            else:
+                allowed = sorted(set(self._candidates(candidates)) - barred)
+                values, items = _best_among(head, torch.tensor(allowed, dtype=torch.long, device=self.device), k)
+            probabilities = log_prob(head, items)[0].exp().tolist() if self.stochastic and items.numel() else None
+        ids = [self.vocabulary.id(item) for item in items[0].tolist()]
+        return Recommendation(ids, values[0].tolist(), probabilities, unknown)
+
+    def _candidates(self, candidates: Sequence[Id]) -> list[int]:
+        known, _ = self.vocabulary.known(candidates)
+        if not known:
+            raise InputError("None of the candidates is in the catalogue; give ids as they stand in the log.")
+        return known
+
+
+def _best(head: Head, barred: list[int], k: int) -> tuple[Tensor, Tensor]:
+    if barred:
+        head = head.masked(torch.tensor([barred], device=head.state.device))
+    return top_k(head, k)
+
+
+def _best_among(head: Head, allowed: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    values = head.at(allowed[None])
+    order = values.sort(stable=True, dim=1, descending=True).indices[:, :k]
+    return values.gather(1, order), allowed[order]
+
+
+class NetworkPolicy(Policy):
+    """π(a|s) = softmax of a trained network's head."""
+
+    stochastic = True
+
+    def __init__(self, name: str, network: Network, vocabulary: Vocabulary, device: torch.device) -> None:
+        super().__init__(vocabulary, network.options.history, device)
+        self.name, self.network = name, network.to(device)
+
+    def head(self, batch: Batch) -> Head:
+        was_training = self.network.training
+        self.network.eval()
+        try:
+            head: Head = self.network(batch)
+        finally:
+            self.network.train(was_training)
+        return head

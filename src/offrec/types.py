@@ -1,0 +1,52 @@
+"""What travels from room to room. Imports nothing of ours."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Sessions as flat arrays: session s holds the events offsets[s] … offsets[s + 1] − 1.
+
+    `offsets` need not start at 0, so a split is a view on the arrays of the whole log.
+    """
+
+    items: Ints  # [E] item index
+    behaviours: Bytes  # [E] index into the dataset's behaviours
+    offsets: Longs  # [S + 1]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def events(self) -> int:
+        return int(self.offsets[-1] - self.offsets[0])
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows to learn from or to rank: each row is one event, its state the items of its session before it.
+
+    Rows of one piece of a session share one encoding: row b's state is what the backbone gives after `position[b]`
+    items of `tokens[piece[b]]`. A window is a piece with one row.
+    """
+
+    tokens: Tensor  # [N, L] items of each piece, oldest first; n_items is padding, at the right
+    piece: Tensor  # [B] row → piece
+    position: Tensor  # [B] how many of the piece's items come before the row
+    recent: Tensor  # [B, H] the same items, most recent first; n_items is padding
+    action: Tensor  # [B] the item that came next
+    event: Tensor  # [B] where the event stands in the log
+    reward: Tensor  # [B]
+    discount: Tensor  # [B] γ, or 0 where the session ends
+    to_go: Tensor  # [B] discounted return
+
+    def __len__(self) -> int:
+        return len(self.action)

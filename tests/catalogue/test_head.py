@@ -1,0 +1,63 @@
+import pytest
+import torch
+
+from offrec.catalogue import MASKED, Head, reference
+
+
+def test_logits_worked_by_hand() -> None:
+    head = Head(
+        state=torch.tensor([[1.0, 2.0], [0.0, 1.0]]),
+        table=torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]),
+        bias=torch.tensor([0.5, 0.0, -1.0]),
+        items=torch.tensor([[2, 2, 3], [0, 3, 3]]),  # item 2 twice: the two add up; 3 is padding
+        values=torch.tensor([[10.0, 1.0, 99.0], [4.0, 99.0, 99.0]]),
+    )
+    expected = torch.tensor([[1.5, 2.0, 13.0], [4.5, 1.0, 0.0]])
+    assert torch.equal(reference.logits(head), expected)
+    assert torch.equal(head.at(torch.tensor([[2, 0, 1], [1, 1, 0]])), torch.tensor([[13.0, 1.5, 2.0], [1.0, 1.0, 4.5]]))
+
+
+def test_a_correction_that_is_not_a_number_stays_with_its_item() -> None:
+    head = Head(torch.ones(1, 1), torch.ones(3, 1), items=torch.tensor([[1]]), values=torch.tensor([[torch.nan]]))
+    at = head.at(torch.tensor([[0, 1, 2]]))[0]
+    assert at[1].isnan()
+    assert at[[0, 2]].tolist() == [1.0, 1.0]
+
+
+def test_masked_items_keep_finite_values_and_no_probability() -> None:
+    head = Head(torch.ones(2, 1), torch.tensor([[1.0], [2.0], [3.0]])).masked(torch.tensor([[2, 3], [0, 1]]))
+    z = reference.logits(head)
+    assert z.isfinite().all()
+    assert z[0, 2] == MASKED
+    assert torch.softmax(z, 1)[1].tolist() == [0.0, 0.0, 1.0]
+
+
+def test_masking_adds_to_corrections_that_are_there() -> None:
+    head = Head(torch.zeros(1, 0), torch.zeros(3, 0), torch.tensor([1.0, 2.0, 3.0]))
+    head = head.corrected(torch.tensor([[0]]), torch.tensor([[5.0]])).masked(torch.tensor([[1]]))
+    assert reference.logits(head)[0, [0, 2]].tolist() == [6.0, 3.0]
+    assert reference.logits(head)[0, 1] == MASKED
+
+
+def test_a_slice_of_rows_is_a_head_of_those_rows() -> None:
+    torch.manual_seed(0)
+    head = Head(torch.randn(5, 3), torch.randn(7, 3), None, torch.randint(0, 8, (5, 2)), torch.randn(5, 2))
+    part = head.rows_slice(1, 4)
+    assert part.rows == 3
+    assert torch.equal(reference.logits(part), reference.logits(head)[1:4])
+
+
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [
+        ({"table": torch.zeros(3, 4)}, "do not meet"),
+        ({"state": torch.zeros(2)}, "do not meet"),
+        ({"bias": torch.zeros(2)}, "does not fit"),
+        ({"items": torch.zeros(2, 1, dtype=torch.long)}, "both items and values"),
+        ({"items": torch.zeros(2, 1, dtype=torch.long), "values": torch.zeros(2, 2)}, "for 2 rows"),
+        ({"items": torch.zeros(3, 1, dtype=torch.long), "values": torch.zeros(3, 1)}, "for 2 rows"),
+    ],
+)
+def test_shapes_that_do_not_meet_are_refused(parts: dict[str, torch.Tensor], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Head(**{"state": torch.zeros(2, 2), "table": torch.zeros(3, 2), **parts})

@@ -1,0 +1,175 @@
+"""The tiled functions against the dense ones, with tiles made so small that every boundary is met."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from offrec.catalogue import Head, log_prob, logsumexp, rank, rank_and_top_k, reference, tiled, top_k
+
+SHAPES = [(1, 1, 1), (1, 5, 3), (7, 1, 2), (4, 16, 3), (5, 37, 4), (3, 64, 0), (6, 129, 8)]  # rows, items, width
+WIDTHS = [1, 7, 40, 1000]
+
+
+@pytest.fixture(params=WIDTHS, ids=lambda width: f"tile{width}")
+def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(tiled, "tile_width", lambda head: request.param)
+    return int(request.param)
+
+
+def random_head(
+    rows: int, items: int, width: int, *, seed: int = 0, corrections: int = 6, bias: bool = True, levels: int = 0
+) -> Head:
+    """Corrections fall on few items, many of them equal, and on padding. `levels` makes values small integers: ties."""
+    random = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        if levels:
+            return torch.randint(0, levels, shape, generator=random).double()
+        return torch.randn(*shape, generator=random, dtype=torch.double)
+
+    where = torch.randint(0, min(items, 4) + 1, (rows, corrections), generator=random)
+    where[where == min(items, 4)] = items  # padding
+    return Head(draw(rows, width), draw(items, width), draw(items) if bias else None, where, draw(rows, corrections))
+
+
+def each_shape(test: Callable[..., None]) -> Callable[..., None]:
+    return pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))(test)
+
+
+@each_shape
+def test_tiles_are_the_logits(shape: tuple[int, int, int], width: int) -> None:
+    for head in (random_head(*shape), random_head(*shape, bias=False), random_head(*shape, corrections=0)):
+        parts = list(tiled.tiles(head))
+        assert [first for first, _ in parts] == list(range(0, head.n_items, width))
+        torch.testing.assert_close(torch.cat([z for _, z in parts], 1), reference.logits(head))
+
+
+@each_shape
+def test_values(shape: tuple[int, int, int], width: int) -> None:
+    head = random_head(*shape)
+    actions = torch.randint(0, shape[1], (shape[0], 3), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(logsumexp(head), reference.logsumexp(head))
+    torch.testing.assert_close(log_prob(head, actions), reference.log_prob(head, actions))
+
+
+def test_log_probabilities_of_all_items_add_up_to_one() -> None:
+    head = random_head(3, 40, 5)
+    everything = torch.arange(40).expand(3, -1)
+    torch.testing.assert_close(log_prob(head, everything).exp().sum(1), torch.ones(3, dtype=torch.double))
+
+
+def test_large_logits_do_not_overflow(width: int) -> None:
+    head = Head(torch.tensor([[1.0]]), torch.tensor([[1000.0], [-1000.0], [999.0]]))
+    assert logsumexp(head).item() == pytest.approx(1000 + torch.tensor(-1.0).exp().log1p().item())
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 7, 2), (2, 9, 0)])
+@pytest.mark.parametrize("tile", [1, 4, 100])
+def test_gradients_are_right(shape: tuple[int, int, int], tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiled, "tile_width", lambda head: tile)
+    head = random_head(*shape)
+    assert head.bias is not None
+    assert head.values is not None
+    actions = torch.zeros(shape[0], 2, dtype=torch.long)
+    leaves = [part.clone().requires_grad_() for part in (head.state, head.table, head.bias, head.values)]
+
+    def build(state: Tensor, table: Tensor, bias: Tensor, values: Tensor) -> Head:
+        return Head(state, table, bias, head.items, values)
+
+    assert torch.autograd.gradcheck(lambda *parts: logsumexp(build(*parts)), leaves)
+    assert torch.autograd.gradcheck(lambda *parts: log_prob(build(*parts), actions), leaves)
+
+
+@each_shape
+def test_gradients_are_the_dense_ones(shape: tuple[int, int, int], width: int) -> None:
+    head = random_head(*shape)
+    weight = torch.randn(shape[0], dtype=torch.double, generator=torch.Generator().manual_seed(2))
+    gradients = []
+    for of in (logsumexp, reference.logsumexp):
+        leaves = {name: getattr(head, name).clone().requires_grad_() for name in ("state", "table", "bias", "values")}
+        (of(Head(items=head.items, **leaves)) * weight).sum().backward()
+        gradients.append([leaf.grad for leaf in leaves.values()])
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("wanted", ["state", "table", "bias", "values"])
+def test_only_what_needs_a_gradient_gets_one(wanted: str) -> None:
+    head = random_head(3, 7, 2)
+    parts = {name: getattr(head, name).clone() for name in ("state", "table", "bias", "values")}
+    parts[wanted].requires_grad_()
+    logsumexp(Head(items=head.items, **parts)).sum().backward()
+    assert [name for name, part in parts.items() if part.grad is not None] == [wanted]
+
+
+@each_shape
+@pytest.mark.parametrize("levels", [0, 2])
+def test_rank_and_top_k(shape: tuple[int, int, int], levels: int, width: int) -> None:
+    head = random_head(*shape, levels=levels)
+    target = torch.randint(0, shape[1], shape[:1], generator=torch.Generator().manual_seed(3))
+    for k in sorted({1, min(5, shape[1]), shape[1]}):
+        values, items = reference.top_k(head, k)
+        for found in (top_k(head, k), rank_and_top_k(head, target, k)[1:]):
+            torch.testing.assert_close(found[0], values)
+            assert torch.equal(found[1], items)
+        assert torch.equal(rank_and_top_k(head, target, k)[0], reference.rank(head, target))
+    assert torch.equal(rank(head, target), reference.rank(head, target))
+
+
+@pytest.mark.parametrize("order", ["rising", "falling"])
+def test_top_k_when_every_tile_or_no_tile_beats_the_last(order: str, width: int) -> None:
+    column = torch.arange(300.0)[:, None] * (1 if order == "rising" else -1)
+    head = Head(torch.tensor([[1.0], [-1.0], [0.0]]), column)
+    values, items = reference.top_k(head, 7)
+    assert torch.equal(top_k(head, 7)[0], values)
+    assert torch.equal(top_k(head, 7)[1], items)
+
+
+def test_no_rows(width: int) -> None:
+    head, nothing = random_head(0, 20, 3), torch.zeros(0, dtype=torch.long)
+    found, values, items = rank_and_top_k(head, nothing, 5)
+    assert (len(found), values.shape, items.shape) == (0, (0, 5), (0, 5))
+    assert logsumexp(head).shape == (0,)
+
+
+def test_ties_count_against_the_target(width: int) -> None:
+    head = Head(torch.zeros(4, 0), torch.zeros(5, 0), torch.tensor([3.0, 1.0, 3.0, 3.0, 2.0]))
+    assert rank(head, torch.tensor([0, 1, 3, 4])).tolist() == [3, 5, 3, 4]
+
+
+def test_a_tie_that_only_rounding_breaks_is_a_tie() -> None:
+    torch.manual_seed(0)
+    rows, items = 64, 512
+    head = Head(torch.randn(rows, 48), torch.randn(1, 48).expand(items, -1).clone(), torch.full((items,), 0.3))
+    assert rank(head, torch.randint(0, items, (rows,))).tolist() == [items] * rows
+
+
+def test_a_masked_target_is_last(width: int) -> None:
+    head = random_head(4, 33, 3).masked(torch.full((4, 1), 5))
+    assert rank(head, torch.full((4,), 5)).tolist() == [33] * 4
+
+
+def test_what_is_not_a_number_counts_against_the_target(width: int) -> None:
+    bias = torch.tensor([1.0, torch.nan, 3.0, 2.0])
+    head = Head(torch.zeros(4, 0), torch.zeros(4, 0), bias)
+    assert rank(head, torch.arange(4)).tolist() == [4, 4, 2, 3]
+
+
+def test_what_is_not_a_number_stands_first_in_the_top_k(width: int) -> None:
+    bias = torch.arange(50.0)
+    bias[[7, 30]] = torch.nan
+    head = Head(torch.zeros(2, 0), torch.zeros(50, 0), bias)
+    _, found, items = rank_and_top_k(head, torch.tensor([49, 0]), 4)
+    assert items.tolist() == [[7, 30, 49, 48]] * 2
+    assert torch.equal(found.isnan(), torch.tensor([[True, True, False, False]] * 2))
+
+
+def test_more_than_the_catalogue_is_the_catalogue(width: int) -> None:
+    assert top_k(random_head(2, 5, 3), 9)[1].shape == (2, 5)
+
+
+def test_a_tile_is_never_the_whole_matrix() -> None:
+    for rows in (1, 200, 1024, 4096):
+        head = Head(torch.zeros(rows, 1), torch.zeros(1, 1).expand(10**7, -1))
+        assert rows * tiled.tile_width(head) <= tiled.CACHE_FLOATS

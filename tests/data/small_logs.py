@@ -1,0 +1,35 @@
+"""Small logs, and datasets read back as plain sessions of the log's own ids."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from offrec.data.dataset import Dataset
+
+Session = list[tuple[Any, str]]
+Prepare = Callable[..., Dataset]
+
+
+def sessions_of(dataset: Dataset, split: str | None = None) -> list[Session]:
+    """Each session as (item id, behaviour), in the order stored."""
+    found = dataset.sessions if split is None else dataset.split(split)  # type: ignore[arg-type]
+    return [
+        [(dataset.vocabulary.id(found.items[e]), dataset.behaviours[found.behaviours[e]]) for e in range(begin, end)]
+        for begin, end in zip(found.offsets[:-1], found.offsets[1:], strict=True)
+    ]
+
+
+def items_of(dataset: Dataset, split: str | None = None) -> list[list[Any]]:
+    return [[item for item, _ in session] for session in sessions_of(dataset, split)]
+
+
+def written(folder: Path, sources: Sequence[tuple[str, str | bytes] | Path]) -> list[Path]:
+    paths = []
+    for source in sources:
+        if isinstance(source, Path):
+            paths.append(source)
+        else:
+            name, content = source
+            (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+            paths.append(folder / name)
+    return paths

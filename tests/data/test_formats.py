@@ -1,0 +1,201 @@
+"""Every format, packing and spelling, on logs small enough to know the right answer."""
+
+import gzip
+import io
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import zstandard
+from small_logs import Prepare, items_of, sessions_of
+
+TABLE = """session,item,time,behaviour
+a,1,100,view
+b,2,90,view
+a,3,50,cart
+c,2,70,view
+b,1,95,buy
+"""
+A, B, C = [(3, "cart"), (1, "view")], [(2, "view"), (1, "buy")], [(2, "view")]
+
+
+def zipped(**members: str) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in members.items():
+            archive.writestr(name.replace("_", "."), text)
+    return packed.getvalue()
+
+
+def parquet(frame: pl.DataFrame) -> bytes:
+    packed = io.BytesIO()
+    frame.write_parquet(packed)
+    return packed.getvalue()
+
+
+FRAME = pl.read_csv(TABLE.encode())
+SPELLINGS = {
+    "log.csv": TABLE,
+    "log.tsv": TABLE.replace(",", "\t"),
+    "semicolons.csv": TABLE.replace(",", ";"),
+    "windows.csv": "\ufeff" + TABLE.replace("\n", "\r\n"),
+    "quoted.csv": TABLE.replace("view", '"view"').replace("session", '"session"'),
+    "blank.csv": "\n" + TABLE.replace("b,", "\nb,") + "\n\n",
+    "unended.csv": TABLE.rstrip("\n"),
+    "log.jsonl": FRAME.write_ndjson(),
+    "log.parquet": parquet(FRAME),
+    "log.csv.gz": gzip.compress(TABLE.encode()),
+    "log.csv.zst": zstandard.compress(TABLE.encode()),
+    "frames.csv.zst": zstandard.compress(TABLE[:40].encode()) + zstandard.compress(TABLE[40:].encode()),
+    "log.zip": zipped(log_csv=TABLE),
+    "two.zip": zipped(first_csv=TABLE[:58], second_csv=TABLE[:28] + TABLE[58:]),
+    "log.jsonl.gz": gzip.compress(FRAME.write_ndjson().encode()),
+    "log.parquet.zst": zstandard.compress(parquet(FRAME)),
+    "named-without-ending": TABLE,
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_every_spelling_of_a_table_gives_the_same_sessions(prepared: Prepare, name: str) -> None:
+    dataset = prepared((name, SPELLINGS[name]))
+    assert sorted(sessions_of(dataset)) == sorted([A, B, C])
+    assert dataset.behaviours == ["view", "cart", "buy"]
+    assert sum(dataset.meta["sources"].values()) == 5
+
+
+def test_every_spelling_has_the_same_fingerprint(prepared: Prepare) -> None:
+    found = {prepared((name, text), out=f"{name}-dataset").fingerprint for name, text in SPELLINGS.items()}
+    assert len(found) == 1
+
+
+def test_many_files_and_a_glob_are_one_log(prepared: Prepare, tmp_path: Path) -> None:
+    for name, rows in (("2.csv", "a,9,1\n"), ("1.csv", "a,8,1\nb,7,1\n"), ("3.csv", "c,7,1\n")):
+        (tmp_path / name).write_text("session,item,time\n" + rows)
+    assert items_of(prepared(tmp_path / "[123].csv", split="time")) == [[8, 9], [7], [7]]
+    assert items_of(prepared(tmp_path / "2.csv", tmp_path / "1.csv", tmp_path / "3.csv", out="x"))[0] == [9, 8]
+
+
+def test_columns_may_have_other_names(prepared: Prepare) -> None:
+    text = "visit,product,at,did\n1,x,2,look\n1,y,1,look\n2,x,1,look\n3,x,1,look\n"
+    dataset = prepared(("log.csv", text), session="visit", item="product", time="at", behaviour="did")
+    assert sorted(sessions_of(dataset)) == [[("x", "look")], [("x", "look")], [("y", "look"), ("x", "look")]]
+
+
+@pytest.mark.parametrize(("ids", "kind"), [(["7", "0", "-3"], "int"), (["007", "7", "+7"], "string")])
+def test_ids_come_back_as_they_were_spelled(prepared: Prepare, ids: list[str], kind: str) -> None:
+    text = "session,item\n" + "".join(f"{number},{name}\n" for number, name in enumerate(ids))
+    dataset = prepared(("log.csv", text))
+    assert dataset.meta["item_ids"] == kind
+    assert sorted(str(session[0]) for session in items_of(dataset)) == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    "ids", [["ключ", "鍵", "🔑 key"], ["a,b", 'say "hi"', "two\nlines"], ["1" * 30, "12.0", "1e3"]]
+)
+def test_ids_may_be_any_text(prepared: Prepare, ids: list[str]) -> None:
+    rows = pl.DataFrame({"session": ids, "item": ids})
+    for name, content in (("log.csv", rows.write_csv()), ("log.jsonl", rows.write_ndjson()), ("log.pq", parquet(rows))):
+        dataset = prepared((name, content), out=f"{name}-dataset")
+        assert sorted(session[0] for session in items_of(dataset)) == sorted(ids)
+        assert dataset.vocabulary.index(ids[0]) is not None
+
+
+def test_numbers_in_one_file_and_text_in_another_are_text(prepared: Prepare) -> None:
+    dataset = prepared(("1.csv", "session,item\n1,5\n2,6\n"), ("2.csv", "session,item\n1,x\n3,5\n"))
+    assert sorted(items_of(dataset)) == [["5"], ["5", "x"], ["6"]]
+
+
+INSTANT = datetime(2014, 4, 7, 10, 51, 9, 277_000, tzinfo=UTC)
+MILLISECONDS = 1396867869277
+
+
+@pytest.mark.parametrize(
+    ("time", "expected", "unit"),
+    [
+        ("1396867869", 1396867869000, "seconds"),
+        ("1396867869.277", MILLISECONDS, "seconds"),
+        ("1396867869277", MILLISECONDS, "milliseconds"),
+        ("1396867869277123", MILLISECONDS, "microseconds"),
+        ("1396867869277123456", MILLISECONDS, "nanoseconds"),
+        ("2014-04-07T10:51:09.277Z", MILLISECONDS, "dates"),
+        ("2014-04-07 10:51:09.277", MILLISECONDS, "dates"),
+        ("2014-04-07T10:51:09.277123", MILLISECONDS, "dates"),
+        ("2014-04-07T12:51:09.277+02:00", MILLISECONDS, "dates"),
+        ("2014-04-07T09:21:09.277-0130", MILLISECONDS, "dates"),
+        ("2014-04-07T10:51", 1396867860000, "dates"),
+        ("2014-04-07", 1396828800000, "dates"),
+    ],
+)
+def test_times_are_read_and_their_unit_is_told(prepared: Prepare, time: str, expected: int, unit: str) -> None:
+    dataset = prepared(("log.csv", "session,item,time\n" + "".join(f"{name},1,{time}\n" for name in "abc")))
+    assert np.load(dataset.path / "times.npy").tolist() == [expected] * 3
+    assert dataset.meta["time_unit"] == unit
+
+
+def test_dates_of_parquet_are_times(prepared: Prepare) -> None:
+    frame = pl.DataFrame({"session": [1, 2, 3], "item": [1, 2, 3], "time": [INSTANT] * 3})
+    assert np.load(prepared(("log.parquet", parquet(frame))).path / "times.npy").tolist() == [MILLISECONDS] * 3
+
+
+RETAILROCKET = """timestamp,visitorid,event,itemid,transactionid
+1433221332117,257597,view,355908,
+1433224214164,992329,view,248676,
+1433221999827,257597,addtocart,355908,
+1433222276276,257597,transaction,355908,4000
+1433221955914,111016,view,318965,
+1433321955914,111016,view,318965,
+"""
+
+
+def test_retailrocket(prepared: Prepare) -> None:
+    dataset = prepared(("events.csv", RETAILROCKET), format="retailrocket")
+    first = [(355908, "view"), (355908, "cart"), (355908, "buy")]
+    assert sorted(sessions_of(dataset)) == [[(248676, "view")], [(318965, "view")], [(318965, "view")], first]
+    assert dataset.protocol.sessions == "gap"
+
+
+def test_retailrocket_as_in_the_paper(prepared: Prepare) -> None:
+    rows = "".join(f"{time},{visitor},view,{item},\n" for visitor in (1, 2, 3) for time, item in enumerate((7, 8, 9)))
+    dataset = prepared(("events.csv", RETAILROCKET + rows), format="retailrocket", protocol="paper")
+    # The first visitor has two events but for the purchase, so goes; items of fewer than three events go after that.
+    assert items_of(dataset) == [[7, 8, 9]] * 3
+    assert dataset.protocol.filters == ("session=3", "item=3")
+    assert dataset.protocol.behaviours_dropped == ("buy",)
+    assert dataset.protocol.sessions == "user"
+
+
+CLICKS = """1,2014-04-07T10:51:09.277Z,214536502,0
+1,2014-04-07T10:54:09.868Z,214536500,0
+1,2014-04-07T10:54:46.998Z,214536506,S
+2,2014-04-07T13:56:37.614Z,214662742,0
+3,2014-04-02T13:17:46.940Z,214716935,1
+3,2014-04-02T13:26:02.515Z,214774687,1
+3,2014-04-02T13:30:12.318Z,214832672,1
+4,2014-04-02T13:30:12.318Z,214832672,1
+4,2014-04-02T13:30:12.318Z,214832672,1
+4,2014-04-02T13:30:12.318Z,214832672,1
+"""
+BUYS = """1,2014-04-07T10:54:20.000Z,999,12462,1
+2,2014-04-07T13:57:00.000Z,214662742,12462,1
+5,2014-04-07T13:57:00.000Z,214662742,12462,1
+"""
+
+
+@pytest.mark.parametrize("buys_first", [False, True])
+def test_yoochoose_merges_buys_by_time(prepared: Prepare, buys_first: bool) -> None:
+    files = [("yoochoose-clicks.dat", CLICKS), ("yoochoose-buys.dat", BUYS)]
+    dataset = prepared(*(files[::-1] if buys_first else files), format="yoochoose", protocol="paper")
+    first = [(214536502, "click"), (214536500, "click"), (999, "buy"), (214536506, "click")]
+    third = [(214716935, "click"), (214774687, "click"), (214832672, "click")]
+    # Sessions of fewer than three clicks go, whatever they bought; an item that is only bought stays in the catalogue.
+    assert sorted(sessions_of(dataset)) == sorted([first, third, [(214832672, "click")] * 3])
+    assert dataset.behaviours == ["click", "buy"]
+    assert dataset.protocol.sample == 200_000
+
+
+def test_yoochoose_clicks_alone_keep_every_event_in_plain(prepared: Prepare) -> None:
+    dataset = prepared(("clicks.dat.gz", gzip.compress(CLICKS.encode())), format="yoochoose")
+    assert sorted(map(len, items_of(dataset))) == [1, 3, 3, 3]

@@ -1,0 +1,105 @@
+"""Pieces, windows and the MDP, against what a reader would write by hand."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offrec.data.replay import Replay, batch_of, cut
+from offrec.data.transitions import reward_of, transitions
+from offrec.errors import InputError
+from offrec.types import Sessions
+
+CPU = torch.device("cpu")
+
+
+def made(sessions: list[list[int]], behaviours: list[list[int]] | None = None, shift: int = 0) -> Sessions:
+    """`shift` events of an earlier split stand before."""
+    items = [9] * shift + [item for session in sessions for item in session]
+    given_ = behaviours or [[0] * len(session) for session in sessions]
+    kinds = [0] * shift + [kind for session in given_ for kind in session]
+    offsets = np.cumsum([shift, *map(len, sessions)], dtype=np.int64)
+    return Sessions(np.array(items, dtype=np.int32), np.array(kinds, dtype=np.uint8), offsets)
+
+
+def replayed(sessions: Sessions, history: int, how: str, n_items: int = 10) -> Replay:
+    mdp = transitions(sessions, np.array([0.2, 1.0], dtype=np.float32), 0.5)
+    return Replay(sessions, mdp, n_items, history, how, CPU)  # type: ignore[arg-type]
+
+
+def test_transitions_by_hand() -> None:
+    sessions = made([[1, 2, 3], [4]], [[0, 0, 1], [1]], shift=2)
+    mdp = transitions(sessions, np.array([0.2, 1.0], dtype=np.float32), 0.5)
+    np.testing.assert_allclose(mdp.reward, [0.2, 0.2, 1.0, 1.0])
+    np.testing.assert_allclose(mdp.discount, [0.5, 0.5, 0.0, 0.0])
+    np.testing.assert_allclose(mdp.to_go, [0.2 + 0.5 * (0.2 + 0.5 * 1.0), 0.2 + 0.5 * 1.0, 1.0, 1.0])
+    assert mdp.stay_discount == 0.5
+
+
+def test_rewards_by_name() -> None:
+    np.testing.assert_allclose(reward_of(["view", "cart"], {"cart": 3.0}), [0.2, 3.0])
+    with pytest.raises(InputError, match=r"'wave'.*--set reward\.wave"):
+        reward_of(["view", "wave"], {})
+    with pytest.raises(InputError, match=r"reward\.buy names a behaviour.*view"):
+        reward_of(["view"], {"buy": 1.0})
+
+
+def test_a_batch_by_hand() -> None:
+    replay = replayed(made([[1, 2, 3], [4, 5]], shift=3), history=2, how="sessions")
+    batch = replay.batch(np.array([1, 0]))
+    assert batch.tokens.tolist() == [[4, 5, 10], [1, 2, 3]]
+    assert batch.piece.tolist() == [0, 0, 1, 1, 1]
+    assert batch.position.tolist() == [0, 1, 0, 1, 2]
+    assert batch.action.tolist() == [4, 5, 1, 2, 3]
+    assert batch.event.tolist() == [6, 7, 3, 4, 5]
+    assert batch.recent.tolist() == [[10, 10], [4, 10], [10, 10], [1, 10], [2, 1]]
+    torch.testing.assert_close(batch.to_go, torch.tensor([0.3, 0.2, 0.35, 0.3, 0.2]))
+
+
+LOGS = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=14), min_size=1, max_size=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LOGS, st.integers(1, 6), st.sampled_from(["sessions", "windows", "exact"]), st.integers(0, 3))
+def test_every_event_is_a_row_once_with_its_own_past(log: list[list[int]], history: int, how: str, shift: int) -> None:
+    replay = replayed(made(log, shift=shift), history, how)
+    truth = [(session[:t], item) for session in log for t, item in enumerate(session)]
+    seen = []
+    for index in replay.shuffled(4, 0):
+        batch = replay.batch(index)
+        for row in range(len(batch)):
+            past, item = truth[int(batch.event[row]) - shift]
+            seen.append(int(batch.event[row]) - shift)
+            assert int(batch.action[row]) == item
+            length = int(batch.position[row])
+            assert batch.tokens[batch.piece[row], :length].tolist() == past[len(past) - length :]
+            recent = [int(a) for a in batch.recent[row] if a < 10]
+            assert recent == past[len(past) - length :][::-1]
+            least = min(len(past), history) if how != "sessions" else min(len(past), history // 2)
+            assert least <= length <= history
+    assert sorted(seen) == list(range(len(truth)))
+
+
+def test_windows_and_exact_share_states_but_not_encodings() -> None:
+    sessions = made([list(range(9))])
+    assert len(cut(sessions, 3, "windows")) == 9
+    assert len(cut(sessions, 3, "exact")) == 6  # the first four events share one piece
+    assert len(cut(sessions, 3, "sessions")) == 3
+
+
+def test_shuffling_depends_on_the_seed_alone() -> None:
+    replay = replayed(made([[i % 10] * (1 + i % 5) for i in range(300)]), 5, "sessions")
+    orders = [np.concatenate(replay.shuffled(16, (0, epoch))) for epoch in (0, 0, 1)]
+    np.testing.assert_array_equal(orders[0], orders[1])
+    assert not np.array_equal(orders[0], orders[2])
+    sizes = [len(replay.batch(index)) for index in replay.shuffled(16, 0)]
+    assert max(sizes) <= 16 + 5
+    assert sum(sizes) == sum(1 + i % 5 for i in range(300))
+
+
+def test_histories_from_outside() -> None:
+    batch = batch_of([[1, 2, 3], []], n_items=10, history=2, device=CPU)
+    assert batch.tokens.tolist() == [[2, 3], [10, 10]]
+    assert batch.position.tolist() == [2, 0]
+    assert batch.recent.tolist() == [[3, 2], [10, 10]]
