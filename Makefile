@@ -24,4 +24,5 @@ test-all: setup
 
 bench: setup
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	$(BIN)/python benchmarks/evaluation.py
+	$(BIN)/python benchmarks/prepare.py

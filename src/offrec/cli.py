@@ -4,13 +4,16 @@ import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from offrec.console import Console
 from offrec.data.prepare import PrepareOptions
 from offrec.errors import InputError, Interrupted, RunError
+
+if TYPE_CHECKING:
+    from offrec.evaluation import Evaluation
 
 
 @dataclass(frozen=True)
@@ -31,13 +34,15 @@ class Prepare:
     """Print dataset.json instead of a table."""
 
     def run(self) -> None:
-        from offrec.data.prepare import prepare, table
+        from offrec.data.prepare import prepare
+        from offrec.data.statistics import rows
 
-        dataset = prepare(self.sources, self.out, options=self.options, force=self.force, console=_console(self.json))
+        say = _console(self.json).line
+        dataset = prepare(self.sources, out=self.out, chosen=self.options, force=self.force, progress=say)
         if self.json:
             _print_json(dataset.meta)
         else:
-            _print_table(f"{self.out}  {dataset.fingerprint}", ["", ""], table(dataset))
+            _print_table(f"{self.out}  {dataset.fingerprint}", ["", ""], [list(row) for row in rows(dataset.meta)])
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class Train:
     """`strong` (the default) does well; `paper` is the paper's setting (Xin et al. 2020's, which its figures imply)."""
     config: Path | None = None
     """A TOML file with options of the run, such as the run.toml of another run."""
-    set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    set: tuple[str, ...] = ()
     """An option by its dotted key, as often as needed: --set training.epochs=3 --set reward.cart=2. Overrides --config.
     `offrec options` lists them."""
     seed: int | None = None
@@ -144,7 +149,8 @@ class Evaluate:
         if self.json:
             _print_json(found.as_json())
         else:
-            _print_table(f"{found.policy} on {self.on}  {found.fingerprint}", *found.table())
+            columns, rows = _figures_table(found)
+            _print_table(f"{found.policy} on {self.on}  {found.fingerprint}", columns, rows)
 
 
 @dataclass(frozen=True)
@@ -238,6 +244,14 @@ Command = (
 )
 
 
+def _figures_table(found: "Evaluation") -> tuple[list[str], list[list[str]]]:
+    """A row for each figure, a column for each behaviour."""
+    columns = ["", *(f"{name} ({figures.events:,})" for name, figures in found.figures.items())]
+    names = list(found.figures["all"].values)
+    table = [[name, *(f"{f.values[name]:.4f}" if f.events else "–" for f in found.figures.values())] for name in names]
+    return columns, table
+
+
 def _ids(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
@@ -264,10 +278,10 @@ def _print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 def main() -> None:
     command: Any = tyro.cli(
-        Command,  # type: ignore[arg-type]
+        Command,
         prog="offrec",
         description="Recommendation policies learned offline from logged sessions.",
-        config=(tyro.conf.FlagConversionOff,) if False else (),
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.UseAppendAction),
     )
     try:
         command.run()

@@ -22,7 +22,7 @@ from offrec.config import RunOptions
 from offrec.console import Console
 from offrec.data.dataset import Dataset, Vocabulary, read_vocabulary
 from offrec.data.replay import Replay
-from offrec.data.transitions import reward_of, transitions
+from offrec.data.transitions import Transitions, reward_of, transitions
 from offrec.errors import InputError, Interrupted, RunError
 from offrec.evaluation import ranks
 from offrec.networks import Network
@@ -62,13 +62,14 @@ def run(
     dataset: Dataset, out: Path, options: RunOptions, *, resume: bool, force: bool, console: Console
 ) -> NetworkPolicy:
     device = pick_device(options.device)
+    mdp = transitions(dataset.split("train"), reward_of(dataset.behaviours, options.reward), options.gamma)
     _open_folder(dataset, out, options, resume=resume, force=force)
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
         network = Network(dataset.n_items, options.network).to(device)
     policy = NetworkPolicy(f"{options.algorithm}/{options.network.backbone}", network, dataset.vocabulary, device)
     trainer = Trainer(
-        _job(dataset, options, policy),
+        _job(dataset, mdp, options, policy),
         options.training,
         out,
         {"data_hash": dataset.meta["data_hash"]},
@@ -89,11 +90,9 @@ def run(
     return policy
 
 
-def _job(dataset: Dataset, options: RunOptions, policy: NetworkPolicy) -> Job:
-    train_sessions = dataset.split("train")
-    mdp = transitions(train_sessions, reward_of(dataset.behaviours, options.reward), options.gamma)
+def _job(dataset: Dataset, mdp: Transitions, options: RunOptions, policy: NetworkPolicy) -> Job:
     history, training = options.network.history, options.training
-    replay = Replay(train_sessions, mdp, dataset.n_items, history, training.encode, policy.device)
+    replay = Replay(dataset.split("train"), mdp, dataset.n_items, history, training.encode, policy.device)
 
     def loss(batch: Batch) -> Terms:
         symbols = Symbols(

@@ -29,6 +29,8 @@ class NetworkOptions:
     """One item table for input and output."""
     repeat: Literal["instead", "bonus", "off"] = "instead"
     """A learned score for the items of the history: instead of the item table's, or as a bonus on top of it."""
+    repeat_state: bool = True
+    """Let the state move the scores of the items seen; without it recency and count alone decide (small logs)."""
     heads: int = 2
     """Attention heads (sasrec)."""
     window: int = 5
@@ -38,7 +40,7 @@ class NetworkOptions:
 class RepeatTerm(nn.Module):
     """People come back to what they have seen: a score of its own for each distinct item of the history,
 
-        repeat(a) = r[j] + w[j] · state + c log n        j: how many events ago a was seen last, n: how often it was seen
+        repeat(a) = r[j] + w[j] · state + c log n      j: how many events ago a was seen last, n: how often it was seen
 
     Without state and count this ranks by recency, which by itself beats many a learned model. It stands instead of
     state · table[a]: added to it, the table's errors disturb the order among the items seen, which is what matters most
@@ -47,19 +49,20 @@ class RepeatTerm(nn.Module):
 
     scale = 4.0  # scores are large (log of catalogue over history) and Adam's steps small: learn them in larger units
 
-    def __init__(self, width: int, history: int) -> None:
+    def __init__(self, width: int, history: int, by_state: bool) -> None:
         super().__init__()
         self.by_recency = nn.Parameter((7.0 - 1.5 * torch.arange(1, history + 1).log()) / self.scale)
-        self.by_state = nn.Linear(width, history)
         self.by_count = nn.Parameter(torch.zeros(()))
-        nn.init.zeros_(self.by_state.weight)
-        nn.init.zeros_(self.by_state.bias)
+        self.by_state = nn.Linear(width, history, bias=False) if by_state else None
+        if self.by_state is not None:
+            nn.init.zeros_(self.by_state.weight)
 
     def forward(self, state: Tensor, recent: Tensor, n_items: int) -> Tensor:
         """[B, H]: the score at an item's most recent place, 0 at its earlier ones and at padding."""
         same = recent[:, :, None] == recent[:, None, :]  # [B, H, H]
         latest = ~same.tril(-1).any(2) & (recent < n_items)
-        score: Tensor = self.by_recency + self.by_state(state) + self.by_count * same.sum(2).log()
+        score: Tensor = self.by_recency + self.by_count * same.sum(2).log()
+        score = score if self.by_state is None else score + self.by_state(state)
         return score * (self.scale * latest)
 
 
@@ -73,7 +76,7 @@ class Network(nn.Module):
         self.bias = nn.Parameter(torch.zeros(n_items))
         sizes = Sizes(width, options.layers, options.dropout, history, options.heads, options.window)
         self.backbone = BACKBONES[options.backbone](sizes)
-        self.repeat = None if options.repeat == "off" else RepeatTerm(width, history)
+        self.repeat = None if options.repeat == "off" else RepeatTerm(width, history, options.repeat_state)
         self.dropout = nn.Dropout(options.dropout)
 
     @property

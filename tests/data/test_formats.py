@@ -19,6 +19,7 @@ a,3,50,cart
 c,2,70,view
 b,1,95,buy
 """
+LINES = TABLE.splitlines(keepends=True)
 A, B, C = [(3, "cart"), (1, "view")], [(2, "view"), (1, "buy")], [(2, "view")]
 
 
@@ -51,7 +52,7 @@ SPELLINGS = {
     "log.csv.zst": zstandard.compress(TABLE.encode()),
     "frames.csv.zst": zstandard.compress(TABLE[:40].encode()) + zstandard.compress(TABLE[40:].encode()),
     "log.zip": zipped(log_csv=TABLE),
-    "two.zip": zipped(first_csv=TABLE[:58], second_csv=TABLE[:28] + TABLE[58:]),
+    "two.zip": zipped(first_csv="".join(LINES[:3]), second_csv="".join(LINES[:1] + LINES[3:])),
     "log.jsonl.gz": gzip.compress(FRAME.write_ndjson().encode()),
     "log.parquet.zst": zstandard.compress(parquet(FRAME)),
     "named-without-ending": TABLE,
@@ -75,7 +76,7 @@ def test_many_files_and_a_glob_are_one_log(prepared: Prepare, tmp_path: Path) ->
     for name, rows in (("2.csv", "a,9,1\n"), ("1.csv", "a,8,1\nb,7,1\n"), ("3.csv", "c,7,1\n")):
         (tmp_path / name).write_text("session,item,time\n" + rows)
     assert items_of(prepared(tmp_path / "[123].csv", split="time")) == [[8, 9], [7], [7]]
-    assert items_of(prepared(tmp_path / "2.csv", tmp_path / "1.csv", tmp_path / "3.csv", out="x"))[0] == [9, 8]
+    assert [9, 8] in items_of(prepared(tmp_path / "2.csv", tmp_path / "1.csv", tmp_path / "3.csv", out="x"))
 
 
 def test_columns_may_have_other_names(prepared: Prepare) -> None:

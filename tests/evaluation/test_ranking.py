@@ -36,6 +36,7 @@ class Random(Policy):
 
     def head(self, batch: Batch) -> Head:
         self.rows += len(batch)
+        assert len(batch.piece.unique()) == len(batch.tokens), "a piece is gathered for nothing"
         recent = batch.recent
         bonus = torch.tensor(self.bonus).expand(recent.shape)
         return Head(torch.tensor(self.inner)[recent].sum(1), torch.tensor(self.table), None, recent, bonus)

@@ -31,10 +31,10 @@ class SparsePolicy(Policy):
         raise NotImplementedError
 
     def head(self, batch: Batch) -> Head:
-        items, values = padded(self.scores(batch.recent.cpu().numpy()), self.n_items)
+        corrections = padded(self.scores(batch.recent.cpu().numpy()), self.n_items)
+        items, values = (torch.from_numpy(array).to(self.device) for array in corrections)
         state = torch.zeros(len(batch), 0, dtype=torch.double, device=self.device)
-        corrections = (torch.from_numpy(array).to(self.device) for array in (items, values))
-        return Head(state, self.table, self.bias, *corrections)
+        return Head(state, self.table, self.bias, items, values)
 
 
 def padded(scores: csr_array, n_items: int) -> tuple[Longs, NDArray[np.float64]]:

@@ -34,31 +34,36 @@ def tiles(head: Head, corrections: "_Corrections | None" = None) -> Iterator[tup
 
 
 class _Corrections:
-    """The corrections sorted by item, so that each tile touches only its own."""
+    """The corrections by tile, so that each tile touches only its own."""
 
     def __init__(self, head: Head, width: int) -> None:
         self.edges: list[int] | None = None
         self.instead = head.instead
         if head.items is None or head.values is None or head.items.numel() == 0:
             return
-        items = head.items.flatten()
-        self.items, order = items.sort(stable=True)
-        self.row = order // head.items.shape[1]
-        self.value = head.values.flatten()[order]
+        row, place = (head.items < head.n_items).nonzero(as_tuple=True)
+        item = head.items[row, place]
         n_tiles = -(-head.n_items // width)
-        marks = (torch.arange(n_tiles + 1, device=items.device) * width).clamp(max=head.n_items)
-        self.edges = torch.searchsorted(self.items, marks.to(items.dtype)).tolist()
+        if n_tiles > 1:
+            item, order = item.sort(stable=True)
+            row, place = row[order], place[order]
+        marks = torch.arange(n_tiles + 1, device=item.device) * width
+        self.edges = torch.searchsorted(item, marks.to(item.dtype)).tolist() if n_tiles > 1 else [0, len(item)]
+        self.row, self.item, self.value = row, item, head.values[row, place]
 
     def add_to(self, z: Tensor, number: int, first: int) -> None:
         """z of the tile `number`, whose first item is `first`, corrected in place."""
         self.clear(z, number, first)
         if mine := self._slice(number):
-            z.index_put_((self.row[mine], self.items[mine] - first), self.value[mine], accumulate=True)
+            z.view(-1).scatter_add_(0, self._flat(z, mine, first), self.value[mine])
 
     def clear(self, z: Tensor, number: int, first: int) -> None:
         """Where corrections stand instead of the base, 0."""
         if self.instead and (mine := self._slice(number)):
-            z[self.row[mine], self.items[mine] - first] = 0.0
+            z.view(-1).index_fill_(0, self._flat(z, mine, first), 0.0)
+
+    def _flat(self, z: Tensor, mine: slice, first: int) -> Tensor:
+        return self.row[mine] * z.shape[1] + (self.item[mine] - first)
 
     def _slice(self, number: int) -> slice | None:
         if self.edges is None or self.edges[number] == self.edges[number + 1]:

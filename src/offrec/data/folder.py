@@ -19,6 +19,8 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def check_free(out: Path, force: bool) -> None:
+    """Nothing stands in the way of `out`, but for what may be replaced."""
+    _sweep(out)
     if not out.exists() and not out.is_symlink():
         return
     if not out.is_dir():
@@ -51,7 +53,6 @@ def _aside(out: Path) -> Iterator[Path]:
     """A folder beside `out` that takes its place if all goes well, and vanishes if not."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(out)
         folder = out.parent / f".{out.name}.{os.getpid()}.partial"
         folder.mkdir()
     except OSError as error:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from offrec.data import values
 from offrec.data.faults import Batch, Faults
+from offrec.data.numbering import by_appearance, by_id
+from offrec.data.sources import Source
 from offrec.errors import InputError
 from offrec.types import Bytes, Ints, Longs
 
@@ -91,13 +93,14 @@ class LogBuilder:
             )
         return column.replace_strict(codes, default=None, return_dtype=pl.UInt8)
 
-    def finish(self) -> Log:
+    def finish(self, sources: Sequence[Source]) -> Log:
         self.faults.raise_any()
-        if not sum(self._rows.values()):
-            raise InputError(f"{', '.join(self._rows) or 'The source'} holds no events, only a header; expected rows.")
+        rows = {source.name: self._rows.get(source.name, 0) for source in sources}
+        if not sum(rows.values()):
+            raise InputError(f"There are no events in {', '.join(rows)}, only a header; expected rows below it.")
         has_sessions = "session" in self._columns
         owners = self._owners()
-        item_ids, items = index(self._take("item"))
+        item_ids, items = by_id(self._take("item"))
         times, unit, spelled = as_ticks(self._take("time")) if "time" in self._columns else (None, None, None)
         positions = self._take("position").to_numpy() if "position" in self._columns else None
         names = sorted(self._names, key=_behaviour_order)
@@ -106,7 +109,7 @@ class LogBuilder:
             recode[code] = names.index(name)
         behaviours = recode[self._take("behaviour").to_numpy()]
         return Log(
-            owners, items, behaviours, times, positions, item_ids, tuple(names), unit, spelled, has_sessions, self._rows
+            owners, items, behaviours, times, positions, item_ids, tuple(names), unit, spelled, has_sessions, rows
         )
 
     def _owners(self) -> Ints:
@@ -131,33 +134,6 @@ class LogBuilder:
 
 def _behaviour_order(name: str) -> tuple[int, str]:
     return (CANONICAL_ORDER.index(name) if name in CANONICAL_ORDER else len(CANONICAL_ORDER), name)
-
-
-def by_appearance(column: pl.Series) -> Ints:
-    """Equal values get equal numbers, 0, 1, … in the order of their first appearance."""
-    starts = (column != column.shift(1)).fill_null(True)
-    starts = starts | (column.is_null() != column.is_null().shift(1)).fill_null(True) if column.null_count() else starts
-    heads = column.filter(starts)
-    runs: Ints = np.cumsum(starts.to_numpy(), dtype=np.int32) - np.int32(1)
-    if heads.is_sorted():
-        return runs
-    distinct = heads.unique(maintain_order=True)
-    if len(distinct) == len(heads):
-        return runs
-    return _positions(heads, distinct)[runs]
-
-
-def index(column: pl.Series) -> tuple[Longs | list[str], Ints]:
-    """The distinct ids, ascending, and each event's place among them."""
-    distinct = column.unique().sort()
-    places = _positions(column, distinct)
-    return (distinct.to_numpy() if distinct.dtype == pl.Int64 else distinct.to_list()), places
-
-
-def _positions(column: pl.Series, distinct: pl.Series) -> Ints:
-    table = pl.DataFrame({"id": distinct, "place": pl.int_range(len(distinct), dtype=pl.Int32, eager=True)})
-    found = column.alias("id").to_frame().join(table, on="id", how="left", maintain_order="left", nulls_equal=True)
-    return found["place"].to_numpy()
 
 
 def as_ticks(column: pl.Series) -> tuple[Longs, TimeUnit, str]:

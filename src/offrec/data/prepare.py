@@ -1,6 +1,7 @@
 """`offrec prepare`: a raw log in, a dataset folder out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 
 from offrec.data import folder, options, sessions, sources, statistics
 from offrec.data.dataset import FORMAT_VERSION, Dataset
+from offrec.data.faults import Batch
 from offrec.data.log import TICKS, Log, LogBuilder
 from offrec.data.options import PrepareOptions
 from offrec.data.protocol import Protocol, fingerprint
@@ -74,13 +76,23 @@ def prepare(
 def _read(words: Sequence[str | Path], chosen: PrepareOptions, say: Say) -> Log:
     kind = options.FORMATS[chosen.format]
     builder = LogBuilder(kind.behaviours, chosen.behaviours, say)
-    for batch in kind.read(sources.find(words), chosen.columns, builder.faults):
+    found = sources.find(words)
+    for batch in _ahead(iter(kind.read(found, chosen.columns, builder.faults))):
         builder.add(batch)
-    log = builder.finish()
+    log = builder.finish(found)
     for name, rows in log.rows.items():
         say(f"{name}: {rows:,} rows")
     say(f"read {len(log.items):,} events of {len(log.item_ids):,} items; {_times(log)}")
     return log
+
+
+def _ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """The same batches, each parsed in a thread of its own while the one before is being checked."""
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(next, batches, None)
+        while (batch := pending.result()) is not None:
+            pending = pool.submit(next, batches, None)
+            yield batch
 
 
 def _times(log: Log) -> str:

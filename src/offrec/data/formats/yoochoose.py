@@ -34,7 +34,7 @@ def note_text(batch: Batch, faults: Faults) -> None:
     for name in IDS:
         ids = batch.frame[name]
         text = ids.is_not_null() & ids.cast(pl.Int64, strict=False).is_null()
-        faults.note(f"a {name} id that is no number:", "YooChoose numbers its sessions and items", batch, text, ids)
+        faults.note(f"no number as {name} id:", "YooChoose numbers its sessions and items", batch, text, ids)
 
 
 def kind_of(source: Source) -> str:

@@ -1,0 +1,187 @@
+"""The commands as a person types them, in processes of their own: outputs, exit codes, sentences."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FAST = ["--set", "training.epochs=2", "--set", "network.width=16", "--set", "network.history=10"]
+
+
+def offrec(*words: str | Path, code: int = 0, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "offrec.cli", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload]
+    assert done.returncode == code, f"{done.returncode}: {done.stderr}{done.stdout}"
+    return done
+
+
+def sentence(done: subprocess.CompletedProcess[str]) -> str:
+    """What a person reads on an error: one line, no traceback."""
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("offrec: ")]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log with string ids, prepared and trained on."""
+    folder = tmp_path_factory.mktemp("work")
+    rows = ["visit,sku,when,what"]
+    for visit in range(80):
+        for step in range(2 + visit % 5):
+            what = "cart" if step == 3 else "view"
+            rows.append(f"v{visit},sku-{(visit + step) % 9:03d},{1700000000 + visit * 1000 + step},{what}")
+    (folder / "log.csv").write_text("\n".join(rows) + "\n")
+    columns = ["--session", "visit", "--item", "sku", "--time", "when", "--behaviour", "what"]
+    offrec("prepare", folder / "log.csv", *columns, "--out", folder / "data")
+    offrec("train", folder / "data", "--out", folder / "run", *FAST)
+    return folder
+
+
+def test_prepare_prints_statistics(work: Path) -> None:
+    done = offrec("prepare", work / "log.csv", "--session", "visit", "--item", "sku", "--filter", "item=2", "--filter",
+                  "session=3", "--out", work / "again", "--json")  # fmt: skip
+    meta = json.loads(done.stdout)
+    assert meta["protocol"]["filters"] == ["item=2", "session=3"]
+    assert meta["counts"]["sessions"] == 64
+    done = offrec(
+        "prepare", work / "log.csv", "--session", "visit", "--item", "sku", "--out", work / "again", "--force"
+    )
+    assert "share of repeats" in done.stdout
+    assert "sessions" in done.stdout
+
+
+def test_evaluate_a_run_and_a_baseline(work: Path) -> None:
+    found = json.loads(offrec("evaluate", work / "run", "--json").stdout)
+    meta = json.loads((work / "data/dataset.json").read_text())
+    assert found["fingerprint"] == meta["fingerprint"]
+    assert {"HR@5", "NDCG@10", "MRR@20", "coverage@5", "events"} <= found["metrics"]["all"].keys()
+    assert found["metrics"]["view"]["events"] + found["metrics"]["cart"]["events"] == found["metrics"]["all"]["events"]
+    fewer = json.loads(offrec("evaluate", work / "run", "--json", "--score-first", "False").stdout)
+    assert fewer["fingerprint"] != found["fingerprint"]
+    assert fewer["metrics"]["all"]["events"] == found["metrics"]["all"]["events"] - 8
+    for name in ("popular", "recent", "markov", "sknn", "vsknn"):
+        done = offrec("evaluate", "--baseline", name, "--dataset", work / "data", "--on", "validation")
+        assert "NDCG@10" in done.stdout
+    assert "either a run's folder or --baseline" in sentence(offrec("evaluate", code=2))
+    assert "needs --dataset" in sentence(offrec("evaluate", "--baseline", "popular", code=2))
+
+
+def test_recommend_gives_the_original_ids(work: Path) -> None:
+    found = json.loads(
+        offrec("recommend", work / "run", "--history", "sku-001,sku-002,nope", "-k", "4", "--json").stdout
+    )
+    items = [row["item"] for row in found["recommendations"]]
+    assert len(items) == 4
+    assert all(re.fullmatch(r"sku-00\d", item) for item in items)
+    assert found["unknown"] == 1
+    assert 0 < sum(row["probability"] for row in found["recommendations"]) <= 1
+    done = offrec("recommend", work / "run", "--history", "sku-001,nope", "-k", "3")
+    assert "1 of the history's items" in done.stderr
+    assert "sku-00" in done.stdout
+    seen = offrec("recommend", work / "run", "--history", "sku-001,sku-002", "--exclude-seen", "--exclude", "sku-003",
+                  "-k", "9", "--json")  # fmt: skip
+    left = {row["item"] for row in json.loads(seen.stdout)["recommendations"]}
+    assert left == {f"sku-00{n}" for n in (0, 4, 5, 6, 7, 8)}
+    few = offrec("recommend", work / "run", "--candidates", "sku-007,sku-004,nope", "-k", "5", "--json")
+    assert {row["item"] for row in json.loads(few.stdout)["recommendations"]} == {"sku-004", "sku-007"}
+
+
+def test_sentences_for_bad_input(work: Path) -> None:
+    def said(*words: str | Path) -> str:
+        return sentence(offrec(*words, code=2))
+
+    assert "is not a prepared dataset" in said("train", work, "--out", work / "x")
+    assert "exists already" in said("train", work / "data", "--out", work / "run")
+    wrong = said("train", work / "data", "--out", work / "x", "--set", "training.epoch=3")
+    assert "no option 'training.epoch'; the options are" in wrong
+    assert "training.epochs" in wrong
+    assert "training.epochs is 'many'" in said(
+        "train", work / "data", "--out", work / "x", "--set", "training.epochs=many"
+    )
+    assert "not of the form key=value" in said("train", work / "data", "--out", work / "x", "--set", "training.epochs")
+    assert "no algorithm 'magic'; there are sl" in said(
+        "train", work / "data", "--out", work / "x", "--algorithm", "magic"
+    )
+    assert "no backbone 'mlp'" in said("train", work / "data", "--out", work / "x", "--backbone", "mlp")
+    assert "cannot be used here" in said("train", work / "data", "--out", work / "x", "--device", "abacus")
+    assert "reward.buy names a behaviour" in said("train", work / "data", "--out", work / "x", "--set", "reward.buy=1")
+    assert not (work / "x").exists(), "a refused run leaves nothing behind"
+    assert "is not a run" in said("evaluate", work / "data")
+    assert "k is 99" in said("recommend", work / "run", "-k", "99")
+    assert "None of the candidates" in said("recommend", work / "run", "--candidates", "nope")
+    assert "exists" in said("prepare", work / "log.csv", "--item", "sku", "--session", "visit", "--out", work / "data")
+    (work / "bad.toml").write_text("[training\n")
+    assert "is not TOML" in said("train", work / "data", "--out", work / "x", "--config", work / "bad.toml")
+
+
+def test_toml_flags_and_set_are_one_tree(work: Path) -> None:
+    (work / "run.toml").write_text('preset = "paper"\n[training]\nepochs = 1\nbatch_size = 64\n[network]\nwidth = 8\n')
+    offrec("train", work / "data", "--out", work / "toml", "--config", work / "run.toml", "--backbone", "cfn",
+           "--set", "training.batch_size=32", "--seed", "5")  # fmt: skip
+    options = json.loads((work / "toml/run.json").read_text())["options"]
+    assert options["preset"] == "paper"
+    assert options["training.epochs"] == 1
+    assert options["training.batch_size"] == 32
+    assert options["network.width"] == 8
+    assert options["network.backbone"] == "cfn"
+    assert options["network.tied"] is False
+    assert options["seed"] == 5
+    again = (work / "toml/run.toml").read_text().replace('/toml"', '/repeated"')
+    (work / "repeat.toml").write_text(again)
+    subprocess.run(
+        [sys.executable, "-m", "offrec.experiment", str(work / "repeat.toml")], check=True, capture_output=True
+    )
+    assert (work / "repeated/metrics.jsonl").read_text() == (work / "toml/metrics.jsonl").read_text()
+
+
+def test_options_lists_every_key() -> None:
+    listed = offrec("options", "--preset", "paper", "--backbone", "cfn").stdout
+    assert "[training]" in listed
+    assert "batch_size = 256" in listed
+    assert 'backbone = "cfn"' in listed
+
+
+@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "recommend", "options", "demo"])
+def test_help(command: str) -> None:
+    text = offrec(command, "--help").stdout
+    assert len(text.splitlines()) > 8
+
+
+def test_ctrl_c_stops_cleanly_and_resumes(work: Path) -> None:
+    words = ["train", work / "data", "--out", work / "stopped", "--set", "training.epochs=100000", "--set",
+             "training.patience=100000", "--set", "training.decay=1", "--set", "network.width=16"]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "offrec.cli", *map(str, words)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    metrics = work / "stopped/metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Stopped in epoch" in errors
+    assert "Traceback" not in errors
+    assert (work / "stopped/last.safetensors").exists()
+    before = len(metrics.read_text().splitlines())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "offrec.cli", *map(str, words), "--resume"], stderr=subprocess.PIPE, text=True
+    )
+    while len(metrics.read_text().splitlines()) <= before and time.monotonic() < deadline + 60:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    epochs = [json.loads(line)["epoch"] for line in metrics.read_text().splitlines()]
+    assert epochs == list(range(1, len(epochs) + 1))
+    assert len(epochs) > before

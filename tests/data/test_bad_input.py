@@ -1,0 +1,294 @@
+"""One clear sentence for whatever is wrong: the file, the first line, the value, how many, and what to do."""
+
+import gzip
+import io
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import zstandard
+from small_logs import Prepare
+
+from offrec.data.prepare import prepare
+from offrec.errors import InputError
+
+GOOD = "session,item,time\n" + "".join(f"{number},{number % 3},{number}\n" for number in range(30))
+RETAIL = "timestamp,visitorid,event,itemid,transactionid\n"
+
+
+def refused(prepared: Prepare, source: tuple[str, str | bytes], **choices: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        prepared(source, **choices)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert sentence.endswith((".", "?"))
+    return sentence
+
+
+def rows(*lines: str, header: str = "session,item,time,behaviour") -> str:
+    return "\n".join([header, *lines]) + "\n"
+
+
+CASES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "item column": (
+        rows("1,2", header="session,product"),
+        {},
+        "log.csv has no column 'item'; it has session, product; name one with --item.",
+    ),
+    "named column": (
+        rows("1,2", header="session,item"),
+        {"time": "when"},
+        "log.csv has no column 'when'; it has session, item; name one with --time.",
+    ),
+    "neither session nor user": (
+        rows("1,2", header="visit,item"),
+        {},
+        "log.csv has neither a column 'session' nor 'user'; it has visit, item; name one with --session or --user.",
+    ),
+    "double column": (
+        rows("1,2,3", header="session,item,item"),
+        {},
+        "log.csv has 2 columns 'item'; rename all but one.",
+    ),
+    "retailrocket column": (
+        rows("1,2,view,3", header="timestamp,visitorid,event,item"),
+        {"format": "retailrocket"},
+        "log.csv has no column 'itemid'; it has timestamp, visitorid, event, item; is it RetailRocket's events.csv?",
+    ),
+    "empty": ("", {}, "log.csv is empty; expected a table of events."),
+    "blank": ("\n \n", {}, "log.csv is empty; expected a table of events."),
+    "header only": ("session,item\n", {}, "There are no events in log.csv, only a header; expected rows below it."),
+    "time": (
+        rows("1,1,5,view", "1,1,yesterday,view", "2,1,6,view", "2,1,soon,view"),
+        {},
+        "log.csv, line 3: an unreadable time 'yesterday', the first of 2; expected a number since 1970 "
+        "(s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z.",
+    ),
+    "date": (
+        rows("1,1,2014-01-31,view", "1,1,2014-02-30,view"),
+        {},
+        "log.csv, line 3: an unreadable time '2014-02-30', the only one; expected a number since 1970 "
+        "(s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z.",
+    ),
+    "missing time": (
+        rows("1,1,5,view", "1,1,,view"),
+        {},
+        "log.csv, line 3: a missing time, the only one; every event needs one: fill it in or leave the row out.",
+    ),
+    "missing item": (
+        rows("1,1,5,view", "1,,6,view", '1,"",7,view'),
+        {},
+        "log.csv, line 3: a missing item id, the first of 2; every event needs one: fill it in or leave the row out.",
+    ),
+    "missing session": (
+        rows("1,1,5,view", ",1,6,view"),
+        {},
+        "log.csv, line 3: a missing session id, the only one; every event needs one: fill it in or leave the row out.",
+    ),
+    "missing behaviour": (
+        rows("1,1,5,view", "1,1,6,"),
+        {"behaviours": ("view", "buy")},
+        "log.csv, line 3: a missing behaviour, the only one; expected one of view, buy.",
+    ),
+    "unknown behaviour": (
+        rows("1,1,5,view", "1,1,6,veiw", "1,1,6,veiw"),
+        {"behaviours": ("view", "buy")},
+        "log.csv, line 3: an unknown behaviour 'veiw', the first of 2; expected one of view, buy.",
+    ),
+    "retailrocket behaviour": (
+        RETAIL + "1,1,view,1,\n2,1,purchase,1,\n",
+        {"format": "retailrocket"},
+        "log.csv, line 3: an unknown behaviour 'purchase', the only one; expected one of view, addtocart, transaction.",
+    ),
+    "retailrocket transaction": (
+        RETAIL + "1,1,view,1,\n2,1,view,1,77\n",
+        {"format": "retailrocket"},
+        "log.csv, line 3: a transactionid for 'view', the only one; only transactions have one.",
+    ),
+    "position": (
+        rows("1,1,1", "1,1,first", header="session,item,position"),
+        {},
+        "log.csv, line 3: an unreadable position 'first', the only one; expected whole numbers.",
+    ),
+    "short row": (
+        rows("1,1,5,view", "1,1", "1,1,5,view", "1,1"),
+        {},
+        "log.csv, line 3: a row with another number of fields than the header: 2, the first of 2; "
+        "expected 4: quote fields that hold the separator, or repair the file.",
+    ),
+    "long row": (
+        rows("1,1,5,view", "1,1,5,view,x"),
+        {},
+        "log.csv, line 3: a row with another number of fields than the header: 5, the only one; "
+        "expected 4: quote fields that hold the separator, or repair the file.",
+    ),
+    "lines are counted past blank lines and quoted line ends": (
+        'session,item\n\n1,"a\nb"\n\n2,\n'.replace("\n\n2", "\n2"),
+        {},
+        "log.csv, line 5: a missing item id, the only one; every event needs one: fill it in or leave the row out.",
+    ),
+    "yoochoose fields": (
+        "1,2\n",
+        {"format": "yoochoose"},
+        "log.csv, line 1: 2 fields; expected 4 as in yoochoose-clicks.dat (session,time,item,category) "
+        "or 5 as in yoochoose-buys.dat (session,time,item,price,quantity).",
+    ),
+    "yoochoose id": (
+        "1,2014-04-07T10:51:09.277Z,5,0\n1,2014-04-07T10:51:09.277Z,x,0\n",
+        {"format": "yoochoose"},
+        "log.csv, line 2: no number as item id: 'x', the only one; YooChoose numbers its sessions and items.",
+    ),
+    "yoochoose time": (
+        "1,2014-04-07T10:51:09.277Z,5,0\n1,2014-04-07T10:51:99.277Z,6,0\n",
+        {"format": "yoochoose"},
+        "log.csv, line 2: an unreadable time '2014-04-07T10:51:99.277Z', the only one; expected a number since 1970 "
+        "(s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z.",
+    ),
+    "filters leave nothing": (
+        GOOD,
+        {"filter": ("item=3", "session=2")},
+        "filter session=2 leaves nothing of 30 sessions, 30 events; loosen the filters.",
+    ),
+    "filter": (
+        GOOD,
+        {"filter": ("items>3",)},
+        "The filter 'items>3' cannot be read; expected item=3, session=3 or session.click=3.",
+    ),
+    "filter of no behaviour": (
+        GOOD,
+        {"filter": ("session.click=2",)},
+        "The filter 'session.click=2' names no behaviour of this log; it has view.",
+    ),
+    "too few sessions": (
+        rows("1,1,5,view", "2,1,6,view"),
+        {},
+        "Only 2 sessions are left, too few for three splits; loosen the filters or add data.",
+    ),
+    "time split without times": (
+        rows("1,1", header="session,item"),
+        {"split": "time"},
+        "The log has no times to split by; use --split random, or name a column with --time.",
+    ),
+    "gap without times": (
+        rows("1,1", header="user,item"),
+        {},
+        "The log has no times to cut users by; use --sessions user, or name a column with --time.",
+    ),
+    "sessions of users that are not there": (
+        rows("1,1", header="session,item"),
+        {"sessions": "user"},
+        "log.csv has no column 'user'; it has session, item; name one with --session or --user.",
+    ),
+    "drop": (GOOD, {"drop": ("buy",)}, "There is no behaviour 'buy' to drop; the log has view."),
+    "option": (GOOD, {"splits": 3}, "Preparing has no option 'splits'; it has format, protocol, "),
+    "format": (GOOD, {"format": "csv"}, "There is no format 'csv'; expected one of retailrocket, yoochoose, events."),
+    "parts": (
+        GOOD,
+        {"split_parts": (8, 1, 0)},
+        "The split parts (8, 1, 0) cannot be; expected three above 0, such as 8 1 1.",
+    ),
+    "json": (
+        '{"session": 1, "item": 2}\n{"session": 1,\n[1]\n',
+        {},
+        "log.csv, line 2: no JSON object: '{\"session\": 1,', the first of 2; expected one object a line.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_sentence_says_what_is_wrong(prepared: Prepare, name: str) -> None:
+    text, choices, expected = CASES[name]
+    sentence = refused(prepared, ("log.csv", text), **choices)
+    assert sentence == expected or (expected.endswith(", ") and sentence.startswith(expected))
+
+
+def test_a_fault_is_named_by_its_line_and_counted_far_into_the_file(
+    prepared: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offrec.data.sources.BLOCK_BYTES", 100)
+    monkeypatch.setattr("offrec.data.sources.pieces.__defaults__", (100,))
+    lines = [f"{number},1,{number}" for number in range(500)]
+    lines[300], lines[490] = "300,1,x", "490,1,y"
+    sentence = refused(prepared, ("log.csv", rows(*lines, header="session,item,time")))
+    assert sentence.startswith("log.csv, line 302: an unreadable time 'x', the first of 2;")
+
+
+def test_wrong_encoding_names_the_line(prepared: Prepare) -> None:
+    text = rows("1,café", "2,naïve", "3,x", header="session,item").encode("latin1")
+    sentence = refused(prepared, ("log.csv", text))
+    assert sentence.startswith("log.csv, line 2: byte 0xe9 is not UTF-8, on the first of 2 such lines; convert")
+    assert "zero byte" in refused(prepared, ("wide.csv", GOOD.encode("utf-16-le")))
+
+
+@pytest.mark.parametrize("size", [3, 20, 80])
+@pytest.mark.parametrize("ending", ["gz", "zst", "zip"])
+def test_truncated_archives(prepared: Prepare, ending: str, size: int) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("log.csv", GOOD)
+    whole = {"gz": gzip.compress(GOOD.encode()), "zst": zstandard.compress(GOOD.encode()), "zip": packed.getvalue()}
+    sentence = refused(prepared, (f"log.csv.{ending}", whole[ending][:size]))
+    assert re.match(rf"log\.csv\.{ending} is (truncated or damaged|not a \w+ file although its name says so)", sentence)
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst", "zip"])
+def test_damaged_archives(prepared: Prepare, ending: str) -> None:
+    text = "".join(f"{number},{number * 7919 % 1000}\n" for number in range(3000))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("log.csv", "session,item\n" + text)
+    whole = {
+        "gz": gzip.compress(b"session,item\n" + text.encode()),
+        "zst": zstandard.ZstdCompressor(write_checksum=True).compress(b"session,item\n" + text.encode()),
+        "zip": packed.getvalue(),
+    }
+    damaged = bytearray(whole[ending])
+    damaged[len(damaged) // 2] ^= 0xFF
+    sentence = refused(prepared, (f"log.csv.{ending}", bytes(damaged)))
+    assert sentence.startswith(f"log.csv.{ending}")
+    assert "truncated or damaged" in sentence
+
+
+def test_damaged_parquet(prepared: Prepare) -> None:
+    packed = io.BytesIO()
+    pl.DataFrame({"session": range(1000), "item": range(1000)}).write_parquet(packed)
+    whole = packed.getvalue()
+    assert "cannot be read as Parquet" in refused(prepared, ("log.parquet", whole[: len(whole) // 2]))
+    assert "cannot be read as Parquet" in refused(prepared, ("log.parquet", GOOD))
+
+
+def test_parquet_names_rows_and_refuses_decimals(prepared: Prepare) -> None:
+    packed = io.BytesIO()
+    pl.DataFrame({"session": [1, None, 3], "item": [1, 2, 3]}).write_parquet(packed)
+    assert refused(prepared, ("log.parquet", packed.getvalue())).startswith("log.parquet, row 2: a missing session id")
+    packed = io.BytesIO()
+    pl.DataFrame({"session": [1, 2, 3], "item": [1.0, 2.0, 3.0]}).write_parquet(packed)
+    assert "decimals as item ids: '1.0'" in refused(prepared, ("log.parquet", packed.getvalue()))
+
+
+def test_a_quote_that_does_not_end(prepared: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offrec.data.sources.LONGEST_ROW_BYTES", 50)
+    text = 'session,item\n1,"a\n' + "2,b\n" * 100
+    assert "a quote or a row that does not end" in refused(prepared, ("log.csv", text))
+
+
+def test_files_of_different_kinds(prepared: Prepare) -> None:
+    with pytest.raises(InputError, match=r"2\.csv and 1\.csv do not have the same columns: only one of them has time;"):
+        prepared(("1.csv", "session,item,time\n1,2,3\n"), ("2.csv", "session,item\n1,2\n"))
+
+
+def test_sources_that_are_not_there(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(GOOD)
+    for word, expected in (
+        ("none.csv", r"none\.csv was not found; check the path\."),
+        ("*.parquet", r"No file matches .*\*\.parquet; check the path\."),
+        (".", r"is a folder; name its files, for instance '.*\*\.csv'\."),
+    ):
+        with pytest.raises(InputError, match=expected):
+            prepare(tmp_path / word, out=tmp_path / "dataset")
+    with pytest.raises(InputError, match=r"log\.csv was given twice"):
+        prepare([tmp_path / "log.csv", tmp_path / "*.csv"], out=tmp_path / "dataset")
+    assert not (tmp_path / "dataset").exists()

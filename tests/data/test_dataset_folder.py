@@ -1,0 +1,180 @@
+"""The folder: whole or not at all, the same bytes for the same input, and the sessions that went in."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small_logs import Prepare, items_of, sessions_of
+
+from offrec.data import folder, statistics
+from offrec.data.dataset import Dataset
+from offrec.data.prepare import prepare
+from offrec.errors import InputError
+
+TEXT = "session,item,time\n" + "".join(f"{number},{number * 7 % 5},{number * 3 % 11}\n" for number in range(40))
+OTHER = TEXT + "99,99,99\n"
+
+identifiers = st.one_of(
+    st.integers(-(10**6), 10**6), st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1)
+)
+logs = st.lists(
+    st.lists(st.tuples(identifiers, st.sampled_from(["view", "cart", "buy"])), min_size=1, max_size=6),
+    min_size=3,
+    max_size=8,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sessions=logs, shuffle=st.randoms(use_true_random=False))
+def test_sessions_go_in_and_come_out(tmp_path: Path, sessions: list[list[tuple[Any, str]]], shuffle: Any) -> None:
+    rows = [
+        {"session": f"s{number}", "item": item, "behaviour": behaviour, "position": position}
+        for number, session in enumerate(sessions)
+        for position, (item, behaviour) in enumerate(session)
+    ]
+    shuffle.shuffle(rows)
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    dataset = prepare(tmp_path / "log.jsonl", out=tmp_path / "dataset", force=True)
+    spelled = [[(str(item), behaviour) for item, behaviour in session] for session in sessions]
+    found = [[(str(item), behaviour) for item, behaviour in session] for session in sessions_of(dataset)]
+    assert sorted(found) == sorted(spelled)
+    assert dataset.n_items == len({item for session in spelled for item, _ in session})
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
+
+
+def test_two_runs_give_the_same_bytes(prepared: Prepare) -> None:
+    first, second = prepared(("log.csv", TEXT), out="1"), prepared(("log.csv", TEXT), out="2")
+    assert contents(first.path) == contents(second.path)
+    assert set(contents(first.path)) == {
+        "items.npy",
+        "behaviours.npy",
+        "offsets.npy",
+        "times.npy",
+        "item_ids.npy",
+        "dataset.json",
+    }
+
+
+def test_other_data_or_another_protocol_has_another_fingerprint(prepared: Prepare) -> None:
+    base = prepared(("log.csv", TEXT), out="1")
+    other = prepared(("log.csv", OTHER), out="2")
+    scored = prepared(("log.csv", TEXT), out="3", score_first=False)
+    assert len({base.fingerprint, other.fingerprint, scored.fingerprint}) == 3
+    assert scored.meta["data_hash"] == base.meta["data_hash"] != other.meta["data_hash"]
+    assert base.meta["fingerprint"] == base.fingerprint == Dataset.open(base.path).fingerprint
+    assert base.with_protocol(score_first=False).fingerprint == scored.fingerprint
+
+
+def test_an_existing_folder_is_replaced_only_by_force(prepared: Prepare) -> None:
+    before = contents(prepared(("log.csv", TEXT)).path)
+    with pytest.raises(InputError, match=r"dataset exists already; choose another --out, or replace it with --force\."):
+        prepared(("log.csv", OTHER))
+    dataset = prepared(("log.csv", TEXT), out="dataset", force=True)
+    assert contents(dataset.path) == before
+    assert [99] in items_of(prepared(("log.csv", OTHER), force=True))
+
+
+def test_force_does_not_replace_what_is_no_dataset(prepared: Prepare, tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+    with pytest.raises(InputError, match=r"thesis is no prepared dataset, so --force does not replace it"):
+        prepared(("log.csv", TEXT), out="thesis", force=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file exists and is no folder"):
+        prepared(("log.csv", TEXT), out="file", force=True)
+
+
+def stop_at(name: str, error: BaseException) -> Callable[..., None]:
+    save = np.save
+
+    def stopping(path: Path, array: Any, **options: Any) -> None:
+        if path.stem == name:
+            raise error
+        save(path, array, **options)
+
+    return stopping
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("disk full")])
+@pytest.mark.parametrize("exists", [False, True])
+def test_an_interrupted_run_leaves_what_was_there(
+    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, exists: bool
+) -> None:
+    before = contents(prepared(("log.csv", TEXT)).path) if exists else None
+    monkeypatch.setattr(np, "save", stop_at("offsets", error))
+    with pytest.raises(type(error)):
+        prepared(("log.csv", OTHER), force=True)
+    assert {path.name for path in tmp_path.iterdir()} == ({"log.csv", "dataset"} if exists else {"log.csv"})
+    if exists:
+        assert contents(tmp_path / "dataset") == before
+
+
+def test_what_a_killed_run_left_is_swept_up(prepared: Prepare, tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left = tmp_path / f".dataset.{gone.pid}.partial"
+    running = tmp_path / f".dataset.{os.getppid()}.partial"
+    for path in (left, running):
+        path.mkdir()
+    prepared(("log.csv", TEXT))
+    assert not left.exists()
+    assert running.exists()
+
+
+def test_a_run_killed_between_the_two_renames_loses_nothing(prepared: Prepare, tmp_path: Path) -> None:
+    dataset = prepared(("log.csv", TEXT))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    dataset.path.rename(tmp_path / f".dataset.{gone.pid}.old")
+    with pytest.raises(InputError, match="exists already"):
+        prepared(("log.csv", OTHER))
+    assert Dataset.open(dataset.path).fingerprint == dataset.fingerprint
+
+
+def test_progress_tells_of_every_step(prepared: Prepare) -> None:
+    lines: list[str] = []
+    prepared(("log.csv", TEXT), filter=("item=8",), progress=lines.append)
+    assert "read 40 events of 5 items; times read as seconds, 1970-01-01T00:00:00 to 1970-01-01T00:00:10 UTC" in lines
+    assert "filter item=8: 40 sessions, 40 events" in lines
+
+
+def test_the_table_of_statistics(prepared: Prepare) -> None:
+    table = dict(statistics.rows(prepared(("log.csv", TEXT)).meta))
+    assert table["sessions"] == "40"
+    assert table["events: view"] == "40"
+    assert table["session length (min / 50 % / 90 % / 99 % / max)"] == "1 / 1 / 1 / 1 / 1"
+    assert table["test"] == "4 sessions, 4 events"
+
+
+def test_ids_are_found_only_as_they_are_spelled(prepared: Prepare) -> None:
+    vocabulary = prepared(("log.csv", TEXT)).vocabulary
+    assert vocabulary.index("3") == vocabulary.index(3) == 3
+    assert vocabulary.index("03") is None
+    assert vocabulary.known([1, "x", 77, "2"]) == ([1, 2], 2)
+
+
+def test_a_folder_that_cannot_be_written(prepared: Prepare, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        prepared(("log.csv", TEXT), out="file/dataset")
+
+
+def test_the_hash_tells_arrays_apart_by_name_type_and_shape() -> None:
+    arrays = [
+        {"a": np.zeros(4, np.int32)},
+        {"b": np.zeros(4, np.int32)},
+        {"a": np.zeros(2, np.int64)},
+        {"a": np.zeros(0)},
+    ]
+    assert len({folder.digest(array, {}) for array in arrays}) == 4

@@ -1,0 +1,204 @@
+"""Exact resume, clean stops, and refusals. Resume is equality of every tensor, not closeness."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from offrec import checkpoint, experiment
+from offrec.console import Console
+from offrec.errors import InputError, Interrupted, RunError
+from offrec.training import Trainer
+
+QUIET = Console(quiet=True)
+SMALL = {
+    "network.width": 16,
+    "network.history": 6,
+    "network.dropout": 0.4,
+    "training.batch_size": 40,
+    "training.epochs": 3,
+    "training.patience": 9,
+    "training.learning_rate": 0.01,
+}
+
+
+def log(seed: int = 0, sessions: int = 120) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    starts = random.integers(0, 20, sessions)
+    return [[(int(start) + step * 3) % 20 for step in range(random.integers(2, 12))] for start in starts]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, make_dataset: Any) -> Any:
+    return make_dataset(tmp_path, log(), splits=(90, 15, 15))
+
+
+def trained(dataset: Any, out: Path, backbone: str = "gru", **options: Any) -> Any:
+    settings = {**SMALL, **options.pop("settings", {})}
+    return experiment.train(dataset, out, backbone=backbone, settings=settings, console=QUIET, **options)
+
+
+def tensors(run: Path, name: str = "last") -> dict[str, torch.Tensor]:
+    return checkpoint.load(run / f"{name}.safetensors")[0]
+
+
+def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """A Ctrl-C in the middle of update number `steps`."""
+    real, done = Trainer._update, 0
+
+    def update(self: Trainer, terms: Any) -> None:
+        nonlocal done
+        done += 1
+        if done == steps:
+            os.kill(os.getpid(), signal.SIGINT)
+        real(self, terms)
+
+    monkeypatch.setattr(Trainer, "_update", update)
+
+
+@pytest.mark.parametrize("stop", [1, 7, 13, 20, 27])
+def test_resume_is_exact(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
+    trained(dataset, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        stop_after(patch, stop)
+        with pytest.raises(Interrupted):
+            trained(dataset, tmp_path / "halves")
+    trained(dataset, tmp_path / "halves", resume=True)
+    assert_same(tensors(tmp_path / "whole"), tensors(tmp_path / "halves"))
+    assert_same(tensors(tmp_path / "whole", "best"), tensors(tmp_path / "halves", "best"))
+    lines = [(tmp_path / run / "metrics.jsonl").read_text() for run in ("whole", "halves")]
+    assert lines[0] == lines[1]
+
+
+def test_resume_after_a_crash_repeats_from_the_last_checkpoint(
+    dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(dataset, tmp_path / "whole")
+    real, done = Trainer._update, 0
+
+    def crash(self: Trainer, terms: Any) -> None:
+        nonlocal done
+        done += 1
+        if done == 17:
+            raise MemoryError("as if killed")
+        real(self, terms)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_update", crash)
+        with pytest.raises(MemoryError):
+            trained(dataset, tmp_path / "crashed")
+    with (tmp_path / "crashed" / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 2, "half": ')  # a line the crash cut off
+    trained(dataset, tmp_path / "crashed", resume=True)
+    assert_same(tensors(tmp_path / "whole"), tensors(tmp_path / "crashed"))
+    assert (tmp_path / "whole/metrics.jsonl").read_text() == (tmp_path / "crashed/metrics.jsonl").read_text()
+
+
+def test_resume_is_not_trivially_equal(dataset: Any, tmp_path: Path) -> None:
+    """Another seed gives other weights, so the equality above means something."""
+    trained(dataset, tmp_path / "one")
+    trained(dataset, tmp_path / "two", seed=1)
+    assert not torch.equal(tensors(tmp_path / "one")["module.items_in"], tensors(tmp_path / "two")["module.items_in"])
+
+
+def test_same_seed_same_run_and_the_world_is_left_alone(dataset: Any, tmp_path: Path) -> None:
+    before = torch.get_rng_state()
+    trained(dataset, tmp_path / "one")
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(123)
+    trained(dataset, tmp_path / "two")
+    assert_same(tensors(tmp_path / "one"), tensors(tmp_path / "two"))
+
+
+def test_best_is_the_best_epoch_and_early_stopping_stops(dataset: Any, tmp_path: Path) -> None:
+    settings = {"training.epochs": 40, "training.patience": 2, "training.learning_rate": 0.05}
+    policy = trained(dataset, tmp_path / "run", settings=settings)
+    epochs = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    figures = [epoch["validation"]["NDCG@10"] for epoch in epochs]
+    assert len(epochs) < 40
+    assert checkpoint.load(tmp_path / "run/best.safetensors")[1]["place"]["best_epoch"] == int(np.argmax(figures))
+    from offrec.evaluation import ranks
+
+    assert ranks(policy, dataset, "validation").figures((10,))["NDCG@10"] == pytest.approx(max(figures))
+    rates = [epoch["learning_rate"] for epoch in epochs]
+    assert rates[0] == 0.05
+    assert rates[-1] < 0.05
+
+
+def test_a_loss_that_is_not_finite_says_where(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, done = Trainer._update, 0
+
+    def poison(self: Trainer, terms: Any) -> None:
+        nonlocal done
+        done += 1
+        real(self, terms)
+        if done == 5:
+            with torch.no_grad():
+                next(self.job.module.parameters()).fill_(float("nan"))
+
+    monkeypatch.setattr(Trainer, "_update", poison)
+    with pytest.raises(RunError, match=r"'actor' became nan in epoch 1, step 6; lower training.learning_rate"):
+        trained(dataset, tmp_path / "run")
+
+
+def test_another_dataset_or_other_options_are_refused(dataset: Any, tmp_path: Path, make_dataset: Any) -> None:
+    trained(dataset, tmp_path / "run")
+    other = make_dataset(tmp_path, log(1), splits=(90, 15, 15))
+    other.meta["data_hash"] = "another"
+    with pytest.raises(InputError, match="trained on another dataset"):
+        trained(other, tmp_path / "run", resume=True)
+    with pytest.raises(InputError, match=r"started with network.width = 16, not 32"):
+        trained(dataset, tmp_path / "run", resume=True, settings={"network.width": 32})
+    with pytest.raises(InputError, match="exists already; choose another --out, or --resume"):
+        trained(dataset, tmp_path / "run")
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "text", "gone"])
+def test_a_damaged_checkpoint_is_refused(dataset: Any, tmp_path: Path, damage: str) -> None:
+    trained(dataset, tmp_path / "run", settings={"training.epochs": 1})
+    path = tmp_path / "run/best.safetensors"
+    content = bytearray(path.read_bytes())
+    if damage == "cut":
+        path.write_bytes(content[:-100])
+    elif damage == "flip":
+        content[-5] ^= 64
+        path.write_bytes(content)
+    elif damage == "text":
+        path.write_text("not a checkpoint")
+    else:
+        path.unlink()
+    with pytest.raises(InputError, match=r"best\.safetensors( is damaged|; train the run first)"):
+        experiment.load(tmp_path / "run")
+
+
+def test_save_is_load(dataset: Any, tmp_path: Path) -> None:
+    policy = trained(dataset, tmp_path / "run")
+    loaded = experiment.load(tmp_path / "run", "cpu")
+    assert policy.recommend([103, 106], 5) == loaded.recommend([103, 106], 5)
+    moved = (tmp_path / "run").rename(tmp_path / "elsewhere")
+    assert experiment.load(moved, "cpu").recommend([103, 106], 5) == policy.recommend([103, 106], 5)
+
+
+def test_an_interrupted_start_leaves_no_half_of_a_run(
+    dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment.shutil, "copyfile", fail)
+        with pytest.raises(KeyboardInterrupt):
+            trained(dataset, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    trained(dataset, tmp_path / "run", settings={"training.epochs": 1})
