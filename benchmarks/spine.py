@@ -2,9 +2,9 @@
 
     python benchmarks/spine.py DATASETS --out FOLDER [--jobs 12] [--limit 560] [--baselines]
 
-DATASETS holds the folders yoochoose-64, retailrocket and events as `offrec prepare` leaves them (results/README.md says
-how). Runs go side by side, `--jobs` at a time; each leaves a JSON of its own in FOLDER, and those that are there are not
-repeated. `--table` prints what is there. Settings beyond the preset `strong` were chosen on validation NDCG@10.
+DATASETS holds the folders yoochoose-64, retailrocket and events as `offrec prepare` leaves them (results/README.md
+says how). Runs go side by side, `--jobs` at a time; each leaves a JSON of its own in FOLDER, and those that are there
+are not repeated. `--table` prints what is there. Settings beyond the preset `strong` were chosen on validation NDCG@10.
 """
 
 import argparse

@@ -208,12 +208,16 @@ def test_the_sentence_says_what_is_wrong(prepared: Prepare, name: str) -> None:
 def test_a_fault_is_named_by_its_line_and_counted_far_into_the_file(
     prepared: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("offrec.data.sources.BLOCK_BYTES", 100)
     monkeypatch.setattr("offrec.data.sources.pieces.__defaults__", (100,))
     lines = [f"{number},1,{number}" for number in range(500)]
     lines[300], lines[490] = "300,1,x", "490,1,y"
     sentence = refused(prepared, ("log.csv", rows(*lines, header="session,item,time")))
     assert sentence.startswith("log.csv, line 302: an unreadable time 'x', the first of 2;")
+
+
+def test_lines_are_counted_after_any_header(prepared: Prepare) -> None:
+    text = "\ufeff\r\nsession,item\r\n1,2\r\n\r\n,3\r\n"
+    assert refused(prepared, ("log.csv", text)).startswith("log.csv, line 5: a missing session id")
 
 
 def test_wrong_encoding_names_the_line(prepared: Prepare) -> None:

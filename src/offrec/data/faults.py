@@ -46,6 +46,10 @@ class Faults:
             value = "" if values is None else f" {str(values[row])!r}"
             self.add(kind, expected, lambda: f"{batch.source.name}, {batch.place(row)}", value, count)
 
+    def extend(self, later: "Faults") -> None:
+        for kind, fault in later._found.items():
+            self.add(kind, fault.expected, lambda fault=fault: fault.place, fault.value, fault.count)  # type: ignore[misc]
+
     def raise_any(self) -> None:
         for kind, fault in self._found.items():
             many = "the only one" if fault.count == 1 else f"the first of {fault.count:,}"

@@ -1,7 +1,7 @@
 """The log: every event of every source as flat arrays, checked. What a format reads goes in, numbers come out."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from offrec.data import values
 from offrec.data.faults import Batch, Faults
 from offrec.data.numbering import by_appearance, by_id
 from offrec.data.sources import Source
+from offrec.data.tables import Job
 from offrec.errors import InputError
 from offrec.types import Bytes, Ints, Longs
 
@@ -39,69 +40,98 @@ class Log:
     rows: dict[str, int]  # source → rows read
 
 
-@dataclass
-class LogBuilder:
-    """Takes batches, checks them and keeps what the log needs; a fault anywhere is raised once everything is read."""
+@dataclass(frozen=True)
+class Checked:
+    """A batch as far as it can be read by itself: in any thread, and knowing nothing of the others."""
 
-    renamed: Mapping[str, str] | None = None  # the format's spelling of a behaviour → ours
+    source: Source
+    rows: int
+    columns: dict[str, pl.Series]
+    behaviours: list[str]  # what the codes of the batch's behaviour column stand for
+    faults: Faults
+
+
+@dataclass(frozen=True)
+class Reader:
+    renamed: Mapping[str, str] | None = None  # the format's spelling of a behaviour → ours; None: as they are
     allowed: Sequence[str] = ()
-    say: Callable[[str], None] = print
-    faults: Faults = field(default_factory=Faults)
+    numeric_times: bool | None = None  # None: the first time decides
 
-    def __post_init__(self) -> None:
-        self._columns: dict[str, list[pl.Series]] = {}
-        self._names: dict[str, int] = {}
-        self._rows: dict[str, int] = {}
-
-    def add(self, batch: Batch) -> None:
+    def check(self, job: Job) -> Checked | Faults:
+        faults = Faults()
+        batch = job(faults)
+        if batch is None:
+            return faults
         frame = batch.frame
-        before = self._rows.get(batch.source.name, 0)
-        rows = self._rows[batch.source.name] = before + frame.height
-        if before == 0 or rows // ROWS_BETWEEN_LINES > before // ROWS_BETWEEN_LINES:
-            self.say(f"reading {batch.source.name}" + (f": {rows:,} rows so far" if before else ""))
         kept: dict[str, pl.Series] = {}
         for name in ("session", "user", "item"):
             if name in frame:
-                kept[name] = values.ids(batch, name, self.faults, may_miss=name == "user" and "session" in frame)
+                kept[name] = values.ids(batch, name, faults, may_miss=name == "user" and "session" in frame)
         if "time" in frame:
-            earlier = self._columns.get("time")
-            numeric = earlier[0].dtype.is_numeric() if earlier else None
-            kept["time"] = values.times(batch, self.faults, numeric=numeric)
+            kept["time"] = values.times(batch, faults, numeric=self.numeric_times)
         elif "position" in frame:
-            kept["position"] = values.positions(batch, self.faults)
-        kept["behaviour"] = self._behaviours(batch)
-        if not self.faults:
-            for name, column in kept.items():
-                self._columns.setdefault(name, []).append(column)
+            kept["position"] = values.positions(batch, faults)
+        kept["behaviour"], names = self._behaviours(batch, faults)
+        return Checked(batch.source, frame.height, kept, names, faults)
 
-    def _behaviours(self, batch: Batch) -> pl.Series:
+    def _behaviours(self, batch: Batch, faults: Faults) -> tuple[pl.Series, list[str]]:
         if "behaviour" not in batch.frame:
-            code = self._names.setdefault(batch.behaviour, len(self._names))
-            return pl.repeat(code, batch.frame.height, dtype=pl.UInt8, eager=True)
+            return pl.repeat(0, batch.frame.height, dtype=pl.UInt8, eager=True), [batch.behaviour]
         column = batch.frame["behaviour"].cast(pl.String)
         found = column.unique(maintain_order=True).drop_nulls().to_list()
         known = self.renamed if self.renamed is not None else {name: name for name in self.allowed or found}
-        expected = f"expected one of {', '.join(known)}" if known else "expected a name"
+        expected = f"expected one of {', '.join(list(known)[:20])}" if known else "expected a name"
         missing = column.is_null() | (column == "")
-        self.faults.note("a missing behaviour", expected, batch, missing)
-        self.faults.note("an unknown behaviour", expected, batch, ~column.is_in(list(known)) & ~missing, column)
-        codes = {name: self._names.setdefault(known[name], len(self._names)) for name in found if name in known}
-        if len(self._names) > MOST_BEHAVIOURS:
+        faults.note("a missing behaviour", expected, batch, missing)
+        faults.note("an unknown behaviour", expected, batch, ~column.is_in(list(known)) & ~missing, column)
+        if len(found) > MOST_BEHAVIOURS:
             raise InputError(
                 f"{batch.source.name} holds more than {MOST_BEHAVIOURS} different behaviours, such as {found[0]!r}; "
                 "is another column meant by --behaviour?"
             )
-        return column.replace_strict(codes, default=None, return_dtype=pl.UInt8)
+        codes = column.replace_strict(found, list(range(len(found))), default=0, return_dtype=pl.UInt8)
+        return codes, [known.get(name, name) for name in found]
+
+
+class LogBuilder:
+    """Takes batches in their order and keeps what the log needs; a fault anywhere is raised once everything is read."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._faults = Faults()
+        self._columns: dict[str, list[pl.Series]] = {}
+        self._names: dict[str, int] = {}
+        self._rows: dict[str, int] = {}
+
+    def add(self, checked: Checked | Faults) -> None:
+        if isinstance(checked, Faults):
+            self._faults.extend(checked)
+            return
+        self._faults.extend(checked.faults)
+        self._count(checked.source.name, checked.rows)
+        codes = [self._names.setdefault(name, len(self._names)) for name in checked.behaviours]
+        if self._faults:
+            self._columns.clear()
+            return
+        behaviours = np.array([*codes, 0], np.uint8)[checked.columns["behaviour"].to_numpy()]
+        for name, column in {**checked.columns, "behaviour": pl.Series(behaviours)}.items():
+            self._columns.setdefault(name, []).append(column)
+
+    def _count(self, name: str, more: int) -> None:
+        before = self._rows.get(name, 0)
+        rows = self._rows[name] = before + more
+        if before == 0 or rows // ROWS_BETWEEN_LINES > before // ROWS_BETWEEN_LINES:
+            self._say(f"reading {name}" + (f": {rows:,} rows so far" if before else ""))
 
     def finish(self, sources: Sequence[Source]) -> Log:
-        self.faults.raise_any()
+        self._faults.raise_any()
         rows = {source.name: self._rows.get(source.name, 0) for source in sources}
         if not sum(rows.values()):
             raise InputError(f"There are no events in {', '.join(rows)}, only a header; expected rows below it.")
         has_sessions = "session" in self._columns
-        owners = self._owners()
-        item_ids, items = by_id(self._take("item"))
-        times, unit, spelled = as_ticks(self._take("time")) if "time" in self._columns else (None, None, None)
+        owners, (item_ids, items), (times, unit, spelled) = together(
+            self._owners, lambda: by_id(self._take("item")), lambda: as_ticks(self._take("time"))
+        )
         positions = self._take("position").to_numpy() if "position" in self._columns else None
         names = sorted(self._names, key=_behaviour_order)
         recode = np.zeros(256, np.uint8)
@@ -123,9 +153,11 @@ class LogBuilder:
         pairs = sessions.astype(np.int64) * (int(users.max()) + 1) + users
         return by_appearance(pl.Series(pairs))
 
-    def _take(self, name: str) -> pl.Series:
-        """The column as a whole, given away so that its pieces can go."""
-        parts = self._columns.pop(name)
+    def _take(self, name: str) -> pl.Series | None:
+        """The column as a whole, given away so that its pieces can go; None where the log has none."""
+        parts = self._columns.pop(name, None)
+        if parts is None:
+            return None
         if len({part.dtype for part in parts}) > 1:
             common = pl.Float64 if name == "time" else pl.String
             parts = [part.cast(common) for part in parts]
@@ -136,8 +168,10 @@ def _behaviour_order(name: str) -> tuple[int, str]:
     return (CANONICAL_ORDER.index(name) if name in CANONICAL_ORDER else len(CANONICAL_ORDER), name)
 
 
-def as_ticks(column: pl.Series) -> tuple[Longs, TimeUnit, str]:
+def as_ticks(column: pl.Series | None) -> tuple[Longs, TimeUnit, str] | tuple[None, None, None]:
     """Times as integers, their unit, and how the source spells them. A number's unit is guessed by its size."""
+    if column is None:
+        return None, None, None
     if isinstance(column.dtype, pl.Datetime):
         return column.to_physical().to_numpy(), "microseconds", "dates"
     numbers: NDArray[np.int64] | NDArray[np.float64] = column.to_numpy()

@@ -1,7 +1,10 @@
 """`offrec prepare`: a raw log in, a dataset folder out."""
 
+import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,16 +13,18 @@ import numpy as np
 
 from offrec.data import folder, options, sessions, sources, statistics
 from offrec.data.dataset import FORMAT_VERSION, Dataset
-from offrec.data.faults import Batch
-from offrec.data.log import TICKS, Log, LogBuilder
+from offrec.data.faults import Faults
+from offrec.data.log import TICKS, Checked, Log, LogBuilder, Reader
 from offrec.data.options import PrepareOptions
 from offrec.data.protocol import Protocol, fingerprint
 from offrec.data.sessions import Events
+from offrec.data.tables import Job
 from offrec.errors import InputError
 from offrec.types import Longs
 
 __all__ = ["PrepareOptions", "prepare"]
 Say = Callable[[str], None]
+MOST_WORKERS = 8
 Steps = list[dict[str, Any]]
 
 
@@ -75,10 +80,10 @@ def prepare(
 
 def _read(words: Sequence[str | Path], chosen: PrepareOptions, say: Say) -> Log:
     kind = options.FORMATS[chosen.format]
-    builder = LogBuilder(kind.behaviours, chosen.behaviours, say)
     found = sources.find(words)
-    for batch in _ahead(iter(kind.read(found, chosen.columns, builder.faults))):
-        builder.add(batch)
+    builder = LogBuilder(say)
+    for checked in _checked(kind.read(found, chosen.columns), Reader(kind.behaviours, chosen.behaviours)):
+        builder.add(checked)
     log = builder.finish(found)
     for name, rows in log.rows.items():
         say(f"{name}: {rows:,} rows")
@@ -86,13 +91,24 @@ def _read(words: Sequence[str | Path], chosen: PrepareOptions, say: Say) -> Log:
     return log
 
 
-def _ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """The same batches, each parsed in a thread of its own while the one before is being checked."""
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(next, batches, None)
-        while (batch := pending.result()) is not None:
-            pending = pool.submit(next, batches, None)
-            yield batch
+def _checked(jobs: Iterator[Job], reader: Reader) -> Iterator[Checked | Faults]:
+    """What the jobs give, in their order, while others are parsed and checked in threads."""
+    for job in jobs:
+        first = reader.check(job)
+        yield first
+        if isinstance(first, Checked):
+            if "time" in first.columns:
+                reader = replace(reader, numeric_times=first.columns["time"].dtype.is_numeric())
+            break
+    workers = min(os.cpu_count() or 1, MOST_WORKERS)
+    pending: deque[Future[Checked | Faults]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        for job in jobs:
+            pending.append(pool.submit(reader.check, job))
+            if len(pending) > 2 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
 
 def _times(log: Log) -> str:

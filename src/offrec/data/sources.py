@@ -19,7 +19,7 @@ import zstandard
 from offrec.errors import InputError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 4 << 20
 LONGEST_ROW_BYTES = 64 << 20
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip"}
 ENDINGS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".zip": "zip"}
@@ -48,6 +48,7 @@ class Block:
     source: Source
     offset: int  # of the first byte in the unpacked table
     data: bytes
+    skipped: int = 0  # lines between the offset and the data: the header
 
     def line(self, row: int) -> int:
         """The line in the file on which the row begins. Blank lines are no rows; quoted fields may hold line ends."""
@@ -61,7 +62,7 @@ class Block:
 
     def first_line(self) -> int:
         """Read again from the start: lines are only counted where something is wrong."""
-        lines, left = 1, self.offset
+        lines, left = 1 + self.skipped, self.offset
         for piece in pieces(self.source):
             lines += piece.count(b"\n", 0, left)
             left -= min(left, len(piece))

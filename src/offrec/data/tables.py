@@ -1,4 +1,4 @@
-"""Tables as batches of rows: delimited text, JSON lines and Parquet, whatever they are packed in.
+"""Tables as jobs that each parse a batch of rows: delimited text, JSON lines and Parquet, whatever they are packed in.
 
 Text comes out as strings, so that ids keep their exact spelling; Parquet keeps its types.
 """
@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import polars as pl
@@ -18,6 +19,9 @@ from offrec.data.sources import Block, Source, blocks, pieces, whole
 from offrec.errors import InputError
 
 Resolve = Callable[[Source, Sequence[str]], Mapping[str, str]]  # columns found → {our name: their name}
+Job = Callable[
+    [Faults], Batch | None
+]  # parses a piece of a table, in any thread; None where it is not fit to read
 
 
 @dataclass(frozen=True)
@@ -31,17 +35,17 @@ QUOTED = re.compile(rb'"[^"]*"')
 BLANK_LINES = re.compile(rb"\n{2,}")
 
 
-def batches(source: Source, resolve: Resolve, faults: Faults) -> Iterator[Batch]:
+def jobs(source: Source, resolve: Resolve) -> Iterator[Job]:
     """The rows of a table with a header; the content says of which kind it is."""
     start = next(pieces(source, 1 << 12), b"")
     if start.startswith(b"PAR1") or source.stem.endswith((".parquet", ".pq")):
         return parquet(source, resolve)
     if start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"[")):
-        return json_lines(source, resolve, faults)
-    return delimited(source, resolve, faults)
+        return json_lines(source, resolve)
+    return delimited(source, resolve)
 
 
-def delimited(source: Source, resolve: Resolve, faults: Faults, layout: Layout | None = None) -> Iterator[Batch]:
+def delimited(source: Source, resolve: Resolve, layout: Layout | None = None) -> Iterator[Job]:
     """CSV or TSV; a `layout` is given where the file has no header line."""
     wanted: Mapping[str, str] | None = None
     for block in blocks(source):
@@ -49,11 +53,17 @@ def delimited(source: Source, resolve: Resolve, faults: Faults, layout: Layout |
             layout, block = _split_header(block)
         if wanted is None:
             wanted = resolve(source, layout.columns)
-        if block.data and (frame := _parse(block, layout, faults)) is not None:
-            picked = {name: layout.columns.index(column) for name, column in wanted.items()}
-            yield Batch(
-                source, frame.select(pl.nth(place).alias(name) for name, place in picked.items()), _place(block)
-            )
+        if block.data:
+            yield partial(_delimited, block, layout, wanted)
+
+
+def _delimited(block: Block, layout: Layout, wanted: Mapping[str, str], faults: Faults) -> Batch | None:
+    frame = _parse(block, layout, faults)
+    if frame is None:
+        return None
+    places = {name: layout.columns.index(column) for name, column in wanted.items()}
+    picked = frame.select(pl.nth(place).alias(name) for name, place in places.items())
+    return Batch(block.source, picked, _place(block))
 
 
 def _place(block: Block) -> Callable[[int], str]:
@@ -66,8 +76,7 @@ def _split_header(block: Block) -> tuple[Layout, Block]:
     text = line.decode()
     separator = max(",\t;|", key=re.sub(r'"[^"]*"', "", text).count)
     columns = next(csv.reader([text], delimiter=separator))
-    # The offset only serves to count lines, so a byte order mark or a carriage return lost on the way does no harm.
-    return Layout(columns, separator), Block(block.source, block.offset + len(block.data) - len(rest), rest)
+    return Layout(columns, separator), replace(block, data=rest, skipped=len(block.data) - len(rows) + 1)
 
 
 def _parse(block: Block, layout: Layout, faults: Faults) -> pl.DataFrame | None:
@@ -112,18 +121,23 @@ def _unreadable(source: Source, expected: str, error: BaseException | str) -> No
     raise InputError(f"{source.name} cannot be read as {expected} ({reason}); write or fetch the file again.")
 
 
-def json_lines(source: Source, resolve: Resolve, faults: Faults) -> Iterator[Batch]:
+def json_lines(source: Source, resolve: Resolve) -> Iterator[Job]:
     wanted: Mapping[str, str] | None = None
     for block in blocks(source):
         if wanted is None:
             wanted = resolve(source, _keys(block))
-        try:
-            frame = pl.read_ndjson(block.data, schema=dict.fromkeys(wanted.values(), pl.String))
-        except pl.exceptions.PolarsError as error:
-            if not _note_bad_json(block, faults):
-                _unreadable(source, "JSON lines", error)
-            continue
-        yield Batch(source, frame.select(pl.col(column).alias(name) for name, column in wanted.items()), _place(block))
+        yield partial(_json_lines, block, wanted)
+
+
+def _json_lines(block: Block, wanted: Mapping[str, str], faults: Faults) -> Batch | None:
+    try:
+        frame = pl.read_ndjson(block.data, schema=dict.fromkeys(wanted.values(), pl.String))
+    except pl.exceptions.PolarsError as error:
+        if _note_bad_json(block, faults):
+            return None
+        _unreadable(block.source, "JSON lines", error)
+    picked = frame.select(pl.col(column).alias(name) for name, column in wanted.items())
+    return Batch(block.source, picked, _place(block))
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -156,7 +170,7 @@ def _note_bad_json(block: Block, faults: Faults) -> bool:
     return bool(bad)
 
 
-def parquet(source: Source, resolve: Resolve) -> Iterator[Batch]:
+def parquet(source: Source, resolve: Resolve) -> Iterator[Job]:
     packed = source.member is not None or source.path.suffix in {".gz", ".zst", ".zstd"}
     table: Any = io.BytesIO(whole(source)) if packed else source.path
     try:
@@ -169,4 +183,4 @@ def parquet(source: Source, resolve: Resolve) -> Iterator[Batch]:
         frame = scan.select(pl.col(column).alias(name) for name, column in wanted.items()).collect()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         _unreadable(source, "Parquet", error)
-    yield Batch(source, frame, lambda row: f"row {row + 1}")
+    yield lambda faults: Batch(source, frame, lambda row: f"row {row + 1}")

@@ -1,10 +1,10 @@
-"""The raw formats, one file each: how its tables become batches of events, and what the paper does with it."""
+"""The raw formats, one file each: how its tables become events, and what the paper does with it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from offrec.data.faults import Batch, Faults
 from offrec.data.sources import Source
+from offrec.data.tables import Job
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,6 @@ class Preset:
 
 @dataclass(frozen=True)
 class Format:
-    read: Callable[[Sequence[Source], Columns, Faults], Iterable[Batch]]
+    read: Callable[[Sequence[Source], Columns], Iterator[Job]]
     paper: Preset
     behaviours: dict[str, str] | None = field(default=None)  # the format's spelling → ours; None: any

@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from offrec.data import tables
-from offrec.data.faults import Batch, Faults
 from offrec.data.formats import Columns, Format, Preset
 from offrec.data.sources import Source
+from offrec.data.tables import Job
 from offrec.errors import InputError
 
 NAMES = ("session", "user", "item", "time", "position", "behaviour")
 
 
-def read(sources: Sequence[Source], columns: Columns, faults: Faults) -> Iterator[Batch]:
+def read(sources: Sequence[Source], columns: Columns) -> Iterator[Job]:
     first: dict[str, Mapping[str, str]] = {}
 
     def resolve_alike(source: Source, found: Sequence[str]) -> Mapping[str, str]:
@@ -26,7 +26,7 @@ def read(sources: Sequence[Source], columns: Columns, faults: Faults) -> Iterato
         return resolved
 
     for source in sources:
-        yield from tables.batches(source, resolve_alike, faults)
+        yield from tables.jobs(source, resolve_alike)
 
 
 def resolve(source: Source, found: Sequence[str], columns: Columns) -> dict[str, str]:

@@ -1,25 +1,33 @@
 """RetailRocket's events.csv: timestamp (ms), visitorid, event, itemid, transactionid."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from offrec.data import tables
 from offrec.data.faults import Batch, Faults
 from offrec.data.formats import Columns, Format, Preset
 from offrec.data.sources import Source
+from offrec.data.tables import Job
 from offrec.errors import InputError
 
 COLUMNS = {"time": "timestamp", "user": "visitorid", "behaviour": "event", "item": "itemid", "order": "transactionid"}
 BEHAVIOURS = {"view": "view", "addtocart": "cart", "transaction": "buy"}
 
 
-def read(sources: Sequence[Source], columns: Columns, faults: Faults) -> Iterator[Batch]:
+def read(sources: Sequence[Source], columns: Columns) -> Iterator[Job]:
     if columns != Columns(use_session=columns.use_session):
         raise InputError("RetailRocket's columns are known; drop --session, --item, … or use --format events.")
     for source in sources:
-        for batch in tables.batches(source, resolve, faults):
-            odd = batch.frame["order"].is_not_null() & (batch.frame["behaviour"] != "transaction").fill_null(False)
-            faults.note("a transactionid for", "only transactions have one", batch, odd, batch.frame["behaviour"])
-            yield batch
+        for job in tables.jobs(source, resolve):
+            yield partial(checked, job)
+
+
+def checked(job: Job, faults: Faults) -> Batch | None:
+    batch = job(faults)
+    if batch is not None:
+        odd = batch.frame["order"].is_not_null() & (batch.frame["behaviour"] != "transaction").fill_null(False)
+        faults.note("a transactionid for", "only transactions have one", batch, odd, batch.frame["behaviour"])
+    return batch
 
 
 def resolve(source: Source, found: Sequence[str]) -> dict[str, str]:

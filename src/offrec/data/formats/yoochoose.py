@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import polars as pl
 
@@ -9,7 +10,7 @@ from offrec.data import tables
 from offrec.data.faults import Batch, Faults
 from offrec.data.formats import Columns, Format, Preset
 from offrec.data.sources import Source, blocks
-from offrec.data.tables import Layout
+from offrec.data.tables import Job, Layout
 from offrec.errors import InputError
 
 IDS = {"session": pl.Int64, "item": pl.Int64}
@@ -19,22 +20,25 @@ LAYOUTS = {
 }
 
 
-def read(sources: Sequence[Source], columns: Columns, faults: Faults) -> Iterator[Batch]:
+def read(sources: Sequence[Source], columns: Columns) -> Iterator[Job]:
     if columns != Columns(use_session=columns.use_session):
         raise InputError("YooChoose's columns are known; drop --session, --item, … or use --format events.")
     for source in sources:
         kind = kind_of(source)
-        for batch in tables.delimited(source, resolve, faults, LAYOUTS[kind]):
-            if batch.frame["item"].dtype == pl.String or batch.frame["session"].dtype == pl.String:
-                note_text(batch, faults)
-            yield replace(batch, behaviour=kind)
+        for job in tables.delimited(source, resolve, LAYOUTS[kind]):
+            yield partial(checked, job, kind)
 
 
-def note_text(batch: Batch, faults: Faults) -> None:
+def checked(job: Job, kind: str, faults: Faults) -> Batch | None:
+    batch = job(faults)
+    if batch is None:
+        return None
     for name in IDS:
         ids = batch.frame[name]
-        text = ids.is_not_null() & ids.cast(pl.Int64, strict=False).is_null()
-        faults.note(f"no number as {name} id:", "YooChoose numbers its sessions and items", batch, text, ids)
+        if ids.dtype == pl.String:
+            text = ids.is_not_null() & ids.cast(pl.Int64, strict=False).is_null()
+            faults.note(f"no number as {name} id:", "YooChoose numbers its sessions and items", batch, text, ids)
+    return replace(batch, behaviour=kind)
 
 
 def kind_of(source: Source) -> str:
