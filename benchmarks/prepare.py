@@ -116,6 +116,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         log = Path(name) / "yoochoose-clicks.dat"
         generate(log, options.rows)
+        os.sync()  # else the first version is measured while the log is still being written
         print(f"{options.rows:,} rows, {log.stat().st_size / 1e9:.2f} GB, {os.cpu_count()} cores")
         started = time.perf_counter()
         with log.open("rb", buffering=0) as file:

@@ -1,6 +1,7 @@
 """The commands. Each is a dataclass whose fields are its flags and whose docstrings are its help."""
 
 import json
+import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from offrec.evaluation import Evaluation
 
 
+def _unset(metavar: str) -> Any:
+    """For a flag whose default is told in its text."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
+
+
 @dataclass(frozen=True)
 class Prepare:
     """Turn a raw log into a dataset: a folder that `train` and `evaluate` read.
@@ -23,7 +29,9 @@ class Prepare:
     Example: offrec prepare events.csv.gz --format retailrocket --protocol paper --out data/retailrocket
     """
 
-    sources: tyro.conf.Positional[tuple[str, ...]]
+    sources: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE [SOURCE …]", help_behavior_hint="")
+    ]
     """Files or quoted globs, plain or .gz, .zst, .zip."""
     out: Path
     """The folder to write."""
@@ -52,24 +60,24 @@ class Train:
     Example: offrec train data/retailrocket --backbone gru --out runs/sl --set training.epochs=10
     """
 
-    dataset: tyro.conf.Positional[Path]
+    dataset: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
     """A folder made by `offrec prepare`."""
     out: Path
     """The folder for the run: options, metrics.jsonl, best and last checkpoint."""
-    algorithm: str | None = None
-    """The learner: sl."""
-    backbone: str | None = None
-    """History to state: gru, cfn, caser, nextitnet or sasrec."""
-    preset: Literal["strong", "paper"] | None = None
+    algorithm: Annotated[str | None, _unset("NAME")] = None
+    """The learner: sl (the default)."""
+    backbone: Annotated[str | None, _unset("NAME")] = None
+    """History to state: gru (the default), cfn, caser, nextitnet or sasrec."""
+    preset: Annotated[Literal["strong", "paper"] | None, _unset("strong|paper")] = None
     """`strong` (the default) does well; `paper` is the paper's setting (Xin et al. 2020's, which its figures imply)."""
-    config: Path | None = None
+    config: Annotated[Path | None, _unset("FILE")] = None
     """A TOML file with options of the run, such as the run.toml of another run."""
     set: tuple[str, ...] = ()
     """An option by its dotted key, as often as needed: --set training.epochs=3 --set reward.cart=2. Overrides --config.
     `offrec options` lists them."""
-    seed: int | None = None
+    seed: Annotated[int | None, _unset("INT")] = None
     """Seed of weights, batches and dropout. Default 0."""
-    device: str | None = None
+    device: Annotated[str | None, _unset("DEVICE")] = None
     """auto (the default), cpu, cuda, cuda:1 …"""
     resume: bool = False
     """Go on with the run in --out."""
@@ -105,19 +113,21 @@ class Evaluate:
               offrec evaluate --baseline recent --dataset data/retailrocket
     """
 
-    run_: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(name="run")]] = None
+    run_: Annotated[
+        Path | None, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN", help_behavior_hint="")
+    ] = None
     """A folder made by `offrec train`."""
-    baseline: Literal["popular", "recent", "markov", "sknn", "vsknn"] | None = None
-    """A policy without training, instead of a run."""
-    dataset: Path | None = None
+    baseline: Annotated[Literal["popular", "recent", "markov", "sknn", "vsknn"] | None, _unset("NAME")] = None
+    """A policy without training, instead of a run: popular, recent, markov, sknn or vsknn."""
+    dataset: Annotated[Path | None, _unset("DATASET")] = None
     """The dataset of the baseline, or of a run whose dataset has moved."""
     on: Literal["test", "validation"] = "test"
     """The split to rank."""
-    score_first: bool | None = None
+    score_first: Annotated[bool | None, _unset("True|False")] = None
     """Score first events of sessions or not, whatever the dataset's protocol says. Changes the fingerprint."""
-    unseen: Literal["keep", "drop"] | None = None
+    unseen: Annotated[Literal["keep", "drop"] | None, _unset("keep|drop")] = None
     """Score items that never occur in training or not. Changes the fingerprint."""
-    score_last: int | None = None
+    score_last: Annotated[int | None, _unset("N")] = None
     """Score only the last n events of each session. Changes the fingerprint."""
     device: str = "auto"
     """auto, cpu, cuda …"""
@@ -160,7 +170,7 @@ class Recommend:
     Example: offrec recommend runs/sl --history 12,55,9 -k 10
     """
 
-    run_: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(name="run")]]
+    run_: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN")]
     """A folder made by `offrec train`."""
     history: str = ""
     """Item ids, oldest first, separated by commas; empty for a new visitor."""
@@ -170,7 +180,7 @@ class Recommend:
     """Leave out the items of the history."""
     exclude: str = ""
     """Item ids to leave out, separated by commas."""
-    candidates: str | None = None
+    candidates: Annotated[str | None, _unset("IDS")] = None
     """Choose among these item ids only, separated by commas."""
     device: str = "auto"
     """auto, cpu, cuda …"""
@@ -277,6 +287,8 @@ def _print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 
 def main() -> None:
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `offrec … | head` is no error
     command: Any = tyro.cli(
         Command,
         prog="offrec",

@@ -3,6 +3,7 @@
 Later layers win: preset, then what the backbone does best with, then the TOML file, then --set.
 """
 
+import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -201,9 +202,13 @@ def to_toml(flat: Flat) -> str:
     for key, value in flat.items():
         section, dot, option = key.partition(".")
         if dot and value is not None:
-            sections.setdefault(section, []).append(f"{option} = {_toml(value)}")
+            sections.setdefault(section, []).append(f"{_toml_key(option)} = {_toml(value)}")
     blocks = ["\n".join([f"[{section}]", *lines]) for section, lines in sections.items()]
     return "\n\n".join(["\n".join(top), *blocks]) + "\n"
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _toml(name)
 
 
 def _toml(value: Any) -> str:

@@ -284,6 +284,14 @@ def test_files_of_different_kinds(prepared: Prepare) -> None:
         prepared(("1.csv", "session,item,time\n1,2,3\n"), ("2.csv", "session,item\n1,2\n"))
 
 
+def test_times_of_different_kinds(prepared: Prepare, tmp_path: Path) -> None:
+    frame = pl.DataFrame({"session": [1, 2, 3], "item": [1, 2, 3], "time": [1, 2, 3]})
+    frame.write_parquet(tmp_path / "1.parquet")
+    frame.with_columns(pl.col("time").cast(pl.Datetime("us"))).write_parquet(tmp_path / "2.parquet")
+    with pytest.raises(InputError, match="numbers in some files and dates in others"):
+        prepared(tmp_path / "1.parquet", tmp_path / "2.parquet")
+
+
 def test_sources_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(GOOD)
     for word, expected in (

@@ -40,7 +40,8 @@ def dataset(tmp_path: Path, make_dataset: Any) -> Any:
 
 def trained(dataset: Any, out: Path, backbone: str = "gru", **options: Any) -> Any:
     settings = {**SMALL, **options.pop("settings", {})}
-    return experiment.train(dataset, out, backbone=backbone, settings=settings, console=QUIET, **options)
+    more = {"backbone": backbone, "device": "cpu", "settings": settings, "console": QUIET}  # bit for bit: on a CPU
+    return experiment.train(dataset, out, **more, **options)
 
 
 def tensors(run: Path, name: str = "last") -> dict[str, torch.Tensor]:

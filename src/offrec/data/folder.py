@@ -4,8 +4,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offrec.data.threads import together
 from offrec.errors import InputError
 
 Arrays = dict[str, NDArray[Any]]
@@ -41,11 +43,15 @@ def digest(arrays: Arrays, spelled: Any) -> str:
     return state.hexdigest()
 
 
-def write(out: Path, arrays: Arrays, meta: dict[str, Any]) -> None:
+def write(out: Path, arrays: Arrays, describe: Callable[[], dict[str, Any]]) -> None:
+    """The arrays, while `describe` makes what goes into dataset.json of them; then that."""
     with _aside(out) as folder:
-        for name, array in arrays.items():
-            np.save(folder / f"{name}.npy", array, allow_pickle=False)
-        (folder / "dataset.json").write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        meta, *_ = together(describe, *(partial(_save, folder, *named) for named in arrays.items()))
+        (folder / "dataset.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+
+
+def _save(folder: Path, name: str, array: NDArray[Any]) -> None:
+    np.save(folder / f"{name}.npy", array, allow_pickle=False)
 
 
 @contextmanager

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from offrec.data import values
 from offrec.data.faults import Batch, Faults
-from offrec.data.numbering import by_appearance, by_id
+from offrec.data.numbering import by_appearance, by_id, changes
 from offrec.data.sources import Source
 from offrec.data.tables import Job
+from offrec.data.threads import together
 from offrec.errors import InputError
 from offrec.types import Bytes, Ints, Longs
 
@@ -25,9 +26,10 @@ TimeUnit = Literal["seconds", "milliseconds", "microseconds", "nanoseconds"]
 
 @dataclass(frozen=True)
 class Log:
-    """Events in the order of the files."""
+    """Events in the order of the files. Owners are numbered as they first appear."""
 
-    owners: Ints  # [E] the session where the log has sessions, else the user; numbered as they first appear
+    owners: Ints  # [R] whose each run of events is: the session where the log has sessions, else the user
+    runs: Longs  # [R] how many events in a row are the owner's
     items: Ints  # [E] index into item_ids
     behaviours: Bytes  # [E] index into behaviour_names
     times: Longs | None  # [E] in time_unit
@@ -72,6 +74,11 @@ class Reader:
         elif "position" in frame:
             kept["position"] = values.positions(batch, faults)
         kept["behaviour"], names = self._behaviours(batch, faults)
+        if not faults:
+            owners = [name for name in ("session", "user") if name in kept]
+            begins = np.flatnonzero(changes([kept[name] for name in owners]))
+            kept |= {name: kept[name].gather(begins) for name in owners}
+            kept["runs"] = pl.Series(np.diff(begins, append=frame.height))
         return Checked(batch.source, frame.height, kept, names, faults)
 
     def _behaviours(self, batch: Batch, faults: Faults) -> tuple[pl.Series, list[str]]:
@@ -130,7 +137,7 @@ class LogBuilder:
             raise InputError(f"There are no events in {', '.join(rows)}, only a header; expected rows below it.")
         has_sessions = "session" in self._columns
         owners, (item_ids, items), (times, unit, spelled) = together(
-            self._owners, lambda: by_id(self._take("item")), lambda: as_ticks(self._take("time"))
+            self._owners, lambda: by_id(self._take("item")), self._times
         )
         positions = self._take("position").to_numpy() if "position" in self._columns else None
         names = sorted(self._names, key=_behaviour_order)
@@ -138,9 +145,9 @@ class LogBuilder:
         for name, code in self._names.items():
             recode[code] = names.index(name)
         behaviours = recode[self._take("behaviour").to_numpy()]
-        return Log(
-            owners, items, behaviours, times, positions, item_ids, tuple(names), unit, spelled, has_sessions, rows
-        )
+        runs = self._take("runs").to_numpy()
+        known = (item_ids, tuple(names), unit, spelled, has_sessions, rows)
+        return Log(owners, runs, items, behaviours, times, positions, *known)
 
     def _owners(self) -> Ints:
         if "session" not in self._columns:
@@ -153,13 +160,17 @@ class LogBuilder:
         pairs = sessions.astype(np.int64) * (int(users.max()) + 1) + users
         return by_appearance(pl.Series(pairs))
 
-    def _take(self, name: str) -> pl.Series | None:
-        """The column as a whole, given away so that its pieces can go; None where the log has none."""
-        parts = self._columns.pop(name, None)
-        if parts is None:
-            return None
-        if len({part.dtype for part in parts}) > 1:
-            common = pl.Float64 if name == "time" else pl.String
+    def _times(self) -> tuple[Longs | None, TimeUnit | None, str | None]:
+        return as_ticks(self._take("time")) if "time" in self._columns else (None, None, None)
+
+    def _take(self, name: str) -> pl.Series:
+        """The column as a whole, given away so that its pieces can go."""
+        parts = self._columns.pop(name)
+        types = {part.dtype for part in parts}
+        if name == "time" and len({kind.is_numeric() for kind in types}) > 1:
+            raise InputError("Times are numbers in some files and dates in others; prepare files of one kind together.")
+        if len(types) > 1:
+            common = pl.Float64 if name == "time" else pl.Int64 if pl.String not in types else pl.String
             parts = [part.cast(common) for part in parts]
         return pl.concat(parts, rechunk=True)
 
@@ -168,10 +179,8 @@ def _behaviour_order(name: str) -> tuple[int, str]:
     return (CANONICAL_ORDER.index(name) if name in CANONICAL_ORDER else len(CANONICAL_ORDER), name)
 
 
-def as_ticks(column: pl.Series | None) -> tuple[Longs, TimeUnit, str] | tuple[None, None, None]:
+def as_ticks(column: pl.Series) -> tuple[Longs, TimeUnit, str]:
     """Times as integers, their unit, and how the source spells them. A number's unit is guessed by its size."""
-    if column is None:
-        return None, None, None
     if isinstance(column.dtype, pl.Datetime):
         return column.to_physical().to_numpy(), "microseconds", "dates"
     numbers: NDArray[np.int64] | NDArray[np.float64] = column.to_numpy()

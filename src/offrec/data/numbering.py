@@ -14,7 +14,7 @@ ROWS_AT_ONCE = 1 << 16  # what is looked up stays in the cache
 
 def by_appearance(column: pl.Series) -> Ints:
     """Equal values get equal numbers, 0, 1, … in the order of their first appearance."""
-    starts = _starts(column)
+    starts = changes([column])
     heads = column.filter(pl.Series(starts))
     runs: Ints = np.cumsum(starts, dtype=np.int32)
     runs -= 1
@@ -24,24 +24,26 @@ def by_appearance(column: pl.Series) -> Ints:
     return runs if len(distinct) == len(heads) else _looked_up(heads, distinct)[runs]
 
 
-def _starts(column: pl.Series) -> NDArray[np.bool_]:
-    """Where a value differs from the one before."""
-    starts = np.ones(len(column), np.bool_)
-    if column.dtype == pl.Int64 and not column.null_count():
-        numbers = column.to_numpy()
-        np.not_equal(numbers[1:], numbers[:-1], out=starts[1:])
-    else:
-        starts[1:] = column[1:].ne_missing(column[:-1]).to_numpy()
-    return starts
+def changes(columns: list[pl.Series]) -> NDArray[np.bool_]:
+    """Where a value of any of the columns differs from the one before."""
+    changed = np.zeros(len(columns[0]), np.bool_)
+    changed[:1] = True
+    for column in columns:
+        if column.dtype.is_integer() and not column.null_count():
+            numbers = column.to_numpy()
+            changed[1:] |= numbers[1:] != numbers[:-1]
+        else:
+            changed[1:] |= column[1:].ne_missing(column[:-1]).to_numpy()
+    return changed
 
 
 def by_id(column: pl.Series) -> tuple[Longs | list[str], Ints]:
     """The distinct ids, ascending, and each event's place among them."""
-    if column.dtype == pl.Int64 and (found := _paged(column.to_numpy())) is not None:
+    if column.dtype.is_integer() and (found := _paged(column.to_numpy())) is not None:
         return found
     distinct = column.unique().sort()
     places = _looked_up(column, distinct)
-    return (distinct.to_numpy() if distinct.dtype == pl.Int64 else distinct.to_list()), places
+    return (distinct.cast(pl.Int64).to_numpy() if distinct.dtype.is_integer() else distinct.to_list()), places
 
 
 def _looked_up(column: pl.Series, distinct: pl.Series) -> Ints:
@@ -50,7 +52,7 @@ def _looked_up(column: pl.Series, distinct: pl.Series) -> Ints:
     return found["place"].to_numpy()
 
 
-def _paged(ids: Longs) -> tuple[Longs, Ints] | None:
+def _paged(ids: Longs | Ints) -> tuple[Longs, Ints] | None:
     """`by_id` by a table of the pages of ids that occur: a quarter of a join's time. None if ids lie too far apart."""
     lowest = int(ids.min())
     if (int(ids.max()) - lowest) >> PAGE_BITS >= MOST_PAGES:
@@ -58,7 +60,7 @@ def _paged(ids: Longs) -> tuple[Longs, Ints] | None:
     parts = [slice(begin, begin + ROWS_AT_ONCE) for begin in range(0, len(ids), ROWS_AT_ONCE)]
     pages = np.zeros(((int(ids.max()) - lowest) >> PAGE_BITS) + 1, np.bool_)
     for part in parts:
-        pages[(ids[part] - lowest) >> PAGE_BITS] = True
+        pages[(ids[part].astype(np.int64) - lowest) >> PAGE_BITS] = True
     if int(pages.sum()) << PAGE_BITS > MOST_PLACES:
         return None
     shift = (
@@ -67,7 +69,7 @@ def _paged(ids: Longs) -> tuple[Longs, Ints] | None:
     used = np.zeros(int(pages.sum()) << PAGE_BITS, np.bool_)
     slots = np.empty(len(ids), np.int32)
     for part in parts:
-        offset = ids[part] - lowest
+        offset = ids[part].astype(np.int64) - lowest
         slots[part] = offset + shift[offset >> PAGE_BITS]
         used[slots[part]] = True
     places = np.cumsum(used, dtype=np.int32) - np.int32(1)

@@ -17,8 +17,9 @@ from offrec.data.faults import Faults
 from offrec.data.log import TICKS, Checked, Log, LogBuilder, Reader
 from offrec.data.options import PrepareOptions
 from offrec.data.protocol import Protocol, fingerprint
-from offrec.data.sessions import Events
+from offrec.data.sessions import Catalogue, Events
 from offrec.data.tables import Job
+from offrec.data.threads import together
 from offrec.errors import InputError
 from offrec.types import Longs
 
@@ -52,30 +53,35 @@ def prepare(
     catalogue = sessions.compact(events, log.item_ids, log.behaviour_names)
     events, splits = sessions.split(catalogue.events, protocol.split, protocol.split_seed, protocol.split_parts)
     arrays = _arrays(events, log, catalogue.item_ids)
-    counts = {"sessions": len(events), "events": len(events.items), "items": len(catalogue.item_ids)}
+    say(f"writing {out}")
+    folder.check_free(out, force)
+    about = {"protocol": protocol.as_json(), "time_unit": log.times_as, "sources": log.rows, "steps": steps}
+    folder.write(out, arrays, lambda: {**_describe(events, splits, catalogue, arrays, protocol), **about})
+    return Dataset.open(out)
+
+
+def _describe(
+    events: Events, splits: dict[str, list[int]], catalogue: Catalogue, arrays: folder.Arrays, protocol: Protocol
+) -> dict[str, Any]:
     spelled = {
         "behaviours": list(catalogue.behaviour_names),
         "splits": splits,
         "item_ids": "int" if isinstance(catalogue.item_ids, np.ndarray) else "string",
     }
-    data_hash = folder.digest(arrays, spelled)
-    meta = {
+    items = len(catalogue.item_ids)
+    data_hash, described = together(
+        lambda: folder.digest(arrays, spelled),
+        lambda: statistics.describe(events, splits, catalogue.behaviour_names, items),
+    )
+    return {
         "format_version": FORMAT_VERSION,
         "offrec": version("offrec"),
         "fingerprint": fingerprint(data_hash, protocol),
         "data_hash": data_hash,
-        "protocol": protocol.as_json(),
-        "counts": counts,
+        "counts": {"sessions": len(events), "events": len(events.items), "items": items},
         **spelled,
-        "time_unit": log.times_as,
-        "sources": log.rows,
-        "steps": steps,
-        "statistics": statistics.describe(events, splits, catalogue.behaviour_names, counts["items"]),
+        "statistics": described,
     }
-    say(f"writing {out}")
-    folder.check_free(out, force)
-    folder.write(out, arrays, meta)
-    return Dataset.open(out)
 
 
 def _read(words: Sequence[str | Path], chosen: PrepareOptions, say: Say) -> Log:

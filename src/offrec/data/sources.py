@@ -19,7 +19,7 @@ import zstandard
 from offrec.errors import InputError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 16 << 20
 LONGEST_ROW_BYTES = 64 << 20
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip"}
 ENDINGS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".zip": "zip"}

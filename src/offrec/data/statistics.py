@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from offrec.data.sessions import Events
+from offrec.data.sessions import Events, count
 from offrec.types import Longs
 
 QUANTILES = {"min": 0.0, "50 %": 0.5, "90 %": 0.9, "99 %": 0.99, "max": 1.0}
@@ -12,10 +12,10 @@ EVENTS_AT_ONCE = 1 << 20
 
 
 def describe(events: Events, splits: dict[str, list[int]], behaviours: tuple[str, ...], items: int) -> dict[str, Any]:
-    counts = np.bincount(events.behaviours, minlength=len(behaviours))
+    counts = count(events.behaviours, len(behaviours))
     lengths = np.quantile(events.lengths, list(QUANTILES.values()), method="inverted_cdf")
     return {
-        "events_per_behaviour": {name: int(count) for name, count in zip(behaviours, counts, strict=True)},
+        "events_per_behaviour": {name: int(found) for name, found in zip(behaviours, counts, strict=True)},
         "splits": {
             name: {"sessions": last - first, "events": int(events.offsets[last] - events.offsets[first])}
             for name, (first, last) in splits.items()
@@ -47,7 +47,7 @@ def rows(meta: dict[str, Any]) -> list[tuple[str, str]]:
     """The statistics of a dataset.json as (name, value), for a table."""
     counts, statistics = meta["counts"], meta["statistics"]
     table = [(name, f"{counts[name]:,}") for name in ("sessions", "events", "items")]
-    table += [(f"events: {name}", f"{count:,}") for name, count in statistics["events_per_behaviour"].items()]
+    table += [(f"events: {name}", f"{found:,}") for name, found in statistics["events_per_behaviour"].items()]
     lengths = " / ".join(f"{length:,}" for length in statistics["session_length"].values())
     table.append((f"session length ({' / '.join(statistics['session_length'])})", lengths))
     table.append(("share of repeats", f"{statistics['repeats']:.1%}"))

@@ -19,9 +19,7 @@ from offrec.data.sources import Block, Source, blocks, pieces, whole
 from offrec.errors import InputError
 
 Resolve = Callable[[Source, Sequence[str]], Mapping[str, str]]  # columns found → {our name: their name}
-Job = Callable[
-    [Faults], Batch | None
-]  # parses a piece of a table, in any thread; None where it is not fit to read
+Job = Callable[[Faults], Batch | None]  # parses a piece of a table, in any thread; None where it is not fit to read
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,98 @@
+"""The logging policy: a mixture whose chance of every item is known without looking at the others.
+
+    p(i) = popular · popularity_i + taste · softmax_c(centroid_c · u / temperature) · popularity_i within c
+         + recent · 1[i among the last picks] / (how many distinct ones) + noise / A
+
+While nothing has been picked, the weight `recent` falls to popularity. A list is drawn one place after the other without
+replacement: P(list) = Π_j p(i_j) / (1 − Σ_{l<j} p(i_l)).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from offrec.shop.visitors import Dynamics, Visitors, drawn
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The logging policy as it meets some visitors."""
+
+    dynamics: Dynamics
+    weights: Tensor  # [N, 4] popular, taste, recent, noise
+    categories: Tensor  # [N, C] chances of a category by taste
+    distinct: Tensor  # [N, m] the distinct last picks at the left, A at the right
+    count: Tensor  # [N] how many they are
+
+    def chance(self, items: Tensor) -> Tensor:
+        """[N, n] of items [N, n], for one place."""
+        table = self.dynamics.items
+        popular, taste, recent, noise = self.weights[:, :, None].unbind(1)
+        by_taste = self.categories.gather(1, table.category[items]) * table.within[items]
+        seen = (items[:, :, None] == self.distinct[:, None, :]).any(-1)
+        by_recency = seen / self.count.clamp(min=1)[:, None]
+        return popular * table.popularity[items] + taste * by_taste + recent * by_recency + noise / table.n_items
+
+    def draw(self, rows: Tensor, random: torch.Generator) -> Tensor:
+        """[n] an item for each of rows [n]."""
+        table, device = self.dynamics.items, self.dynamics.device
+        uniform = torch.rand(4, len(rows), generator=random, dtype=torch.double).to(device)
+        source = drawn(self.weights[rows], uniform[0])
+        everywhere = torch.zeros_like(rows)
+        low, high = table.edge[everywhere], table.edge[everywhere - 1]
+        category = drawn(self.categories[rows], uniform[1])
+        low, high = (torch.where(source == 1, table.edge[category + more], edge) for more, edge in ((0, low), (1, high)))
+        item = table.order[self._by_popularity(low, high, uniform[2])]
+        place = (uniform[3] * self.count[rows]).long()
+        item = torch.where(source == 2, self.distinct[rows, place], item)
+        return torch.where(source == 3, (uniform[3] * table.n_items).long(), item)
+
+    def _by_popularity(self, low: Tensor, high: Tensor, uniform: Tensor) -> Tensor:
+        """[n] places from `low` to `high` − 1 in the order by category, the popular more often."""
+        total = self.dynamics.items.cumulative
+        before = torch.where(low > 0, total[low - 1], 0.0)
+        place = torch.searchsorted(total, before + uniform * (total[high - 1] - before), right=True)
+        return torch.minimum(torch.maximum(place, low), high - 1)
+
+
+def mixture(dynamics: Dynamics, visitors: Visitors) -> Mixture:
+    world, items = dynamics.world, dynamics.items
+    distinct, count = _distinct(visitors.memory, items.n_items)
+    weights = items.worth.new_tensor([world.log_popular, world.log_taste, world.log_recent, world.log_noise])
+    weights = (weights / weights.sum()).expand(len(visitors), -1).clone()
+    new = count == 0
+    weights[:, 0] += weights[:, 2] * new
+    weights[:, 2] *= ~new
+    nearness = dynamics.taste(visitors) @ items.centroid.T
+    return Mixture(dynamics, weights, (nearness / world.log_temperature).softmax(1), distinct, count)
+
+
+def draw_lists(mixture: Mixture, k: int, random: torch.Generator) -> Tensor:
+    """[N, k] drawn without replacement: what is on the list already is drawn again."""
+    n = len(mixture.count)
+    device = mixture.dynamics.device
+    lists = torch.full((n, k), mixture.dynamics.items.n_items, device=device)
+    for place in range(k):
+        open_ = torch.arange(n, device=device)
+        while len(open_):
+            item = mixture.draw(open_, random)
+            again = (lists[open_, :place] == item[:, None]).any(1)
+            lists[open_, place] = item
+            open_ = open_[again]
+    return lists
+
+
+def propensities(mixture: Mixture, lists: Tensor) -> Tensor:
+    """[N, k] the chance of each place given those before it; their product is the chance of the ordered list."""
+    chance = mixture.chance(lists).double()
+    return chance / (1 - (chance.cumsum(1) - chance)).clamp(min=chance)
+
+
+def _distinct(memory: Tensor, n_items: int) -> tuple[Tensor, Tensor]:
+    """The distinct items of each memory side by side, A after them, and how many they are."""
+    ordered = memory.sort(1).values
+    repeated = torch.zeros_like(ordered, dtype=torch.bool)
+    repeated[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+    distinct = ordered.masked_fill(repeated, n_items).sort(1).values
+    return distinct, (distinct < n_items).sum(1)

@@ -1,0 +1,149 @@
+"""How visitors choose, behave, remember and leave: the equations of docs/shop.md, one function each.
+
+A visitor's state is who they are and their last m picks. Nothing else is remembered.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from offrec.catalogue import MASKED
+from offrec.shop.items import Items, unit
+from offrec.shop.randomness import Purpose, generator
+from offrec.shop.worlds import World
+
+BEHAVIOURS = ("view", "cart", "buy")
+
+
+@dataclass(frozen=True)
+class Visitors:
+    taste: Tensor  # [N, d] before anything is picked
+    haste: Tensor  # [N] more log-odds of leaving than others have
+    memory: Tensor  # [N, m] the last picks, most recent first; A is an empty place
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+    def __getitem__(self, rows: Tensor | slice) -> "Visitors":
+        return Visitors(self.taste[rows], self.haste[rows], self.memory[rows])
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """The equations over a world and its items."""
+
+    world: World
+    items: Items
+
+    @property
+    def device(self) -> torch.device:
+        return self.items.taste.device
+
+    def arrive(self, sessions: int, seed: int) -> Visitors:
+        """New visitors. Each has come for a category, the popular ones more often."""
+        items, world = self.items, self.world
+        random = generator(seed, Purpose.VISITORS)
+        weight = items.category_popularity.cpu().double()
+        noise = torch.randn(sessions, world.dimensions + 1, generator=random, dtype=torch.double)
+        if world.one_visitor:
+            taste, haste = items.centroid[:1].expand(sessions, -1), items.centroid.new_zeros(sessions)
+        else:
+            came_for = torch.multinomial(weight, sessions, replacement=True, generator=random)
+            spread = world.category_spread / world.dimensions**0.5
+            taste = unit(items.centroid.cpu().double()[came_for] + spread * noise[:, 1:]).to(items.centroid)
+            haste = (world.patience * noise[:, 0]).to(items.centroid)
+        memory = torch.full((sessions, world.memory), items.n_items, device=self.device)
+        return Visitors(taste, haste, memory)
+
+    def weights(self) -> Tensor:
+        """[m] how much each of the last picks counts in satisfaction; they add up to 1."""
+        weight = self.world.carry ** torch.arange(self.world.memory, device=self.device).to(self.items.worth)
+        return weight / weight.sum()
+
+    def taste(self, visitors: Visitors) -> Tensor:
+        """u = (1 − Σ_j w_j) u₀ + Σ_j w_j taste_j with w_j = drift (1 − drift)^j, over the places that are filled."""
+        step = torch.arange(self.world.memory, device=self.device).to(self.items.taste)
+        weight = self.world.drift * (1 - self.world.drift) ** step * (visitors.memory < self.items.n_items)  # [N, m]
+        picked = (weight[:, :, None] * self.items.taste[visitors.memory]).sum(1)
+        return (1 - weight.sum(1, keepdim=True)) * visitors.taste + picked
+
+    def repeats(self, memory: Tensor) -> Tensor:
+        """[N] share of the m places whose category stands in a later place too."""
+        category = self.items.category[memory].sort(1).values
+        same = (category[:, 1:] == category[:, :-1]) & (category[:, 1:] < self.world.categories)
+        return same.sum(1) / self.world.memory
+
+    def satisfaction(self, memory: Tensor) -> Tensor:
+        """[N] content + Σ_j ω_j worth_j − sameness · repeats"""
+        worth = (self.items.worth[memory] * self.weights()).sum(1)
+        return self.world.content + worth - self.world.sameness * self.repeats(memory)
+
+    def leaving(self, visitors: Visitors, picked: Tensor) -> Tensor:
+        """[N] chance to leave after a step, with the memory as the step left it."""
+        satisfaction = self.satisfaction(visitors.memory) - self.world.idle * ~picked
+        return (self.world.leave_base + visitors.haste - self.world.leave_slope * satisfaction).sigmoid()
+
+    def utility(self, visitors: Visitors, offered: Tensor) -> Tensor:
+        """[N, n] of items [N, n]: appeal · u·taste + attractiveness − fatigue · earlier picks. Empty places: none."""
+        match = self.match(visitors, offered)
+        seen = (offered[:, :, None] == visitors.memory[:, None, :]).sum(-1)
+        utility = self.world.appeal * match + self.items.attractiveness[offered] - self.world.fatigue * seen
+        return utility.masked_fill(offered >= self.items.n_items, MASKED)
+
+    def match(self, visitors: Visitors, offered: Tensor) -> Tensor:
+        """[N, n] u·taste of items [N, n]"""
+        return torch.einsum("nd,nkd->nk", self.taste(visitors), self.items.taste[offered])
+
+    def choices(self, visitors: Visitors, offered: Tensor) -> Tensor:
+        """[N, 1 + k] chances of picking nothing, and of each item on the list."""
+        utility = self.utility(visitors, offered)
+        none = MASKED if self.world.none_utility is None else self.world.none_utility
+        return torch.cat([utility.new_full((len(utility), 1), none), utility], 1).softmax(1)
+
+    def behaviours(self, visitors: Visitors, items: Tensor) -> Tensor:
+        """[N, n, 3] chances of a view, a cart and a purchase, if items [N, n] are picked."""
+        world = self.world
+        seen = (items[:, :, None] == visitors.memory[:, None, :]).any(-1)
+        interest = world.quality_interest * self.items.quality[items] + world.second_look * seen
+        interest = interest + world.match_interest * self.match(visitors, items)
+        buy = (world.buy_base + interest).sigmoid()
+        cart = (1 - buy) * (world.cart_base + interest).sigmoid()
+        return torch.stack([1 - buy - cart, cart, buy], -1)
+
+    def rewards(self) -> Tensor:
+        """[3] of a view, a cart and a purchase."""
+        world = self.world
+        return self.items.worth.new_tensor([world.reward_view, world.reward_cart, world.reward_buy])
+
+    def remember(self, memory: Tensor, item: Tensor) -> Tensor:
+        """[N, m] after items [N] were picked; A leaves the memory as it is."""
+        pushed = torch.cat([item[:, None], memory[:, :-1]], 1)
+        return torch.where((item < self.items.n_items)[:, None], pushed, memory)
+
+    def step(self, visitors: Visitors, offered: Tensor, luck: Tensor) -> "Step":
+        """One list [N, k] and what comes of it, with luck [3, N]."""
+        place = drawn(self.choices(visitors, offered), luck[0])
+        picked = place > 0
+        item = offered.gather(1, (place - 1).clamp(min=0)[:, None])[:, 0]
+        behaviour = drawn(self.behaviours(visitors, item[:, None])[:, 0], luck[1])
+        item = torch.where(picked, item, self.items.n_items)
+        reward = self.rewards()[behaviour] * picked
+        after = Visitors(visitors.taste, visitors.haste, self.remember(visitors.memory, item))
+        leaves = luck[2] < self.leaving(after, picked)
+        return Step(item, torch.where(picked, behaviour, len(BEHAVIOURS)), reward, leaves, after)
+
+
+@dataclass(frozen=True)
+class Step:
+    item: Tensor  # [N] picked; A where none was
+    behaviour: Tensor  # [N] index into BEHAVIOURS; 3 where nothing was picked
+    reward: Tensor  # [N]
+    leaves: Tensor  # [N]
+    visitors: Visitors  # as the step leaves them
+
+
+def drawn(chances: Tensor, uniform: Tensor) -> Tensor:
+    """[N] a draw from chances [N, n] by numbers evenly in [0, 1)."""
+    place = (chances.cumsum(1) <= uniform[:, None]).sum(1)
+    return place.clamp(max=chances.shape[1] - 1)  # the chances' sum may round to less than the number drawn

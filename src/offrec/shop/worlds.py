@@ -1,0 +1,127 @@
+"""The worlds: every knob of a shop, and the settings that have a name."""
+
+from dataclasses import dataclass, replace
+
+from offrec.data.transitions import REWARDS
+from offrec.errors import InputError
+
+
+@dataclass(frozen=True)
+class World:
+    """What a shop is made from, beside its seed. docs/shop.md has the equations these knobs stand in."""
+
+    name: str
+    """What it is called; its items and visitors are drawn from its knobs and the shop's seed."""
+    items: int = 1000
+    """A: items in the catalogue, numbered 0 … A − 1."""
+    k: int = 5
+    """Items on a list."""
+    dimensions: int = 16
+    """d: length of a taste vector."""
+    categories: int = 20
+    """Categories, each with a centroid in taste space."""
+    memory: int = 8
+    """m: a visitor's state is who they are and their last m picks."""
+    one_visitor: bool = False
+    """All visitors are alike, so that the last m picks are the whole state."""
+
+    category_spread: float = 0.6
+    """How far items lie from the centroid of their category, and visitors from the one they came for."""
+    zipf: float = 0.8
+    """Popularity falls with rank to this power."""
+    bait_share: float = 0.3
+    """Share of items that are bait: attractive and poor."""
+    lure: float = 1.2
+    """How much more attractive bait is than other items."""
+    poorness: float = 1.2
+    """How much poorer bait is than other items."""
+
+    appeal: float = 3.0
+    """How much a match of tastes adds to the utility of an item."""
+    fatigue: float = 0.2
+    """What each earlier pick of the same item, among the last m, takes from its utility."""
+    none_utility: float | None = 2.5
+    """Utility of picking nothing; None: visitors always pick something."""
+
+    drift: float = 0.15
+    """How fast taste follows what is picked."""
+    content: float = 0.0
+    """Satisfaction of a visitor who has seen nothing yet."""
+    carry: float = 0.8
+    """How much less each earlier pick counts in satisfaction than the one after it."""
+    bait: float = 1.0
+    """How much it annoys that an item looked better than it is."""
+    sameness: float = 1.0
+    """How much it tires if all of the last m picks are of one category."""
+    idle: float = 0.3
+    """What a step without a pick takes from satisfaction, for that step."""
+    leave_base: float = -1.6
+    """Log-odds of leaving after a step at satisfaction 0."""
+    leave_slope: float = 1.5
+    """How much each unit of satisfaction takes from the log-odds of leaving."""
+    patience: float = 0.0
+    """How much visitors differ in their log-odds of leaving (a standard deviation)."""
+
+    cart_base: float = -3.0
+    """Log-odds of a cart (where nothing is bought) at quality, match and second look 0."""
+    buy_base: float = -3.5
+    """Log-odds of a purchase at quality, match and second look 0."""
+    quality_interest: float = 1.0
+    """How much quality adds to both."""
+    match_interest: float = 1.0
+    """How much a match of tastes adds to both."""
+    second_look: float = 0.7
+    """How much it adds to both that the item is among the last m picks: people look, then buy."""
+    reward_view: float = REWARDS["view"]
+    """Reward of a view. The three rewards are those a run takes if it is told nothing else."""
+    reward_cart: float = REWARDS["cart"]
+    """Reward of a cart."""
+    reward_buy: float = REWARDS["buy"]
+    """Reward of a purchase."""
+
+    log_popular: float = 0.3
+    """The logging policy's weight on popularity."""
+    log_taste: float = 0.4
+    """Its weight on the visitor's taste: a category close to it, then an item of it by popularity."""
+    log_recent: float = 0.2
+    """Its weight on the distinct items among the last m picks; on popularity, while there are none."""
+    log_noise: float = 0.1
+    """Its weight on the whole catalogue, evenly."""
+    log_temperature: float = 0.3
+    """How loosely it keeps to the visitor's taste."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.k <= self.items:
+            raise InputError(f"k is {self.k}; it must lie between 1 and the {self.items} items of the shop.")
+        if self.log_noise <= 0:
+            raise InputError(f"log_noise is {self.log_noise}; above 0, every item has a chance to be logged.")
+
+
+WORLDS = {
+    world.name: world
+    for world in (
+        World(
+            "tiny",
+            items=6,
+            k=1,
+            dimensions=2,
+            categories=3,
+            memory=2,
+            one_visitor=True,
+            none_utility=None,
+            bait_share=0.34,
+            log_recent=0.1,
+            log_noise=0.3,
+        ),
+        World("demo"),
+        World("medium", items=10_000, k=10, dimensions=32, categories=100),
+        World("large", items=1_000_000, k=10, dimensions=32, categories=1000),
+    )
+}
+
+
+def world_of(name: str, k: int | None = None) -> World:
+    """The world `name`, with lists of another length where one is given."""
+    if name not in WORLDS:
+        raise InputError(f"There is no world {name!r}; known are {', '.join(WORLDS)}.")
+    return WORLDS[name] if k is None else replace(WORLDS[name], k=k)

@@ -1,0 +1,70 @@
+"""One tree of options, three spellings."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from offrec import config
+from offrec.errors import InputError
+
+
+def test_flat_toml_and_back() -> None:
+    options = config.build(
+        config.layered("strong", "sasrec", "events", {"reward.view": "0.3", "training.epochs": "7", "seed": "3"})
+    )
+    assert options.training.epochs == 7
+    assert options.reward == {"view": 0.3}
+    assert options.network.layers == 2, "what SASRec does best with"
+    again = config.build(config.flatten(tomllib.loads(config.to_toml(options.flat()))))
+    assert again == options
+
+
+def test_odd_behaviour_names_survive() -> None:
+    options = config.build({"reward.add to cart": 1, "reward.müsli.v2": 2, 'reward.a"b': 3})
+    assert config.build(config.flatten(tomllib.loads(config.to_toml(options.flat())))) == options
+
+
+def test_paper_preset() -> None:
+    """Xin et al. 2020's settings, and their rate for each data set."""
+    for name, rate in (("yoochoose", 0.01), ("retailrocket", 0.005), ("events", 0.005)):
+        options = config.build(config.layered("paper", "cfn", name))
+        assert options.training.learning_rate == rate
+        assert (options.network.width, options.network.history, options.training.batch_size) == (64, 10, 256)
+        assert (options.network.tied, options.network.repeat, options.gamma) == (False, "off", 0.5)
+        assert options.training.encode == "windows"
+
+
+def test_later_layers_win(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[training]\nepochs = 4\nbatch_size = 9\n")
+    layers = config.read_toml(tmp_path / "a.toml"), config.parse_set(["training.batch_size=11"])
+    options = config.build(config.layered("paper", "gru", "events", *layers))
+    assert (options.training.epochs, options.training.batch_size, options.network.width) == (4, 11, 64)
+
+
+@pytest.mark.parametrize(
+    ("flat", "sentence"),
+    [
+        ({"network.wdth": 3}, "no option 'network.wdth'; the options are .*network.width"),
+        ({"gama": 3}, "no option 'gama'"),
+        ({"network.width": "wide"}, "network.width is 'wide'; it must be an int"),
+        ({"network.width": 2.5}, "network.width is 2.5; it must be an int"),
+        ({"network.width": 0}, "network.width is 0; it must be above 0"),
+        ({"network.width": True}, "network.width is True; it must be an int"),
+        ({"network.tied": "perhaps"}, "network.tied is 'perhaps'; it must be true or false"),
+        ({"network.repeat": "never"}, "network.repeat is 'never'; it must be one of instead, bonus, off"),
+        ({"network.dropout": 1}, r"network.dropout is 1.0; it must lie in \[0, 1\)"),
+        ({"network.width": 9, "network.heads": 2}, "9 is not a multiple of network.heads 2"),
+        ({"training.learning_rate": "nan"}, "training.learning_rate is nan"),
+        ({"algorithm.name": "magic"}, "no algorithm 'magic'; there are sl"),
+        ({"algorithm.weight": "gold"}, "must be one of equal, reward"),
+    ],
+)
+def test_wrong_options_get_one_sentence(flat: dict[str, object], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        config.build(flat)
+
+
+def test_unknown_preset() -> None:
+    with pytest.raises(InputError, match="no preset 'weak'; there are strong, paper"):
+        config.layered("weak", "gru", "events")

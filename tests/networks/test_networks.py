@@ -1,0 +1,65 @@
+"""The repeat term worked by hand, tied tables, and what a head is made of."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from offrec.catalogue import reference
+from offrec.data.replay import batch_of
+from offrec.networks import Network, NetworkOptions, RepeatTerm
+
+OPTIONS = NetworkOptions(width=4, history=5, dropout=0.0)
+CPU = torch.device("cpu")
+
+
+def test_repeat_term_by_hand() -> None:
+    term = RepeatTerm(2, 4, by_state=True)
+    assert term.by_state is not None
+    with torch.no_grad():
+        term.by_recency.copy_(torch.tensor([1.0, 0.5, 0.25, 0.125]))
+        term.by_count.fill_(2.0)
+        term.by_state.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1.0, 1.0]]))
+    state = torch.tensor([[10.0, 20.0]])
+    recent = torch.tensor([[7, 3, 7, 9]])  # 7 was seen last and before; 9 is padding (nine items)
+    found = term(state, recent, 9)[0].tolist()
+    assert found == pytest.approx([4 * (1.0 + 2 * math.log(2) + 10), 4 * (0.5 + 20), 0.0, 0.0], rel=1e-6)
+
+
+def test_repeat_instead_of_the_table_and_on_top_of_it() -> None:
+    torch.manual_seed(0)
+    instead = Network(6, OPTIONS).eval()
+    bonus = Network(6, replace(OPTIONS, repeat="bonus")).eval()
+    off = Network(6, replace(OPTIONS, repeat="off")).eval()
+    bonus.load_state_dict(instead.state_dict())
+    off.load_state_dict({k: v for k, v in instead.state_dict().items() if not k.startswith("repeat")})
+    batch = batch_of([[2, 5]], 6, 5, CPU)
+    with torch.no_grad():
+        z, added, base = (reference.logits(network(batch))[0] for network in (instead, bonus, off))
+    torch.testing.assert_close(z[[0, 1, 3, 4]], base[[0, 1, 3, 4]])
+    torch.testing.assert_close(added[[0, 1, 3, 4]], base[[0, 1, 3, 4]])
+    torch.testing.assert_close(added[[2, 5]] - base[[2, 5]], z[[2, 5]])
+    assert z[5].item() == pytest.approx(7.0, abs=1e-5)  # untrained: 7 − 1.5 log j
+    assert z[2].item() == pytest.approx(7.0 - 1.5 * math.log(2), abs=1e-5)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tied_means_one_table(tied: bool) -> None:
+    network = Network(6, replace(OPTIONS, tied=tied, repeat="off"))
+    head = network(batch_of([[1]], 6, 5, CPU))
+    same = head.table.data_ptr() == network.items_in.data_ptr()
+    assert same == tied
+    head.at(torch.tensor([[3]])).sum().backward()
+    touched = network.items_in.grad.abs().sum(1) > 0
+    assert touched[[1, 6]].all(), "the history's item and the start go in"
+    assert bool(touched[3]) == tied, "the scored item is in the input table only if tied"
+
+
+def test_recency_alone_ranks_like_most_recent() -> None:
+    """Untrained, the repeat term puts the latest item first, and any seen item before any other."""
+    torch.manual_seed(1)
+    network = Network(30, NetworkOptions(width=8, history=10, dropout=0.0)).eval()
+    with torch.no_grad():
+        order = reference.top_k(network(batch_of([[4, 9, 4, 17]], 30, 10, CPU)), 3)[1]
+    assert order[0].tolist() == [17, 4, 9]
