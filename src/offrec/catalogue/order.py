@@ -36,6 +36,21 @@ def top_k(head: Head, k: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
+def sample_k(head: Head, k: int, generator: torch.Generator) -> Tensor:
+    """[B, k] items drawn from softmax(z) one after the other without replacement, in the order drawn.
+
+    Gumbel noise on every logit, then the k best (Kool et al. 2019). In double precision: single has too few numbers
+    close to 0 for the smallest of a million draws, which would then tie. The generator lives on the head's device, and
+    the draws hang on the tiles' width, so on the number of rows.
+    """
+    best = _Best(head, k)
+    for first, z in tiles(head):
+        noise = torch.empty(z.shape, dtype=torch.double, device=z.device).exponential_(generator=generator)
+        best.add(first, z - noise.log_())
+    return best.sorted()[1]
+
+
+@torch.no_grad()
 def rank_and_top_k(head: Head, target: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """`rank` [B] and `top_k` [B, k] twice, each tile computed once."""
     bar, above, best = _bar(head, target), torch.zeros_like(target), _Best(head, k)

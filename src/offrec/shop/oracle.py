@@ -1,0 +1,98 @@
+"""The oracle: knows every item and the visitor's true state, and looks ahead.
+
+Where the visitor's states can be listed (`tiny`) it plays the optimal policy of the dynamic programme. Elsewhere it is a
+heuristic, in two steps, neither of which writes out a [sessions × items] matrix:
+
+1. candidates: the items with the highest utility + far_sight · worth (a head over the catalogue);
+2. the list of k among them that earns most, taking a pick of item i to earn r_i = E[reward] + V(memory after i), and no
+   pick V(memory as it is), where V supposes that from then on every pick is a good one (worth at the shop's 90 %
+   quantile) and every step earns what such a pick does. Under a logit choice the best list holds the k highest
+   exp(utility_i) · (r_i − λ), where λ is what the list itself earns; a few rounds find it.
+"""
+
+import torch
+from torch import Tensor
+
+from offrec.catalogue import Head, top_k
+from offrec.shop.players import Greedy, Player, parts
+from offrec.shop.visitors import Dynamics, Visitors
+
+CANDIDATES = 12  # times k
+FAR_SIGHT = 1.0
+ROUNDS = 3
+
+
+class Oracle(Player):
+    name = "oracle"
+
+    def __init__(self, dynamics: Dynamics) -> None:
+        super().__init__(dynamics)
+        self.greedy = Greedy(dynamics)
+        items = dynamics.items
+        sample = items.worth[: min(len(items.worth) - 1, 100_000)]  # items stand in no order
+        self.good = sample.quantile(0.9)
+        self.earned = self._earned()
+
+    def _earned(self) -> Tensor:
+        """What a step with good items earns: the reward of a good and well matching item."""
+        items, world = self.dynamics.items, self.dynamics.world
+        good = items.quality[:-1][items.worth[:-1] >= self.good].mean()
+        interest = world.quality_interest * good + world.match_interest * 0.8
+        buy = (world.buy_base + interest).sigmoid()
+        cart = (1 - buy) * (world.cart_base + interest).sigmoid()
+        return (torch.stack([1 - buy - cart, cart, buy]) * self.dynamics.rewards()).sum()
+
+    def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
+        return torch.cat([self._lists(part) for part in parts(visitors)])
+
+    def _lists(self, visitors: Visitors) -> Tensor:
+        base = self.greedy.head(visitors)
+        assert base.bias is not None
+        bias = base.bias + FAR_SIGHT * self.dynamics.items.worth[:-1]
+        head = Head(base.state, base.table, bias, base.items, base.values)
+        candidates = top_k(head, min(CANDIDATES * self.k, self.dynamics.items.n_items))[1]
+        utility = self.dynamics.utility(visitors, candidates)
+        reward = self.dynamics.behaviours(visitors, candidates) @ self.dynamics.rewards()
+        earns = reward + self.value(visitors, candidates)
+        nothing = self.value(visitors, None)[:, 0]
+        return candidates.gather(1, self._best(utility, earns, nothing))
+
+    def _best(self, utility: Tensor, earns: Tensor, nothing: Tensor) -> Tensor:
+        """[n, k] places among the candidates [n, M]."""
+        none = self.dynamics.world.none_utility
+        top = utility.amax(1, keepdim=True)
+        weight = (utility - top).exp()
+        none_weight = torch.zeros_like(nothing) if none is None else (none - top[:, 0]).exp()
+        bar = nothing[:, None]
+        for _ in range(ROUNDS):
+            chosen = (weight * (earns - bar)).topk(self.k, 1).indices
+            taken = weight.gather(1, chosen)
+            total = (taken * earns.gather(1, chosen)).sum(1) + none_weight * nothing
+            bar = (total / (taken.sum(1) + none_weight))[:, None]
+        return chosen
+
+    def value(self, visitors: Visitors, items: Tensor | None) -> Tensor:
+        """[n, M] what is earned after picks [n, M]; [n, 1] after a step without one.
+
+        Satisfaction l steps on: the memory moves l places back, and good items have taken the places before it.
+        """
+        dynamics, world = self.dynamics, self.dynamics.world
+        weight, m = dynamics.weights(), world.memory
+        worth = dynamics.items.worth[visitors.memory]  # [n, m]
+        category = dynamics.items.category[visitors.memory]
+        after = 0 if items is None else 1
+        repeats = dynamics.repeats(visitors.memory)[:, None]
+        if items is not None:
+            known = (dynamics.items.category[items][:, :, None] == category[:, None, : m - 1]).any(-1)
+            repeats = dynamics.repeats(visitors.memory[:, : m - 1])[:, None] + known / m
+        value, alive = 0.0, 1.0
+        for ahead in range(m + 1):
+            back = min(m, ahead + after)
+            level = (worth[:, : m - back] * weight[back:]).sum(1, keepdim=True) + self.good * weight[:ahead].sum()
+            if items is not None and ahead < m:
+                level = level + weight[ahead] * dynamics.items.worth[items]
+            level = world.content + level - world.sameness * repeats - world.idle * (1 - after) * (ahead == 0)
+            stay = 1 - (world.leave_base + visitors.haste[:, None] - world.leave_slope * level).sigmoid()
+            alive = alive * stay
+            value = value + alive * self.earned
+        return value + alive * stay / (1 - stay) * self.earned

@@ -1,0 +1,170 @@
+"""The exact answer, where the visitors' states can be listed: one kind of visitor, lists of one item, always taken.
+
+A state is the memory: 1 + A + … + A^m of them. With r(s, a) the expected reward and s′ the memory after a,
+
+    Q(s, a) = r(s, a) + γ stay(s′) V(s′)
+
+    optimal        V(s) = max_a Q(s, a)
+    soft-optimal   V(s) = α log Σ_a prior(a|s) exp(Q(s, a) / α),   π(a|s) = prior(a|s) exp((Q(s, a) − V(s)) / α)
+    given          V(s) = Σ_a π(a|s) Q(s, a)
+
+A uniform prior that is dropped, as the paper drops it, is prior = 1: then each step earns α log A for nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from offrec.catalogue.reference import logits
+from offrec.errors import InputError
+from offrec.policy import Policy
+from offrec.shop.items import make_items
+from offrec.shop.logging_policy import mixture
+from offrec.shop.players import Play, Player, batch_of_recent, shop_items
+from offrec.shop.randomness import Purpose, generator
+from offrec.shop.visitors import Dynamics, Visitors, drawn
+from offrec.shop.worlds import World
+
+MOST_STATES = 5000
+CLOSE = 1e-13  # relative; where value iteration stops
+Prior = Literal["kept", "dropped"]
+
+
+@dataclass(frozen=True)
+class Solution:
+    values: Tensor  # [S]
+    q: Tensor  # [S, A]
+    policy: Tensor  # [S, A] chances
+
+    @property
+    def value(self) -> float:
+        """Of a new visitor: the reward a session earns."""
+        return float(self.values[0])
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The visitors' MDP, written out in double precision."""
+
+    dynamics: Dynamics
+    memory: Tensor  # [S, m] state 0 is the empty memory
+    reward: Tensor  # [S, A] expected
+    following: Tensor  # [S, A] the state after
+    stay: Tensor  # [S, A] chance not to leave after it
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        states, items = self.reward.shape
+        return states, items
+
+    def optimal(self, gamma: float = 1.0) -> Solution:
+        q = self._fixed_point(gamma, lambda q: q.amax(1))
+        best = torch.zeros_like(q).scatter_(1, q.argmax(1, keepdim=True), 1.0)
+        return Solution(q.amax(1), q, best)
+
+    def soft_optimal(self, alpha: float, gamma: float = 1.0, prior: Tensor | Prior = "kept") -> Solution:
+        """`prior`: a table of chances [S, A], or the uniform one, kept or dropped."""
+        states, items = self.shape
+        if isinstance(prior, str):
+            prior = self.reward.new_full((states, items), 1.0 if prior == "dropped" else 1.0 / items)
+        log_prior = prior.log()
+        q = self._fixed_point(gamma, lambda q: alpha * (log_prior + q / alpha).logsumexp(1))
+        scores = log_prior + q / alpha
+        return Solution(alpha * scores.logsumexp(1), q, scores.softmax(1))
+
+    def value_of(self, policy: Tensor, gamma: float = 1.0) -> Solution:
+        """Of chances [S, A], by solving V = Σ_a π (r + γ stay V′)."""
+        states, _ = self.shape
+        onward = torch.zeros(states, states, dtype=torch.double)
+        onward.scatter_add_(1, self.following, policy * gamma * self.stay)
+        values = torch.linalg.solve(torch.eye(states, dtype=torch.double) - onward, (policy * self.reward).sum(1))
+        return Solution(values, self.reward + gamma * self.stay * values[self.following], policy)
+
+    def _fixed_point(self, gamma: float, backup: Callable[[Tensor], Tensor]) -> Tensor:
+        q = self.reward.clone()
+        while True:
+            after = self.reward + gamma * self.stay * backup(q)[self.following]
+            if float((after - q).abs().max()) < CLOSE * float(after.abs().max()):
+                return after
+            q = after
+
+    def logging(self) -> Tensor:
+        """[S, A] the logging policy's chances."""
+        everything = torch.arange(self.shape[1]).expand(self.shape)
+        return mixture(self.dynamics, self._visitors()).chance(everything)
+
+    def greedy(self) -> Tensor:
+        """[S, A] one on the item with the highest utility."""
+        everything = torch.arange(self.shape[1]).expand(self.shape)
+        best = self.dynamics.utility(self._visitors(), everything).argmax(1, keepdim=True)
+        return torch.zeros_like(self.reward).scatter_(1, best, 1.0)
+
+    def table_of(self, policy: Policy, play: Play = "topk") -> Tensor:
+        """[S, A] a policy's chances after each memory: exact for one that looks back no further than m items."""
+        words = shop_items(policy, self.shape[1])
+        to_policy = torch.full((self.shape[1] + 1,), policy.n_items)
+        to_policy[words] = torch.arange(policy.n_items)
+        recent = torch.full((self.shape[0], max(policy.history, self.memory.shape[1])), policy.n_items)
+        recent[:, : self.memory.shape[1]] = to_policy[self.memory]
+        with torch.no_grad():
+            head = policy.head(batch_of_recent(recent[:, : policy.history].to(policy.device), policy.n_items))
+        z = logits(head).double().cpu()
+        chances = z.softmax(1) if play == "sample" else torch.eye(policy.n_items, dtype=torch.double)[z.argmax(1)]
+        return torch.zeros_like(self.reward).index_copy_(1, words, chances)
+
+    def _visitors(self) -> Visitors:
+        return _at(self.dynamics, self.memory)
+
+
+def _at(dynamics: Dynamics, memory: Tensor) -> Visitors:
+    new = dynamics.arrive(len(memory), seed=0)
+    return Visitors(new.taste, new.haste, memory)
+
+
+def decisions(world: World, seed: int) -> Decisions:
+    """The MDP of a world's visitors; refused where it cannot be written out."""
+    a, m = world.items, world.memory
+    states = sum(a**filled for filled in range(m + 1))
+    if not world.one_visitor or world.k != 1 or world.none_utility is not None or states > MOST_STATES:
+        raise InputError(
+            f"The world {world.name!r} cannot be solved exactly: that takes visitors who are alike, lists of one item "
+            f"that is always taken, and at most {MOST_STATES} states; 'tiny' is such a world."
+        )
+    dynamics = Dynamics(world, make_items(world, seed, torch.device("cpu"), torch.double))
+    filled = [torch.cartesian_prod(*[torch.arange(a)] * n).view(-1, n) for n in range(1, m + 1)]
+    rows = [torch.nn.functional.pad(part, (0, m - part.shape[1]), value=a) for part in filled]
+    memory = torch.cat([torch.full((1, m), a), *rows])
+    everything = torch.arange(a).expand(states, -1)
+    reward = dynamics.behaviours(_at(dynamics, memory), everything) @ dynamics.rewards()
+    after = dynamics.remember(memory.repeat_interleave(a, 0), everything.reshape(-1))
+    leaving = dynamics.leaving(_at(dynamics, after), torch.ones(len(after), dtype=torch.bool))
+    following = state_number(after, a).view(states, a)
+    return Decisions(dynamics, memory, reward, following, 1 - leaving.view(states, a))
+
+
+def state_number(memory: Tensor, items: int) -> Tensor:
+    """[N] which row of `Decisions.memory` each memory [N, m] is."""
+    filled = (memory < items).sum(1)
+    first = torch.tensor([sum(items**less for less in range(n)) for n in range(memory.shape[1] + 1)])
+    number = torch.zeros_like(filled)
+    for place in range(memory.shape[1]):
+        number = torch.where(place < filled, number * items + memory[:, place], number)
+    return first.to(memory.device)[filled] + number
+
+
+class Tabular(Player):
+    """Chances [S, A] over the states of `decisions`."""
+
+    play = "sample"
+
+    def __init__(self, dynamics: Dynamics, table: Tensor, name: str = "table") -> None:
+        super().__init__(dynamics)
+        self.table, self.name = table.to(dynamics.device), name
+
+    def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
+        chances = self.table[state_number(visitors.memory, self.dynamics.items.n_items)]
+        uniform = torch.rand(len(rows), generator=generator(self.seed, Purpose.LISTS, step), dtype=torch.double)
+        return drawn(chances, uniform.to(chances.device))[:, None]

@@ -1,0 +1,122 @@
+"""Shop: a world and a seed made into items and visitors that any policy can be played against."""
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offrec.errors import InputError
+from offrec.policy import Policy
+from offrec.shop.items import make_items
+from offrec.shop.oracle import Oracle
+from offrec.shop.players import Greedy, Logging, Play, Player, PolicyPlayer, Random
+from offrec.shop.rollout import MAX_STEPS, Rollout, Tally, play_out
+from offrec.shop.solve import Tabular, decisions
+from offrec.shop.visitors import Dynamics, Step, Visitors
+from offrec.shop.worlds import WORLDS, World, world_of
+
+INSIDE: dict[str, type[Player]] = {"logging": Logging, "greedy": Greedy, "oracle": Oracle, "random": Random}
+
+
+class Shop:
+    """`Shop.open("demo", seed=0).rollout("greedy", sessions=1000).reward.mean`"""
+
+    def __init__(
+        self,
+        world: World,
+        seed: int = 0,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if seed < 0:
+            raise InputError(f"The seed is {seed}; it must be 0 or more.")
+        self.world, self.seed = world, seed
+        self.dynamics = Dynamics(world, make_items(world, seed, torch.device(device), dtype))
+
+    @staticmethod
+    def open(name: str, seed: int = 0, k: int | None = None, device: torch.device | str = "cpu") -> "Shop":
+        """The world `name` from `WORLDS`, with lists of k items where k is given."""
+        return Shop(world_of(name, k), seed, device=device)
+
+    @staticmethod
+    def from_meta(meta: dict[str, Any], device: torch.device | str = "cpu") -> "Shop":
+        """The shop a log comes from, by what `shop_of` read in the log or stands in dataset.json under "shop"."""
+        known = asdict(WORLDS["tiny"]).keys()
+        knobs = meta.get("knobs", {})
+        if knobs.keys() != known:
+            raise InputError(
+                f"The log's shop {meta.get('world')!r} was made by another version of offrec ({meta.get('version')}), "
+                "whose worlds had other knobs; write the log again."
+            )
+        return Shop(World(**knobs), int(meta["seed"]), device=device)
+
+    def as_json(self) -> dict[str, Any]:
+        """What tells this shop from every other."""
+        return {"world": self.world.name, "seed": self.seed, "k": self.world.k, "knobs": asdict(self.world)}
+
+    def check_home(self, meta: dict[str, Any] | None) -> None:
+        """Refuse what was learned elsewhere; `meta` as in `from_meta`, None for a log that comes from no shop."""
+        if meta is None:
+            raise InputError("The log comes from no simulated shop, so what it would truly earn is not known.")
+        mine = self.as_json()
+        if any(meta.get(key) != mine[key] for key in ("world", "seed", "knobs")):
+            raise InputError(
+                f"The log comes from the shop {meta.get('world')!r} with seed {meta.get('seed')}, this is "
+                f"{self.world.name!r} with seed {self.seed}; a policy is played in the shop its log comes from."
+            )
+
+    def player(self, policy: "str | Policy | Player", play: Play = "topk") -> Player:
+        """One of the shop's own policies by name, any `Policy`, or a player as it is."""
+        if isinstance(policy, Player):
+            return policy
+        if isinstance(policy, Policy):
+            return PolicyPlayer(self.dynamics, policy, play)
+        if policy == "oracle" and self.world.one_visitor:
+            return Tabular(self.dynamics, decisions(self.world, self.seed).optimal().policy, "oracle")
+        if policy not in INSIDE:
+            raise InputError(f"The shop has no policy {policy!r}; its own are {', '.join(INSIDE)}.")
+        return INSIDE[policy](self.dynamics)
+
+    @torch.no_grad()
+    def rollout(
+        self,
+        policy: "str | Policy | Player",
+        sessions: int = 1000,
+        play: Play = "topk",
+        *,
+        seed: int = 0,
+        gamma: float = 1.0,
+        max_steps: int = MAX_STEPS,
+    ) -> Rollout:
+        """Sessions played to their end. Equal seeds: the same visitors with the same luck, whatever the policy.
+
+        `play` says how a `Policy` makes its list: its best k, or k drawn from it without replacement. The shop's own
+        policies play as they are. γ discounts `discounted` alone, once a list.
+        """
+        if sessions < 1:
+            raise InputError(f"{sessions} sessions cannot be played; give at least 1.")
+        player = self.player(policy, play)
+        tally = Tally(sessions, gamma, self.dynamics.device)
+
+        def watch(rows: Tensor, number: int, lists: Tensor, visitors: Visitors, found: Step) -> None:
+            tally.add(rows, number, found)
+
+        left = play_out(self.dynamics, player, sessions, seed, max_steps, watch)
+        rewards, discounted, lengths, steps, bought = tally.arrays()
+        return Rollout(
+            world=self.world.name,
+            shop_seed=self.seed,
+            k=self.world.k,
+            policy=player.name,
+            play=player.play,
+            seed=seed,
+            gamma=gamma,
+            rewards=rewards,
+            discounted=discounted,
+            lengths=lengths,
+            steps=steps,
+            bought=bought,
+            cut=len(left) / sessions,
+        )
