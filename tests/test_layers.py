@@ -5,11 +5,10 @@ from pathlib import Path
 
 ORDER = [
     "errors", "types", "console", "data", "catalogue", "losses", "algorithms", "backbones", "networks", "policy",
-    "baselines", "checkpoint", "training", "evaluation", "config", "experiment", "demo", "cli",
+    "baselines", "shop", "checkpoint", "training", "evaluation", "config", "experiment", "demo", "commands", "cli",
 ]  # fmt: skip
 SOURCE = Path(__file__).parent.parent / "src" / "offrec"
 BARE = {"torch", "numpy", "safetensors"}  # all that a GPU image has
-PREPARING = {"data", "cli", "demo"}
 
 
 def imports(path: Path, top_level_only: bool = False) -> list[str]:

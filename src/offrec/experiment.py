@@ -202,6 +202,10 @@ def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
 def dataset_of(run: str | Path, dataset: str | Path | None = None) -> Dataset:
     """The dataset a run was trained on, refused if it is another."""
     facts = read_run(Path(run))
+    if dataset is None and not Path(facts["dataset"]).exists():
+        raise InputError(
+            f"The dataset of {run}, {facts['dataset']}, is not there any more; say where it is: --dataset."
+        )
     opened = Dataset.open(dataset or facts["dataset"])
     if opened.meta["data_hash"] != facts["data_hash"]:
         raise InputError(

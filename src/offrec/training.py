@@ -130,7 +130,8 @@ class Trainer:
     def _stop(self, pending: list[tuple[int, Terms]]) -> None:
         self._look(pending)
         self._save("last")
-        raise Interrupted(f"Stopped in epoch {self.place.epoch + 1} after {self.place.step} steps; all of it is saved.")
+        where = f"epoch {self.place.epoch + 1} after {self.place.step} steps"
+        raise Interrupted(f"Stopped in {where}; all of it is saved, and the same command with --resume goes on.")
 
     def _update(self, terms: Terms) -> None:
         self.optimiser.zero_grad(set_to_none=True)

@@ -174,7 +174,7 @@ def test_statistics_are_those_of_the_log(prepared: Prepare) -> None:
 def test_repeats_are_counted_across_the_pieces_they_are_counted_in(
     prepared: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("offrec.data.statistics.EVENTS_AT_ONCE", 4)
+    monkeypatch.setattr("offrec.data.sessions.EVENTS_AT_ONCE", 4)
     assert prepared(log("aab", "aba", "abcabc", "d")).meta["statistics"]["repeats"] == pytest.approx(5 / 13)
 
 

@@ -191,6 +191,20 @@ def test_save_is_load(dataset: Any, tmp_path: Path) -> None:
     assert experiment.load(moved, "cpu").recommend([103, 106], 5) == policy.recommend([103, 106], 5)
 
 
+def test_the_dataset_of_a_run(dataset: Any, tmp_path: Path, make_dataset: Any) -> None:
+    trained(dataset, tmp_path / "run", settings={"training.epochs": 1})
+    assert experiment.dataset_of(tmp_path / "run").path == dataset.path.resolve()
+    moved = dataset.path.rename(tmp_path / "moved")
+    with pytest.raises(InputError, match="is not there any more; say where it is: --dataset"):
+        experiment.dataset_of(tmp_path / "run")
+    assert experiment.dataset_of(tmp_path / "run", moved).path == moved
+    other = make_dataset(tmp_path, log(1), splits=(90, 15, 15)).path
+    meta = json.loads((other / "dataset.json").read_text())
+    (other / "dataset.json").write_text(json.dumps({**meta, "data_hash": "another"}))
+    with pytest.raises(InputError, match="was trained on another dataset"):
+        experiment.dataset_of(tmp_path / "run", other)
+
+
 def test_an_interrupted_start_leaves_no_half_of_a_run(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,5 @@
 """`offrec prepare`: a raw log in, a dataset folder out."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,18 +13,17 @@ import numpy as np
 from offrec.data import folder, options, sessions, sources, statistics
 from offrec.data.dataset import FORMAT_VERSION, Dataset
 from offrec.data.faults import Faults
-from offrec.data.log import TICKS, Checked, Log, LogBuilder, Reader
+from offrec.data.log import TICKS, Checked, Log, LogBuilder, Reader, TimeUnit
 from offrec.data.options import PrepareOptions
 from offrec.data.protocol import Protocol, fingerprint
 from offrec.data.sessions import Catalogue, Events
 from offrec.data.tables import Job
-from offrec.data.threads import together
+from offrec.data.threads import WORKERS, together
 from offrec.errors import InputError
 from offrec.types import Longs
 
 __all__ = ["PrepareOptions", "prepare"]
 Say = Callable[[str], None]
-MOST_WORKERS = 8
 Steps = list[dict[str, Any]]
 
 
@@ -50,25 +48,25 @@ def prepare(
     log = _read([source] if isinstance(source, str | Path) else source, chosen, say)
     protocol = options.protocol(chosen, log)
     events, steps = _sessions(log, protocol, say)
-    catalogue = sessions.compact(events, log.item_ids, log.behaviour_names)
-    events, splits = sessions.split(catalogue.events, protocol.split, protocol.split_seed, protocol.split_parts)
-    arrays = _arrays(events, log, catalogue.item_ids)
+    events, splits = sessions.split(events, protocol.split, protocol.split_seed, protocol.split_parts)
+    catalogue = sessions.compact(events.gathered(), log.item_ids, log.behaviour_names)
+    arrays = _arrays(catalogue, log.time_unit)
     say(f"writing {out}")
     folder.check_free(out, force)
     about = {"protocol": protocol.as_json(), "time_unit": log.times_as, "sources": log.rows, "steps": steps}
-    folder.write(out, arrays, lambda: {**_describe(events, splits, catalogue, arrays, protocol), **about})
+    folder.write(out, arrays, lambda: {**_describe(catalogue, splits, arrays, protocol), **about})
     return Dataset.open(out)
 
 
 def _describe(
-    events: Events, splits: dict[str, list[int]], catalogue: Catalogue, arrays: folder.Arrays, protocol: Protocol
+    catalogue: Catalogue, splits: dict[str, list[int]], arrays: folder.Arrays, protocol: Protocol
 ) -> dict[str, Any]:
+    events, items = catalogue.events, len(catalogue.item_ids)
     spelled = {
         "behaviours": list(catalogue.behaviour_names),
         "splits": splits,
         "item_ids": "int" if isinstance(catalogue.item_ids, np.ndarray) else "string",
     }
-    items = len(catalogue.item_ids)
     data_hash, described = together(
         lambda: folder.digest(arrays, spelled),
         lambda: statistics.describe(events, splits, catalogue.behaviour_names, items),
@@ -78,7 +76,7 @@ def _describe(
         "offrec": version("offrec"),
         "fingerprint": fingerprint(data_hash, protocol),
         "data_hash": data_hash,
-        "counts": {"sessions": len(events), "events": len(events.items), "items": items},
+        "counts": {"sessions": len(events), "events": events.total, "items": items},
         **spelled,
         "statistics": described,
     }
@@ -106,12 +104,11 @@ def _checked(jobs: Iterator[Job], reader: Reader) -> Iterator[Checked | Faults]:
             if "time" in first.columns:
                 reader = replace(reader, numeric_times=first.columns["time"].dtype.is_numeric())
             break
-    workers = min(os.cpu_count() or 1, MOST_WORKERS)
     pending: deque[Future[Checked | Faults]] = deque()
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(WORKERS) as pool:
         for job in jobs:
             pending.append(pool.submit(reader.check, job))
-            if len(pending) > 2 * workers:
+            if len(pending) > 2 * WORKERS:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
@@ -135,7 +132,7 @@ def _sessions(log: Log, protocol: Protocol, say: Say) -> tuple[Events, Steps]:
     def after(step: str, left: Events) -> Events:
         if not len(left):
             raise InputError(f"{step} leaves nothing of {events.size()}; loosen the filters.")
-        steps.append({"step": step, "sessions": len(left), "events": len(left.items)})
+        steps.append({"step": step, "sessions": len(left), "events": left.total})
         say(f"{step}: {left.size()}")
         return left
 
@@ -149,11 +146,11 @@ def _sessions(log: Log, protocol: Protocol, say: Say) -> tuple[Events, Steps]:
     return events, steps
 
 
-def _arrays(events: Events, log: Log, item_ids: Longs | list[str]) -> folder.Arrays:
+def _arrays(catalogue: Catalogue, unit: TimeUnit | None) -> folder.Arrays:
+    events, item_ids = catalogue.events, catalogue.item_ids
     arrays: folder.Arrays = {"items": events.items, "behaviours": events.behaviours, "offsets": events.offsets}
-    if events.times is not None and log.time_unit is not None:
-        ticks = TICKS[log.time_unit]
-        arrays["times"] = events.times * (1000 // ticks) if ticks <= 1000 else events.times // (ticks // 1000)
+    if events.times is not None and unit is not None:
+        arrays["times"] = _milliseconds(events.times, TICKS[unit])
     if isinstance(item_ids, np.ndarray):
         arrays["item_ids"] = item_ids
     else:
@@ -161,3 +158,7 @@ def _arrays(events: Events, log: Log, item_ids: Longs | list[str]) -> folder.Arr
         arrays["item_ids"] = np.frombuffer(b"".join(encoded), np.uint8)
         arrays["item_ids_offsets"] = sessions.offsets([len(name) for name in encoded])
     return arrays
+
+
+def _milliseconds(times: Longs, ticks: int) -> Longs:
+    return times * (1000 // ticks) if ticks <= 1000 else times // (ticks // 1000)

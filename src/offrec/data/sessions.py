@@ -1,8 +1,8 @@
 """From a log to sessions: order, cut, filter, sample, split. Flat arrays all the way."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from offrec.data.log import Log
 from offrec.data.protocol import Split
-from offrec.data.threads import together
+from offrec.data.threads import each
 from offrec.errors import InputError
 from offrec.types import Bytes, Ints, Longs
 
-EVENTS_AT_ONCE = 1 << 20
+EVENTS_AT_ONCE = 1 << 18
 Parts = tuple[float, float, float]
 Number = TypeVar("Number", np.int32, np.uint8)
 FILTER = re.compile(r"(?P<of>item|session)(\.(?P<behaviour>[^=]+))?=(?P<least>[1-9]\d*)")
@@ -22,60 +22,67 @@ FILTER = re.compile(r"(?P<of>item|session)(\.(?P<behaviour>[^=]+))?=(?P<least>[1
 
 @dataclass(frozen=True)
 class Events:
-    """Sessions as flat arrays: session s holds the events offsets[s] … offsets[s + 1] − 1, in order."""
+    """Session s holds the `lengths[s]` events from `begins[s]` on, in order.
+
+    Choosing and ordering sessions touches no event: only `gathered` moves them, once, at the end.
+    """
 
     items: Ints  # [E]
     behaviours: Bytes  # [E]
     times: Longs | None  # [E]
-    offsets: Longs  # [S + 1]
+    begins: Longs  # [S]
+    lengths: Longs  # [S]
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.begins)
 
     @property
-    def lengths(self) -> Longs:
-        return np.diff(self.offsets)
+    def total(self) -> int:
+        return int(self.lengths.sum())
 
-    def where(self, keep: NDArray[np.bool_], lengths: Longs) -> "Events":
-        """The events kept, where `lengths` are those left to each session; a session without events vanishes."""
-        return self._at(keep, offsets(lengths[lengths > 0]))
+    @property
+    def offsets(self) -> Longs:
+        """[S + 1] of events that are gathered."""
+        return offsets(self.lengths)
 
-    def take(self, sessions: NDArray[np.integer[Any]]) -> "Events":
-        """Whole sessions, in the order given."""
-        lengths = self.lengths[sessions]
-        places = offsets(lengths)
-        events = np.repeat(self.offsets[sessions] - places[:-1], lengths)
-        events += np.arange(len(events))
-        return self._at(events, places)
+    def take(self, sessions: NDArray[Any]) -> "Events":
+        """The sessions chosen, by number or by a mask, in that order."""
+        return replace(self, begins=self.begins[sessions], lengths=self.lengths[sessions])
 
-    def _at(self, events: NDArray[Any], places: Longs) -> "Events":
-        return self._each(lambda column: column[events], places)
+    def gathered(self) -> "Events":
+        """The same sessions, one after the other and nothing between them."""
+        places = self.offsets
+        if self.total == len(self.items) and np.array_equal(self.begins, places[:-1]):
+            return self
+        columns = [column for column in (self.items, self.behaviours, self.times) if column is not None]
+        moved = [np.empty(self.total, column.dtype) for column in columns]
 
-    def grouped(self, groups: Bytes, many: int) -> "Events":
-        """The sessions of group 0, then those of group 1, …, each in the order it has; `groups` has one a session."""
-        belongs = np.repeat(groups, self.lengths)
-        lengths = [self.lengths[groups == group] for group in range(many)]
-        begins = offsets([int(part.sum()) for part in lengths])[:-1]
-        return self._each(lambda column: _grouped(column, belongs, begins), offsets(np.concatenate(lengths)))
+        def move(part: slice) -> None:
+            begin, end = places[part.start], places[part.stop]
+            events = np.repeat(self.begins[part] - places[part], self.lengths[part]) + np.arange(begin, end)
+            for column, target in zip(columns, moved, strict=True):
+                target[begin:end] = column[events]
 
-    def _each(self, change: Callable[[NDArray[Any]], NDArray[Any]], places: Longs) -> "Events":
-        columns = (self.items, self.behaviours, self.times)
-        items, behaviours, times = together(*(lambda c=c: None if c is None else change(c) for c in columns))
-        return Events(items, behaviours, times, places)
+        each(move, pieces(places))
+        items, behaviours, *times = moved
+        return Events(items, behaviours, times[0] if times else None, places[:-1], self.lengths)
+
+    def where(self, keep: NDArray[np.bool_]) -> "Events":
+        """Gathered events without those that are not kept; a session without events vanishes."""
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep, dtype=np.int64)])
+        lengths = np.diff(before[self.offsets])
+        lengths = lengths[lengths > 0]
+        times = None if self.times is None else self.times[keep]
+        return Events(self.items[keep], self.behaviours[keep], times, offsets(lengths)[:-1], lengths)
 
     def size(self) -> str:
-        return f"{len(self):,} sessions, {len(self.items):,} events"
+        return f"{len(self):,} sessions, {self.total:,} events"
 
 
-def _grouped(column: NDArray[Any], belongs: Bytes, begins: Longs) -> NDArray[Any]:
-    """Piece by piece, which needs no array of places as large as the column."""
-    ordered = np.empty_like(column)
-    for group, at in enumerate(begins.tolist()):
-        for begin in range(0, len(column), EVENTS_AT_ONCE):
-            inside = column[begin : begin + EVENTS_AT_ONCE][belongs[begin : begin + EVENTS_AT_ONCE] == group]
-            ordered[at : at + len(inside)] = inside
-            at += len(inside)
-    return ordered
+def pieces(places: Longs) -> list[slice]:
+    """Sessions in groups of about EVENTS_AT_ONCE events, so that what is made of a group stays in the cache."""
+    firsts = np.searchsorted(places[:-1], np.arange(0, places[-1], EVENTS_AT_ONCE)).tolist()
+    return [slice(first, last) for first, last in pairwise([*firsts, len(places) - 1]) if first < last]
 
 
 def count(numbers: Ints | Bytes, size: int) -> Longs:
@@ -92,14 +99,17 @@ def offsets(lengths: Longs | list[int]) -> Longs:
 
 def arrange(log: Log) -> Events:
     """Each owner's events together, by time, else by position; equal ones keep the file's order."""
-    found = Events(log.items, log.behaviours, log.times, offsets(log.runs))
+    places = offsets(log.runs)
     keys = log.times if log.times is not None else log.positions
-    if _is_in_order(log.owners, found.offsets, keys):
+    if _is_in_order(log.owners, places, keys):
         apart = np.flatnonzero(log.owners[1:] != log.owners[:-1]) + 1
-        return replace(found, offsets=found.offsets[np.concatenate([[0], apart, [len(log.owners)]])])
+        begins = places[np.concatenate([[0], apart])]
+        return Events(log.items, log.behaviours, log.times, begins, np.diff(begins, append=len(log.items)))
     owners = np.repeat(log.owners, log.runs)
     order = np.lexsort((owners,) if keys is None else (keys, owners))
-    return found._at(order, offsets(np.bincount(owners)))
+    times = None if log.times is None else log.times[order]
+    lengths = np.bincount(owners)
+    return Events(log.items[order], log.behaviours[order], times, offsets(lengths)[:-1], lengths)
 
 
 def _is_in_order(owners: Ints, places: Longs, keys: Longs | None) -> bool:
@@ -113,24 +123,19 @@ def _is_in_order(owners: Ints, places: Longs, keys: Longs | None) -> bool:
 
 
 def cut_by_gap(events: Events, gap: float) -> Events:
-    """A new session begins where more than `gap` ticks pass without an event."""
+    """Of gathered events: a new session begins where more than `gap` ticks pass without one."""
     assert events.times is not None
-    begins = np.diff(events.times) > gap
-    begins[events.offsets[1:-1] - 1] = True
-    cuts = np.flatnonzero(begins) + 1
-    return replace(events, offsets=np.concatenate([events.offsets[:1], cuts, events.offsets[-1:]]))
+    new = np.diff(events.times, prepend=events.times[:1]) > gap
+    new[events.begins] = True
+    begins = np.flatnonzero(new)
+    return replace(events, begins=begins, lengths=np.diff(begins, append=len(new)))
 
 
 def drop_behaviour(events: Events, name: str, behaviours: tuple[str, ...]) -> Events:
     if name not in behaviours:
         return events
-    keep = events.behaviours != behaviours.index(name)
-    return events.where(keep, _kept_per_session(events, keep))
-
-
-def _kept_per_session(events: Events, keep: NDArray[np.bool_]) -> Longs:
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep, dtype=np.int64)])
-    return np.diff(before[events.offsets])
+    events = events.gathered()
+    return events.where(events.behaviours != behaviours.index(name))
 
 
 def check_filter(text: str, behaviours: tuple[str, ...] | None = None) -> re.Match[str]:
@@ -145,15 +150,16 @@ def check_filter(text: str, behaviours: tuple[str, ...] | None = None) -> re.Mat
 def apply_filter(events: Events, text: str, behaviours: tuple[str, ...]) -> Events:
     """`item=3` keeps items with at least 3 events, `session=3` sessions; `session.click=3` counts only clicks."""
     parsed = check_filter(text, behaviours)
-    counted = None if parsed["behaviour"] is None else events.behaviours == behaviours.index(parsed["behaviour"])
-    least = int(parsed["least"])
-    if parsed["of"] == "item":
-        items = events.items if counted is None else events.items[counted]
-        keep = (count(items, int(events.items.max()) + 1) >= least)[events.items]
-        return events.where(keep, _kept_per_session(events, keep))
-    lengths = events.lengths if counted is None else _kept_per_session(events, counted)
-    enough = lengths >= least
-    return events.where(np.repeat(enough, events.lengths), np.where(enough, events.lengths, 0))
+    least, behaviour = int(parsed["least"]), parsed["behaviour"]
+    if parsed["of"] == "session" and behaviour is None:
+        return events.take(events.lengths >= least)
+    events = events.gathered()
+    counted = np.True_ if behaviour is None else events.behaviours == behaviours.index(behaviour)
+    if parsed["of"] == "session":
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(counted, dtype=np.int64)])
+        return events.take(np.diff(before[events.offsets]) >= least)
+    items = events.items if behaviour is None else events.items[counted]
+    return events.where((count(items, int(events.items.max()) + 1) >= least)[events.items])
 
 
 def sample(events: Events, size: int, seed: int) -> Events:
@@ -176,14 +182,11 @@ def split(events: Events, how: Split, seed: int, parts: Parts) -> tuple[Events, 
     first, second = _bounds(total, parts)
     if how == "time":
         assert events.times is not None
-        ordered = events.take(np.argsort(events.times[events.offsets[:-1]], kind="stable"))
+        order = np.argsort(events.times[events.begins], kind="stable")
     else:
         shuffled = np.random.Generator(np.random.PCG64(seed)).permutation(total)
-        groups = np.zeros(total, np.uint8)
-        groups[shuffled[first:second]] = 1
-        groups[shuffled[second:]] = 2
-        ordered = events.grouped(groups, 3)
-    return ordered, {"train": [0, first], "validation": [first, second], "test": [second, total]}
+        order = np.concatenate([np.sort(part) for part in np.split(shuffled, [first, second])])
+    return events.take(order), {"train": [0, first], "validation": [first, second], "test": [second, total]}
 
 
 def _bounds(total: int, parts: Parts) -> tuple[int, int]:
@@ -202,7 +205,7 @@ class Catalogue:
 
 
 def compact(events: Events, item_ids: Longs | list[str], names: tuple[str, ...]) -> Catalogue:
-    """Without the items and behaviours that no event is left of."""
+    """Gathered events, without the items and behaviours that no event is left of."""
     items, kept = _renumber(events.items, len(item_ids))
     behaviours, kept_names = _renumber(events.behaviours, len(names))
     ids = item_ids[kept] if isinstance(item_ids, np.ndarray) else [item_ids[place] for place in kept]

@@ -4,20 +4,19 @@ from typing import Any
 
 import numpy as np
 
-from offrec.data.sessions import Events, count
-from offrec.types import Longs
+from offrec.data.sessions import Events, count, pieces
 
 QUANTILES = {"min": 0.0, "50 %": 0.5, "90 %": 0.9, "99 %": 0.99, "max": 1.0}
-EVENTS_AT_ONCE = 1 << 20
 
 
 def describe(events: Events, splits: dict[str, list[int]], behaviours: tuple[str, ...], items: int) -> dict[str, Any]:
     counts = count(events.behaviours, len(behaviours))
+    places = events.offsets
     lengths = np.quantile(events.lengths, list(QUANTILES.values()), method="inverted_cdf")
     return {
         "events_per_behaviour": {name: int(found) for name, found in zip(behaviours, counts, strict=True)},
         "splits": {
-            name: {"sessions": last - first, "events": int(events.offsets[last] - events.offsets[first])}
+            name: {"sessions": last - first, "events": int(places[last] - places[first])}
             for name, (first, last) in splits.items()
         },
         "session_length": {name: int(length) for name, length in zip(QUANTILES, lengths, strict=True)},
@@ -32,12 +31,10 @@ def repeats(events: Events, items: int) -> int:
     and the stable sort makes use of it.
     """
     found = 0
-    firsts = np.searchsorted(events.offsets, np.arange(0, len(events.items), EVENTS_AT_ONCE))
-    for first, last in zip(firsts, [*firsts[1:], len(events)], strict=True):
-        begin, end = events.offsets[first], events.offsets[last]
-        lengths = np.diff(events.offsets[first : last + 1])
-        pairs: Longs = np.repeat(np.arange(last - first, dtype=np.int64) * items, lengths)
-        pairs += events.items[begin:end]
+    places = events.offsets
+    for part in pieces(places):
+        sessions = np.arange(part.stop - part.start, dtype=np.int64)
+        pairs = np.repeat(sessions * items, events.lengths[part]) + events.items[places[part.start] : places[part.stop]]
         pairs.sort(kind="stable")
         found += int(np.count_nonzero(pairs[1:] == pairs[:-1]))
     return found

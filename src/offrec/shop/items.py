@@ -51,7 +51,7 @@ def make_items(world: World, seed: int, device: torch.device, dtype: torch.dtype
     attractiveness = OTHERS * normal(n) + world.lure * bait
     worth = quality - world.bait * (attractiveness - quality).clamp(min=0)
     rank = (attractiveness + normal(n)).argsort(descending=True).argsort()  # attractive items tend to be popular
-    popularity = (1.0 + rank) ** -world.zipf
+    popularity = (1.0 + rank.double()) ** -world.zipf
     popularity /= popularity.sum()
     order = category.argsort(stable=True)
     of_category = torch.zeros(world.categories, dtype=torch.double).index_add_(0, category, popularity)

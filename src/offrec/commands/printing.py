@@ -1,0 +1,50 @@
+"""What the commands print, and how their flags read."""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from offrec.console import Console
+
+if TYPE_CHECKING:
+    from offrec.evaluation import Evaluation
+
+
+def unset(metavar: str) -> Any:
+    """For a flag whose default is told in its text."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
+
+
+def ids(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def console_for(json_wanted: bool) -> Console:
+    """Silent where a program reads, unless a person watches."""
+    return Console(quiet=json_wanted and not sys.stderr.isatty())
+
+
+def print_json(tree: Any) -> None:
+    print(json.dumps(tree, indent=2, ensure_ascii=False))
+
+
+def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console as RichConsole
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=any(columns))
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    RichConsole(width=None if sys.stdout.isatty() else 140).print(table)
+
+
+def figures_table(found: "Evaluation") -> tuple[list[str], list[list[str]]]:
+    """A row for each figure, a column for each behaviour."""
+    columns = ["", *(f"{name} ({figures.events:,})" for name, figures in found.figures.items())]
+    names = list(found.figures["all"].values)
+    table = [[name, *(f"{f.values[name]:.4f}" if f.events else "–" for f in found.figures.values())] for name in names]
+    return columns, table

@@ -1,0 +1,188 @@
+"""`offrec train`, `evaluate`, `recommend` and `options`."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from offrec.commands.printing import console_for, figures_table, ids, print_json, print_table, unset
+from offrec.console import Console
+from offrec.errors import InputError
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a policy on a dataset. Ctrl-C stops cleanly; --resume goes on exactly where it stopped.
+
+    Example: offrec train data/retailrocket --backbone gru --out runs/sl --set training.epochs=10
+    """
+
+    dataset: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
+    """A folder made by `offrec prepare`."""
+    out: Path
+    """The folder for the run: options, metrics.jsonl, best and last checkpoint."""
+    algorithm: Annotated[str | None, unset("NAME")] = None
+    """The learner: sl (the default)."""
+    backbone: Annotated[str | None, unset("NAME")] = None
+    """History to state: gru (the default), cfn, caser, nextitnet or sasrec."""
+    preset: Annotated[Literal["strong", "paper"] | None, unset("strong|paper")] = None
+    """`strong` (the default) does well; `paper` is the paper's setting (Xin et al. 2020's, which its figures imply)."""
+    config: Annotated[Path | None, unset("FILE")] = None
+    """A TOML file with options of the run, such as the run.toml of another run."""
+    set: tuple[str, ...] = ()
+    """An option by its dotted key, as often as needed: --set training.epochs=3 --set reward.cart=2. Overrides --config.
+    `offrec options` lists them."""
+    seed: Annotated[int | None, unset("INT")] = None
+    """Seed of weights, batches and dropout. Default 0."""
+    device: Annotated[str | None, unset("DEVICE")] = None
+    """auto (the default), cpu, cuda, cuda:1 …"""
+    resume: bool = False
+    """Go on with the run in --out."""
+    force: bool = False
+    """Replace the run in --out."""
+
+    def run(self) -> None:
+        from offrec import config, experiment
+
+        settings = config.read_toml(self.config) if self.config else {}
+        settings = {key: value for key, value in settings.items() if key not in ("dataset", "out")}
+        settings |= config.parse_set(self.set)
+        flags = {
+            "algorithm.name": self.algorithm,
+            "network.backbone": self.backbone,
+            "preset": self.preset,
+            "seed": self.seed,
+            "device": self.device,
+        }
+        settings |= {key: value for key, value in flags.items() if value is not None}
+        console = Console()
+        experiment.train(
+            self.dataset, self.out, settings=settings, resume=self.resume, force=self.force, console=console
+        )
+        console.line(f"Done. Next: offrec evaluate {self.out}")
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Rank every logged item of a split in the full catalogue and print HR, NDCG, MRR and coverage.
+
+    Examples: offrec evaluate runs/sl
+              offrec evaluate --baseline recent --dataset data/retailrocket
+    """
+
+    run_: Annotated[
+        Path | None, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN", help_behavior_hint="")
+    ] = None
+    """A folder made by `offrec train`."""
+    baseline: Annotated[Literal["popular", "recent", "markov", "sknn", "vsknn"] | None, unset("NAME")] = None
+    """A policy without training, instead of a run: popular, recent, markov, sknn or vsknn."""
+    dataset: Annotated[Path | None, unset("DATASET")] = None
+    """The dataset of the baseline, or of a run whose dataset has moved."""
+    on: Literal["test", "validation"] = "test"
+    """The split to rank."""
+    score_first: Annotated[bool | None, unset("True|False")] = None
+    """Score first events of sessions or not, whatever the dataset's protocol says. Changes the fingerprint."""
+    unseen: Annotated[Literal["keep", "drop"] | None, unset("keep|drop")] = None
+    """Score items that never occur in training or not. Changes the fingerprint."""
+    score_last: Annotated[int | None, unset("N")] = None
+    """Score only the last n events of each session. Changes the fingerprint."""
+    device: str = "auto"
+    """auto, cpu, cuda …"""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        from offrec import experiment
+        from offrec.baselines import baseline
+        from offrec.data.dataset import Dataset
+        from offrec.evaluation import evaluate
+        from offrec.policy import Policy
+
+        policy: Policy
+        if (self.run_ is None) == (self.baseline is None):
+            raise InputError("Give either a run's folder or --baseline NAME --dataset DATASET.")
+        if self.run_ is not None:
+            dataset = experiment.dataset_of(self.run_, self.dataset)
+            policy = experiment.load(self.run_, self.device)
+        elif self.dataset is not None and self.baseline is not None:
+            dataset = Dataset.open(self.dataset)
+            policy = baseline(self.baseline, dataset, device=experiment.pick_device(self.device))
+        else:
+            raise InputError("A baseline needs --dataset DATASET.")
+        asked = {"score_first": self.score_first, "unseen": self.unseen, "score_last": self.score_last}
+        dataset = dataset.with_protocol(**{key: value for key, value in asked.items() if value is not None})
+        with console_for(self.json).counter(f"ranking {self.on} events") as at:
+            found = evaluate(policy, dataset, self.on, progress=at)
+        if self.json:
+            print_json(found.as_json())
+        else:
+            columns, rows = figures_table(found)
+            print_table(f"{found.policy} on {self.on}  {found.fingerprint}", columns, rows)
+
+
+@dataclass(frozen=True)
+class Recommend:
+    """The best items after a history, under the log's own ids.
+
+    Example: offrec recommend runs/sl --history 12,55,9 -k 10
+    """
+
+    run_: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN")]
+    """A folder made by `offrec train`."""
+    history: str = ""
+    """Item ids, oldest first, separated by commas; empty for a new visitor."""
+    k: Annotated[int, tyro.conf.arg(aliases=["-k"])] = 10
+    """How many."""
+    exclude_seen: bool = False
+    """Leave out the items of the history."""
+    exclude: str = ""
+    """Item ids to leave out, separated by commas."""
+    candidates: Annotated[str | None, unset("IDS")] = None
+    """Choose among these item ids only, separated by commas."""
+    device: str = "auto"
+    """auto, cpu, cuda …"""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        from offrec import experiment
+
+        policy = experiment.load(self.run_, self.device)
+        found = policy.recommend(
+            ids(self.history),
+            self.k,
+            exclude_seen=self.exclude_seen,
+            exclude=ids(self.exclude),
+            candidates=None if self.candidates is None else ids(self.candidates),
+        )
+        if self.json:
+            print_json(found.as_json())
+            return
+        if found.unknown:
+            print(f"{found.unknown} of the history's items are not in the catalogue: skipped.", file=sys.stderr)
+        rows = [
+            [str(n + 1), str(i), f"{s:.4f}"] for n, (i, s) in enumerate(zip(found.items, found.scores, strict=True))
+        ]
+        for row, probability in zip(rows, found.probabilities or [], strict=False):
+            row.append(f"{probability:.4%}")
+        print_table(f"{policy.name} after {self.history or 'nothing'}", ["", "item", "score", "probability"], rows)
+
+
+@dataclass(frozen=True)
+class Options:
+    """List every option of a run with its value under a preset, as TOML."""
+
+    algorithm: str = "sl"
+    """The learner."""
+    backbone: str = "gru"
+    """The backbone."""
+    preset: Literal["strong", "paper"] = "strong"
+    """The preset."""
+
+    def run(self) -> None:
+        from offrec import config
+
+        flat = config.layered(self.preset, self.backbone, "events", {"algorithm.name": self.algorithm})
+        print(config.to_toml(config.build(flat).flat()), end="")
