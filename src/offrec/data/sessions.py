@@ -185,7 +185,10 @@ def split(events: Events, how: Split, seed: int, parts: Parts) -> tuple[Events, 
         order = np.argsort(events.times[events.begins], kind="stable")
     else:
         shuffled = np.random.Generator(np.random.PCG64(seed)).permutation(total)
-        order = np.concatenate([np.sort(part) for part in np.split(shuffled, [first, second])])
+        group = np.zeros(total, np.uint8)
+        group[shuffled[first:second]] = 1
+        group[shuffled[second:]] = 2
+        order = np.concatenate([np.flatnonzero(group == number) for number in range(3)])
     return events.take(order), {"train": [0, first], "validation": [first, second], "test": [second, total]}
 
 

@@ -39,10 +39,10 @@ class Mixture:
         table, device = self.dynamics.items, self.dynamics.device
         uniform = torch.rand(4, len(rows), generator=random, dtype=torch.double).to(device)
         source = drawn(self.weights[rows], uniform[0])
-        everywhere = torch.zeros_like(rows)
-        low, high = table.edge[everywhere], table.edge[everywhere - 1]
-        category = drawn(self.categories[rows], uniform[1])
-        low, high = (torch.where(source == 1, table.edge[category + more], edge) for more, edge in ((0, low), (1, high)))
+        low, high = torch.zeros_like(rows), torch.full_like(rows, table.n_items)
+        by_taste = (source == 1).nonzero()[:, 0]
+        category = drawn(self.categories[rows[by_taste]], uniform[1, by_taste])
+        low[by_taste], high[by_taste] = table.edge[category], table.edge[category + 1]
         item = table.order[self._by_popularity(low, high, uniform[2])]
         place = (uniform[3] * self.count[rows]).long()
         item = torch.where(source == 2, self.distinct[rows, place], item)

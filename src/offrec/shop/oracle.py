@@ -40,7 +40,7 @@ class Oracle(Player):
         interest = world.quality_interest * good + world.match_interest * 0.8
         buy = (world.buy_base + interest).sigmoid()
         cart = (1 - buy) * (world.cart_base + interest).sigmoid()
-        return (torch.stack([1 - buy - cart, cart, buy]) * self.dynamics.rewards()).sum()
+        return torch.stack([1 - buy - cart, cart, buy]) @ self.dynamics.rewards().to(buy.dtype)
 
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
         return torch.cat([self._lists(part) for part in parts(visitors)])
@@ -52,8 +52,7 @@ class Oracle(Player):
         head = Head(base.state, base.table, bias, base.items, base.values)
         candidates = top_k(head, min(CANDIDATES * self.k, self.dynamics.items.n_items))[1]
         utility = self.dynamics.utility(visitors, candidates)
-        reward = self.dynamics.behaviours(visitors, candidates) @ self.dynamics.rewards()
-        earns = reward + self.value(visitors, candidates)
+        earns = self.dynamics.expected_reward(visitors, candidates) + self.value(visitors, candidates)
         nothing = self.value(visitors, None)[:, 0]
         return candidates.gather(1, self._best(utility, earns, nothing))
 

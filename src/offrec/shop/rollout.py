@@ -104,7 +104,7 @@ class Tally:
         self.sums = torch.zeros(5, sessions, dtype=torch.double, device=device)
 
     def add(self, rows: Tensor, number: int, found: Step) -> None:
-        reward = found.reward.double()
+        reward = found.reward
         picked = found.behaviour < len(BEHAVIOURS)
         bought = found.behaviour == BEHAVIOURS.index("buy")
         parts = (reward, self.gamma**number * reward, picked, torch.ones_like(picked), bought)

@@ -138,7 +138,7 @@ def decisions(world: World, seed: int) -> Decisions:
     rows = [torch.nn.functional.pad(part, (0, m - part.shape[1]), value=a) for part in filled]
     memory = torch.cat([torch.full((1, m), a), *rows])
     everything = torch.arange(a).expand(states, -1)
-    reward = dynamics.behaviours(_at(dynamics, memory), everything) @ dynamics.rewards()
+    reward = dynamics.expected_reward(_at(dynamics, memory), everything)
     after = dynamics.remember(memory.repeat_interleave(a, 0), everything.reshape(-1))
     leaving = dynamics.leaving(_at(dynamics, after), torch.ones(len(after), dtype=torch.bool))
     following = state_number(after, a).view(states, a)

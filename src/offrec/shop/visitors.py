@@ -112,9 +112,14 @@ class Dynamics:
         return torch.stack([1 - buy - cart, cart, buy], -1)
 
     def rewards(self) -> Tensor:
-        """[3] of a view, a cart and a purchase."""
-        world = self.world
-        return self.items.worth.new_tensor([world.reward_view, world.reward_cart, world.reward_buy])
+        """[3] of a view, a cart and a purchase. In double precision, so that a sum of them reads as one expects."""
+        rewards = [self.world.reward_view, self.world.reward_cart, self.world.reward_buy]
+        return torch.tensor(rewards, dtype=torch.double, device=self.device)
+
+    def expected_reward(self, visitors: Visitors, items: Tensor) -> Tensor:
+        """[N, n] if items [N, n] are picked"""
+        chances = self.behaviours(visitors, items)
+        return chances @ self.rewards().to(chances.dtype)
 
     def remember(self, memory: Tensor, item: Tensor) -> Tensor:
         """[N, m] after items [N] were picked; A leaves the memory as it is."""
@@ -138,7 +143,7 @@ class Dynamics:
 class Step:
     item: Tensor  # [N] picked; A where none was
     behaviour: Tensor  # [N] index into BEHAVIOURS; 3 where nothing was picked
-    reward: Tensor  # [N]
+    reward: Tensor  # [N] double
     leaves: Tensor  # [N]
     visitors: Visitors  # as the step leaves them
 

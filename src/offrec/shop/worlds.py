@@ -40,35 +40,35 @@ class World:
     """How much a match of tastes adds to the utility of an item."""
     fatigue: float = 0.2
     """What each earlier pick of the same item, among the last m, takes from its utility."""
-    none_utility: float | None = 2.5
+    none_utility: float | None = 2.8
     """Utility of picking nothing; None: visitors always pick something."""
 
     drift: float = 0.15
     """How fast taste follows what is picked."""
-    content: float = 0.0
+    content: float = -0.3
     """Satisfaction of a visitor who has seen nothing yet."""
     carry: float = 0.8
     """How much less each earlier pick counts in satisfaction than the one after it."""
-    bait: float = 1.0
+    bait: float = 0.6
     """How much it annoys that an item looked better than it is."""
     sameness: float = 1.0
     """How much it tires if all of the last m picks are of one category."""
-    idle: float = 0.3
+    idle: float = 0.8
     """What a step without a pick takes from satisfaction, for that step."""
-    leave_base: float = -1.6
+    leave_base: float = -2.8
     """Log-odds of leaving after a step at satisfaction 0."""
-    leave_slope: float = 1.5
+    leave_slope: float = 0.7
     """How much each unit of satisfaction takes from the log-odds of leaving."""
-    patience: float = 0.0
+    patience: float = 1.2
     """How much visitors differ in their log-odds of leaving (a standard deviation)."""
 
-    cart_base: float = -3.0
+    cart_base: float = -3.5
     """Log-odds of a cart (where nothing is bought) at quality, match and second look 0."""
-    buy_base: float = -3.5
+    buy_base: float = -4.0
     """Log-odds of a purchase at quality, match and second look 0."""
     quality_interest: float = 1.0
     """How much quality adds to both."""
-    match_interest: float = 1.0
+    match_interest: float = 1.5
     """How much a match of tastes adds to both."""
     second_look: float = 0.7
     """How much it adds to both that the item is among the last m picks: people look, then buy."""
@@ -79,45 +79,61 @@ class World:
     reward_buy: float = REWARDS["buy"]
     """Reward of a purchase."""
 
-    log_popular: float = 0.3
+    log_popular: float = 0.25
     """The logging policy's weight on popularity."""
     log_taste: float = 0.4
     """Its weight on the visitor's taste: a category close to it, then an item of it by popularity."""
-    log_recent: float = 0.2
+    log_recent: float = 0.25
     """Its weight on the distinct items among the last m picks; on popularity, while there are none."""
     log_noise: float = 0.1
     """Its weight on the whole catalogue, evenly."""
-    log_temperature: float = 0.3
+    log_temperature: float = 0.2
     """How loosely it keeps to the visitor's taste."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.k <= self.items:
             raise InputError(f"k is {self.k}; it must lie between 1 and the {self.items} items of the shop.")
+        if self.categories > self.items:
+            raise InputError(f"{self.items} items cannot fill {self.categories} categories; ask for fewer.")
         if self.log_noise <= 0:
             raise InputError(f"log_noise is {self.log_noise}; above 0, every item has a chance to be logged.")
 
 
-WORLDS = {
-    world.name: world
-    for world in (
-        World(
-            "tiny",
-            items=6,
-            k=1,
-            dimensions=2,
-            categories=3,
-            memory=2,
-            one_visitor=True,
-            none_utility=None,
-            bait_share=0.34,
-            log_recent=0.1,
-            log_noise=0.3,
-        ),
-        World("demo"),
-        World("medium", items=10_000, k=10, dimensions=32, categories=100),
-        World("large", items=1_000_000, k=10, dimensions=32, categories=1000),
-    )
-}
+DEMO = World("demo")
+TINY = replace(
+    DEMO,
+    name="tiny",
+    items=6,
+    k=1,
+    dimensions=2,
+    categories=3,
+    memory=2,
+    one_visitor=True,
+    bait_share=0.34,
+    appeal=1.0,
+    none_utility=None,
+    patience=0.0,
+    log_recent=0.1,
+    log_noise=0.3,
+)
+MEDIUM = replace(
+    DEMO,
+    name="medium",
+    items=10_000,
+    k=10,
+    dimensions=32,
+    categories=100,
+    bait=0.75,
+    none_utility=3.6,
+    idle=1.0,
+    leave_base=-2.7,
+    leave_slope=0.55,
+    patience=1.1,
+    log_temperature=0.13,
+)
+LARGE = replace(MEDIUM, name="large", items=1_000_000, categories=1000, log_temperature=0.09)
+
+WORLDS = {world.name: world for world in (TINY, DEMO, MEDIUM, LARGE)}
 
 
 def world_of(name: str, k: int | None = None) -> World:

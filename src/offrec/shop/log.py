@@ -1,0 +1,144 @@
+"""The shop's logs: what an ordinary shop would have kept, and what only a simulated one knows.
+
+    events.parquet  session, item, time, behaviour: picks only; `offrec prepare` reads it
+    full.parquet    a row a list: session, step, time, offered, propensities (of each place, given those before it),
+                    propensity (of the ordered list), item (null where nothing was picked), behaviour (then none), reward
+
+Which shop wrote them stands in the metadata of both, under `offrec.shop`, as JSON.
+"""
+
+import json
+import os
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from offrec.errors import InputError
+from offrec.shop.logging_policy import draw_lists, mixture, propensities
+from offrec.shop.players import Logging
+from offrec.shop.randomness import Purpose, generator
+from offrec.shop.rollout import MAX_STEPS, play_out
+from offrec.shop.store import Shop
+from offrec.shop.visitors import BEHAVIOURS, Dynamics, Step, Visitors
+
+KEY = "offrec.shop"
+EVENTS, FULL = "events.parquet", "full.parquet"
+OPENING = 1_700_000_000  # seconds; a visitor arrives each minute
+SECONDS = (5, 90)  # between a visitor's steps
+
+
+class Recorded(Logging):
+    """The logging policy, which also writes down how likely its lists were."""
+
+    def __init__(self, dynamics: Dynamics) -> None:
+        super().__init__(dynamics)
+        self.columns: dict[str, list[Tensor]] = {}
+
+    def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
+        here = mixture(self.dynamics, visitors)
+        lists = draw_lists(here, self.k, generator(self.seed, Purpose.LISTS, step))
+        self._write("offered", lists.int())
+        self._write("propensities", propensities(here, lists))
+        return lists
+
+    def watch(self, rows: Tensor, number: int, lists: Tensor, visitors: Visitors, found: Step) -> None:
+        self._write("session", rows)
+        self._write("step", torch.full_like(rows, number, dtype=torch.int32))
+        self._write("item", found.item.int())
+        self._write("behaviour", found.behaviour.byte())
+        self._write("reward", found.reward)
+
+    def _write(self, name: str, values: Tensor) -> None:
+        self.columns.setdefault(name, []).append(values.cpu())
+
+    def table(self, seed: int) -> pl.DataFrame:
+        """Sorted by session and step."""
+        columns = {name: torch.cat(parts).numpy() for name, parts in self.columns.items()}
+        order = np.lexsort((columns["step"], columns["session"]))
+        columns = {name: values[order] for name, values in columns.items()}
+        names = np.array([*BEHAVIOURS, "none"])
+        return pl.DataFrame(
+            {
+                "session": columns["session"],
+                "step": columns["step"],
+                "time": _times(columns["session"], columns["step"], seed),
+                "offered": columns["offered"],
+                "propensities": columns["propensities"],
+                "propensity": columns["propensities"].prod(1),
+                "item": columns["item"],
+                "behaviour": names[columns["behaviour"]],
+                "reward": columns["reward"],
+            }
+        ).with_columns(pl.when(pl.col("behaviour") != "none").then(pl.col("item")))
+
+
+def _times(session: np.ndarray[Any, np.dtype[np.int64]], step: np.ndarray[Any, Any], seed: int) -> Any:
+    """Seconds: a session begins a minute after the one before it, its steps follow each other at random."""
+    random = generator(seed, Purpose.CLOCK)
+    gap = torch.randint(*SECONDS, (len(session),), generator=random).numpy()
+    gap[step == 0] = 0
+    clock = np.cumsum(gap)
+    return OPENING + 60 * session + clock - clock[step == 0][np.cumsum(step == 0) - 1]
+
+
+def write_log(shop: Shop, sessions: int, out: str | Path, *, seed: int = 0, force: bool = False) -> dict[str, Any]:
+    """Both logs into the folder `out`, and what stands in their metadata back."""
+    out = Path(out)
+    if sessions < 1:
+        raise InputError(f"A log of {sessions} sessions cannot be written; ask for at least 1.")
+    _check_free(out, force)
+    recorded = Recorded(shop.dynamics)
+    with torch.no_grad():
+        play_out(shop.dynamics, recorded, sessions, seed, MAX_STEPS, recorded.watch)
+    full = recorded.table(seed)
+    events = full.filter(pl.col("item").is_not_null()).select("session", "item", "time", "behaviour")
+    meta = {**shop.as_json(), "sessions": sessions, "log_seed": seed, "version": version("offrec")}
+    _write(out, {EVENTS: events, FULL: full}, {KEY: json.dumps(meta)})
+    return meta
+
+
+def shop_of(path: str | Path) -> dict[str, Any] | None:
+    """The shop a log comes from: a parquet file, or the folder of both. None where it comes from no shop."""
+    path = Path(path)
+    path = path / EVENTS if path.is_dir() else path
+    if path.suffix != ".parquet" or not path.is_file():
+        return None
+    try:
+        found = pl.read_parquet_metadata(path).get(KEY)
+    except pl.exceptions.PolarsError:
+        return None  # whoever reads the table says what is wrong with it
+    return None if found is None else dict(json.loads(found))
+
+
+def _check_free(out: Path, force: bool) -> None:
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise InputError(f"{out} exists and is no folder; choose another --out.")
+    if not force:
+        raise InputError(f"{out} exists already; choose another --out, or replace it with --force.")
+    if any(path.name not in (EVENTS, FULL) for path in out.iterdir()):
+        raise InputError(f"{out} holds more than a shop's log, so --force does not replace it; choose another --out.")
+
+
+def _write(out: Path, tables: dict[str, pl.DataFrame], metadata: dict[str, str]) -> None:
+    """Aside first, then renamed, so that there is a whole log or none."""
+    aside = out.parent / f".{out.name}.{os.getpid()}.partial"
+    try:
+        aside.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written ({error.strerror}); choose another --out.") from error
+    try:
+        for name, table in tables.items():
+            table.write_parquet(aside / name, metadata=metadata)
+        if out.exists():
+            shutil.rmtree(out)
+        aside.rename(out)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
