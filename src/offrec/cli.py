@@ -11,6 +11,7 @@ import tyro
 from offrec.commands.prepare import Prepare
 from offrec.commands.printing import print_table
 from offrec.commands.runs import Evaluate, Options, Recommend, Train
+from offrec.commands.shop import Simulate, WriteShop
 from offrec.console import Console
 from offrec.errors import InputError, Interrupted, RunError
 
@@ -35,6 +36,8 @@ Command = (
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[Recommend, tyro.conf.subcommand("recommend")]
+    | Annotated[WriteShop, tyro.conf.subcommand("shop")]
+    | Annotated[Simulate, tyro.conf.subcommand("simulate")]
     | Annotated[Options, tyro.conf.subcommand("options")]
     | Annotated[Demo, tyro.conf.subcommand("demo")]
 )

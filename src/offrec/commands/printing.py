@@ -34,12 +34,14 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     from rich.console import Console as RichConsole
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", show_header=any(columns))
+    table = Table(show_header=any(columns))
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*row)
-    RichConsole(width=None if sys.stdout.isatty() else 140).print(table)
+    out = RichConsole(width=None if sys.stdout.isatty() else 140)
+    out.print(title, markup=False, highlight=False)
+    out.print(table)
 
 
 def figures_table(found: "Evaluation") -> tuple[list[str], list[list[str]]]:

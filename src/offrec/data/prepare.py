@@ -15,6 +15,7 @@ from offrec.data.dataset import FORMAT_VERSION, Dataset
 from offrec.data.faults import Faults
 from offrec.data.log import TICKS, Checked, Log, LogBuilder, Reader, TimeUnit
 from offrec.data.options import PrepareOptions
+from offrec.data.origin import common_shop
 from offrec.data.protocol import Protocol, fingerprint
 from offrec.data.sessions import Catalogue, Events
 from offrec.data.tables import Job
@@ -45,7 +46,8 @@ def prepare(
     out = Path(out)
     options.check(chosen)
     folder.check_free(out, force)
-    log = _read([source] if isinstance(source, str | Path) else source, chosen, say)
+    found = sources.find([source] if isinstance(source, str | Path) else source)
+    log = _read(found, chosen, say)
     protocol = options.protocol(chosen, log)
     events, steps = _sessions(log, protocol, say)
     events, splits = sessions.split(events, protocol.split, protocol.split_seed, protocol.split_parts)
@@ -54,6 +56,8 @@ def prepare(
     say(f"writing {out}")
     folder.check_free(out, force)
     about = {"protocol": protocol.as_json(), "time_unit": log.times_as, "sources": log.rows, "steps": steps}
+    if (shop := common_shop(one.path for one in found)) is not None:
+        about["shop"] = shop
     folder.write(out, arrays, lambda: {**_describe(catalogue, splits, arrays, protocol), **about})
     return Dataset.open(out)
 
@@ -82,9 +86,8 @@ def _describe(
     }
 
 
-def _read(words: Sequence[str | Path], chosen: PrepareOptions, say: Say) -> Log:
+def _read(found: list[sources.Source], chosen: PrepareOptions, say: Say) -> Log:
     kind = options.FORMATS[chosen.format]
-    found = sources.find(words)
     builder = LogBuilder(say)
     for checked in _checked(kind.read(found, chosen.columns), Reader(kind.behaviours, chosen.behaviours)):
         builder.add(checked)
@@ -161,4 +164,5 @@ def _arrays(catalogue: Catalogue, unit: TimeUnit | None) -> folder.Arrays:
 
 
 def _milliseconds(times: Longs, ticks: int) -> Longs:
-    return times * (1000 // ticks) if ticks <= 1000 else times // (ticks // 1000)
+    where = times if times.flags.writeable else None  # in place, as nothing else reads them any more
+    return np.multiply(times, 1000 // ticks, where) if ticks <= 1000 else np.floor_divide(times, ticks // 1000, where)

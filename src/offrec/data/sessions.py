@@ -99,12 +99,13 @@ def offsets(lengths: Longs | list[int]) -> Longs:
 
 def arrange(log: Log) -> Events:
     """Each owner's events together, by time, else by position; equal ones keep the file's order."""
-    places = offsets(log.runs)
     keys = log.times if log.times is not None else log.positions
-    if _is_in_order(log.owners, places, keys):
+    places = offsets(log.runs)
+    if not (log.owners[1:] < log.owners[:-1]).any():
         apart = np.flatnonzero(log.owners[1:] != log.owners[:-1]) + 1
-        begins = places[np.concatenate([[0], apart])]
-        return Events(log.items, log.behaviours, log.times, begins, np.diff(begins, append=len(log.items)))
+        places = places[np.concatenate([[0], apart, [len(log.owners)]])]
+        if keys is None or _are_in_order(keys, places):
+            return Events(log.items, log.behaviours, log.times, places[:-1], np.diff(places))
     owners = np.repeat(log.owners, log.runs)
     order = np.lexsort((owners,) if keys is None else (keys, owners))
     times = None if log.times is None else log.times[order]
@@ -112,14 +113,15 @@ def arrange(log: Log) -> Events:
     return Events(log.items[order], log.behaviours[order], times, offsets(lengths)[:-1], lengths)
 
 
-def _is_in_order(owners: Ints, places: Longs, keys: Longs | None) -> bool:
-    if (owners[1:] < owners[:-1]).any():
-        return False
-    if keys is None:
-        return True
-    earlier = keys[1:] < keys[:-1]
-    earlier[places[1:-1][owners[1:] != owners[:-1]] - 1] = False  # another owner's clock
-    return not earlier.any()
+def _are_in_order(keys: Longs, places: Longs) -> bool:
+    """Whether keys never fall within what one owner did."""
+    for part in pieces(places):
+        begin, end = places[part.start], places[part.stop]
+        falls = keys[begin + 1 : end] < keys[begin : end - 1]
+        falls[places[part.start + 1 : part.stop] - begin - 1] = False
+        if falls.any():
+            return False
+    return True
 
 
 def cut_by_gap(events: Events, gap: float) -> Events:

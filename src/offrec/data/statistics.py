@@ -12,7 +12,8 @@ QUANTILES = {"min": 0.0, "50 %": 0.5, "90 %": 0.9, "99 %": 0.99, "max": 1.0}
 def describe(events: Events, splits: dict[str, list[int]], behaviours: tuple[str, ...], items: int) -> dict[str, Any]:
     counts = count(events.behaviours, len(behaviours))
     places = events.offsets
-    lengths = np.quantile(events.lengths, list(QUANTILES.values()), method="inverted_cdf")
+    up_to = np.cumsum(np.bincount(events.lengths)) / len(events)  # share of sessions of at most so many events
+    lengths = [np.searchsorted(up_to, max(share, up_to[up_to > 0][0])) for share in QUANTILES.values()]
     return {
         "events_per_behaviour": {name: int(found) for name, found in zip(behaviours, counts, strict=True)},
         "splits": {

@@ -90,7 +90,7 @@ class Oracle(Player):
             level = (worth[:, : m - back] * weight[back:]).sum(1, keepdim=True) + self.good * weight[:ahead].sum()
             if items is not None and ahead < m:
                 level = level + weight[ahead] * dynamics.items.worth[items]
-            level = world.content + level - world.sameness * repeats - world.idle * (1 - after) * (ahead == 0)
+            level = world.content + level - world.sameness * (repeats * (m - ahead) / m) - world.idle * (1 - after) * (ahead == 0)
             stay = 1 - (world.leave_base + visitors.haste[:, None] - world.leave_slope * level).sigmoid()
             alive = alive * stay
             value = value + alive * self.earned

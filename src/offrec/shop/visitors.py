@@ -104,9 +104,10 @@ class Dynamics:
     def behaviours(self, visitors: Visitors, items: Tensor) -> Tensor:
         """[N, n, 3] chances of a view, a cart and a purchase, if items [N, n] are picked."""
         world = self.world
-        seen = (items[:, :, None] == visitors.memory[:, None, :]).any(-1)
-        interest = world.quality_interest * self.items.quality[items] + world.second_look * seen
+        seen = (items[:, :, None] == visitors.memory[:, None, :]).sum(-1)
+        interest = world.second_look * (seen == 1) - world.fatigue * seen
         interest = interest + world.match_interest * self.match(visitors, items)
+        interest = interest + world.quality_interest * self.items.quality[items]
         buy = (world.buy_base + interest).sigmoid()
         cart = (1 - buy) * (world.cart_base + interest).sigmoid()
         return torch.stack([1 - buy - cart, cart, buy], -1)

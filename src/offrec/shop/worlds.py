@@ -38,20 +38,20 @@ class World:
 
     appeal: float = 3.0
     """How much a match of tastes adds to the utility of an item."""
-    fatigue: float = 0.2
-    """What each earlier pick of the same item, among the last m, takes from its utility."""
+    fatigue: float = 0.5
+    """What each earlier pick of the same item, among the last m, takes from its utility and from interest in it."""
     none_utility: float | None = 2.8
     """Utility of picking nothing; None: visitors always pick something."""
 
     drift: float = 0.15
     """How fast taste follows what is picked."""
-    content: float = -0.3
+    content: float = 0.0
     """Satisfaction of a visitor who has seen nothing yet."""
-    carry: float = 0.8
+    carry: float = 0.7
     """How much less each earlier pick counts in satisfaction than the one after it."""
     bait: float = 0.6
     """How much it annoys that an item looked better than it is."""
-    sameness: float = 1.0
+    sameness: float = 2.0
     """How much it tires if all of the last m picks are of one category."""
     idle: float = 0.8
     """What a step without a pick takes from satisfaction, for that step."""
@@ -70,8 +70,8 @@ class World:
     """How much quality adds to both."""
     match_interest: float = 1.5
     """How much a match of tastes adds to both."""
-    second_look: float = 0.7
-    """How much it adds to both that the item is among the last m picks: people look, then buy."""
+    second_look: float = 1.2
+    """How much it adds to both that the item stands once among the last m picks: people look, then buy."""
     reward_view: float = REWARDS["view"]
     """Reward of a view. The three rewards are those a run takes if it is told nothing else."""
     reward_cart: float = REWARDS["cart"]
@@ -83,7 +83,7 @@ class World:
     """The logging policy's weight on popularity."""
     log_taste: float = 0.4
     """Its weight on the visitor's taste: a category close to it, then an item of it by popularity."""
-    log_recent: float = 0.25
+    log_recent: float = 0.3
     """Its weight on the distinct items among the last m picks; on popularity, while there are none."""
     log_noise: float = 0.1
     """Its weight on the whole catalogue, evenly."""

@@ -1,0 +1,28 @@
+"""Where a log comes from, if it comes from a simulated shop: that stands in the Parquet file's own metadata."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+SHOP_KEY = "offrec.shop"
+
+
+def shop_of(path: str | Path) -> dict[str, Any] | None:
+    """The shop that wrote this table. None where it comes from no shop."""
+    path = Path(path)
+    if path.suffix != ".parquet" or not path.is_file():
+        return None
+    try:
+        found = pl.read_parquet_metadata(path).get(SHOP_KEY)
+    except pl.exceptions.PolarsError:
+        return None  # whoever reads the table says what is wrong with it
+    return None if found is None else dict(json.loads(found))
+
+
+def common_shop(paths: Iterable[str | Path]) -> dict[str, Any] | None:
+    """The shop that wrote all of these tables, if one did."""
+    shops = [shop_of(path) for path in paths]
+    return shops[0] if shops and all(shop == shops[0] for shop in shops) else None

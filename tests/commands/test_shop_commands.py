@@ -1,0 +1,57 @@
+"""From the shop's log to what a run truly earns, as a person types it; and the worlds kept apart."""
+
+import json
+from pathlib import Path
+
+import pytest
+from test_commands import offrec, sentence
+
+from offrec.data.dataset import Dataset
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shop")
+    offrec("shop", "--world", "demo", "--sessions", "400", "--seed", "3", "--out", folder / "log")
+    offrec("prepare", folder / "log/events.parquet", "--out", folder / "data")
+    offrec("train", folder / "data", "--out", folder / "run", "--set", "training.epochs=1", "--set", "network.width=16")
+    return folder
+
+
+def test_the_shop_passes_into_the_dataset(work: Path) -> None:
+    shop = Dataset.open(work / "data").meta["shop"]
+    assert (shop["world"], shop["seed"], shop["k"]) == ("demo", 3, 5)
+    assert sorted(path.name for path in (work / "log").iterdir()) == ["events.parquet", "full.parquet"]
+
+
+def test_simulate_a_run_and_a_baseline(work: Path) -> None:
+    found = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--json").stdout)
+    assert found["reward"]["low"] < found["reward"]["mean"] < found["reward"]["high"]
+    assert (found["world"], found["seed"], found["play"], found["policy"]) == ("demo", 3, "topk", "sl/gru")
+    again = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--json").stdout)
+    assert again == found
+    drawn = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--play", "sample", "--json").stdout)
+    assert drawn["play"] == "sample"
+    assert drawn["reward"] != found["reward"]
+    done = offrec("simulate", "--baseline", "popular", "--dataset", work / "data", "--sessions", "100")
+    assert "purchases" in done.stdout
+    own = offrec("simulate", "--policy", "greedy", "--dataset", work / "data", "--sessions", "100", "--json")
+    assert json.loads(own.stdout)["seed"] == 3
+
+
+def test_sentences_for_bad_input(work: Path, tmp_path: Path) -> None:
+    def said(*words: str | Path) -> str:
+        return sentence(offrec(*words, code=2))
+
+    assert "no world 'mars'; known are tiny, demo" in said("simulate", "--policy", "oracle", "--world", "mars")
+    assert "no world 'mars'" in said("shop", "--world", "mars", "--out", tmp_path / "x")
+    assert "k is 99" in said("shop", "--world", "tiny", "-k", "99", "--out", tmp_path / "x")
+    assert "exists already" in said("shop", "--sessions", "10", "--out", work / "log")
+    assert "Give one of" in said("simulate")
+    assert "needs --dataset" in said("simulate", "--baseline", "recent")
+    assert "leave out --world" in said("simulate", work / "run", "--world", "medium")
+    assert not (tmp_path / "x").exists()
+    (tmp_path / "log.csv").write_text("session,item\n" + "\n".join(f"{n // 3},{n % 5}" for n in range(60)) + "\n")
+    offrec("prepare", tmp_path / "log.csv", "--out", tmp_path / "data")
+    words = ["simulate", "--baseline", "recent", "--dataset", tmp_path / "data"]
+    assert "comes from no simulated shop" in said(*words)
