@@ -65,3 +65,11 @@ def test_training_needs_torch_numpy_and_safetensors_only() -> None:
                 todo += [file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file()]
     assert SOURCE / "training.py" in seen
     assert foreign == BARE
+
+
+def test_preparing_needs_no_torch() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, offrec.cli, offrec.data.prepare; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

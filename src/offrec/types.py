@@ -1,10 +1,15 @@
 """What travels from room to room. Imports nothing of ours."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:  # preparing a log needs no torch, and importing it takes longer than many a log
+    from torch import Tensor
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]

@@ -119,6 +119,12 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         "log.csv, line 3: a row with another number of fields than the header: 2, the first of 2; "
         "expected 4: quote fields that hold the separator, or repair the file.",
     ),
+    "short row after a blank line": (
+        rows("1,1,5,view", "", "1,1"),
+        {},
+        "log.csv, line 4: a row with another number of fields than the header: 2, the only one; "
+        "expected 4: quote fields that hold the separator, or repair the file.",
+    ),
     "long row": (
         rows("1,1,5,view", "1,1,5,view,x"),
         {},

@@ -45,6 +45,7 @@ SPELLINGS = {
     "windows.csv": "\ufeff" + TABLE.replace("\n", "\r\n"),
     "quoted.csv": TABLE.replace("view", '"view"').replace("session", '"session"'),
     "blank.csv": "\n" + TABLE.replace("b,", "\nb,") + "\n\n",
+    "ending.csv": TABLE + "\n",
     "unended.csv": TABLE.rstrip("\n"),
     "log.jsonl": FRAME.write_ndjson(),
     "log.parquet": parquet(FRAME),
@@ -195,6 +196,11 @@ def test_yoochoose_merges_buys_by_time(prepared: Prepare, buys_first: bool) -> N
     assert sorted(sessions_of(dataset)) == sorted([first, third, [(214832672, "click")] * 3])
     assert dataset.behaviours == ["click", "buy"]
     assert dataset.protocol.sample == 200_000
+
+
+def test_yoochoose_with_blank_lines_and_without_categories(prepared: Prepare) -> None:
+    text = "\n" + CLICKS.replace(",S\n", "\n\n") + "\n"
+    assert sorted(map(len, items_of(prepared(("clicks.dat", text), format="yoochoose")))) == [1, 3, 3, 3]
 
 
 def test_yoochoose_clicks_alone_keep_every_event_in_plain(prepared: Prepare) -> None:

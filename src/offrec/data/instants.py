@@ -50,12 +50,15 @@ def _alike(text: pl.Series) -> Longs | None:
         if (((digits + limits) | digits) & HIGH_BITS).any():
             return None
         numbers = (digits * WORD.type(10) + (digits >> WORD.type(8))).view(np.uint8)
-        days = _days()[np.clip(_weighed(numbers, DAY_CODE) - FIRST_YEAR * 800, 0, len(_days()) - 1)]
+        days = _days().take(_weighed(numbers, DAY_CODE) - FIRST_YEAR * 800, mode="clip")
         seconds = _weighed(numbers, SECOND)
         if days.min() == NO_DAY or seconds.max() >= DAY:
             return None
-        instants = days.astype(np.int64) * DAY + seconds
-        ticks[begin : begin + ROWS_AT_ONCE] = instants * 1_000_000 + _weighed(numbers, MICROSECOND)
+        read = ticks[begin : begin + ROWS_AT_ONCE]
+        np.multiply(days, DAY, out=read, dtype=np.int64)
+        read += seconds
+        read *= 1_000_000
+        read += _weighed(numbers, MICROSECOND)
     return ticks
 
 
@@ -84,7 +87,7 @@ def _days() -> Ints:
     year = months.astype("datetime64[Y]").astype(np.int64) + 1970
     month = months.astype(np.int64) % 12 + 1
     code = (year - FIRST_YEAR) * 800 + month * 40 + (days - months).astype(np.int64) + 1
-    table = np.full(code.max() + 2, NO_DAY, np.int32)
+    table = np.full(code.max() + 2, NO_DAY, np.int32)  # its ends are no days, so what is cut off there is none either
     table[code] = days.astype(np.int64)
     return table
 

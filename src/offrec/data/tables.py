@@ -27,6 +27,7 @@ class Layout:
     columns: Sequence[str]
     separator: str = ","
     types: Mapping[str, type[pl.DataType]] = field(default_factory=dict)  # of columns that are not read as text
+    may_end_early: bool = False  # whether a row may lack its last fields
 
 
 QUOTED = re.compile(rb'"[^"]*"')
@@ -56,11 +57,11 @@ def delimited(source: Source, resolve: Resolve, layout: Layout | None = None) ->
 
 
 def _delimited(block: Block, layout: Layout, wanted: Mapping[str, str], faults: Faults) -> Batch | None:
-    frame = _parse(block, layout, faults)
+    places = {name: layout.columns.index(column) for name, column in wanted.items()}
+    frame = _parse(block, layout, set(places.values()), faults)
     if frame is None:
         return None
-    places = {name: layout.columns.index(column) for name, column in wanted.items()}
-    picked = frame.select(pl.nth(place).alias(name) for name, place in places.items())
+    picked = frame.select(pl.col(str(place)).alias(name) for name, place in places.items())
     return Batch(block.source, picked, _place(block))
 
 
@@ -77,24 +78,29 @@ def _split_header(block: Block) -> tuple[Layout, Block]:
     return Layout(columns, separator), replace(block, data=rest, skipped=len(block.data) - len(rows) + 1)
 
 
-def _parse(block: Block, layout: Layout, faults: Faults) -> pl.DataFrame | None:
-    """The block's fields; None, and a fault, where rows do not have as many fields as the header."""
+def _parse(
+    block: Block, layout: Layout, places: set[int], faults: Faults, tidied: bytes | None = None
+) -> pl.DataFrame | None:
+    """The fields at the places; None, and a fault, where rows do not have as many fields as the header."""
     schema = {str(place): layout.types.get(name, pl.String) for place, name in enumerate(layout.columns)}
-    data = block.data.lstrip(b"\n")
+    last = len(schema) - 1
+    read = sorted(places if layout.may_end_early else places | {last})
+    data = tidied or block.data.lstrip(b"\n")
     try:
-        frame = pl.read_csv(data, has_header=False, separator=layout.separator, schema=schema)
+        frame = pl.read_csv(data, has_header=False, separator=layout.separator, schema=schema, columns=read)
     except pl.exceptions.PolarsError as error:
         if layout.types:  # as text, so that what is no number can be named
-            return _parse(block, replace(layout, types={}), faults)
+            return _parse(block, replace(layout, types={}), places, faults, tidied)
         if _note_ragged(block, data, layout, faults):
             return None
         _unreadable(block.source, "delimited text", error)
-    # A row that is too short shows by a missing last field, a blank line in a table of one column too.
+    # A blank line, or a row that is too short, shows by a missing last field.
     if frame[:, -1].null_count():
-        data = data.rstrip(b"\n")
-        if b'"' not in data and b"\n\n" in data:
-            return _parse(replace(block, data=BLANK_LINES.sub(b"\n", data)), layout, faults)
-        if _note_ragged(block, data, layout, faults):
+        tidy = data.rstrip(b"\n")
+        tidy = tidy if b'"' in tidy else BLANK_LINES.sub(b"\n", tidy)
+        if len(tidy) < len(data) - 1:
+            return _parse(block, layout, places, faults, tidy)
+        if not layout.may_end_early and _note_ragged(block, data, layout, faults):
             return None
     return frame
 

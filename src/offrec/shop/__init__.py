@@ -1,7 +1,8 @@
 """The simulated shop: ground truth for cumulative reward."""
 
-from offrec.shop.rollout import Rollout, paired
+from offrec.shop.log import shop_of, write_log
+from offrec.shop.rollout import Mean, Rollout, paired
 from offrec.shop.store import INSIDE, Shop
 from offrec.shop.worlds import WORLDS, World, world_of
 
-__all__ = ["INSIDE", "WORLDS", "Rollout", "Shop", "World", "paired", "world_of"]
+__all__ = ["INSIDE", "WORLDS", "Mean", "Rollout", "Shop", "World", "paired", "shop_of", "world_of", "write_log"]

@@ -2,7 +2,8 @@
 
     events.parquet  session, item, time, behaviour: picks only; `offrec prepare` reads it
     full.parquet    a row a list: session, step, time, offered, propensities (of each place, given those before it),
-                    propensity (of the ordered list), item (null where nothing was picked), behaviour (then none), reward
+                    propensity (of the ordered list), item (null where nothing was picked), behaviour (then none),
+                    reward
 
 Which shop wrote them stands in the metadata of both, under `offrec.shop`, as JSON.
 """
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from offrec.errors import InputError
-from offrec.shop.logging_policy import draw_lists, mixture, propensities
+from offrec.shop.logging_policy import Mixture, propensities
 from offrec.shop.players import Logging
 from offrec.shop.randomness import Purpose, generator
 from offrec.shop.rollout import MAX_STEPS, play_out
@@ -40,12 +41,9 @@ class Recorded(Logging):
         super().__init__(dynamics)
         self.columns: dict[str, list[Tensor]] = {}
 
-    def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
-        here = mixture(self.dynamics, visitors)
-        lists = draw_lists(here, self.k, generator(self.seed, Purpose.LISTS, step))
+    def drawn(self, here: Mixture, lists: Tensor) -> None:
         self._write("offered", lists.int())
         self._write("propensities", propensities(here, lists))
-        return lists
 
     def watch(self, rows: Tensor, number: int, lists: Tensor, visitors: Visitors, found: Step) -> None:
         self._write("session", rows)

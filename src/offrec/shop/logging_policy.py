@@ -3,8 +3,8 @@
     p(i) = popular · popularity_i + taste · softmax_c(centroid_c · u / temperature) · popularity_i within c
          + recent · 1[i among the last picks] / (how many distinct ones) + noise / A
 
-While nothing has been picked, the weight `recent` falls to popularity. A list is drawn one place after the other without
-replacement: P(list) = Π_j p(i_j) / (1 − Σ_{l<j} p(i_l)).
+While nothing has been picked, the weight `recent` falls to popularity. A list is drawn one place after the other
+without replacement: P(list) = Π_j p(i_j) / (1 − Σ_{l<j} p(i_l)).
 """
 
 from dataclasses import dataclass

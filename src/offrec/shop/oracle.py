@@ -1,7 +1,7 @@
 """The oracle: knows every item and the visitor's true state, and looks ahead.
 
-Where the visitor's states can be listed (`tiny`) it plays the optimal policy of the dynamic programme. Elsewhere it is a
-heuristic, in two steps, neither of which writes out a [sessions × items] matrix:
+Where the visitor's states can be listed (`tiny`) it plays the optimal policy of the dynamic programme. Elsewhere it is
+a heuristic, in two steps, neither of which writes out a [sessions × items] matrix:
 
 1. candidates: the items with the highest utility + far_sight · worth (a head over the catalogue);
 2. the list of k among them that earns most, taking a pick of item i to earn r_i = E[reward] + V(memory after i), and no
@@ -17,7 +17,7 @@ from offrec.catalogue import Head, top_k
 from offrec.shop.players import Greedy, Player, parts
 from offrec.shop.visitors import Dynamics, Visitors
 
-CANDIDATES = 12  # times k
+CANDIDATES = 6  # times k
 FAR_SIGHT = 1.0
 ROUNDS = 3
 
@@ -84,13 +84,18 @@ class Oracle(Player):
         if items is not None:
             known = (dynamics.items.category[items][:, :, None] == category[:, None, : m - 1]).any(-1)
             repeats = dynamics.repeats(visitors.memory[:, : m - 1])[:, None] + known / m
-        value, alive = 0.0, 1.0
+        value, alive = torch.zeros_like(repeats), torch.ones_like(repeats)
         for ahead in range(m + 1):
             back = min(m, ahead + after)
             level = (worth[:, : m - back] * weight[back:]).sum(1, keepdim=True) + self.good * weight[:ahead].sum()
             if items is not None and ahead < m:
                 level = level + weight[ahead] * dynamics.items.worth[items]
-            level = world.content + level - world.sameness * (repeats * (m - ahead) / m) - world.idle * (1 - after) * (ahead == 0)
+            level = (
+                world.content
+                + level
+                - world.sameness * (repeats * (m - ahead) / m)
+                - world.idle * (1 - after) * (ahead == 0)
+            )
             stay = 1 - (world.leave_base + visitors.haste[:, None] - world.leave_slope * level).sigmoid()
             alive = alive * stay
             value = value + alive * self.earned

@@ -8,7 +8,7 @@ from torch import Tensor
 from offrec.catalogue import Head, sample_k, top_k
 from offrec.errors import InputError
 from offrec.policy import Policy
-from offrec.shop.logging_policy import draw_lists, mixture
+from offrec.shop.logging_policy import Mixture, draw_lists, mixture
 from offrec.shop.randomness import Purpose, generator
 from offrec.shop.visitors import Dynamics, Visitors
 from offrec.types import Batch
@@ -43,7 +43,15 @@ class Logging(Player):
     name, play = "logging", "sample"
 
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
-        return draw_lists(mixture(self.dynamics, visitors), self.k, generator(self.seed, Purpose.LISTS, step))
+        random, lists = generator(self.seed, Purpose.LISTS, step), []
+        for part in parts(visitors):
+            here = mixture(self.dynamics, part)
+            lists.append(draw_lists(here, self.k, random))
+            self.drawn(here, lists[-1])
+        return torch.cat(lists)
+
+    def drawn(self, here: Mixture, lists: Tensor) -> None:
+        """For whoever wants to know how likely the lists were."""
 
 
 class Random(Player):
@@ -54,8 +62,8 @@ class Random(Player):
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
         random = generator(self.seed, Purpose.LISTS, step)
         n_items, n, k = self.dynamics.items.n_items, len(visitors), self.k
-        lists = torch.randint(0, n_items, (n, k), generator=random)
-        for place in range(k):  # the j-th of the items left, by going up past those on the list (Floyd's way)
+        lists = torch.empty(n, k, dtype=torch.long)
+        for place in range(k):  # Floyd's way: any set of k is as likely, and nothing is drawn twice
             top = n_items - k + place
             item = (torch.rand(n, generator=random, dtype=torch.double) * (top + 1)).long()
             taken = (lists[:, :place] == item[:, None]).any(1)
@@ -93,7 +101,9 @@ class PolicyPlayer(Player):
         if play == "sample" and not policy.stochastic:
             raise InputError(f"{policy.name} gives scores, not chances, so it cannot be sampled; play its topk.")
         if self.k > policy.n_items:
-            raise InputError(f"A list has {self.k} items, {policy.name} knows only {policy.n_items}; it cannot fill one.")
+            raise InputError(
+                f"A list has {self.k} items, {policy.name} knows only {policy.n_items}; it cannot fill one."
+            )
         self.to_policy = torch.full((dynamics.items.n_items + 1,), policy.n_items, device=policy.device)
         self.to_policy[self.to_shop] = torch.arange(policy.n_items, device=policy.device)
 
@@ -106,7 +116,8 @@ class PolicyPlayer(Player):
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
         random = generator(self.seed, Purpose.LISTS, step, self.policy.device)
         lists = []
-        for part in rows.to(self.policy.device).split(ROWS):
+        rows = rows.to(self.policy.device)
+        for part in (rows[first : first + ROWS] for first in range(0, len(rows), ROWS)):
             head = self.policy.head(batch_of_recent(self.recent[part], self.policy.n_items))
             lists.append(sample_k(head, self.k, random) if self.play == "sample" else top_k(head, self.k)[1])
         return self.to_shop[torch.cat(lists)].to(self.dynamics.device)

@@ -114,9 +114,7 @@ class Tally:
         return list(self.sums.cpu().numpy())
 
 
-def play_out(
-    dynamics: Dynamics, player: Player, sessions: int, seed: int, max_steps: int, watch: Watch
-) -> Tensor:
+def play_out(dynamics: Dynamics, player: Player, sessions: int, seed: int, max_steps: int, watch: Watch) -> Tensor:
     """Sessions from arrival to leaving; `watch(rows, step, lists, visitors, what came of it)` sees every step.
 
     Returns the sessions that had not ended after `max_steps`.

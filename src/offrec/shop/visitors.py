@@ -52,7 +52,7 @@ class Dynamics:
             came_for = torch.multinomial(weight, sessions, replacement=True, generator=random)
             spread = world.category_spread / world.dimensions**0.5
             taste = unit(items.centroid.cpu().double()[came_for] + spread * noise[:, 1:]).to(items.centroid)
-            haste = (world.patience * noise[:, 0]).to(items.centroid)
+            haste = (world.patience * noise[:, 0].clamp(-2, 2)).to(items.centroid)
         memory = torch.full((sessions, world.memory), items.n_items, device=self.device)
         return Visitors(taste, haste, memory)
 

@@ -55,12 +55,12 @@ class World:
     """How much it tires if all of the last m picks are of one category."""
     idle: float = 0.8
     """What a step without a pick takes from satisfaction, for that step."""
-    leave_base: float = -2.8
+    leave_base: float = -2.55
     """Log-odds of leaving after a step at satisfaction 0."""
-    leave_slope: float = 0.7
+    leave_slope: float = 0.5
     """How much each unit of satisfaction takes from the log-odds of leaving."""
-    patience: float = 1.2
-    """How much visitors differ in their log-odds of leaving (a standard deviation)."""
+    patience: float = 1.1
+    """How much visitors differ in their log-odds of leaving: a standard deviation, of which nobody is beyond two."""
 
     cart_base: float = -3.5
     """Log-odds of a cart (where nothing is bought) at quality, match and second look 0."""
@@ -112,6 +112,8 @@ TINY = replace(
     bait_share=0.34,
     appeal=1.0,
     none_utility=None,
+    leave_base=-1.6,
+    leave_slope=0.8,
     patience=0.0,
     log_recent=0.1,
     log_noise=0.3,
@@ -126,9 +128,8 @@ MEDIUM = replace(
     bait=0.75,
     none_utility=3.6,
     idle=1.0,
-    leave_base=-2.7,
-    leave_slope=0.55,
-    patience=1.1,
+    leave_base=-2.65,
+    leave_slope=0.45,
     log_temperature=0.13,
 )
 LARGE = replace(MEDIUM, name="large", items=1_000_000, categories=1000, log_temperature=0.09)

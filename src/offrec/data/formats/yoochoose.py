@@ -15,8 +15,8 @@ from offrec.errors import InputError
 
 IDS = {"session": pl.Int64, "item": pl.Int64}
 LAYOUTS = {
-    "click": Layout(("session", "time", "item", "category"), types=IDS),
-    "buy": Layout(("session", "time", "item", "price", "quantity"), types=IDS),
+    "click": Layout(("session", "time", "item", "category"), types=IDS, may_end_early=True),
+    "buy": Layout(("session", "time", "item", "price", "quantity"), types=IDS, may_end_early=True),
 }
 
 

@@ -1,0 +1,35 @@
+"""The picture of docs/shop.md: what each policy earns by the end of each step, and how many visitors are left."""
+
+from pathlib import Path
+
+import numpy as np
+
+from offrec.shop.rollout import Rollout
+from offrec.shop.store import INSIDE, Shop
+
+WIDTH = 7.0  # inches
+
+
+def draw(shop: Shop, path: str | Path, sessions: int = 2000, seed: int = 0, steps: int = 40) -> list[Rollout]:
+    """Roll out the shop's own policies and draw who is still there, and bars of what they earned."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    found = [shop.rollout(name, sessions, seed=seed) for name in INSIDE]
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(WIDTH, WIDTH * 0.4), layout="constrained")
+    for rollout in found:
+        there = [(rollout.steps > step).mean() for step in range(steps)]
+        left.plot(np.arange(steps), there, label=rollout.policy)
+    left.set(xlabel="lists shown", ylabel="share of visitors still there", yscale="log")
+    left.legend(frameon=False)
+    means = [rollout.reward for rollout in found]
+    names = [rollout.policy for rollout in found]
+    errors = [mean.high - mean.mean for mean in means]
+    colours = [line.get_color() for line in left.get_lines()]
+    right.bar(names, [mean.mean for mean in means], yerr=errors, color=colours, capsize=3)
+    right.set(ylabel="true reward a session", title=f"{shop.world.name}, seed {shop.seed}")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+    return found
