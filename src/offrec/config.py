@@ -3,6 +3,7 @@
 Later layers win: preset, then what the backbone does best with, then the TOML file, then --set.
 """
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable
@@ -57,28 +58,27 @@ PAPER: Flat = {
     "training.batch_size": 256,
     "training.learning_rate": 0.005,
     "training.decay": 1.0,
+    "training.warmup": 0,
     "gamma": 0.5,
 }
 PAPER_RATES = {"yoochoose": 0.01, "retailrocket": 0.005}
-STRONG: Flat = {}
 STRONG_BACKBONES: dict[str, Flat] = {
     "sasrec": {"network.layers": 2, "training.learning_rate": 0.001},
     "nextitnet": {"training.learning_rate": 0.001},
 }
 
 
-def layered(preset: str, backbone: str, dataset_format: str, *layers: Flat) -> Flat:
-    """The preset's options under those of the given layers."""
+def layered(flat: Flat, dataset_format: str) -> Flat:
+    """The options given, on top of what their preset and backbone bring along."""
+    preset = flat.get("preset", "strong")
     if preset not in get_args(Preset):
         raise InputError(f"There is no preset {preset!r}; there are {', '.join(get_args(Preset))}.")
+    backbone = flat.get("network.backbone", "cfn" if preset == "paper" else "gru")
     if preset == "paper":
         base = PAPER | {"training.learning_rate": PAPER_RATES.get(dataset_format, PAPER["training.learning_rate"])}
     else:
-        base = STRONG | STRONG_BACKBONES.get(backbone, {})
-    merged: Flat = {"preset": preset, "network.backbone": backbone, **base}
-    for layer in layers:
-        merged |= layer
-    return merged
+        base = STRONG_BACKBONES.get(str(backbone), {})
+    return {"preset": preset, "network.backbone": backbone, **base, **flat}
 
 
 def build(flat: Flat) -> RunOptions:
@@ -87,7 +87,7 @@ def build(flat: Flat) -> RunOptions:
     if name not in ALGORITHMS:
         raise InputError(f"There is no algorithm {name!r}; there are {', '.join(ALGORITHMS)}.")
     backbone = flat.get("network.backbone", "gru")
-    if backbone not in BACKBONES:
+    if not isinstance(backbone, str) or backbone not in BACKBONES:
         raise InputError(f"There is no backbone {backbone!r}; there are {', '.join(BACKBONES)}.")
     kinds = SECTIONS | {"algorithm": ALGORITHMS[name]}
     sections: dict[str, Flat] = {section: {} for section in kinds}
@@ -129,10 +129,12 @@ def _cast(key: str, value: Any, kind: Any) -> Any:
             return None if value in (None, "none") else _cast(key, value, inner)
         elif kind is bool:
             return {"true": True, "false": False}[str(value).lower()]
-        elif kind is float or (kind is int and not isinstance(value, bool) and float(value) == int(float(value))):
-            return kind(float(value))
-        elif kind is str:
-            return str(value)
+        elif kind is float and math.isfinite(float(value)):
+            return float(value)
+        elif kind is int and not isinstance(value, bool) and float(value) == int(value):
+            return int(value)
+        elif kind is str and isinstance(value, str):
+            return value
     except (ValueError, KeyError, TypeError, OverflowError):
         pass
     wanted = (
@@ -151,7 +153,7 @@ def _check(options: RunOptions) -> None:
         "network.heads": options.network.heads,
         "network.window": options.network.window,
         "training.epochs": options.training.epochs,
-        "training.batch_size": options.training.batch_size,
+        "training.batch_size": 1 if options.training.batch_size is None else options.training.batch_size,
         "training.learning_rate": options.training.learning_rate,
         "training.patience": options.training.patience,
     }
@@ -162,7 +164,9 @@ def _check(options: RunOptions) -> None:
         raise InputError(f"network.dropout is {options.network.dropout}; it must lie in [0, 1).")
     if not 0 < options.training.decay <= 1:
         raise InputError(f"training.decay is {options.training.decay}; it must lie in (0, 1].")
-    if options.network.width % options.network.heads:
+    if not 0 <= options.seed < 2**63:
+        raise InputError(f"seed is {options.seed}; it must lie between 0 and 2^63 − 1.")
+    if options.network.backbone == "sasrec" and options.network.width % options.network.heads:
         raise InputError(
             f"network.width {options.network.width} is not a multiple of network.heads {options.network.heads}."
         )
@@ -184,6 +188,8 @@ def read_toml(path: Path) -> Flat:
         return flatten(tomllib.loads(path.read_text()))
     except FileNotFoundError as error:
         raise InputError(f"There is no file {path}.") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}).") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not TOML: {error}.") from error
 

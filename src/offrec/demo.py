@@ -11,6 +11,7 @@ from offrec.baselines import BASELINES, baseline
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.prepare import prepare
+from offrec.errors import InputError
 from offrec.evaluation import Evaluation, evaluate
 from offrec.experiment import train
 from offrec.policy import Policy
@@ -20,7 +21,8 @@ from offrec.shop.log import write_log
 PrintTable = Callable[[str, list[str], list[list[str]]], None]
 
 OWN = ("random", "logging", "greedy", "oracle")  # the shop's own policies; they rank no log
-LOG_SESSIONS, VISITORS = 20_000, 4_000
+LOG_SESSIONS, VISITORS, EPOCHS = 20_000, 4_000, 15
+MARK = ".offrec-demo"  # a folder that has it may be replaced
 VISITORS_SEED = 1_000_000  # other visitors than the log's
 FIGURES = ("HR@5", "NDCG@10")
 COLUMNS = ["policy", *(f"test {figure}" for figure in FIGURES), "true reward a session", "picks", "purchases"]
@@ -55,14 +57,17 @@ class Judged:
 
 def demo(out: Path, seed: int, console: Console, print_table: PrintTable) -> list[Judged]:
     """Everything lands in `out`: log, dataset, run, report.md with its picture, report.json."""
+    if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
+        raise InputError(f"{out} is not a demo's folder and not empty; choose another --out.")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARK).write_text("offrec demo\n")
     for part in ("log", "dataset", "run"):
         shutil.rmtree(out / part, ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
     shop = Shop.open("demo", seed)
     console.line(f"{LOG_SESSIONS:,} visitors come to the shop …")
     write_log(shop, LOG_SESSIONS, out / "log", seed=seed)
     dataset = prepare(out / "log/events.parquet", out=out / "dataset", progress=console.line)
-    settings = {"network.width": 64, "training.epochs": 15, "training.batch_size": 512}
+    settings = {"network.width": 64, "training.epochs": EPOCHS, "training.batch_size": 512}
     learned = train(dataset, out / "run", seed=seed, settings=settings, console=console)
     judged = _judge(shop, dataset, [*(baseline(name, dataset) for name in BASELINES), learned], console)
     rows = [one.row() for one in judged]

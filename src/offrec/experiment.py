@@ -6,17 +6,15 @@ RUN.toml holds the options of a run and, at its top, `dataset` and `out`; the ru
 folder is such a file.
 """
 
-import json
-import shutil
+import math
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from offrec import config
+from offrec import config, run_folder
 from offrec.algorithms import Symbols, Terms
 from offrec.config import RunOptions
 from offrec.console import Console
@@ -30,15 +28,13 @@ from offrec.policy import NetworkPolicy
 from offrec.training import Job, Trainer, load_module
 from offrec.types import Batch
 
-RUN_VERSION = 1
-
 
 def train(
     dataset: str | Path | Dataset,
     out: str | Path,
     *,
     algorithm: str = "sl",
-    backbone: str = "gru",
+    backbone: str | None = None,
     preset: str = "strong",
     seed: int = 0,
     device: str = "auto",
@@ -51,10 +47,10 @@ def train(
     {"training.epochs": 3}.
     """
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
-    named = {"algorithm.name": algorithm, "network.backbone": backbone, "seed": seed, "device": device}
-    flat = {**named, **(settings or {})}
-    chosen = str(flat["network.backbone"])
-    layers = config.layered(str(flat.get("preset", preset)), chosen, dataset.protocol.format, flat)
+    flat = {"algorithm.name": algorithm, "seed": seed, "device": device, "preset": preset, **(settings or {})}
+    if backbone is not None:
+        flat.setdefault("network.backbone", backbone)
+    layers = config.layered(flat, dataset.protocol.format)
     return run(dataset, Path(out), config.build(layers), resume=resume, force=force, console=console or Console())
 
 
@@ -62,17 +58,20 @@ def run(
     dataset: Dataset, out: Path, options: RunOptions, *, resume: bool, force: bool, console: Console
 ) -> NetworkPolicy:
     device = pick_device(options.device)
-    mdp = transitions(dataset.split("train"), reward_of(dataset.behaviours, options.reward), options.gamma)
-    _open_folder(dataset, out, options, resume=resume, force=force)
-    with torch.random.fork_rng():
-        torch.manual_seed(options.seed)
-        network = Network(dataset.n_items, options.network).to(device)
-    policy = NetworkPolicy(f"{options.algorithm}/{options.network.backbone}", network, dataset.vocabulary, device)
+    rewards = reward_of(dataset.behaviours, options.reward, needed=options.learner.needs_reward)
+    mdp = transitions(dataset.split("train"), rewards, options.gamma)
+    network = _network(dataset.n_items, options, device)
+    if resume and (out / "run.json").exists():
+        run_folder.check_resume(dataset, out, options)
+    else:
+        run_folder.create(dataset, out, options, force=force)
+    name, data_hash = f"{options.algorithm}/{options.network.backbone}", dataset.meta["data_hash"]
+    policy = NetworkPolicy(name, network, dataset.vocabulary, device, data_hash)
     trainer = Trainer(
         _job(dataset, mdp, options, policy),
         options.training,
         out,
-        {"data_hash": dataset.meta["data_hash"]},
+        {"data_hash": data_hash},
         options.seed,
         console,
     )
@@ -88,6 +87,19 @@ def run(
     trainer.run()
     load_module(network, out / "best.safetensors")
     return policy
+
+
+def _network(n_items: int, options: RunOptions, device: torch.device) -> Network:
+    with torch.random.fork_rng():
+        torch.manual_seed(options.seed)
+        try:
+            return Network(n_items, options.network).to(device)
+        except (RuntimeError, MemoryError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(
+                f"A network of width {options.network.width} over {n_items:,} items cannot be made here ({reason}); "
+                "lower network.width."
+            ) from error
 
 
 def _job(dataset: Dataset, mdp: Transitions, options: RunOptions, policy: NetworkPolicy) -> Job:
@@ -113,77 +125,24 @@ def _job(dataset: Dataset, mdp: Transitions, options: RunOptions, policy: Networ
             )
         return {name: found[name] for name in ("HR@10", "NDCG@10")}
 
+    batch_size = training.batch_size or automatic_batch_size(mdp.reward.size)
+
     def plan(epoch: int) -> list[Any]:
-        return replay.shuffled(training.batch_size, (options.seed, epoch))
+        return replay.shuffled(batch_size, (options.seed, epoch))
 
     return Job(policy.network, loss, plan, replay.batch, validate, "NDCG@10")
 
 
-def _open_folder(dataset: Dataset, out: Path, options: RunOptions, *, resume: bool, force: bool) -> None:
-    if resume and (out / "run.json").exists():
-        return _check_resume(dataset, out, options)
-    if out.exists() and not force:
-        raise InputError(f"{out} exists already; choose another --out, or --resume to go on, or --force to start anew.")
-    aside = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    flat = options.flat()
-    facts = {
-        "run_version": RUN_VERSION,
-        "offrec": _version(),
-        "dataset": str(dataset.path.resolve()),
-        "fingerprint": dataset.fingerprint,
-        "data_hash": dataset.meta["data_hash"],
-        "items": dataset.n_items,
-        "item_ids": dataset.meta["item_ids"],
-        "options": flat,
-    }
-    (aside / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
-    places = {"dataset": str(dataset.path.resolve()), "out": str(out.resolve())}
-    (aside / "run.toml").write_text(config.to_toml({**places, **flat}))
-    for name in ("item_ids.npy", "item_ids_offsets.npy"):
-        if (dataset.path / name).exists():
-            shutil.copyfile(dataset.path / name, aside / name)
-    if force and out.exists():
-        shutil.rmtree(out)
-    aside.replace(out)
-    return None
-
-
-def _check_resume(dataset: Dataset, out: Path, options: RunOptions) -> None:
-    facts = read_run(out)
-    if facts["data_hash"] != dataset.meta["data_hash"]:
-        raise InputError(
-            f"{out} was trained on another dataset (fingerprint {facts['fingerprint']}, this one is "
-            f"{dataset.fingerprint}); resume it with its own, {facts['dataset']}."
-        )
-    before, now = facts["options"], options.flat()
-    changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key) and key != "device"]
-    if changed:
-        raise InputError(
-            f"{out} was started with {changed[0]} = {before.get(changed[0])}, not {now.get(changed[0])}; "
-            "resume it with the options it was started with, or train a new run."
-        )
-
-
-def read_run(run: Path) -> dict[str, Any]:
-    try:
-        facts: dict[str, Any] = json.loads((run / "run.json").read_text())
-    except FileNotFoundError as error:
-        raise InputError(f"{run} is not a run: it has no run.json; make one with `offrec train`.") from error
-    except ValueError as error:
-        raise InputError(f"{run}/run.json is damaged ({error}); train the run again.") from error
-    if facts.get("run_version") != RUN_VERSION:
-        raise InputError(
-            f"{run} has run format {facts.get('run_version')}, this offrec reads {RUN_VERSION}; train it again."
-        )
-    return facts
+def automatic_batch_size(transitions: int) -> int:
+    """A 200th of the log, between 64 and 1024: a small log needs many updates more than large batches."""
+    power = round(math.log2(max(1, transitions / 200)))
+    return min(1024, max(64, 1 << power))
 
 
 def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
     """The best policy of a run. Needs the run's folder alone, not its dataset."""
     run = Path(run)
-    facts = read_run(run)
+    facts = run_folder.read(run)
     options = config.build(facts["options"])
     where = pick_device(device)
     network = Network(facts["items"], options.network)
@@ -196,12 +155,13 @@ def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
     if stored["data_hash"] != facts["data_hash"]:
         raise InputError(f"{run}/best.safetensors comes from a run on another dataset; train it again.")
     vocabulary: Vocabulary = read_vocabulary(run, facts["item_ids"])
-    return NetworkPolicy(f"{options.algorithm}/{options.network.backbone}", network, vocabulary, where)
+    name = f"{options.algorithm}/{options.network.backbone}"
+    return NetworkPolicy(name, network, vocabulary, where, facts["data_hash"])
 
 
 def dataset_of(run: str | Path, dataset: str | Path | None = None) -> Dataset:
     """The dataset a run was trained on, refused if it is another."""
-    facts = read_run(Path(run))
+    facts = run_folder.read(Path(run))
     if dataset is None and not Path(facts["dataset"]).exists():
         raise InputError(
             f"The dataset of {run}, {facts['dataset']}, is not there any more; say where it is: --dataset."
@@ -220,6 +180,8 @@ def pick_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
+        if device.type not in ("cpu", "cuda", "mps"):
+            raise RuntimeError("it computes nothing")
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise InputError(
@@ -228,13 +190,6 @@ def pick_device(name: str) -> torch.device:
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32: float32 accumulation, operands of 10 bits
     return device
-
-
-def _version() -> str:
-    try:
-        return version("offrec")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "unknown"
 
 
 def main(arguments: list[str]) -> int:

@@ -37,8 +37,11 @@ class Policy:
     name: str
     stochastic = False  # is softmax(head) a distribution worth reading?
 
-    def __init__(self, vocabulary: Vocabulary, history: int, device: torch.device) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, history: int, device: torch.device, data_hash: str | None = None
+    ) -> None:
         self.vocabulary, self.history, self.device = vocabulary, history, device
+        self.data_hash = data_hash  # of the dataset it was made from: it may be judged on no other
 
     @property
     def n_items(self) -> int:
@@ -59,14 +62,18 @@ class Policy:
         """The k best items after `history` (oldest first, the log's own ids)."""
         if not 1 <= k <= self.n_items:
             raise InputError(f"k is {k}; it must lie between 1 and the catalogue's {self.n_items} items.")
+        if isinstance(history, str):
+            raise InputError(f"The history is the text {history!r}; give a list of item ids, oldest first.")
         seen, unknown = self.vocabulary.known(history)
         barred = set(self.vocabulary.known(exclude)[0]) | (set(seen) if exclude_seen else set())
         with torch.no_grad():
             head = self.head(batch_of([seen], self.n_items, self.history, self.device))
+            allowed = [] if candidates is None else sorted(set(self._candidates(candidates)) - barred)
+            if not (allowed if candidates is not None else self.n_items - len(barred)):
+                raise InputError("Nothing is left to recommend: every item that may be shown is excluded.")
             if candidates is None:
                 values, items = _best(head, sorted(barred), min(k, self.n_items - len(barred)))
             else:
-                allowed = sorted(set(self._candidates(candidates)) - barred)
                 values, items = _best_among(head, torch.tensor(allowed, dtype=torch.long, device=self.device), k)
             probabilities = log_prob(head, items)[0].exp().tolist() if self.stochastic and items.numel() else None
         ids = [self.vocabulary.id(item) for item in items[0].tolist()]
@@ -96,8 +103,15 @@ class NetworkPolicy(Policy):
 
     stochastic = True
 
-    def __init__(self, name: str, network: Network, vocabulary: Vocabulary, device: torch.device) -> None:
-        super().__init__(vocabulary, network.options.history, device)
+    def __init__(
+        self,
+        name: str,
+        network: Network,
+        vocabulary: Vocabulary,
+        device: torch.device,
+        data_hash: str | None = None,
+    ) -> None:
+        super().__init__(vocabulary, network.options.history, device, data_hash)
         self.name, self.network = name, network.to(device)
 
     def head(self, batch: Batch) -> Head:

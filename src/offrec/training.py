@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from offrec import checkpoint
 from offrec.console import Console
-from offrec.errors import Interrupted, RunError
+from offrec.errors import InputError, Interrupted, RunError
 
 LOOK_EVERY = 50  # steps between looks at the losses: a look waits for the device
 
@@ -33,12 +33,14 @@ class TrainingOptions:
 
     epochs: int = 50
     """At most so many passes over the training sessions."""
-    batch_size: int = 1024
-    """Transitions in an update."""
+    batch_size: int | None = None
+    """Transitions in an update; by default a 200th of the log, between 64 and 1024."""
     learning_rate: float = 0.002
     """Adam's step."""
     patience: int = 3
     """Stop after so many epochs in a row without a clearly better validation figure."""
+    warmup: int = 1500
+    """Updates before which no epoch counts as one without: a small log has few of them in an epoch."""
     margin: float = 0.002
     """Clearly better: by this share of the best so far. (The best checkpoint is the best, by however little.)"""
     decay: float = 0.3
@@ -53,6 +55,7 @@ class Place:
 
     epoch: int = 0
     step: int = 0  # within the epoch
+    updates: int = 0  # in all
     best: float = 0.0
     best_epoch: int = -1
     since_best: int = 0  # epochs since a clearly better figure
@@ -85,10 +88,17 @@ class Trainer:
 
     def resume(self) -> None:
         """Take up the run where `last` left it."""
-        tensors, facts = checkpoint.load(self.folder / "last.safetensors")
-        self.place = Place(**facts["place"])
-        _load_state(self.job.module, tensors, "module.")
-        _load_optimiser(self.optimiser, tensors, facts["rates"])
+        path = self.folder / "last.safetensors"
+        tensors, facts = checkpoint.load(path)
+        try:
+            if any(facts[key] != value for key, value in self.facts.items()):
+                raise ValueError("it belongs to another dataset")
+            self.place = Place(**facts["place"])
+            _load_state(self.job.module, tensors, "module.")
+            _load_optimiser(self.optimiser, tensors, facts["rates"])
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"The checkpoint {path} does not fit this run ({reason}); train it again.") from error
         with (self.folder / "metrics.jsonl").open("ab") as log:
             log.truncate(self.place.log_bytes)
         self.random = tensors
@@ -120,6 +130,7 @@ class Trainer:
                 terms = self.job.loss(self.job.gather(batches[self.place.step]))
                 self._update(terms)
                 self.place.step += 1
+                self.place.updates += 1
                 pending.append((self.place.step, {name: term.detach().mean() for name, term in terms.items()}))
                 if len(pending) == LOOK_EVERY or self.place.step == len(batches):
                     self._look(pending)
@@ -164,7 +175,7 @@ class Trainer:
             place.best, place.best_epoch = figure, place.epoch
         if clearly:
             place.since_best = 0
-        else:
+        elif place.updates > options.warmup:
             place.since_best += 1
             for group in self.optimiser.param_groups:
                 group["lr"] *= options.decay

@@ -141,6 +141,18 @@ def test_toml_flags_and_set_are_one_tree(work: Path) -> None:
     assert (work / "repeated/metrics.jsonl").read_text() == (work / "toml/metrics.jsonl").read_text()
 
 
+def test_the_readme_example_in_python(tmp_path: Path) -> None:
+    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
+    code = readme.split("```python\n")[1].split("```")[0]
+    rows = [f"{n // 4},{(n // 4 + n % 4) % 9 + (46 if n % 4 == 1 else 3)},{n}" for n in range(400)]
+    (tmp_path / "events.csv").write_text("session,item,time\n" + "\n".join(rows) + "\n")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    ndcg, fingerprint = done.stdout.splitlines()[0].split()
+    assert 0 < float(ndcg) <= 1
+    assert len(fingerprint) == 12
+
+
 def test_options_lists_every_key() -> None:
     listed = offrec("options", "--preset", "paper", "--backbone", "cfn").stdout
     assert "[training]" in listed

@@ -11,7 +11,9 @@ from offrec.errors import InputError
 
 def test_flat_toml_and_back() -> None:
     options = config.build(
-        config.layered("strong", "sasrec", "events", {"reward.view": "0.3", "training.epochs": "7", "seed": "3"})
+        config.layered(
+            {"network.backbone": "sasrec", "reward.view": "0.3", "training.epochs": "7", "seed": "3"}, "events"
+        )
     )
     assert options.training.epochs == 7
     assert options.reward == {"view": 0.3}
@@ -28,7 +30,8 @@ def test_odd_behaviour_names_survive() -> None:
 def test_paper_preset() -> None:
     """Xin et al. 2020's settings, and their rate for each data set."""
     for name, rate in (("yoochoose", 0.01), ("retailrocket", 0.005), ("events", 0.005)):
-        options = config.build(config.layered("paper", "cfn", name))
+        options = config.build(config.layered({"preset": "paper"}, name))
+        assert options.network.backbone == "cfn", "the paper's RNN"
         assert options.training.learning_rate == rate
         assert (options.network.width, options.network.history, options.training.batch_size) == (64, 10, 256)
         assert (options.network.tied, options.network.repeat, options.gamma) == (False, "off", 0.5)
@@ -38,7 +41,7 @@ def test_paper_preset() -> None:
 def test_later_layers_win(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("[training]\nepochs = 4\nbatch_size = 9\n")
     layers = config.read_toml(tmp_path / "a.toml"), config.parse_set(["training.batch_size=11"])
-    options = config.build(config.layered("paper", "gru", "events", *layers))
+    options = config.build(config.layered({"preset": "paper", **layers[0], **layers[1]}, "events"))
     assert (options.training.epochs, options.training.batch_size, options.network.width) == (4, 11, 64)
 
 
@@ -54,8 +57,11 @@ def test_later_layers_win(tmp_path: Path) -> None:
         ({"network.tied": "perhaps"}, "network.tied is 'perhaps'; it must be true or false"),
         ({"network.repeat": "never"}, "network.repeat is 'never'; it must be one of instead, bonus, off"),
         ({"network.dropout": 1}, r"network.dropout is 1.0; it must lie in \[0, 1\)"),
-        ({"network.width": 9, "network.heads": 2}, "9 is not a multiple of network.heads 2"),
-        ({"training.learning_rate": "nan"}, "training.learning_rate is nan"),
+        ({"network.backbone": "sasrec", "network.width": 9}, "9 is not a multiple of network.heads 2"),
+        ({"network.backbone": ["gru"]}, "no backbone"),
+        ({"seed": -1}, "seed is -1; it must lie between 0"),
+        ({"reward.view": "nan"}, "reward.view is 'nan'; it must be a float"),
+        ({"training.learning_rate": "nan"}, "training.learning_rate is 'nan'"),
         ({"algorithm.name": "magic"}, "no algorithm 'magic'; there are sl"),
         ({"algorithm.weight": "gold"}, "must be one of equal, reward"),
     ],
@@ -67,4 +73,4 @@ def test_wrong_options_get_one_sentence(flat: dict[str, object], sentence: str) 
 
 def test_unknown_preset() -> None:
     with pytest.raises(InputError, match="no preset 'weak'; there are strong, paper"):
-        config.layered("weak", "gru", "events")
+        config.layered({"preset": "weak"}, "events")

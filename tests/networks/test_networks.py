@@ -56,6 +56,14 @@ def test_tied_means_one_table(tied: bool) -> None:
     assert bool(touched[3]) == tied, "the scored item is in the input table only if tied"
 
 
+def test_states_are_dropped_out_in_training_only() -> None:
+    """The GRU of one layer has no dropout of its own: what differs is dropped going in or coming out."""
+    network = Network(6, replace(OPTIONS, dropout=0.5, repeat="off"))
+    batch = batch_of([[1, 2]] * 400, 6, 5, CPU)
+    assert (network.train().states(batch) == 0).double().mean() == pytest.approx(0.5, abs=0.06)
+    assert (network.eval().states(batch) == 0).sum() == 0
+
+
 def test_recency_alone_ranks_like_most_recent() -> None:
     """Untrained, the repeat term puts the latest item first, and any seen item before any other."""
     torch.manual_seed(1)

@@ -38,7 +38,7 @@ class Constant(Policy):
         return Head(torch.zeros(len(batch), 0), torch.zeros(self.n_items, 0), self.scores)
 
 
-@pytest.mark.parametrize(("world", "sessions"), [("demo", 1000), ("medium", 500)])
+@pytest.mark.parametrize(("world", "sessions"), [("demo", 1000), ("medium", 300)])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_there_is_something_to_win(world: str, sessions: int, seed: int) -> None:
     shop = Shop.open(world, seed)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from offrec import checkpoint, experiment
+from offrec import checkpoint, experiment, run_folder
 from offrec.console import Console
 from offrec.errors import InputError, Interrupted, RunError
 from offrec.training import Trainer
@@ -123,7 +123,12 @@ def test_same_seed_same_run_and_the_world_is_left_alone(dataset: Any, tmp_path: 
 
 
 def test_best_is_the_best_epoch_and_early_stopping_stops(dataset: Any, tmp_path: Path) -> None:
-    settings = {"training.epochs": 40, "training.patience": 2, "training.learning_rate": 0.05}
+    settings = {
+        "training.epochs": 40,
+        "training.patience": 2,
+        "training.learning_rate": 0.05,
+        "training.warmup": 0,
+    }
     policy = trained(dataset, tmp_path / "run", settings=settings)
     epochs = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     figures = [epoch["validation"]["NDCG@10"] for epoch in epochs]
@@ -135,6 +140,23 @@ def test_best_is_the_best_epoch_and_early_stopping_stops(dataset: Any, tmp_path:
     rates = [epoch["learning_rate"] for epoch in epochs]
     assert rates[0] == 0.05
     assert rates[-1] < 0.05
+
+
+def test_margin_and_warmup(dataset: Any, tmp_path: Path) -> None:
+    """With a margin nothing can pass, patience runs out at once; not before the warm-up is over, though."""
+    epochs = {}
+    for warmup in (0, 70):
+        settings = {"training.epochs": 30, "training.patience": 2, "training.margin": 9.0, "training.warmup": warmup}
+        trained(dataset, tmp_path / str(warmup), settings=settings)
+        lines = (tmp_path / str(warmup) / "metrics.jsonl").read_text().splitlines()
+        epochs[warmup] = [json.loads(line) for line in lines]
+    assert len(epochs[0]) == 3, "the first epoch is always better than none"
+    updates = checkpoint.load(tmp_path / "70/last.safetensors")[1]["place"]["updates"]
+    an_epoch = updates / len(epochs[70])
+    assert len(epochs[70]) == 70 // an_epoch + 2
+    figures = [epoch["validation"]["NDCG@10"] for epoch in epochs[0]]
+    assert figures[2] > figures[0], "it did get better, by less than the margin"
+    assert [epoch["learning_rate"] for epoch in epochs[0]] == pytest.approx([0.01, 0.01, 0.003])
 
 
 def test_a_loss_that_is_not_finite_says_where(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +234,7 @@ def test_an_interrupted_start_leaves_no_half_of_a_run(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(experiment.shutil, "copyfile", fail)
+        patch.setattr(run_folder.shutil, "copyfile", fail)
         with pytest.raises(KeyboardInterrupt):
             trained(dataset, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -16,6 +16,10 @@ class Supervised:
     weight: Literal["equal", "reward"] = "equal"
     """Every event alike, or in proportion to its reward, so that a rare purchase counts for more than a click."""
 
+    @property
+    def needs_reward(self) -> bool:
+        return self.weight == "reward"
+
     def loss(self, x: Symbols) -> Terms:
         loss = losses.negative_log_likelihood(log_prob(x.pi, x.actions)[:, 0])
         if self.weight == "reward":

@@ -22,4 +22,7 @@ class Symbols:
 class Learner(Protocol):
     """A frozen dataclass of hyper-parameters. It holds no state and builds nothing."""
 
+    @property
+    def needs_reward(self) -> bool: ...
+
     def loss(self, x: Symbols) -> Terms: ...

@@ -26,7 +26,7 @@ class Train:
     algorithm: Annotated[str | None, unset("NAME")] = None
     """The learner: sl (the default)."""
     backbone: Annotated[str | None, unset("NAME")] = None
-    """History to state: gru (the default), cfn, caser, nextitnet or sasrec."""
+    """History to state: gru (the default; of `paper`, cfn), cfn, caser, nextitnet or sasrec."""
     preset: Annotated[Literal["strong", "paper"] | None, unset("strong|paper")] = None
     """`strong` (the default) does well; `paper` is the paper's setting (Xin et al. 2020's, which its figures imply)."""
     config: Annotated[Path | None, unset("FILE")] = None
@@ -48,6 +48,8 @@ class Train:
 
         settings = config.read_toml(self.config) if self.config else {}
         settings = {key: value for key, value in settings.items() if key not in ("dataset", "out")}
+        if self.preset is not None and settings.get("preset", self.preset) != self.preset:
+            raise InputError(f"{self.config} was made with the preset {settings['preset']}; leave out --preset.")
         settings |= config.parse_set(self.set)
         flags = {
             "algorithm.name": self.algorithm,
@@ -176,13 +178,15 @@ class Options:
 
     algorithm: str = "sl"
     """The learner."""
-    backbone: str = "gru"
-    """The backbone."""
+    backbone: Annotated[str | None, unset("NAME")] = None
+    """The backbone; by default the preset's."""
     preset: Literal["strong", "paper"] = "strong"
     """The preset."""
 
     def run(self) -> None:
         from offrec import config
 
-        flat = config.layered(self.preset, self.backbone, "events", {"algorithm.name": self.algorithm})
+        flat = {"algorithm.name": self.algorithm, "preset": self.preset}
+        flat |= {"network.backbone": self.backbone} if self.backbone else {}
+        flat = config.layered(flat, "events")
         print(config.to_toml(config.build(flat).flat()), end="")

@@ -142,4 +142,4 @@ def _load(path: Path, name: str) -> Any:
     try:
         return np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}/{name}.npy cannot be read ({error}); prepare the dataset again.") from error
+        raise InputError(f"{path}/{name}.npy cannot be read ({error}); make {path} again.") from error

@@ -45,9 +45,13 @@ def digest(arrays: Arrays, spelled: Any) -> str:
 
 def write(out: Path, arrays: Arrays, describe: Callable[[], dict[str, Any]]) -> None:
     """The arrays, while `describe` makes what goes into dataset.json of them; then that."""
-    with _aside(out) as folder:
-        meta, *_ = together(describe, *(partial(_save, folder, *named) for named in arrays.items()))
-        (folder / "dataset.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    try:
+        with _aside(out) as folder:
+            meta, *_ = together(describe, *(partial(_save, folder, *named) for named in arrays.items()))
+            (folder / "dataset.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or error  # numpy gives no strerror where the disk is full
+        raise InputError(f"{out} cannot be written ({reason}); make room or choose another --out.") from error
 
 
 def _save(folder: Path, name: str, array: NDArray[Any]) -> None:
@@ -57,12 +61,9 @@ def _save(folder: Path, name: str, array: NDArray[Any]) -> None:
 @contextmanager
 def _aside(out: Path) -> Iterator[Path]:
     """A folder beside `out` that takes its place if all goes well, and vanishes if not."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        folder = out.parent / f".{out.name}.{os.getpid()}.partial"
-        folder.mkdir()
-    except OSError as error:
-        raise InputError(f"{out} cannot be written ({error.strerror}); choose another --out.") from error
+    out.parent.mkdir(parents=True, exist_ok=True)
+    folder = out.parent / f".{out.name}.{os.getpid()}.partial"
+    folder.mkdir()
     old = folder.with_suffix(".old")
     try:
         yield folder

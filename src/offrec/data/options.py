@@ -1,7 +1,8 @@
 """The options of `offrec prepare`, and the protocol they come to for a log."""
 
+import math
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 from offrec.data.formats import Columns, Format, Preset, events, retailrocket, yoochoose
 from offrec.data.log import Log
@@ -80,14 +81,19 @@ def from_choices(choices: dict[str, Any]) -> PrepareOptions:
 
 def check(options: PrepareOptions) -> None:
     """What is wrong with the options alone, before anything is read."""
-    if options.format not in FORMATS:
-        raise InputError(f"There is no format {options.format!r}; expected one of {', '.join(FORMATS)}.")
+    for field in fields(options):
+        value, allowed = getattr(options, field.name), get_args(field.type)
+        if get_origin(field.type) is Literal and value not in allowed:
+            raise InputError(f"There is no choice {value!r} for {field.name}; expected one of {', '.join(allowed)}.")
     for text in _chosen(options.filter, ()):
         check_filter(text)
-    if options.gap_minutes <= 0:
-        raise InputError(f"A gap of {options.gap_minutes:g} minutes cannot be; expected more than 0.")
-    if len(options.split_parts) != 3 or min(options.split_parts) <= 0:
-        raise InputError(f"The split parts {options.split_parts} cannot be; expected three above 0, such as 8 1 1.")
+    if not 0 < options.gap_minutes < math.inf:
+        raise InputError(
+            f"A gap of {options.gap_minutes:g} minutes cannot be; expected a finite number above 0, such as 30."
+        )
+    parts = options.split_parts
+    if len(parts) != 3 or not math.isfinite(sum(parts)) or min(parts) <= 0:
+        raise InputError(f"The split parts {parts} cannot be; expected three finite numbers above 0, such as 8 1 1.")
     for name, least in (("sample", 0), ("split_seed", 0), ("score_last", 1)):
         value = getattr(options, name)
         if value is not None and value < least:

@@ -41,6 +41,8 @@ def prepare(
 
     Options are given as `PrepareOptions`, or by name: `prepare("log.csv", out="data", filter=("item=3",))`.
     """
+    if chosen is not None and choices:
+        raise InputError(f"Options came both as `chosen` and by name ({', '.join(choices)}); give all of them one way.")
     chosen = chosen or options.from_choices(choices)
     say = progress or (lambda line: None)
     out = Path(out)

@@ -34,13 +34,16 @@ QUOTED = re.compile(rb'"[^"]*"')
 BLANK_LINES = re.compile(rb"\n{2,}")
 
 
-def jobs(source: Source, resolve: Resolve) -> Iterator[Job]:
-    """The rows of a table with a header; the content says of which kind it is."""
+def jobs(source: Source, resolve: Resolve, optional: Sequence[str] = ()) -> Iterator[Job]:
+    """The rows of a table with a header; the content says of which kind it is.
+
+    `optional` are the columns that `resolve` takes, under their own name, where they are found.
+    """
     start = next(pieces(source, 1 << 12), b"")
     if start.startswith(b"PAR1") or source.stem.endswith((".parquet", ".pq")):
         return parquet(source, resolve)
     if start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"[")):
-        return json_lines(source, resolve)
+        return json_lines(source, resolve, optional)
     return delimited(source, resolve)
 
 
@@ -74,7 +77,15 @@ def _split_header(block: Block) -> tuple[Layout, Block]:
     line, _, rest = rows.partition(b"\n")
     text = line.decode()
     separator = max(",\t;|", key=re.sub(r'"[^"]*"', "", text).count)
-    columns = next(csv.reader([text], delimiter=separator))
+    try:
+        columns = next(csv.reader([text], delimiter=separator))
+    except csv.Error as error:
+        if "\r" not in text:
+            _unreadable(block.source, "delimited text", error)
+        raise InputError(
+            f"{block.source.name} ends lines with a carriage return alone (CR); expected LF or CRLF: convert the file, "
+            r"for instance with `tr '\r' '\n'`."
+        ) from error
     return Layout(columns, separator), replace(block, data=rest, skipped=len(block.data) - len(rows) + 1)
 
 
@@ -125,23 +136,28 @@ def _unreadable(source: Source, expected: str, error: BaseException | str) -> No
     raise InputError(f"{source.name} cannot be read as {expected} ({reason}); write or fetch the file again.")
 
 
-def json_lines(source: Source, resolve: Resolve) -> Iterator[Job]:
+def json_lines(source: Source, resolve: Resolve, optional: Sequence[str] = ()) -> Iterator[Job]:
     wanted: Mapping[str, str] | None = None
     for block in blocks(source):
         if wanted is None:
             wanted = resolve(source, _keys(block))
-        yield partial(_json_lines, block, wanted)
+            absent = [name for name in optional if name not in wanted]
+        yield partial(_json_lines, block, wanted, absent)
 
 
-def _json_lines(block: Block, wanted: Mapping[str, str], faults: Faults) -> Batch | None:
+def _json_lines(block: Block, wanted: Mapping[str, str], absent: Sequence[str], faults: Faults) -> Batch | None:
     try:
-        frame = pl.read_ndjson(block.data, schema=dict.fromkeys(wanted.values(), pl.String))
+        frame = pl.read_ndjson(block.data, schema=dict.fromkeys([*wanted.values(), *absent], pl.String))
     except pl.exceptions.PolarsError as error:
         if _note_bad_json(block, faults):
             return None
         _unreadable(block.source, "JSON lines", error)
     picked = frame.select(pl.col(column).alias(name) for name, column in wanted.items())
-    return Batch(block.source, picked, _place(block))
+    batch = Batch(block.source, picked, _place(block))
+    for name in absent:
+        kind = f"a key {name!r} that the first lines do not have"
+        faults.note(kind, "give it to every line or to none", batch, frame[name].is_not_null())
+    return batch
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -155,7 +171,13 @@ def _object(line: bytes) -> dict[str, Any] | None:
 def _keys(block: Block) -> list[str]:
     """The keys of the first lines, in order: some lines may lack a key."""
     lines = [line for line in block.data.split(b"\n", 200)[:200] if line.strip()]
-    return list({key: None for line in lines for key in _object(line) or {}})
+    keys = list({key: None for line in lines for key in _object(line) or {}})
+    if not keys or lines[0].lstrip().startswith(b"["):
+        raise InputError(
+            f"{block.source.name} begins with {lines[0].decode()[:40]!r}; JSON must be one object a line: write every "
+            "event on a line of its own (`jq -c '.[]'` does so with an array)."
+        )
+    return keys
 
 
 def _note_bad_json(block: Block, faults: Faults) -> bool:
@@ -179,12 +201,19 @@ def parquet(source: Source, resolve: Resolve) -> Iterator[Job]:
     table: Any = io.BytesIO(whole(source)) if packed else source.path
     try:
         scan = pl.scan_parquet(table)
-        columns = scan.collect_schema().names()
+        schema = scan.collect_schema()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         _unreadable(source, "Parquet", error)
-    wanted = resolve(source, columns)
+    wanted = resolve(source, schema.names())
+    for column in wanted.values():
+        if schema[column].is_nested() or schema[column] in (pl.Duration, pl.Object):
+            raise InputError(
+                f"{source.name} has a column {column!r} of type {schema[column]}; expected numbers, text or dates: "
+                "convert the column or name another."
+            )
     try:
-        frame = scan.select(pl.col(column).alias(name) for name, column in wanted.items()).collect()
+        picked = scan.select(pl.col(column).alias(name) for name, column in wanted.items())
+        frame = picked.cast({pl.Binary: pl.String}).collect()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         _unreadable(source, "Parquet", error)
     yield lambda faults: Batch(source, frame, lambda row: f"row {row + 1}")

@@ -23,11 +23,11 @@ class Transitions:
     to_go: Floats  # [E] discounted return from here to the session's end
 
 
-def reward_of(behaviours: list[str], rewards: dict[str, float]) -> Floats:
-    """[number of behaviours] the reward of each, in the dataset's order."""
+def reward_of(behaviours: list[str], rewards: dict[str, float], *, needed: bool = True) -> Floats:
+    """[number of behaviours] the reward of each, in the dataset's order. Where none is `needed`, an unknown one is 0."""
     known = {**REWARDS, **rewards}
     missing = [name for name in behaviours if name not in known]
-    if missing:
+    if missing and needed:
         raise InputError(
             f"No reward is known for the behaviour {missing[0]!r}; give one, for example --set reward.{missing[0]}=0.2."
         )
@@ -36,7 +36,10 @@ def reward_of(behaviours: list[str], rewards: dict[str, float]) -> Floats:
         raise InputError(
             f"reward.{surplus[0]} names a behaviour that the dataset does not have; it has {', '.join(behaviours)}."
         )
-    return np.array([known[name] for name in behaviours], dtype=np.float32)
+    found = np.array([known.get(name, 0.0) for name in behaviours], dtype=np.float32)
+    if needed and not found.any():
+        raise InputError(f"Every behaviour ({', '.join(behaviours)}) has reward 0; give at least one another reward.")
+    return found
 
 
 def transitions(sessions: Sessions, rewards: Floats, gamma: float) -> Transitions:

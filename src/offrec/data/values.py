@@ -5,6 +5,7 @@ import polars as pl
 from offrec.data import instants
 from offrec.data.faults import Batch, Faults
 
+LARGEST_TIME = 2.0**63  # what 64 bits hold
 READABLE = "expected a number since 1970 (s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z"
 
 
@@ -14,7 +15,7 @@ def ids(batch: Batch, name: str, faults: Faults, *, may_miss: bool = False) -> p
     if values.dtype.is_float():
         faults.note(f"decimals as {name} ids:", "write ids as integers or text", batch, values.is_not_null(), values)
         return values
-    if values.dtype.is_integer() and values.dtype != pl.UInt64:
+    if values.dtype.is_integer() and values.dtype not in (pl.UInt64, pl.Int128):
         values = values.cast(pl.Int64)
     elif values.dtype != pl.Int64:
         values = values.cast(pl.String)
@@ -46,9 +47,10 @@ def times(batch: Batch, faults: Faults, *, numeric: bool | None) -> pl.Series:
     """Numbers as they stand (Int64 or Float64), or Datetime; `numeric` says which is expected, None at the start."""
     values = batch.frame["time"]
     if values.dtype == pl.Date or isinstance(values.dtype, pl.Datetime):
-        read = values.cast(pl.Datetime("us"))
+        read = values.cast(pl.Datetime("us"), strict=False)
+        values = values.to_physical()  # what is too large for a date can only be named as a number
     elif values.dtype.is_numeric():
-        read = values.cast(pl.Float64 if values.dtype.is_float() else pl.Int64)
+        read = values.cast(pl.Int64 if values.dtype.is_integer() else pl.Float64, strict=False)
     elif values.dtype == pl.String:
         if numeric is None:
             first = values.drop_nulls().head(1)
@@ -57,7 +59,7 @@ def times(batch: Batch, faults: Faults, *, numeric: bool | None) -> pl.Series:
     else:
         read = pl.repeat(None, len(values), dtype=pl.Int64, eager=True)
     if read.dtype == pl.Float64:
-        read = pl.select(pl.when(read.is_finite()).then(read)).to_series()
+        read = pl.select(pl.when(read.abs() < LARGEST_TIME, read.is_not_nan()).then(read)).to_series()
     if read.null_count():
         missing = values.is_null() | (values.cast(pl.String) == "")
         faults.note("a missing time", "every event needs one: fill it in or leave the row out", batch, missing)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -137,6 +137,13 @@ def _scored_batches(
     policy: Policy, dataset: Dataset, on: ScoredSplit, batch_size: int, progress: Progress | None
 ) -> Iterator[Batch]:
     """The split's scored events and nothing else: pieces without one are never gathered or encoded."""
+    if on not in get_args(ScoredSplit):
+        raise InputError(f"There is no split {on!r} to score; there are {', '.join(get_args(ScoredSplit))}.")
+    if policy.data_hash not in (None, dataset.meta["data_hash"]) or policy.n_items != dataset.n_items:
+        raise InputError(
+            f"{policy.name} was made from another dataset than {dataset.path} ({dataset.fingerprint}); "
+            "evaluate it on its own."
+        )
     sessions = dataset.split(on)
     counts = scored(sessions, dataset.protocol, dataset.train_counts)
     unrewarded = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), gamma=0.0)

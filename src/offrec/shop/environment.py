@@ -63,4 +63,4 @@ class ShopEnvironment(gymnasium.Env[Observation, Any]):
         return self.recent.copy(), float(found.reward), leaves, False, {"behaviour": behaviour}
 
 
-gymnasium.register("offrec/Shop-v0", entry_point=ShopEnvironment)
+gymnasium.register("offrec/Shop-v0", entry_point="offrec.shop.environment:ShopEnvironment")

@@ -13,10 +13,9 @@ import os
 import shutil
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 import torch
 from torch import Tensor
 
@@ -27,6 +26,9 @@ from offrec.shop.randomness import Purpose, generator
 from offrec.shop.rollout import MAX_STEPS, play_out
 from offrec.shop.store import Shop
 from offrec.shop.visitors import BEHAVIOURS, Dynamics, Step, Visitors
+
+if TYPE_CHECKING:
+    import polars as pl  # imported where used: roll-outs must run on a GPU image that has none
 
 KEY = "offrec.shop"
 EVENTS, FULL = "events.parquet", "full.parquet"
@@ -55,8 +57,10 @@ class Recorded(Logging):
     def _write(self, name: str, values: Tensor) -> None:
         self.columns.setdefault(name, []).append(values.cpu())
 
-    def table(self, seed: int) -> pl.DataFrame:
+    def table(self, seed: int) -> "pl.DataFrame":
         """Sorted by session and step."""
+        import polars as pl
+
         columns = {name: torch.cat(parts).numpy() for name, parts in self.columns.items()}
         order = np.lexsort((columns["step"], columns["session"]))
         columns = {name: values[order] for name, values in columns.items()}
@@ -87,6 +91,8 @@ def _times(session: np.ndarray[Any, np.dtype[np.int64]], step: np.ndarray[Any, A
 
 def write_log(shop: Shop, sessions: int, out: str | Path, *, seed: int = 0, force: bool = False) -> dict[str, Any]:
     """Both logs into the folder `out`, and what stands in their metadata back."""
+    import polars as pl
+
     out = Path(out)
     if sessions < 1:
         raise InputError(f"A log of {sessions} sessions cannot be written; ask for at least 1.")
@@ -103,6 +109,8 @@ def write_log(shop: Shop, sessions: int, out: str | Path, *, seed: int = 0, forc
 
 def shop_of(path: str | Path) -> dict[str, Any] | None:
     """The shop a log comes from: a parquet file, or the folder of both. None where it comes from no shop."""
+    import polars as pl
+
     path = Path(path)
     path = path / EVENTS if path.is_dir() else path
     if path.suffix != ".parquet" or not path.is_file():
@@ -125,7 +133,7 @@ def _check_free(out: Path, force: bool) -> None:
         raise InputError(f"{out} holds more than a shop's log, so --force does not replace it; choose another --out.")
 
 
-def _write(out: Path, tables: dict[str, pl.DataFrame], metadata: dict[str, str]) -> None:
+def _write(out: Path, tables: "dict[str, pl.DataFrame]", metadata: dict[str, str]) -> None:
     """Aside first, then renamed, so that there is a whole log or none."""
     aside = out.parent / f".{out.name}.{os.getpid()}.partial"
     try:

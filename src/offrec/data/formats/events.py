@@ -25,8 +25,9 @@ def read(sources: Sequence[Source], columns: Columns) -> Iterator[Job]:
         first.setdefault(source.name, resolved)
         return resolved
 
+    optional = [name for name in NAMES if not getattr(columns, name) and (name != "session" or columns.use_session)]
     for source in sources:
-        yield from tables.jobs(source, resolve_alike)
+        yield from tables.jobs(source, resolve_alike, optional)
 
 
 def resolve(source: Source, found: Sequence[str], columns: Columns) -> dict[str, str]:
