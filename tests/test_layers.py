@@ -5,7 +5,8 @@ from pathlib import Path
 
 ORDER = [
     "errors", "types", "console", "data", "catalogue", "losses", "algorithms", "backbones", "networks", "policy",
-    "baselines", "shop", "checkpoint", "training", "evaluation", "config", "run_folder", "experiment", "demo", "commands", "cli",
+    "baselines", "shop", "checkpoint", "training", "evaluation", "config", "run_folder", "experiment",
+    "demo", "commands", "cli",
 ]  # fmt: skip
 SOURCE = Path(__file__).parent.parent / "src" / "offrec"
 BARE = {"torch", "numpy", "safetensors"}  # all that a GPU image has

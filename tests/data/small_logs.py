@@ -4,7 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from offrec.data.dataset import Dataset
+from offrec.errors import InputError
 
 Session = list[tuple[Any, str]]
 Prepare = Callable[..., Dataset]
@@ -33,3 +36,13 @@ def written(folder: Path, sources: Sequence[tuple[str, str | bytes] | Path]) -> 
             (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
             paths.append(folder / name)
     return paths
+
+
+def refused(prepared: Prepare, source: tuple[str, str | bytes], **choices: Any) -> str:
+    """The one sentence that comes instead of a dataset."""
+    with pytest.raises(InputError) as caught:
+        prepared(source, **choices)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert sentence.endswith((".", "?"))
+    return sentence

@@ -10,22 +10,13 @@ from typing import Any
 import polars as pl
 import pytest
 import zstandard
-from small_logs import Prepare
+from small_logs import Prepare, refused
 
 from offrec.data.prepare import prepare
 from offrec.errors import InputError
 
 GOOD = "session,item,time\n" + "".join(f"{number},{number % 3},{number}\n" for number in range(30))
 RETAIL = "timestamp,visitorid,event,itemid,transactionid\n"
-
-
-def refused(prepared: Prepare, source: tuple[str, str | bytes], **choices: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        prepared(source, **choices)
-    sentence = str(caught.value)
-    assert "\n" not in sentence
-    assert sentence.endswith((".", "?"))
-    return sentence
 
 
 def rows(*lines: str, header: str = "session,item,time,behaviour") -> str:
@@ -190,11 +181,15 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "drop": (GOOD, {"drop": ("buy",)}, "There is no behaviour 'buy' to drop; the log has view."),
     "option": (GOOD, {"splits": 3}, "Preparing has no option 'splits'; it has format, protocol, "),
-    "format": (GOOD, {"format": "csv"}, "There is no format 'csv'; expected one of retailrocket, yoochoose, events."),
+    "format": (
+        GOOD,
+        {"format": "csv"},
+        "There is no choice 'csv' for format; expected one of retailrocket, yoochoose, events.",
+    ),
     "parts": (
         GOOD,
         {"split_parts": (8, 1, 0)},
-        "The split parts (8, 1, 0) cannot be; expected three above 0, such as 8 1 1.",
+        "The split parts (8, 1, 0) cannot be; expected three finite numbers above 0, such as 8 1 1.",
     ),
     "json": (
         '{"session": 1, "item": 2}\n{"session": 1,\n[1]\n',

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_logs import Prepare, items_of, sessions_of
+from small_logs import Prepare, items_of, refused, sessions_of
 
 from offrec.data import folder, statistics
 from offrec.data.dataset import Dataset
@@ -113,7 +113,7 @@ def test_an_interrupted_run_leaves_what_was_there(
 ) -> None:
     before = contents(prepared(("log.csv", TEXT)).path) if exists else None
     monkeypatch.setattr(np, "save", stop_at("offsets", error))
-    with pytest.raises(type(error)):
+    with pytest.raises(InputError if isinstance(error, OSError) else type(error)):
         prepared(("log.csv", OTHER), force=True)
     assert {path.name for path in tmp_path.iterdir()} == ({"log.csv", "dataset"} if exists else {"log.csv"})
     if exists:
@@ -168,6 +168,19 @@ def test_a_folder_that_cannot_be_written(prepared: Prepare, tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         prepared(("log.csv", TEXT), out="file/dataset")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(OSError(28, "No space left on device"), "No space left on device"), (OSError("8 requested and 0 written"),) * 2],
+)
+def test_a_full_disk_is_told_in_a_sentence(
+    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, reason: object
+) -> None:
+    monkeypatch.setattr(np, "save", stop_at("items", error))
+    sentence = refused(prepared, ("log.csv", TEXT))
+    assert sentence == f"{tmp_path / 'dataset'} cannot be written ({reason}); make room or choose another --out."
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
 
 
 def test_the_hash_tells_arrays_apart_by_name_type_and_shape() -> None:

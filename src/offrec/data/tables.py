@@ -138,6 +138,7 @@ def _unreadable(source: Source, expected: str, error: BaseException | str) -> No
 
 def json_lines(source: Source, resolve: Resolve, optional: Sequence[str] = ()) -> Iterator[Job]:
     wanted: Mapping[str, str] | None = None
+    absent: list[str] = []
     for block in blocks(source):
         if wanted is None:
             wanted = resolve(source, _keys(block))

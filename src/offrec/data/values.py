@@ -5,7 +5,7 @@ import polars as pl
 from offrec.data import instants
 from offrec.data.faults import Batch, Faults
 
-LARGEST_TIME = 2.0**63  # what 64 bits hold
+LARGEST_TIME = 2.0**63  # what 64 bits hold; NaN is no less
 READABLE = "expected a number since 1970 (s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z"
 
 
@@ -59,7 +59,7 @@ def times(batch: Batch, faults: Faults, *, numeric: bool | None) -> pl.Series:
     else:
         read = pl.repeat(None, len(values), dtype=pl.Int64, eager=True)
     if read.dtype == pl.Float64:
-        read = pl.select(pl.when(read.abs() < LARGEST_TIME, read.is_not_nan()).then(read)).to_series()
+        read = pl.select(pl.when(read.abs() < LARGEST_TIME).then(read)).to_series()
     if read.null_count():
         missing = values.is_null() | (values.cast(pl.String) == "")
         faults.note("a missing time", "every event needs one: fill it in or leave the row out", batch, missing)

@@ -1,0 +1,111 @@
+"""Tables of a kind, or with columns of a type, that cannot be read: one sentence, never a traceback or a guess."""
+
+import io
+import json
+from typing import Any
+
+import polars as pl
+import pytest
+from small_logs import Prepare, refused
+
+READABLE = "expected a number since 1970 (s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z."
+
+
+def parquet(**columns: Any) -> tuple[str, bytes]:
+    packed = io.BytesIO()
+    pl.DataFrame({"session": [1, 2, 3], "item": [1, 2, 3], **columns}).write_parquet(packed)
+    return "log.parquet", packed.getvalue()
+
+
+@pytest.mark.parametrize("time", ["1e300", "-1e300", "99999999999999999999999", str(2**63), "nan", "inf", "-inf"])
+@pytest.mark.parametrize("line", [2, 4])
+def test_times_beyond_64_bits_are_unreadable(prepared: Prepare, time: str, line: int) -> None:
+    times = ["5", "6", "7"]
+    times[line - 2] = time
+    text = "session,item,time\n" + "".join(f"{number},1,{time}\n" for number, time in enumerate(times))
+    sentence = refused(prepared, ("log.csv", text))
+    assert sentence == f"log.csv, line {line}: an unreadable time '{time}', the only one; {READABLE}"
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pl.Series([1, 2**64 - 1, 3], dtype=pl.UInt64),
+        pl.Series([1.0, 1e300, 3.0]),
+        pl.Series([1.0, float("nan"), 3.0]),
+        pl.Series([1, 2**31 - 1, 3], dtype=pl.Int32).cast(pl.Date),
+        pl.Series([1, 2**62, 3]).cast(pl.Datetime("ms")),
+    ],
+)
+def test_typed_times_beyond_64_bits_are_unreadable(prepared: Prepare, times: pl.Series) -> None:
+    sentence = refused(prepared, parquet(time=times))
+    assert sentence.startswith("log.parquet, row 2: an unreadable time '")
+    assert sentence.endswith(f"', the only one; {READABLE}")
+
+
+def test_the_largest_time_is_read(prepared: Prepare) -> None:
+    assert prepared(("log.csv", f"session,item,time\n1,1,{2**63 - 1}\n2,1,5\n3,1,6\n")).meta["counts"]["events"] == 3
+
+
+def test_decimal_times_keep_their_fraction(prepared: Prepare) -> None:
+    times = pl.Series(["1.25", "1.5", "1.75"]).cast(pl.Decimal(10, 2))
+    assert sorted(prepared(parquet(time=times)).sessions.times) == [1250, 1500, 1750]
+
+
+@pytest.mark.parametrize("name", ["session", "item", "time", "behaviour"])
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pl.Series([1, 2, 3]).cast(pl.Duration("us")), "Duration"),
+        (pl.Series([[1], [2], [3]]), "List"),
+        (pl.Series([{"id": 1}] * 3), "Struct"),
+    ],
+)
+def test_columns_of_a_type_that_is_no_value(prepared: Prepare, name: str, column: pl.Series, kind: str) -> None:
+    sentence = refused(prepared, parquet(**{name: column}))
+    assert sentence.startswith(f"log.parquet has a column '{name}' of type {kind}(")
+    assert sentence.endswith("; expected numbers, text or dates: convert the column or name another.")
+
+
+def test_bytes_that_are_no_text(prepared: Prepare) -> None:
+    assert prepared(parquet(item=[b"a", b"b", b"c"]), out="text").vocabulary.id(0) == "a"
+    assert "cannot be read as Parquet (invalid utf8)" in refused(prepared, parquet(item=[b"\xff", b"b", b"c"]))
+
+
+def test_carriage_returns_alone_end_no_lines(prepared: Prepare) -> None:
+    assert refused(prepared, ("log.csv", "session,item\r1,2\r2,3\r")) == (
+        "log.csv ends lines with a carriage return alone (CR); expected LF or CRLF: convert the file, for instance "
+        r"with `tr '\r' '\n'`."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ('[{"session": 1, "item": 2}]', '[{"session": 1, "item": 2}]'),
+        ('[\n{"session": 1, "item": 2},\n{"session": 1, "item": 2}\n]\n', "["),
+        ('{\n"session": 1,\n"item": 2\n}\n', "{"),
+    ],
+)
+def test_json_is_one_object_a_line(prepared: Prepare, text: str, start: str) -> None:
+    assert refused(prepared, ("log.json", text)) == (
+        f"log.json begins with {start!r}; JSON must be one object a line: write every event on a line of its own "
+        "(`jq -c '.[]'` does so with an array)."
+    )
+
+
+@pytest.mark.parametrize("key", ["user", "time", "position", "behaviour"])
+def test_a_key_that_only_later_lines_have_is_not_ignored(prepared: Prepare, key: str) -> None:
+    events = [{"session": number, "item": 1} | ({key: 5} if number >= 250 else {}) for number in range(300)]
+    assert refused(prepared, ("log.json", "\n".join(map(json.dumps, events)))) == (
+        f"log.json, line 251: a key '{key}' that the first lines do not have, the first of 50; "
+        "give it to every line or to none."
+    )
+
+
+def test_keys_that_are_not_asked_for_may_come_and_go(prepared: Prepare) -> None:
+    events = [
+        {"user": number, "item": 1} | ({"session": 5, "colour": 1} if number >= 250 else {}) for number in range(300)
+    ]
+    dataset = prepared(("log.json", "\n".join(map(json.dumps, events))), sessions="user")
+    assert dataset.meta["counts"]["sessions"] == 300
