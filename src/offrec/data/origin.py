@@ -11,8 +11,9 @@ SHOP_KEY = "offrec.shop"
 
 
 def shop_of(path: str | Path) -> dict[str, Any] | None:
-    """The shop that wrote this table. None where it comes from no shop."""
+    """The shop that wrote this table, or the log in this folder. None where it comes from no shop."""
     path = Path(path)
+    path = path / "events.parquet" if path.is_dir() else path
     if path.suffix != ".parquet" or not path.is_file():
         return None
     try:

@@ -24,7 +24,7 @@ class Transitions:
 
 
 def reward_of(behaviours: list[str], rewards: dict[str, float], *, needed: bool = True) -> Floats:
-    """[number of behaviours] the reward of each, in the dataset's order. Where none is `needed`, an unknown one is 0."""
+    """[number of behaviours] the reward of each, in the dataset's order. Where none is `needed`, an unknown is 0."""
     known = {**REWARDS, **rewards}
     missing = [name for name in behaviours if name not in known]
     if missing and needed:

@@ -1,6 +1,7 @@
 """The simulated shop: ground truth for cumulative reward."""
 
-from offrec.shop.log import shop_of, write_log
+from offrec.data.origin import shop_of
+from offrec.shop.log import write_log
 from offrec.shop.rollout import Mean, Rollout, paired
 from offrec.shop.store import INSIDE, Shop
 from offrec.shop.worlds import WORLDS, World, world_of

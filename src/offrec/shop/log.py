@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offrec.data.origin import SHOP_KEY
 from offrec.errors import InputError
 from offrec.shop.logging_policy import Mixture, propensities
 from offrec.shop.players import Logging
@@ -30,7 +31,6 @@ from offrec.shop.visitors import BEHAVIOURS, Dynamics, Step, Visitors
 if TYPE_CHECKING:
     import polars as pl  # imported where used: roll-outs must run on a GPU image that has none
 
-KEY = "offrec.shop"
 EVENTS, FULL = "events.parquet", "full.parquet"
 OPENING = 1_700_000_000  # seconds; a visitor arrives each minute
 SECONDS = (5, 90)  # between a visitor's steps
@@ -103,23 +103,8 @@ def write_log(shop: Shop, sessions: int, out: str | Path, *, seed: int = 0, forc
     full = recorded.table(seed)
     events = full.filter(pl.col("item").is_not_null()).select("session", "item", "time", "behaviour")
     meta = {**shop.as_json(), "sessions": sessions, "log_seed": seed, "version": version("offrec")}
-    _write(out, {EVENTS: events, FULL: full}, {KEY: json.dumps(meta)})
+    _write(out, {EVENTS: events, FULL: full}, {SHOP_KEY: json.dumps(meta)})
     return meta
-
-
-def shop_of(path: str | Path) -> dict[str, Any] | None:
-    """The shop a log comes from: a parquet file, or the folder of both. None where it comes from no shop."""
-    import polars as pl
-
-    path = Path(path)
-    path = path / EVENTS if path.is_dir() else path
-    if path.suffix != ".parquet" or not path.is_file():
-        return None
-    try:
-        found = pl.read_parquet_metadata(path).get(KEY)
-    except pl.exceptions.PolarsError:
-        return None  # whoever reads the table says what is wrong with it
-    return None if found is None else dict(json.loads(found))
 
 
 def _check_free(out: Path, force: bool) -> None:
