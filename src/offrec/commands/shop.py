@@ -43,7 +43,8 @@ class WriteShop:
         from offrec.shop.log import write_log
 
         shop = Shop.open(self.world, self.seed, self.k, pick_device(self.device))
-        write_log(shop, self.sessions, self.out, seed=self.seed, force=self.force)
+        with console_for(False).counter("visitors gone") as at:
+            write_log(shop, self.sessions, self.out, seed=self.seed, force=self.force, progress=at)
         console_for(False).line(f"Written: {self.out}. Next: offrec prepare {self.out}/events.parquet --out data")
 
 
@@ -85,7 +86,8 @@ class Simulate:
 
     def run(self) -> None:
         shop, policy = self._shop_and_policy()
-        found = shop.rollout(policy, self.sessions, self.play, seed=self.seed, gamma=self.gamma)
+        with console_for(self.json).counter("visitors gone") as at:
+            found = shop.rollout(policy, self.sessions, self.play, seed=self.seed, gamma=self.gamma, progress=at)
         if self.json:
             print_json(found.as_json())
         else:

@@ -24,7 +24,7 @@ from offrec.errors import InputError
 from offrec.shop.logging_policy import Mixture, propensities
 from offrec.shop.players import Logging
 from offrec.shop.randomness import Purpose, generator
-from offrec.shop.rollout import MAX_STEPS, play_out
+from offrec.shop.rollout import MAX_STEPS, Progress, play_out
 from offrec.shop.store import Shop
 from offrec.shop.visitors import BEHAVIOURS, Dynamics, Step, Visitors
 
@@ -89,7 +89,9 @@ def _times(session: np.ndarray[Any, np.dtype[np.int64]], step: np.ndarray[Any, A
     return OPENING + 60 * session + clock - clock[step == 0][np.cumsum(step == 0) - 1]
 
 
-def write_log(shop: Shop, sessions: int, out: str | Path, *, seed: int = 0, force: bool = False) -> dict[str, Any]:
+def write_log(
+    shop: Shop, sessions: int, out: str | Path, *, seed: int = 0, force: bool = False, progress: Progress | None = None
+) -> dict[str, Any]:
     """Both logs into the folder `out`, and what stands in their metadata back."""
     import polars as pl
 
@@ -99,7 +101,7 @@ def write_log(shop: Shop, sessions: int, out: str | Path, *, seed: int = 0, forc
     _check_free(out, force)
     recorded = Recorded(shop.dynamics)
     with torch.no_grad():
-        play_out(shop.dynamics, recorded, sessions, seed, MAX_STEPS, recorded.watch)
+        play_out(shop.dynamics, recorded, sessions, seed, MAX_STEPS, recorded.watch, progress)
     full = recorded.table(seed)
     events = full.filter(pl.col("item").is_not_null()).select("session", "item", "time", "behaviour")
     meta = {**shop.as_json(), "sessions": sessions, "log_seed": seed, "version": version("offrec")}

@@ -17,6 +17,7 @@ from offrec.shop.visitors import BEHAVIOURS, Dynamics, Step, Visitors
 Doubles = NDArray[np.float64]
 NORMAL = 1.959964  # half the width of a 95 % interval, in standard errors
 Watch = Callable[[Tensor, int, Tensor, Visitors, Step], None]
+Progress = Callable[[int, int], None]  # (sessions that have ended, sessions)
 MAX_STEPS = 1000  # nobody stays so long by these worlds' chances; what a policy for ever would earn must end somewhere
 
 
@@ -114,7 +115,15 @@ class Tally:
         return list(self.sums.cpu().numpy())
 
 
-def play_out(dynamics: Dynamics, player: Player, sessions: int, seed: int, max_steps: int, watch: Watch) -> Tensor:
+def play_out(
+    dynamics: Dynamics,
+    player: Player,
+    sessions: int,
+    seed: int,
+    max_steps: int,
+    watch: Watch,
+    progress: Progress | None = None,
+) -> Tensor:
     """Sessions from arrival to leaving; `watch(rows, step, lists, visitors, what came of it)` sees every step.
 
     Returns the sessions that had not ended after `max_steps`.
@@ -131,4 +140,6 @@ def play_out(dynamics: Dynamics, player: Player, sessions: int, seed: int, max_s
         player.observe(rows, found.item)
         watch(rows, number, lists, visitors, found)
         rows, visitors = rows[~found.leaves], found.visitors[~found.leaves]
+        if progress is not None:
+            progress(sessions - len(rows), sessions)
     return rows

@@ -11,7 +11,7 @@ from offrec.policy import Policy
 from offrec.shop.items import make_items
 from offrec.shop.oracle import Oracle
 from offrec.shop.players import Greedy, Logging, Play, Player, PolicyPlayer, Random
-from offrec.shop.rollout import MAX_STEPS, Rollout, Tally, play_out
+from offrec.shop.rollout import MAX_STEPS, Progress, Rollout, Tally, play_out
 from offrec.shop.solve import Tabular, decisions
 from offrec.shop.visitors import Dynamics, Step, Visitors
 from offrec.shop.worlds import WORLDS, World, world_of
@@ -90,6 +90,7 @@ class Shop:
         seed: int = 0,
         gamma: float = 1.0,
         max_steps: int = MAX_STEPS,
+        progress: Progress | None = None,
     ) -> Rollout:
         """Sessions played to their end. Equal seeds: the same visitors with the same luck, whatever the policy.
 
@@ -104,7 +105,7 @@ class Shop:
         def watch(rows: Tensor, number: int, lists: Tensor, visitors: Visitors, found: Step) -> None:
             tally.add(rows, number, found)
 
-        left = play_out(self.dynamics, player, sessions, seed, max_steps, watch)
+        left = play_out(self.dynamics, player, sessions, seed, max_steps, watch, progress)
         rewards, discounted, lengths, steps, bought = tally.arrays()
         return Rollout(
             world=self.world.name,
