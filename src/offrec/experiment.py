@@ -67,6 +67,7 @@ def run(
         run_folder.create(dataset, out, options, force=force)
     name, data_hash = f"{options.algorithm}/{options.network.backbone}", dataset.meta["data_hash"]
     policy = NetworkPolicy(name, network, dataset.vocabulary, device, data_hash)
+    policy.home = dataset.meta.get("shop")
     trainer = Trainer(
         _job(dataset, mdp, options, policy),
         options.training,
@@ -156,7 +157,9 @@ def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
         raise InputError(f"{run}/best.safetensors comes from a run on another dataset; train it again.")
     vocabulary: Vocabulary = read_vocabulary(run, facts["item_ids"])
     name = f"{options.algorithm}/{options.network.backbone}"
-    return NetworkPolicy(name, network, vocabulary, where, facts["data_hash"])
+    policy = NetworkPolicy(name, network, vocabulary, where, facts["data_hash"])
+    policy.home = facts.get("shop")
+    return policy
 
 
 def dataset_of(run: str | Path, dataset: str | Path | None = None) -> Dataset:

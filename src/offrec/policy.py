@@ -35,6 +35,7 @@ class Policy:
     """A head for every history. Subclasses say how; the rest is the same for all."""
 
     name: str
+    home: dict[str, Any] | None = None  # the simulated shop its log comes from, if it comes from one
     stochastic = False  # is softmax(head) a distribution worth reading?
 
     def __init__(

@@ -30,6 +30,7 @@ def create(dataset: Dataset, out: Path, options: RunOptions, *, force: bool) -> 
         "items": dataset.n_items,
         "item_ids": dataset.meta["item_ids"],
         "options": flat,
+        "shop": dataset.meta.get("shop"),
     }
     try:
         shutil.rmtree(aside, ignore_errors=True)

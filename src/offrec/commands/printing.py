@@ -27,7 +27,7 @@ def console_for(json_wanted: bool) -> Console:
 
 
 def print_json(tree: Any) -> None:
-    print(json.dumps(tree, indent=2, ensure_ascii=False))
+    print(json.dumps(tree, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:

@@ -104,7 +104,8 @@ class Simulate:
         if self.run_ is None and self.dataset is None:
             if self.policy is None or self.world is None:
                 raise InputError("A baseline needs --dataset DATASET; a policy of the shop needs --world NAME.")
-            return Shop.open(self.world, self.shop_seed or 0), self.policy
+            device = experiment.pick_device(self.device)
+            return Shop.open(self.world, self.shop_seed or 0, device=device), self.policy
         if self.world is not None or self.shop_seed is not None:
             raise InputError("The dataset says which shop it comes from; leave out --world and --shop-seed.")
         dataset = Dataset.open(self.dataset) if self.run_ is None else experiment.dataset_of(self.run_, self.dataset)  # type: ignore[arg-type]
@@ -126,6 +127,11 @@ def _rollout_table(found: "Rollout") -> tuple[str, list[str], list[list[str]]]:
     title = f"{found.policy} ({found.play}) in {place}, {len(found):,} visitors"
     rows = [
         [name, f"{mean.mean:.4f}", f"{mean.low:.4f} … {mean.high:.4f}"]
-        for name, mean in (("reward", found.reward), ("picks", found.length), ("purchases", found.purchases))
+        for name, mean in (
+            ("reward", found.reward),
+            *([(f"discounted by {found.gamma:g} a list", found.discount)] if found.gamma < 1 else []),
+            ("picks", found.length),
+            ("purchases", found.purchases),
+        )
     ]
     return title, ["a session", "mean", "95 % interval"], rows

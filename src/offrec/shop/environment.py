@@ -49,6 +49,8 @@ class ShopEnvironment(gymnasium.Env[Observation, Any]):
     def step(self, action: Any) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
         if self.visitors is None:
             raise gymnasium.error.ResetNeeded("Nobody is in the shop: call reset first.")
+        if not self.action_space.contains(action):
+            raise gymnasium.error.InvalidAction(f"{action!r} is no list of this shop's items.")
         dynamics = self.shop.dynamics
         offered = torch.as_tensor(np.atleast_1d(action), device=dynamics.device)[None].long()
         twice = (offered[:, :, None] == offered[:, None, :]).tril(-1).any(-1)

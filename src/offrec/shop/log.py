@@ -98,6 +98,8 @@ def write_log(
     out = Path(out)
     if sessions < 1:
         raise InputError(f"A log of {sessions} sessions cannot be written; ask for at least 1.")
+    if seed < 0:
+        raise InputError(f"The visitors' seed is {seed}; it must be 0 or more.")
     _check_free(out, force)
     recorded = Recorded(shop.dynamics)
     with torch.no_grad():

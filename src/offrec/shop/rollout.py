@@ -29,8 +29,10 @@ class Mean:
     low: float
     high: float
 
-    def as_json(self) -> dict[str, float]:
-        return {"mean": self.mean, "low": self.low, "high": self.high}
+    def as_json(self) -> dict[str, float | None]:
+        """One session alone has no interval: null."""
+        known = np.isfinite(self.high)
+        return {"mean": self.mean, "low": self.low if known else None, "high": self.high if known else None}
 
 
 def mean_of(values: Doubles) -> Mean:
@@ -63,6 +65,10 @@ class Rollout:
     @property
     def reward(self) -> Mean:
         return mean_of(self.rewards)
+
+    @property
+    def discount(self) -> Mean:
+        return mean_of(self.discounted)
 
     @property
     def length(self) -> Mean:

@@ -67,6 +67,8 @@ class Decisions:
 
     def soft_optimal(self, alpha: float, gamma: float = 1.0, prior: Tensor | Prior = "kept") -> Solution:
         """`prior`: a table of chances [S, A], or the uniform one, kept or dropped."""
+        if not alpha > 0:
+            raise InputError(f"The temperature is {alpha}; it must be above 0 (`optimal` is its limit).")
         states, items = self.shape
         if isinstance(prior, str):
             prior = self.reward.new_full((states, items), 1.0 if prior == "dropped" else 1.0 / items)
@@ -77,6 +79,7 @@ class Decisions:
 
     def value_of(self, policy: Tensor, gamma: float = 1.0) -> Solution:
         """Of chances [S, A], by solving V = Σ_a π (r + γ stay V′)."""
+        _check_gamma(gamma)
         states, _ = self.shape
         onward = torch.zeros(states, states, dtype=torch.double)
         onward.scatter_add_(1, self.following, policy * gamma * self.stay)
@@ -85,6 +88,7 @@ class Decisions:
 
     def _fixed_point(self, gamma: float, backup: Callable[[Tensor], Tensor], size: float = 0.0) -> Tensor:
         """Value iteration. `size`: what the backup computes with besides Q, which bounds how exact it can be."""
+        _check_gamma(gamma)
         q = self.reward.clone()
         while True:
             after = self.reward + gamma * self.stay * backup(q)[self.following]
@@ -168,3 +172,8 @@ class Tabular(Player):
         chances = self.table[state_number(visitors.memory, self.dynamics.items.n_items)]
         uniform = torch.rand(len(rows), generator=generator(self.seed, Purpose.LISTS, step), dtype=torch.double)
         return drawn(chances, uniform.to(chances.device))[:, None]
+
+
+def _check_gamma(gamma: float) -> None:
+    if not 0 <= gamma <= 1:
+        raise InputError(f"The discount is {gamma}; it must lie between 0 and 1.")

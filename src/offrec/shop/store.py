@@ -1,7 +1,7 @@
 """Shop: a world and a seed made into items and visitors that any policy can be played against."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -72,7 +72,11 @@ class Shop:
         """One of the shop's own policies by name, any `Policy`, or a player as it is."""
         if isinstance(policy, Player):
             return policy
+        if play not in get_args(Play):
+            raise InputError(f"A policy cannot be played by {play!r}; there are {', '.join(get_args(Play))}.")
         if isinstance(policy, Policy):
+            if policy.home is not None:
+                self.check_home(policy.home)
             return PolicyPlayer(self.dynamics, policy, play)
         if policy == "oracle" and self.world.one_visitor:
             return Tabular(self.dynamics, decisions(self.world, self.seed).optimal().policy, "oracle")
@@ -99,6 +103,10 @@ class Shop:
         """
         if sessions < 1:
             raise InputError(f"{sessions} sessions cannot be played; give at least 1.")
+        if seed < 0:
+            raise InputError(f"The visitors' seed is {seed}; it must be 0 or more.")
+        if not 0 <= gamma <= 1:
+            raise InputError(f"The discount is {gamma}; it must lie between 0 and 1.")
         player = self.player(policy, play)
         tally = Tally(sessions, gamma, self.dynamics.device)
 

@@ -1,0 +1,56 @@
+"""What the shop refuses, from Python: each with a sentence, none by hanging."""
+
+import json
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+import offrec
+from offrec.errors import InputError
+from offrec.shop import Shop, write_log
+from offrec.shop.environment import ShopEnvironment
+from offrec.shop.solve import decisions
+from offrec.shop.worlds import WORLDS
+
+
+def test_numbers_out_of_range(tmp_path: Path) -> None:
+    shop = Shop.open("tiny")
+    with pytest.raises(InputError, match="seed is -1"):
+        shop.rollout("logging", 5, seed=-1)
+    with pytest.raises(InputError, match="seed is -1"):
+        write_log(shop, 5, tmp_path / "log", seed=-1)
+    for gamma in (2.0, -1.0, float("nan")):
+        with pytest.raises(InputError, match="discount is"):
+            shop.rollout("logging", 5, gamma=gamma)
+        with pytest.raises(InputError, match="discount is"):
+            decisions(WORLDS["tiny"], 0).optimal(gamma)
+    with pytest.raises(InputError, match="temperature is 0"):
+        decisions(WORLDS["tiny"], 0).soft_optimal(0.0)
+    with pytest.raises(InputError, match="cannot be played by 'smaple'"):
+        shop.rollout("logging", 5, play="smaple")  # type: ignore[arg-type]
+
+
+def test_one_session_has_no_interval() -> None:
+    found = Shop.open("tiny").rollout("logging", 1).as_json()
+    assert found["reward"]["low"] is None
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_policy_stays_in_its_own_shop(tmp_path: Path) -> None:
+    """Equal item ids are not enough: the shop of another seed has other items under them."""
+    home = Shop.open("demo", 0)
+    write_log(home, 200, tmp_path / "log")
+    dataset = offrec.prepare(tmp_path / "log/events.parquet", out=tmp_path / "data")
+    policy = offrec.baseline("popular", dataset)
+    assert home.rollout(policy, 20).reward.mean > 0
+    with pytest.raises(InputError, match="a policy is played in the shop its log comes from"):
+        Shop.open("demo", 7).rollout(policy, 20)
+
+
+def test_the_environment_takes_lists_of_items_only() -> None:
+    environment = ShopEnvironment(shop="demo", seed=0)
+    environment.reset(seed=0)
+    for action in ([1000, 1, 2, 3, 4], [-1, 1, 2, 3, 4], [1], 3):
+        with pytest.raises(gymnasium.error.InvalidAction):
+            environment.step(action)
