@@ -20,8 +20,8 @@ from typing import Any
 BACKBONES = ("gru", "cfn", "caser", "nextitnet", "sasrec")
 BASELINES = ("popular", "recent", "markov", "sknn", "vsknn")
 SETTINGS: dict[str, dict[str, Any]] = {
-    "retailrocket": {},
-    "yoochoose-64": {"network.repeat": "bonus"},
+    "retailrocket": {"training.batch_size": 1024, "training.warmup": 0},
+    "yoochoose-64": {"training.batch_size": 1024, "training.warmup": 0, "network.repeat": "bonus"},
     "events": {
         "algorithm.weight": "reward",
         "network.width": 64,
@@ -30,6 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "training.batch_size": 512,
         "training.learning_rate": 0.008,
         "training.decay": 1.0,
+        "training.warmup": 0,
         "training.patience": 5,
         "training.epochs": 25,
     },

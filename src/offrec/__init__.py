@@ -12,8 +12,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Waiting threads should sleep, not spin: beside other busy processes torch is otherwise many times slower (measured:
-# 8×), and no faster alone. It must be said before torch is imported.
+# Waiting threads should sleep, not spin: beside other busy processes torch is otherwise many times slower. It must be
+# said before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:

@@ -48,6 +48,7 @@ def test_sentences_for_bad_input(work: Path, tmp_path: Path) -> None:
     assert "k is 99" in said("shop", "--world", "tiny", "-k", "99", "--out", tmp_path / "x")
     assert "exists already" in said("shop", "--sessions", "10", "--out", work / "log")
     assert "Give one of" in said("simulate")
+    assert "--play is for a run" in said("simulate", "--policy", "greedy", "--world", "demo", "--play", "sample")
     assert "needs --dataset" in said("simulate", "--baseline", "recent")
     assert "leave out --world" in said("simulate", work / "run", "--world", "medium")
     assert not (tmp_path / "x").exists()

@@ -101,6 +101,8 @@ class Simulate:
 
         if sum(chosen is not None for chosen in (self.run_, self.policy, self.baseline)) != 1:
             raise InputError("Give one of: a run's folder, --policy NAME with --world, --baseline NAME with --dataset.")
+        if self.policy is not None and self.play != "topk":
+            raise InputError("--play is for a run; the shop's own policies play as they are.")
         if self.run_ is None and self.dataset is None:
             if self.policy is None or self.world is None:
                 raise InputError("A baseline needs --dataset DATASET; a policy of the shop needs --world NAME.")
