@@ -1,15 +1,20 @@
 """Small datasets, written as `offrec prepare` would leave them."""
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from offrec.data.dataset import FORMAT_VERSION, Dataset
 from offrec.data.protocol import Protocol
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
 
 MakeDataset = Callable[..., Dataset]
 

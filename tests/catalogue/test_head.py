@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
-from offrec.catalogue import MASKED, Head, reference
+from offrec.catalogue import MASKED, Head, Within, reference
 
 
 def test_logits_worked_by_hand() -> None:
@@ -61,3 +63,33 @@ def test_a_slice_of_rows_is_a_head_of_those_rows() -> None:
 def test_shapes_that_do_not_meet_are_refused(parts: dict[str, torch.Tensor], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Head(**{"state": torch.zeros(2, 2), "table": torch.zeros(3, 2), **parts})
+
+
+def full_head() -> Head:
+    torch.manual_seed(1)
+    items, values = torch.tensor([[0, 0], [2, 3]]), torch.randn(2, 2)
+    return Head(torch.randn(2, 2), torch.randn(3, 2), torch.randn(3), items, values)
+
+
+@pytest.mark.parametrize("by", [2.5, torch.tensor(2.5)])
+def test_a_scaled_head_has_scaled_values(by: float | torch.Tensor) -> None:
+    for head in (full_head(), replace(full_head(), instead=True), replace(full_head(), bias=None)):
+        torch.testing.assert_close(reference.logits(head.scaled(by)), 2.5 * reference.logits(head))
+
+
+def test_the_base_has_no_corrections() -> None:
+    head = full_head()
+    assert torch.equal(reference.logits(head.base), reference.logits(Head(head.state, head.table, head.bias)))
+    assert head.base.state is head.state  # π is found again among the heads by its tensors
+
+
+def test_a_detached_head_passes_no_gradient() -> None:
+    head = full_head()
+    parts = {name: getattr(head, name).requires_grad_() for name in ("state", "table", "bias", "values")}
+    bounded = replace(head, **parts, within=Within(replace(head, **parts), parts["bias"][:2]))
+    assert bounded.at(head.items.clamp(max=2)).requires_grad
+    detached = bounded.detach()
+    assert not detached.at(head.items.clamp(max=2)).requires_grad
+    assert detached.within is not None
+    assert not detached.within.head.state.requires_grad
+    assert torch.equal(reference.logits(detached), reference.logits(bounded))

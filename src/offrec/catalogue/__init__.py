@@ -1,7 +1,12 @@
 """The whole catalogue without the [rows × items] matrix: heads, and what can be asked of them."""
 
-from offrec.catalogue.head import MASKED, Head
+from offrec.catalogue.choice import chosen, using
+from offrec.catalogue.head import MASKED, Below, Head, Linear, Within
+from offrec.catalogue.noise import Noise, gumbel_noise
 from offrec.catalogue.order import rank, rank_and_top_k, sample_k, top_k
-from offrec.catalogue.tiled import log_prob, logsumexp
+from offrec.catalogue.reduction import Reduced, gumbel_softmax, log_prob, logsumexp, maximum, reduce
 
-__all__ = ["MASKED", "Head", "log_prob", "logsumexp", "rank", "rank_and_top_k", "sample_k", "top_k"]
+__all__ = [
+    "MASKED", "Below", "Head", "Linear", "Noise", "Reduced", "Within", "chosen", "gumbel_noise", "gumbel_softmax",
+    "log_prob", "logsumexp", "maximum", "rank", "rank_and_top_k", "reduce", "sample_k", "top_k", "using",
+]  # fmt: skip

@@ -3,16 +3,28 @@
     z(a) = base(a) + Σ_h values[h] · 1[items[h] = a]        base(a) = state · table[a] + bias[a]
 
 The sum is the short list of per-row corrections: the repeat term, a mask, a neighbourhood's scores. Where `instead` is
-set, a corrected item loses its base: z(a) is the sum alone. Every policy, learned or not, is such a head, so ranking,
-top-k and probabilities are written once for all of them.
+set, a corrected item loses its base: z(a) is the sum alone. Where `within` is set, items that another head puts below
+a bound are masked. Every policy, learned or not, is such a head, so ranking, top-k and probabilities are written once
+for all of them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 MASKED = -1e30  # finite: 0 · (−inf) would be NaN
+GONE = MASKED / 10  # a logsumexp this low says that nothing is left to choose from
+
+
+@dataclass(frozen=True)
+class Within:
+    """Only items of a certain value in another head, the δ-behaviour policy's constraint: z(a) ≥ bound."""
+
+    head: "Head"
+    bound: Tensor  # [B]
 
 
 @dataclass(frozen=True)
@@ -23,6 +35,7 @@ class Head:
     items: Tensor | None = None  # [B, H] items corrected; equal ones add up; A and above are padding
     values: Tensor | None = None  # [B, H]
     instead: bool = False  # corrections stand instead of the base, not on top of it
+    within: Within | None = None  # items below its bound are MASKED, whatever their value here
 
     def __post_init__(self) -> None:
         if self.state.ndim != 2 or self.table.ndim != 2 or self.state.shape[1] != self.table.shape[1]:
@@ -35,6 +48,12 @@ class Head:
             rows = self.state.shape[0]
             if self.items.shape != self.values.shape or self.items.ndim != 2 or self.items.shape[0] != rows:
                 raise ValueError(f"corrections {tuple(self.items.shape)} / {tuple(self.values.shape)} for {rows} rows")
+        if self.within is not None and (
+            self.within.head.rows != self.rows
+            or self.within.head.n_items != self.n_items
+            or self.within.bound.shape != self.state.shape[:1]
+        ):
+            raise ValueError(f"within needs a head and bounds for {self.rows} rows and {self.n_items} items")
 
     @property
     def rows(self) -> int:
@@ -44,16 +63,38 @@ class Head:
     def n_items(self) -> int:
         return self.table.shape[0]
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What values are computed in: at least single precision."""
+        return torch.promote_types(self.state.dtype, torch.float32)
+
+    @property
+    def base(self) -> "Head":
+        """The same head without corrections and without `within`."""
+        if self.items is None and self.within is None:
+            return self
+        return Head(self.state, self.table, self.bias)
+
     def at(self, actions: Tensor) -> Tensor:
         """z at given actions: [B, n] → [B, n]."""
-        z = torch.einsum("bd,bnd->bn", self.state, self.table[actions])
-        if self.bias is not None:
-            z = z + self.bias[actions]
+        return self.corrected_at(self.base_at(actions), actions)
+
+    def corrected_at(self, z: Tensor, actions: Tensor) -> Tensor:
+        """z at given actions from the base's z there."""
         if self.items is not None and self.values is not None:
             same = self.items[:, None, :] == actions[:, :, None]  # [B, n, H]
             z = z.masked_fill(same.any(-1), 0.0) if self.instead else z
             z = z + torch.where(same, self.values[:, None, :], 0.0).sum(-1)  # 0 · NaN would spoil the whole row
+        if self.within is not None:
+            z = z.masked_fill(self.within.head.at(actions) < self.within.bound[:, None], MASKED)
         return z
+
+    def base_at(self, actions: Tensor) -> Tensor:
+        """The base at given actions: [B, n] → [B, n]."""
+        rows, state = embedding(actions, self.table).to(self.dtype), self.state.to(self.dtype)
+        # on a GPU a matrix product may be TF32, and what is asked of few items is asked exactly
+        z = (state[:, None] * rows).sum(-1) if state.is_cuda else torch.einsum("bd,bnd->bn", state, rows)
+        return z if self.bias is None else z + self.bias[actions]
 
     def corrected(self, items: Tensor, values: Tensor) -> "Head":
         """The same head with more corrections."""
@@ -63,12 +104,38 @@ class Head:
 
     def masked(self, items: Tensor) -> "Head":
         """The same head where `items` [B, H] can no longer be chosen (padding: n_items)."""
-        return self.corrected(items, torch.full(items.shape, MASKED, dtype=self.state.dtype, device=items.device))
+        return self.corrected(items, torch.full(items.shape, MASKED, dtype=self.dtype, device=items.device))
+
+    def detach(self) -> "Head":
+        """The same values, held fixed."""
+        return replace(
+            self,
+            state=self.state.detach(),
+            table=self.table.detach(),
+            bias=None if self.bias is None else self.bias.detach(),
+            values=None if self.values is None else self.values.detach(),
+            within=None if self.within is None else Within(self.within.head.detach(), self.within.bound.detach()),
+        )
+
+    def scaled(self, by: float | Tensor) -> "Head":
+        """by · z, where `by` is a positive number."""
+        return replace(
+            self,
+            state=self.state * by,
+            bias=None if self.bias is None else self.bias * by,
+            values=None if self.values is None else self.values * by,
+        )
 
     def rows_slice(self, first: int, last: int) -> "Head":
+        within = self.within
         return replace(
             self,
             state=self.state[first:last],
             items=None if self.items is None else self.items[first:last],
             values=None if self.values is None else self.values[first:last],
+            within=within and Within(within.head.rows_slice(first, last), within.bound[first:last]),
         )
+
+
+Linear = Sequence[tuple[float | Tensor, Head]]  # Σ_i c_i z_i: coefficients (0-d where tensors) and heads
+Below = tuple[Head, Tensor]  # a head, and a bound [B] on its values

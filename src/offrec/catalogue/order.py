@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from offrec.catalogue.choice import chosen
 from offrec.catalogue.head import Head
 from offrec.catalogue.tiled import tiles
 
@@ -18,6 +19,10 @@ def rank(head: Head, target: Tensor) -> Tensor:
     differs by no more than rounding is a tie.
     """
     bar, above = _bar(head, target), torch.zeros_like(target)
+    if chosen(head) == "kernels":
+        from offrec.catalogue import kernels  # needs triton
+
+        return kernels.rank(head, target, bar[:, 0])
     for first, z in tiles(head):
         above += _not_below(z, bar, target - first)
     return above + 1
@@ -29,6 +34,10 @@ def top_k(head: Head, k: int) -> tuple[Tensor, Tensor]:
 
     As in `torch.sort`, what is not a number stands first.
     """
+    if chosen(head) == "kernels":
+        from offrec.catalogue import kernels  # needs triton
+
+        return kernels.top_k(head, k)
     best = _Best(head, k)
     for first, z in tiles(head):
         best.add(first, z)
@@ -53,6 +62,8 @@ def sample_k(head: Head, k: int, generator: torch.Generator) -> Tensor:
 @torch.no_grad()
 def rank_and_top_k(head: Head, target: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """`rank` [B] and `top_k` [B, k] twice, each tile computed once."""
+    if chosen(head) == "kernels":
+        return rank(head, target), *top_k(head, k)
     bar, above, best = _bar(head, target), torch.zeros_like(target), _Best(head, k)
     for first, z in tiles(head):
         best.add(first, z)

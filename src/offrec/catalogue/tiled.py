@@ -3,15 +3,20 @@
 On two cores a tile that stays in the cache is also about three times faster to multiply than the whole matrix.
 """
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from offrec.catalogue.head import Head
+from offrec.catalogue.head import GONE, MASKED, Below, Head, Linear, Within
+from offrec.catalogue.noise import Noise, gumbel_noise
+from offrec.catalogue.tile import Base, Corrected, Gradients, Places
 
+LOG2E = math.log2(math.e)
 CACHE_FLOATS = 1 << 20  # a CPU's tile: 4 MB of float32
 DEVICE_FLOATS = 1 << 27  # a GPU's: 512 MB
 
@@ -21,108 +26,243 @@ def tile_width(head: Head) -> int:
     return max(256, floats // max(1, head.rows))
 
 
-def tiles(head: Head, corrections: "_Corrections | None" = None) -> Iterator[tuple[int, Tensor]]:
+def tiles(head: Head) -> Iterator[tuple[int, Tensor]]:
     """(first item, logits [B, tile]) over the catalogue, corrections included."""
     width = tile_width(head)
-    corrections = corrections or _Corrections(head, width)
+    corrected = Corrected(head, width)
     for number, first in enumerate(range(0, head.n_items, width)):
-        table = head.table[first : first + width]
-        bias = head.bias[first : first + width] if head.bias is not None else None
-        z = head.state @ table.T if bias is None else torch.addmm(bias, head.state, table.T)
-        corrections.add_to(z, number, first)
-        yield first, z
+        yield first, corrected.tile(number, first, min(first + width, head.n_items))
 
 
-class _Corrections:
-    """The corrections by tile, so that each tile touches only its own."""
+def reduce(
+    pi: Head,
+    linear: Linear,
+    below: Below | None,
+    excluded: Tensor | None,
+    noise: Noise | None,
+    temperature: float,
+    direct: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The sums over all items of a row but the `excluded` [B, K]; heads without corrections.
 
-    def __init__(self, head: Head, width: int) -> None:
-        self.edges: list[int] | None = None
-        self.instead = head.instead
-        if head.items is None or head.values is None or head.items.numel() == 0:
-            return
-        row, place = (head.items < head.n_items).nonzero(as_tuple=True)
-        item = head.items[row, place]
-        n_tiles = -(-head.n_items // width)
-        if n_tiles > 1:
-            item, order = item.sort(stable=True)
-            row, place = row[order], place[order]
-        marks = torch.arange(n_tiles + 1, device=item.device) * width
-        self.edges = torch.searchsorted(item, marks.to(item.dtype)).tolist() if n_tiles > 1 else [0, len(item)]
-        self.row, self.item, self.value = row, item, head.values[row, place]
-
-    def add_to(self, z: Tensor, number: int, first: int) -> None:
-        """z of the tile `number`, whose first item is `first`, corrected in place."""
-        self.clear(z, number, first)
-        if mine := self._slice(number):
-            z.view(-1).scatter_add_(0, self._flat(z, mine, first), self.value[mine])
-
-    def clear(self, z: Tensor, number: int, first: int) -> None:
-        """Where corrections stand instead of the base, 0."""
-        if self.instead and (mine := self._slice(number)):
-            z.view(-1).index_fill_(0, self._flat(z, mine, first), 0.0)
-
-    def _flat(self, z: Tensor, mine: slice, first: int) -> Tensor:
-        return self.row[mine] * z.shape[1] + (self.item[mine] - first)
-
-    def _slice(self, number: int) -> slice | None:
-        if self.edges is None or self.edges[number] == self.edges[number + 1]:
-            return None
-        return slice(self.edges[number], self.edges[number + 1])
+    Weights y = softmax((z + g) / temperature). Returns their logsumexp, Σ y f for f = Σ c z, and y's mass where the
+    head `below` is at or under its bound. `direct` unset: the gradient takes f as fixed. A row of which nothing is left
+    has a logsumexp below GONE, and zeros.
+    """
+    own: float | Tensor = sum((c for c, head in linear if _same(head, pi)), 0.0)
+    others = [(c, head) for c, head in linear if not _same(head, pi)]
+    plan = _Plan(
+        own=own if any(_same(head, pi) for _, head in linear) else None,
+        coefficients=[c.detach() if isinstance(c, Tensor) else c for c, _ in others],
+        within=[head.within for head in (pi, *(head for _, head in others))],
+        below=below and (below[0].detach(), below[1].detach()),
+        excluded=excluded,
+        noise=noise,
+        temperature=temperature,
+        direct=direct,
+    )
+    heads = [pi, *(head if direct else head.detach() for _, head in others)]
+    parts = [part for head in heads for part in (head.state, head.table, head.bias)]
+    lse, mean, mass = _Reduce.apply(plan, *parts)  # type: ignore[no-untyped-call]
+    return lse, mean, mass
 
 
-class _LogSumExp(torch.autograd.Function):
-    """Keeps one number a row; the backward pass computes each tile again."""
+@torch.no_grad()
+def maximum(head: Head, excluded: Tensor | None, noise: Noise | None) -> tuple[Tensor, Tensor]:
+    """The largest z (+ g) of a row and its item, the lower among equals; MASKED and item A where nothing is left."""
+    width = tile_width(head)
+    left_out = Places.of(excluded, head.n_items, width)
+    best = torch.full((head.rows,), -torch.inf, dtype=head.dtype, device=head.state.device)
+    items = torch.full((head.rows,), head.n_items, device=head.state.device)
+    base = Base.of(head)
+    for number, first in enumerate(range(0, head.n_items, width)):
+        z = base.tile(first, min(first + width, head.n_items))
+        if noise is not None:
+            z += _noise(noise, z, first)
+        if left_out is not None:
+            left_out.fill(z, number, first, -torch.inf)
+        value, column = z.max(1)
+        better = ~(value <= best) & ~best.isnan()  # what is not a number stands first, as in `torch.max`
+        best, items = torch.where(better, value, best), torch.where(better, column + first, items)
+    return best.masked_fill_(items == head.n_items, MASKED), items
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What `_Reduce` needs besides the tensors that may get a gradient."""
+
+    own: float | Tensor | None  # π's own coefficient in f; None: it is not in f
+    coefficients: list[float | Tensor]  # the other heads'
+    within: list[Within | None]  # of π and the others
+    below: Below | None
+    excluded: Tensor | None
+    noise: Noise | None
+    temperature: float
+    direct: bool
+
+    @property
+    def linear(self) -> bool:
+        return self.own is not None or bool(self.coefficients)
+
+
+class _Pass:
+    """One pass over the tiles: π's scores, f and where the bound holds. Buffers are used again from tile to tile."""
+
+    def __init__(self, plan: _Plan, parts: tuple[Tensor | None, ...]) -> None:
+        heads = []
+        for i, within in enumerate(plan.within):
+            state, table, bias = parts[3 * i : 3 * i + 3]
+            assert state is not None
+            assert table is not None
+            heads.append(Head(state, table, bias, within=within))
+        self.plan = plan
+        self.head = heads[0]
+        self.bases = [Base.of(head) for head in heads]
+        self.below = None if plan.below is None else Base.of(plan.below[0])
+        self.width = max(1, min(tile_width(self.head) // 2, self.head.n_items))  # two or three buffers are in use
+        self.left_out = Places.of(plan.excluded, self.head.n_items, self.width)
+        self.buffers: dict[str, Tensor] = {}
+        self._join(list(zip(self.bases[1:], plan.coefficients, strict=True)))
+
+    def _join(self, terms: list[tuple[Base, float | Tensor]]) -> None:
+        """Heads that end in one sum are one wider head."""
+        plain = [(base, c) for base, c in terms if base.within is None]
+        self.plain, self.bounded = [base for base, _ in plain], [(base, c) for base, c in terms if base.within]
+        self.joined = torch.cat([base.state * c for base, c in plain], 1) if plain else None
+        self.bias: Tensor | None = None
+        for bias in (base.bias.to(base.state.dtype) * c for base, c in plain if base.bias is not None):
+            self.bias = bias if self.bias is None else self.bias + bias
+
+    def __iter__(self) -> Iterator[tuple[int, int, Tensor]]:
+        """(first, last, π's z [B, tile])"""
+        for number, first in enumerate(range(0, self.head.n_items, self.width)):
+            self.number = number
+            last = min(first + self.width, self.head.n_items)
+            yield first, last, self.bases[0].tile(first, last, self.room("z", last - first))
+
+    def room(self, name: str, width: int) -> Tensor:
+        if name not in self.buffers:
+            state = self.bases[0].state
+            self.buffers[name] = state.new_empty(self.head.rows * self.width)
+        return self.buffers[name][: self.head.rows * width].view(self.head.rows, width)
+
+    def scores(self, z: Tensor, first: int) -> Tensor:
+        """(z + g) / temperature, MASKED where left out; z itself without noise."""
+        if self.plan.noise is not None:
+            z = torch.add(z, _noise(self.plan.noise, z, first), out=self.room("scores", z.shape[1]))
+            z.div_(self.plan.temperature)
+        if self.left_out is not None:
+            self.left_out.fill(z, self.number, first, MASKED)
+        return z
+
+    def weights(self, scores: Tensor, less: Tensor, apart: bool) -> Tensor:
+        """exp(scores − less [B]), in the place of the scores or apart from them."""
+        out = self.room("weights", scores.shape[1]) if apart else scores
+        # on CPUs `exp` is MKL's: three times slower, and seventy times where the result is nearly 0
+        return torch.sub(scores, less[:, None], out=out).mul_(LOG2E).exp2_()
+
+    def f(self, z: Tensor, first: int, last: int) -> Tensor:
+        """Σ c z of the tile. Overwrites z."""
+        own = 0.0 if self.plan.own is None else self.plan.own
+        if isinstance(own, Tensor):
+            z, own = z.mul_(own), 1.0
+        if self.joined is None:
+            z.mul_(own)
+        else:
+            z.addmm_(self.joined, torch.cat([base.rows(first, last) for base in self.plain], 1).T, beta=own)
+        if self.bias is not None:
+            z.add_(self.bias[first:last])
+        for base, c in self.bounded:
+            z.add_(base.tile(first, last, self.room("bounded", last - first)).mul_(c))
+        return z
+
+    def low(self, first: int, last: int) -> Tensor:
+        """1 where the other head is at or below its bound, else 0."""
+        assert self.below is not None
+        assert self.plan.below is not None
+        return self.below.tile(first, last, self.room("below", last - first)).le_(self.plan.below[1][:, None])
+
+
+class _Reduce(torch.autograd.Function):
+    """Keeps three numbers a row; the backward pass computes each tile again."""
 
     @staticmethod
-    def forward(ctx: Any, state: Tensor, table: Tensor, bias: Any, values: Any, items: Any, instead: bool) -> Tensor:
-        head = Head(state, table, bias, items, values, instead)
-        top = state.new_full((head.rows,), -torch.inf)
-        total = state.new_zeros(head.rows)
-        for _, z in tiles(head):
-            higher = torch.maximum(top, z.amax(1))
-            total = total * (top - higher).exp() + z.sub_(higher[:, None]).exp_().sum(1)
-            top = higher
-        lse = top + total.log()
-        ctx.save_for_backward(state, table, bias, values, items, lse)
-        ctx.instead = instead
-        return lse
+    def forward(ctx: Any, plan: _Plan, *parts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        tiled = _Pass(plan, parts)
+        state = tiled.bases[0].state
+        top = state.new_full(state.shape[:1], -torch.inf)
+        total, mean, mass = (torch.zeros_like(top) for _ in range(3))
+        for first, last, z in tiled:
+            scores = tiled.scores(z, first)
+            higher = torch.maximum(top, scores.amax(1))
+            shrink = (top - higher).exp_()
+            apart = plan.linear and scores is z  # f needs z as it is
+            weight = tiled.weights(scores, higher, apart)
+            top, total = higher, total.mul_(shrink).add_(weight.sum(1))
+            if plan.linear:
+                mean.mul_(shrink).add_(tiled.f(z, first, last).mul_(weight).sum(1))
+            if plan.below is not None:
+                mass.mul_(shrink).add_(tiled.low(first, last).mul_(weight).sum(1))
+        lse = total.log().add_(top)
+        gone = lse <= GONE
+        mean, mass = mean.div_(total).masked_fill_(gone, 0.0), mass.div_(total).masked_fill_(gone, 0.0)
+        ctx.plan = plan
+        ctx.save_for_backward(lse, mean, mass, *parts)
+        ctx.set_materialize_grads(False)
+        unasked = [] if plan.linear else [mean]
+        ctx.mark_non_differentiable(*unasked, *([] if plan.below else [mass]))
+        return lse, mean, mass
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        state, table, bias, values, items, lse = ctx.saved_tensors
-        head = Head(state, table, bias, items, values, ctx.instead)
-        corrections = _Corrections(head, tile_width(head))
-        needed = ctx.needs_input_grad
-        to_state = torch.zeros_like(state) if needed[0] else None
-        to_table = torch.empty_like(table) if needed[1] else None
-        to_bias = torch.empty_like(bias) if needed[2] else None
-        for number, (first, z) in enumerate(tiles(head, corrections)):
-            weight = z.sub_(lse[:, None]).exp_().mul_(gradient[:, None])  # softmax, times what comes from above
-            corrections.clear(weight, number, first)  # nothing flows to a base that was replaced
-            last = first + z.shape[1]
-            if to_state is not None:
-                to_state.addmm_(weight, table[first:last])
-            if to_table is not None:
-                torch.mm(weight.T, state, out=to_table[first:last])
-            if to_bias is not None:
-                torch.sum(weight, 0, out=to_bias[first:last])
-        to_values = None
-        if needed[3]:
-            inside = items < head.n_items
-            z = head.at(items.clamp(max=head.n_items - 1))
-            to_values = (z - lse[:, None]).exp() * gradient[:, None] * inside
-        return to_state, to_table, to_bias, to_values, None, None
+    def backward(ctx: Any, to_lse: Any, to_mean: Any, to_mass: Any) -> tuple[Tensor | None, ...]:
+        lse, mean, mass, *parts = ctx.saved_tensors
+        plan, needed = ctx.plan, ctx.needs_input_grad[1:]
+        tiled = _Pass(plan, tuple(parts))
+        to_lse, to_mean, to_mass = (
+            None if g is None else g.masked_fill(lse <= GONE, 0.0) for g in (to_lse, to_mean, to_mass)
+        )
+        into = _gradients(tiled, parts, needed, to_mean)
+        rest = torch.zeros_like(lse) if to_lse is None else to_lse
+        if to_mean is not None:
+            own = plan.own if plan.own is not None and plan.direct else 0.0
+            rest = rest + to_mean * (plan.temperature * own - mean)
+        if to_mass is not None:
+            rest = rest - to_mass * mass
+        for first, last, z in tiled:
+            scores = tiled.scores(z, first)
+            apart = to_mean is not None and scores is z
+            weight = tiled.weights(scores, lse, apart)
+            for base, other in zip(tiled.bases[1:], into[1:], strict=True):
+                if other is not None:
+                    other.add(weight if base.within is None else base.kept(weight, first, last), first, last)
+            if into[0] is not None:  # π's z gets y · (rest + to_mean · f + to_mass · low)
+                factor = rest[:, None]
+                if to_mean is not None:
+                    factor = tiled.f(z, first, last).mul_(to_mean[:, None]).add_(factor)
+                if to_mass is not None:
+                    factor = tiled.low(first, last).mul_(to_mass[:, None]).add_(factor)
+                into[0].add(weight.mul_(factor), first, last)
+        return None, *(part for one in into for part in (one.parts() if one else (None, None, None)))
 
 
-def logsumexp(head: Head) -> Tensor:
-    """log Σ_a exp z(a): [B]."""
-    arguments = (head.state, head.table, head.bias, head.values, head.items, head.instead)
-    lse: Tensor = _LogSumExp.apply(*arguments)  # type: ignore[no-untyped-call]
-    return lse
+def _gradients(tiled: _Pass, parts: list[Any], needed: list[bool], to_mean: Tensor | None) -> list[Gradients | None]:
+    """Where each head's gradients are gathered; None where it needs none."""
+    plan, state = tiled.plan, tiled.bases[0].state
+    scales: list[Any] = [state.new_full(state.shape[:1], 1 / plan.temperature)]
+    scales += [to_mean * c if to_mean is not None else None for c in plan.coefficients]
+    found: list[Gradients | None] = []
+    for i, (base, scale) in enumerate(zip(tiled.bases, scales, strict=True)):
+        mine = slice(3 * i, 3 * i + 3)
+        wanted = scale is not None and any(needed[mine])
+        found.append(Gradients(base, parts[mine], needed[mine], scale) if wanted else None)
+    return found
 
 
-def log_prob(head: Head, actions: Tensor) -> Tensor:
-    """log softmax(z) at actions: [B, n] → [B, n]."""
-    return head.at(actions) - logsumexp(head)[:, None]
+def _same(head: Head, pi: Head) -> bool:
+    return all(getattr(head, name) is getattr(pi, name) for name in ("state", "table", "bias", "within"))
+
+
+def _noise(noise: Noise, z: Tensor, first: int) -> Tensor:
+    rows, items = (torch.arange(n, device=z.device) for n in z.shape)
+    return gumbel_noise(noise, rows[:, None], items + first)

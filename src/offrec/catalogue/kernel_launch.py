@@ -1,0 +1,109 @@
+"""How the kernels are launched: block sizes, shares of the catalogue, excluded pairs sorted into tiles."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from offrec.catalogue import kernel_order
+from offrec.catalogue.head import Head
+
+PROGRAMS = 264  # enough to fill the largest card twice over
+STEP = 1024  # pairs sorted by one program
+MOST_WIDTH = 256
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a tile is cut for operands of a kind and width."""
+
+    rows: int
+    items: int
+    warps: int
+    stages: int
+
+
+# (bytes of an operand, several heads?) → width → (rows, items, warps, stages). Measured on an H200 at widths 64 and 128
+# (benchmarks/catalogue.py); the others are chosen to fit its shared memory.
+FORWARD: dict[tuple[int, bool], dict[int, Blocks]] = {
+    (2, False): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 128, 4, 2), 256: Blocks(64, 64, 4, 2)},
+    (2, True): {64: Blocks(64, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(64, 32, 4, 2)},
+    (4, False): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 3), 256: Blocks(64, 32, 4, 2)},
+    (4, True): {64: Blocks(64, 32, 4, 2), 128: Blocks(32, 32, 4, 2), 256: Blocks(16, 32, 4, 1)},
+}
+BACKWARD: dict[tuple[int, bool], dict[int, Blocks]] = {
+    (2, False): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(32, 64, 4, 2)},
+    (2, True): {64: Blocks(64, 64, 4, 3), 128: Blocks(32, 64, 4, 2), 256: Blocks(32, 32, 4, 2)},
+    (4, False): {64: Blocks(64, 128, 4, 2), 128: Blocks(64, 64, 4, 2), 256: Blocks(32, 64, 4, 2)},
+    (4, True): {64: Blocks(32, 64, 4, 2), 128: Blocks(32, 32, 4, 2), 256: Blocks(16, 32, 4, 1)},
+}
+
+
+def blocks(which: dict[tuple[int, bool], dict[int, Blocks]], heads: Sequence[Head]) -> Blocks:
+    widest = max(head.state.shape[1] for head in heads)
+    by_width = which[heads[0].state.element_size(), len(heads) > 1]
+    return next(size for width, size in by_width.items() if widest <= width)
+
+
+def power(width: int) -> int:
+    return max(16, int(triton.next_power_of_2(width)))
+
+
+def check(heads: Sequence[Head]) -> None:
+    if len(heads) > 3:
+        raise ValueError(f"kernels take three heads at most, found {len(heads)}; use the tiled implementation")
+    for head in heads:
+        if head.state.dtype not in (torch.float32, torch.bfloat16) or head.table.dtype != head.state.dtype:
+            raise ValueError(f"kernels take float32 or bfloat16, found {head.state.dtype} and {head.table.dtype}")
+        if not 1 <= head.state.shape[1] <= MOST_WIDTH:
+            raise ValueError(f"kernels take widths 1 … {MOST_WIDTH}, found {head.state.shape[1]}")
+        if head.within is not None:
+            raise ValueError("kernels take no head with `within`; use the tiled implementation")
+
+
+def precision(dtype: torch.dtype) -> str:
+    """As torch is told for its own products: TF32, or three of them, which come as close as float32."""
+    exact = dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    return interpreted("tf32x3" if exact else "tf32")
+
+
+def interpreted(otherwise: str) -> str:
+    return "interpreted" if os.environ.get("TRITON_INTERPRET") == "1" else otherwise
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Excluded pairs, sorted into tiles."""
+
+    edges: Tensor  # [row blocks · tiles + 1]
+    row: Tensor
+    item: Tensor
+
+
+def pairs_of(excluded: Tensor | None, n_items: int, size: Blocks, like: Tensor) -> Pairs:
+    if excluded is None or excluded.numel() == 0:
+        nothing = torch.zeros(1, dtype=torch.int32, device=like.device)
+        return Pairs(nothing, nothing, nothing)
+    excluded = excluded.contiguous()
+    n_tiles = triton.cdiv(n_items, size.items)
+    n_pairs, per_row = excluded.numel(), excluded.shape[1]
+    counts = torch.zeros(triton.cdiv(len(excluded), size.rows) * n_tiles, dtype=torch.int32, device=like.device)
+    grid = (triton.cdiv(n_pairs, STEP),)
+    constants = {"BM": size.rows, "BN": size.items, "STEP": STEP}
+    kernel_order.count_pairs[grid](excluded, counts, n_pairs, per_row, n_items, n_tiles, **constants)
+    edges = torch.zeros(len(counts) + 1, dtype=torch.int32, device=like.device)
+    torch.cumsum(counts, 0, dtype=torch.int32, out=edges[1:])
+    cursors, row = edges[:-1].clone(), torch.empty(n_pairs, dtype=torch.int32, device=like.device)
+    item = torch.empty_like(row)
+    kernel_order.place_pairs[grid](excluded, cursors, row, item, n_pairs, per_row, n_items, n_tiles, **constants)
+    return Pairs(edges, row, item)
+
+
+def shares(n_rows: int, n_tiles: int, size: Blocks) -> tuple[tuple[int, int], int]:
+    """The grid (row blocks, shares of the catalogue) and how many tiles a share has."""
+    groups = triton.cdiv(n_rows, size.rows)
+    each = triton.cdiv(n_tiles, max(1, min(n_tiles, PROGRAMS // groups)))
+    return (groups, triton.cdiv(n_tiles, each)), each

@@ -1,0 +1,49 @@
+"""Small random heads in double precision, with every kind of correction."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from offrec.catalogue import Head
+
+KINDS = ("plain", "bonus", "instead", "masked", "every")
+
+
+def make_head(
+    random: torch.Generator, rows: int, items: int, width: int, kind: str = "plain", *, bias: bool = True, many: int = 5
+) -> Head:
+    """bonus, instead: few items, many of them equal, and padding. every: all items of a row corrected, some twice."""
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=random, dtype=torch.double)
+
+    head = Head(draw(rows, width), draw(items, width), draw(items) if bias else None)
+    if kind == "plain":
+        return head
+    where = torch.randint(0, min(items, 4) + 2, (rows, many), generator=random)
+    where = where.masked_fill(where >= min(items, 4), items + 1)
+    if kind == "masked":
+        return head.masked(where[:, :1].clamp(max=items))
+    if kind == "every":
+        where = torch.cat([torch.arange(items).expand(rows, -1), where], 1)
+    return replace(head, items=where, values=draw(*where.shape), instead=kind == "instead")
+
+
+def leaves(*heads: Head) -> dict[str, Tensor]:
+    """Every tensor of the heads that a gradient can reach, made to ask for one."""
+    found = {}
+    for number, head in enumerate(heads):
+        for name in ("state", "table", "bias", "values"):
+            part = getattr(head, name)
+            if part is not None:
+                found[f"{name}{number}"] = part.detach().clone().requires_grad_()
+    return found
+
+
+def built(heads: list[Head], parts: dict[str, Tensor]) -> Iterator[Head]:
+    """The heads over other tensors; corrections keep their tensor of items."""
+    for number, head in enumerate(heads):
+        mine = {name[:-1]: part for name, part in parts.items() if name.endswith(str(number))}
+        yield replace(head, **mine)

@@ -1,0 +1,62 @@
+"""Which implementation runs, and that all functions obey."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from offrec.catalogue import Head, chosen, logsumexp, maximum, reduce, reference, tiled, using
+
+
+def small() -> Head:
+    return Head(torch.ones(2, 3), torch.ones(5, 3))
+
+
+def test_a_cpu_runs_tiles() -> None:
+    assert chosen(small()) == "tiled"
+
+
+def test_a_choice_lasts_as_long_as_its_block() -> None:
+    with using("reference"):
+        assert chosen(small()) == "reference"
+        with using("auto"):
+            assert chosen(small()) == "tiled"
+        assert chosen(small()) == "reference"
+        with pytest.raises(ZeroDivisionError), using("kernels"):
+            raise ZeroDivisionError
+        assert chosen(small()) == "reference"
+    assert chosen(small()) == "tiled"
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="one of auto, reference, tiled, kernels"), using("dense"):
+        pass
+
+
+def test_the_choice_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ZeroDivisionError
+
+    calls = (logsumexp, reduce, maximum)
+    with monkeypatch.context() as patch:
+        patch.setattr(reference, "logits", refuse)
+        for call in calls:
+            call(small())
+            with pytest.raises(ZeroDivisionError), using("reference"):
+                call(small())
+    monkeypatch.setattr(tiled, "tile_width", refuse)
+    for call in calls:
+        with using("reference"):
+            call(small())
+        with pytest.raises(ZeroDivisionError):
+            call(small())
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is absent anyway")
+def test_triton_is_imported_only_where_kernels_run() -> None:
+    code = "import sys, torch; torch_did = 'triton' in sys.modules; import offrec.catalogue as c; "
+    code += "c.logsumexp(c.Head(torch.ones(2, 3), torch.ones(5, 3))); "
+    code += "sys.exit('triton' in sys.modules and not torch_did)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,278 @@
+"""The Triton kernels against dense float64, under Triton's interpreter where there is no GPU."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from offrec.catalogue import (
+    Head,
+    Noise,
+    gumbel_softmax,
+    log_prob,
+    logsumexp,
+    maximum,
+    rank,
+    reduce,
+    reference,
+    top_k,
+    using,
+)
+
+pytest.importorskip("triton", reason="the kernels need triton")
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SHAPES = [(1, 1, 1), (1, 200, 5), (70, 1, 16), (5, 37, 8), (130, 150, 20), (33, 300, 64)]  # rows, items, width
+CORRECTIONS = ["none", "added", "instead", "padding"]
+
+
+@pytest.fixture(autouse=True)
+def exact() -> Any:
+    """Products in full float32: then an error is an error, not TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A head, and its tensors that take gradients."""
+
+    head: Head
+    leaves: list[Tensor]
+
+    def double(self) -> "Made":
+        """The same numbers in float64, with leaves of their own."""
+        values = {
+            name: None if (part := getattr(self.head, name)) is None else part.detach().double().requires_grad_()
+            for name in ("state", "table", "bias", "values")
+        }
+        head = replace(self.head, **values)
+        return Made(head, [part for part in values.values() if part is not None])
+
+
+def make(
+    shape: tuple[int, int, int],
+    corrections: str = "none",
+    *,
+    bias: bool = True,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Made:
+    rows, items, width = shape
+    random = torch.Generator().manual_seed(seed)
+
+    def draw(*size: int) -> Tensor:
+        return torch.randn(*size, generator=random).to(DEVICE)
+
+    parts: dict[str, Any] = {"state": draw(rows, width).to(dtype), "table": draw(items, width).to(dtype)}
+    if bias:
+        parts["bias"] = draw(items)
+    if corrections != "none":
+        parts["values"] = draw(rows, 7)
+    for part in parts.values():
+        part.requires_grad_()
+    leaves = list(parts.values())
+    if corrections != "none":
+        low = items if corrections == "padding" else 0
+        parts["items"] = torch.randint(low, items + 3, (rows, 7), generator=random).to(DEVICE)
+        parts["instead"] = corrections == "instead"
+    return Made(Head(**parts), leaves)
+
+
+def compare(
+    made: Sequence[Made], of: Callable[..., Sequence[Tensor]], tolerance: float = 2e-5, dense: Any = None
+) -> None:
+    """Values and every gradient of `of(*heads)` by kernels against float64 by the dense reference."""
+    truth = [one.double() for one in made]
+    with using("kernels"):
+        found = list(of(*(one.head for one in made)))
+    with using("reference"):
+        wanted = list(of(*(one.head for one in truth)))
+    weights = [torch.randn(part.shape, generator=torch.Generator().manual_seed(9)).to(DEVICE) for part in found]
+    for some, leaves in ((found, made), (wanted, truth)):
+        for leaf in (leaf for one in leaves for leaf in one.leaves):
+            leaf.grad = None
+        total = sum((part * weight).sum() for part, weight in zip(some, weights, strict=True))
+        assert isinstance(total, Tensor)
+        total.backward()
+    for part, true in zip(found, wanted, strict=True):
+        close(part, true, tolerance)
+    for one, true_one in zip(made, truth, strict=True):
+        for leaf, true in zip(one.leaves, true_one.leaves, strict=True):
+            assert (leaf.grad is None) == (true.grad is None)
+            if leaf.grad is not None and true.grad is not None:
+                close(leaf.grad, true.grad, tolerance)
+
+
+def close(found: Tensor, true: Tensor, tolerance: float) -> None:
+    found, true = found.detach(), true.detach()
+    scale = max(1.0, float(true.abs().max())) if true.numel() else 1.0
+    torch.testing.assert_close(found.double(), true.double(), rtol=0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("corrections", CORRECTIONS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_log_probabilities(shape: tuple[int, int, int], corrections: str) -> None:
+    actions = torch.randint(0, shape[1], (shape[0], 3), generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    compare([make(shape, corrections)], lambda head: [log_prob(head, actions), logsumexp(head)])
+
+
+@pytest.mark.parametrize("corrections", CORRECTIONS)
+@pytest.mark.parametrize("shape", SHAPES[1::2], ids=str)
+def test_expectations_over_three_heads(shape: tuple[int, int, int], corrections: str) -> None:
+    """E_π[z − 2q + ½b] and π's mass where b is low; the others have widths and corrections of their own."""
+    rows, items, width = shape
+    pi, q = make(shape, corrections), make((rows, items, width + 3), "added", seed=1)
+    b, bound = make((rows, items, 4), corrections, bias=False, seed=2), torch.zeros(rows, device=DEVICE)
+    compare(
+        [pi, q, b],
+        lambda pi, q, b: reduce(pi, [(1.0, pi), (-2.0, q), (0.5, b)], below=(b, bound.to(pi.dtype))),
+        tolerance=5e-5,
+    )
+
+
+def test_a_coefficient_may_be_a_tensor() -> None:
+    two = torch.tensor(2.0, device=DEVICE)
+    compare([make((9, 40, 8)), make((9, 40, 8), seed=1)], lambda pi, q: [reduce(pi, [(two.to(pi.dtype), q)]).mean])
+
+
+@pytest.mark.parametrize("corrections", ["none", "instead"])
+@pytest.mark.parametrize("hard", [False, True])
+def test_gumbel_softmax(corrections: str, hard: bool) -> None:
+    noise = Noise(torch.tensor(2**40 + 17, device=DEVICE))
+    compare(
+        [make((20, 150, 8), corrections), make((20, 150, 16), seed=1)],
+        lambda pi, q: [gumbel_softmax(pi, [(1.0, pi), (-3.0, q)], temperature=0.7, noise=noise, hard=hard)],
+        tolerance=1e-4,
+    )
+
+
+@pytest.mark.parametrize("corrections", CORRECTIONS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_maximum_rank_and_top_k(shape: tuple[int, int, int], corrections: str) -> None:
+    head = make(shape, corrections).head.detach()
+    target = torch.randint(0, shape[1], shape[:1], generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    with using("kernels"):
+        values, items = maximum(head)
+        k = min(12, shape[1])
+        best, order = top_k(head, k)
+        position = rank(head, target)
+    wanted = reference.top_k(head, k)
+    assert torch.equal(items, wanted[1][:, 0])
+    torch.testing.assert_close(values, wanted[0][:, 0])
+    assert torch.equal(order, wanted[1])
+    torch.testing.assert_close(best, wanted[0])
+    assert torch.equal(position, reference.rank(head, target))
+
+
+def test_equal_values_are_ordered_and_counted_as_everywhere() -> None:
+    state = torch.ones(3, 1, device=DEVICE)
+    table = torch.tensor([[1.0], [2.0], [2.0], [0.0]]).repeat(100, 1).to(DEVICE)
+    head = Head(state, table)
+    with using("kernels"):
+        assert top_k(head, 5)[1].tolist() == [[1, 2, 5, 6, 9]] * 3
+        assert maximum(head)[1].tolist() == [1] * 3
+        assert rank(head, torch.tensor([1, 0, 3], device=DEVICE)).tolist() == [200, 300, 400]
+
+
+def test_what_is_not_a_number_counts_against_the_target() -> None:
+    bias = torch.tensor([1.0, torch.nan, 3.0, 2.0], device=DEVICE)
+    head = Head(torch.zeros(4, 1, device=DEVICE), torch.zeros(4, 1, device=DEVICE), bias)
+    with using("kernels"):
+        assert rank(head, torch.arange(4, device=DEVICE)).tolist() == [4, 4, 2, 3]
+
+
+def test_every_item_of_a_row_may_be_corrected() -> None:
+    made = make((4, 5, 3))
+    everything = torch.arange(5, device=DEVICE).repeat(4, 1)
+    values = torch.randn(4, 5, generator=torch.Generator().manual_seed(4)).to(DEVICE).requires_grad_()
+    head = replace(made.head, items=everything, values=values, instead=True)
+    compare([Made(head, [*made.leaves, values])], lambda head: [reduce(head, [(1.0, head)]).mean, logsumexp(head)])
+
+
+def test_masked_items_are_never_chosen() -> None:
+    head = make((6, 90, 8)).head.detach()
+    best = reference.top_k(head, 3)[1]
+    with using("kernels"):
+        assert torch.equal(maximum(head.masked(best[:, :2]))[1], best[:, 2])
+        assert torch.equal(top_k(head.masked(best[:, :1]), 2)[1], best[:, 1:])
+
+
+def test_large_scores_do_not_overflow() -> None:
+    head = Head(torch.tensor([[1.0]], device=DEVICE), torch.tensor([[1000.0], [-1000.0], [999.0]], device=DEVICE))
+    with using("kernels"):
+        assert logsumexp(head).item() == pytest.approx(1000 + torch.tensor(-1.0).exp().log1p().item())
+
+
+@pytest.mark.parametrize("kind", ["bf16", "tf32"])
+@pytest.mark.parametrize("shape", [(64, 500, 32), (20, 300, 64), (256, 5000, 64)], ids=str)
+def test_errors_are_no_larger_than_dense_pytorchs(shape: tuple[int, int, int], kind: str) -> None:
+    """Same operands; the truth is float64. Root mean squares: a largest error is a matter of luck."""
+    if kind == "tf32" and DEVICE.type == "cpu":
+        pytest.skip("TF32 needs a GPU")
+    if DEVICE.type == "cpu" and shape[1] > 1000:
+        pytest.skip("too slow under the interpreter")
+    torch.set_float32_matmul_precision("high")
+    made = make(shape, bias=False, dtype=torch.bfloat16 if kind == "bf16" else torch.float32)
+    actions = torch.randint(0, shape[1], (shape[0], 1), generator=torch.Generator().manual_seed(1)).to(DEVICE)
+
+    def run(one: Made, by: str) -> list[Tensor]:
+        for leaf in one.leaves:
+            leaf.grad = None
+        if by == "dense":
+            z = one.head.state @ one.head.table.T
+            loss = torch.nn.functional.cross_entropy(z.float(), actions[:, 0], reduction="none")
+        else:
+            with using(by):
+                loss = -log_prob(one.head, actions)[:, 0]
+        loss.mean().backward()
+        return [loss.detach().double(), *(leaf.grad.double() for leaf in one.leaves if leaf.grad is not None)]
+
+    true, ours, dense = run(made.double(), "reference"), run(made, "kernels"), run(made, "dense")
+    slack = 2.0 if DEVICE.type == "cpu" else 1.05  # the interpreter cuts bfloat16 off instead of rounding it
+    for found, plain, size in zip(ours, dense, true, strict=True):
+        error, allowed = ((part - size).square().mean().sqrt() for part in (found, plain))
+        assert error <= slack * allowed + 1e-6 * size.square().mean().sqrt()
+
+
+def test_kernels_refuse_what_they_do_not_take() -> None:
+    head = make((3, 9, 4)).head
+    with using("kernels"):
+        with pytest.raises(ValueError, match="float32 or bfloat16"):
+            logsumexp(Head(head.state.double(), head.table.double()))
+        with pytest.raises(ValueError, match="widths"):
+            logsumexp(Head(torch.zeros(2, 300, device=DEVICE), torch.zeros(4, 300, device=DEVICE)))
+
+
+def test_nothing_is_computed_for_a_backward_pass_that_does_not_come() -> None:
+    """Where nothing learns, a value is the same number."""
+    made = make((9, 40, 8), "instead")
+    with using("kernels"):
+        learning = reduce(made.head, [(1.0, made.head)])
+        with torch.no_grad():
+            resting = reduce(made.head, [(1.0, made.head)])
+    torch.testing.assert_close(learning.mean.detach(), resting.mean)
+    assert not resting.mean.requires_grad
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("heads", [1, 2, 3])
+@pytest.mark.parametrize("width", [16, 64, 128, 256])
+def test_every_block_size_fits_the_card(width: int, heads: int, dtype: torch.dtype) -> None:
+    """TF32, corrections, noise off and on: what is compiled must also launch."""
+    torch.set_float32_matmul_precision("high")
+    made = [make((300, 3000, width), "instead", seed=seed, dtype=dtype) for seed in range(heads)]
+    with using("kernels"):
+        found = reduce(made[0].head, [(1.0 - i, one.head) for i, one in enumerate(made)])
+        (found.mean + found.lse).sum().backward()
+    with torch.no_grad():
+        truth = [one.double().head for one in made]
+        true = reference.reduce(truth[0], [(1.0 - i, head) for i, head in enumerate(truth)], None)
+    assert (found.lse - true[0]).abs().max() < 0.05 * width**0.5
+    assert all(leaf.grad is not None and leaf.grad.isfinite().all() for one in made[:1] for leaf in one.leaves)

@@ -1,0 +1,263 @@
+"""E_π of sums of heads, and π's mass under a bound: by hand, against the dense version, and by finite differences."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from random_heads import KINDS, built, leaves, make_head
+from torch import Tensor
+
+from offrec.catalogue import Head, Reduced, log_prob, logsumexp, reduce, tiled, using
+
+SHAPES = [(1, 1, 1), (1, 5, 3), (7, 1, 2), (5, 19, 4), (3, 33, 0), (0, 6, 2)]  # rows, items, width
+
+
+@pytest.fixture(params=[1, 4, 1000], ids=lambda width: f"tile{width}")
+def _tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiled, "tile_width", lambda head: request.param)
+
+
+def three(shape: tuple[int, int, int], kinds: tuple[str, str, str], *, seed: int = 0, bias: bool = True) -> list[Head]:
+    """π, Q and b, of different widths and with corrections of their own."""
+    random = torch.Generator().manual_seed(seed)
+    rows, items, width = shape
+    widths = (width, width + 2, 0 if bias else 1)
+    return [make_head(random, rows, items, wide, kind, bias=bias) for wide, kind in zip(widths, kinds, strict=True)]
+
+
+def everything(heads: list[Head]) -> Reduced:
+    """All of a call at once: π in f beside two others, one coefficient a tensor, a bound on b."""
+    pi, q, b = heads
+    bound = torch.linspace(-1, 1, pi.rows, dtype=torch.double)
+    return reduce(pi, [(0.7, pi), (torch.tensor(-2.0), q), (0.3, b)], (b, bound))
+
+
+def agree(heads: list[Head], call: Callable[[list[Head]], tuple[Tensor, ...]]) -> None:
+    """Values and every gradient, tiled against dense."""
+    found = []
+    for name in ("reference", "tiled"):
+        parts = leaves(*heads)
+        with using(name):
+            outputs = call(list(built(heads, parts)))
+        random = torch.Generator().manual_seed(9)
+        total = sum((torch.randn(out.shape, generator=random, dtype=torch.double) * out).sum() for out in outputs)
+        gradients = torch.autograd.grad(total, list(parts.values()), allow_unused=True, materialize_grads=True)
+        found.append([*outputs, *gradients])
+    torch.testing.assert_close(*found)
+
+
+def test_by_hand() -> None:
+    """π = (1/2, 1/4, 1/4) at temperature 1; the third item is corrected in π, the second in Q."""
+    log = math.log
+    nothing = torch.zeros(1, 0)
+    pi = Head(nothing, torch.zeros(3, 0), torch.tensor([log(4.0), log(2.0), log(7.0)])).corrected(
+        torch.tensor([[2]]), torch.tensor([[log(2.0) - log(7.0)]])
+    )
+    q = Head(
+        nothing,
+        torch.zeros(3, 0),
+        torch.tensor([8.0, 99.0, 4.0]),
+        torch.tensor([[1, 3]]),
+        torch.tensor([[2.0, 5.0]]),
+        True,
+    )
+    lse, mean, mass = reduce(pi, [(3.0, q)], (q, torch.tensor([4.0])))
+    assert lse.item() == pytest.approx(log(8))
+    assert mean.item() == pytest.approx(3 * (8 / 2 + 2 / 4 + 4 / 4))
+    assert mass.item() == pytest.approx(1 / 2)  # 2 and 4 are not above 4
+    entropy = lse - reduce(pi, [(1.0, pi)]).mean
+    assert entropy.item() == pytest.approx(1.5 * log(2))
+    assert reduce(pi, (), (q, torch.tensor([3.9]))).mass.item() == pytest.approx(1 / 4)
+
+
+def test_a_value_on_the_bound_is_below() -> None:
+    """Nothing is corrected in the first row; in the second, the item on the bound is."""
+    head = Head(torch.zeros(2, 0), torch.zeros(3, 0), torch.tensor([1.0, 2.0, 3.0]))
+    low = head.corrected(torch.tensor([[3], [1]]), torch.tensor([[9.0], [0.0]]))
+    mass = reduce(head, (), (low, torch.tensor([2.0, 2.0]))).mass
+    torch.testing.assert_close(mass, torch.softmax(torch.tensor([1.0, 2.0, 3.0]), 0)[:2].sum().expand(2))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize(
+    "kinds",
+    [("plain",) * 3, ("bonus",) * 3, ("instead",) * 3, ("instead", "bonus", "plain"), ("masked", "instead", "plain"),
+     ("masked", "plain", "plain"), ("every", "plain", "instead"), ("plain", "plain", "every")],
+    ids="-".join,
+)  # fmt: skip
+@pytest.mark.usefixtures("_tile")
+def test_like_the_dense_version(shape: tuple[int, int, int], kinds: tuple[str, str, str]) -> None:
+    if kinds[0] == "masked":
+        shape = (shape[0], max(2, shape[1]), shape[2])  # something must be left
+    agree(three(shape, kinds), everything)
+
+
+@given(some.data())
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_like_the_dense_version_whatever_is_corrected(data: some.DataObject) -> None:
+    unmasked = some.sampled_from([kind for kind in KINDS if kind != "masked"])  # π masks; what it expects is finite
+    kinds = data.draw(some.tuples(some.sampled_from(KINDS), unmasked, unmasked))
+    items = data.draw(some.integers(2 if kinds[0] == "masked" else 1, 12))
+    shape = (data.draw(some.integers(0, 4)), items, data.draw(some.integers(0, 3)))
+    heads = three(shape, kinds, seed=data.draw(some.integers(0, 999)), bias=data.draw(some.booleans()))
+    with pytest.MonkeyPatch.context() as patch:
+        tile = data.draw(some.integers(1, 13))
+        patch.setattr(tiled, "tile_width", lambda head: tile)
+        agree(heads, everything)
+
+
+@pytest.mark.parametrize("instead", [False, True])
+def test_heads_that_share_their_corrected_items(instead: bool) -> None:
+    heads = three((4, 11, 3), ("instead", "plain", "plain") if instead else ("bonus", "plain", "plain"))
+    items = heads[0].items
+    assert items is not None
+    shared = [
+        heads[0],
+        *(Head(h.state, h.table, h.bias, items, torch.randn(items.shape).double(), instead) for h in heads[1:]),
+    ]
+    agree(shared, everything)
+
+
+@pytest.mark.parametrize("tile", [1, 3, 100])
+@pytest.mark.parametrize("kinds", [("plain",) * 3, ("instead", "bonus", "plain"), ("bonus", "every", "instead")])
+def test_gradients_by_finite_differences(
+    kinds: tuple[str, str, str], tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiled, "tile_width", lambda head: tile)
+    heads = three((2, 5, 2), kinds)
+    parts = leaves(*heads)
+
+    def call(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(everything(list(built(heads, dict(zip(parts, tensors, strict=True))))))
+
+    assert torch.autograd.gradcheck(call, list(parts.values()))
+
+
+@pytest.mark.parametrize("wanted", ["state", "table", "bias", "values"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_one_part_alone_gets_its_gradient(wanted: str, which: int) -> None:
+    heads, found = three((3, 9, 2), ("bonus", "instead", "plain")), []
+    for name in ("reference", "tiled"):
+        leaf = leaves(heads[which])[f"{wanted}0"]
+        mine = list(heads)
+        (mine[which],) = built([heads[which]], {f"{wanted}0": leaf})
+        with using(name):
+            (everything(mine).mean.sum() + everything(mine).mass.sum()).backward()
+        found.append(leaf.grad)
+    torch.testing.assert_close(*found)
+
+
+def test_what_gets_no_gradient() -> None:
+    """Coefficients, the bound and the head it bounds; and Q where it is detached."""
+    for name in ("reference", "tiled"):
+        heads = three((4, 9, 3), ("bonus", "bonus", "bonus"))
+        parts = leaves(*heads)
+        pi, q, b = built(heads, parts)
+        weight, bound = torch.tensor(2.0, requires_grad=True), torch.zeros(4, dtype=torch.double, requires_grad=True)
+        with using(name):
+            lse, mean, mass = reduce(pi, [(weight, q.detach()), (1.0, pi)], (b, bound))
+        reached = {**parts, "weight": weight, "bound": bound}
+        gradients = torch.autograd.grad((lse + mean + mass).sum(), list(reached.values()), allow_unused=True)
+        got = {leaf for leaf, gradient in zip(reached, gradients, strict=True) if gradient is not None}
+        assert got == {"state0", "table0", "bias0", "values0"}
+        with using(name):
+            assert not reduce(pi.detach(), [(weight, q.detach())], (b, bound)).mean.requires_grad
+
+
+def test_no_linear_term_and_no_bound_are_zeros() -> None:
+    for kind in ("plain", "bonus"):
+        head = three((3, 9, 2), (kind,) * 3)[0]
+        lse, mean, mass = reduce(head)
+        assert torch.equal(lse, logsumexp(head))
+        assert not mean.any()
+        assert not mass.any()
+
+
+def test_the_sum_of_the_chances_at_or_below_no_bound_is_one() -> None:
+    pi, q, _ = three((3, 40, 5), ("bonus", "instead", "plain"))
+    torch.testing.assert_close(reduce(pi, (), (q, torch.full((3,), 1e9))).mass, torch.ones(3, dtype=torch.double))
+
+
+def test_masked_items_weigh_nothing() -> None:
+    pi, q, _ = three((3, 8, 2), ("plain", "plain", "plain"))
+    few = Head(pi.state, pi.table[:5], pi.bias[:5] if pi.bias is not None else None)
+    few_q = Head(q.state, q.table[:5], q.bias[:5] if q.bias is not None else None)
+    masked = pi.masked(torch.tensor([[5, 6, 7]]).expand(3, -1))
+    torch.testing.assert_close(
+        tuple(reduce(masked, [(1.0, masked), (2.0, q)])), tuple(reduce(few, [(1.0, few), (2.0, few_q)]))
+    )
+
+
+def test_the_core_says_when_nothing_is_left() -> None:
+    heads = three((3, 7, 2), ("plain",) * 3)
+    parts = leaves(*heads)
+    pi, q, b = built(heads, parts)
+    excluded = torch.stack([torch.arange(7), torch.full((7,), 7), torch.arange(7).clamp(max=5)])
+    outputs = tiled.reduce(pi, [(1.0, pi), (1.0, q)], (b, torch.zeros(3)), excluded, None, 1.0, True)
+    assert outputs[0][0] <= -1e29
+    assert outputs[1][0] == outputs[2][0] == 0
+    assert (outputs[0][1:] > -100).all()
+    for gradient in torch.autograd.grad(sum(out.sum() for out in outputs), [parts["state0"], parts["state1"]]):
+        assert not gradient[0].any()
+        assert gradient[1:].all()
+    values, items = tiled.maximum(pi.detach(), excluded, None)
+    assert values[0] <= -1e29
+    assert items[2] == 6
+
+
+def test_replaced_items_read_no_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    pi, q, _ = three((3, 9, 2), ("instead", "plain", "plain"))
+    q = Head(q.state, q.table, q.bias, pi.items, pi.values, instead=True)
+    expected = reduce(pi, [(1.0, q)], (pi, torch.zeros(3)))
+
+    def refuse(self: Head, actions: Tensor) -> Tensor:
+        raise AssertionError("a row was read")
+
+    monkeypatch.setattr(Head, "base_at", refuse)
+    torch.testing.assert_close(tuple(reduce(pi, [(1.0, q)], (pi, torch.zeros(3)))), tuple(expected))
+
+
+def test_bfloat16_sums_in_single_precision() -> None:
+    heads = three((6, 200, 16), ("bonus", "plain", "plain"))
+    exact, found = [], []
+    for kind, keep in ((torch.float32, exact), (torch.bfloat16, found)):
+        parts = {
+            name: part.detach()
+            .bfloat16()
+            .to(kind if name[:-1] in ("state", "table") else torch.float32)
+            .requires_grad_()
+            for name, part in leaves(*heads).items()
+        }
+        outputs = everything(list(built(heads, parts)))
+        assert all(out.dtype == torch.float32 for out in outputs)
+        gradients = torch.autograd.grad(sum(out.sum() for out in outputs), list(parts.values()))
+        assert [g.dtype for g in gradients] == [part.dtype for part in parts.values()]
+        keep += [*outputs, *(g.float() for g in gradients)]
+    torch.testing.assert_close(found[:3], exact[:3])
+    torch.testing.assert_close(
+        found[3:], exact[3:], rtol=2e-2, atol=1e-2
+    )  # the two parts of a gradient are rounded, then added
+    assert log_prob(next(built(heads, parts)), torch.zeros(6, 1, dtype=torch.long)).dtype == torch.float32
+
+
+def test_merging_waits_for_no_device() -> None:
+    """Tensors without data: whatever would bring a number to the host, or make a shape of one, fails."""
+    from offrec.catalogue.reduction import Slots
+
+    head = three((3, 9, 2), ("instead", "plain", "plain"))[0]
+    there = Head(*(part.to("meta") for part in (head.state, head.table, head.bias, head.items, head.values)), True)
+    other = Head(there.state, there.table, None, there.items.clone(), there.values)
+    slots = Slots.of([there, other])
+    assert slots is not None
+    assert slots.at(there).shape == slots.at(other).shape == (3, 10)
+
+
+def test_heads_that_do_not_meet_are_refused() -> None:
+    head, other = Head(torch.zeros(2, 1), torch.zeros(3, 1)), Head(torch.zeros(2, 1), torch.zeros(4, 1))
+    with pytest.raises(ValueError, match="does not meet"):
+        reduce(head, [(1.0, other)])
+    with pytest.raises(ValueError, match="for 2 rows"):
+        reduce(head, (), (head, torch.zeros(2, 1)))
