@@ -1,10 +1,160 @@
 """The paper's equations: pure functions, one number per transition. What the paper holds fixed is detached here, at
 the point of use.
+
+Heads stand for functions over the whole catalogue (`catalogue/head.py`); [B] is one number a row, [B, 1 + n] one for
+the logged item and each of n unlogged ones. Equations are named by their labels in the paper's source.
 """
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
 from torch import Tensor
+
+from offrec.catalogue import Head, Noise, gumbel_softmax, logsumexp, maximum, reduce
+
+Prior = Head | Literal["uniform"] | None
+
+
+def batch_mean(values: Tensor, weight: Tensor | None) -> Tensor:
+    """Mean over the rows [B], each with its share of the batch (padding has none); plain without weights."""
+    return values.mean() if weight is None else (weight * values).sum()
 
 
 def negative_log_likelihood(log_pi: Tensor) -> Tensor:
-    """L_S = −log π(a|s)        paper, Eq. (S)"""
+    """L_S = −log π(a|s)        paper, Eq. (S); also SR's regulariser, Eq. (Rsr)"""
     return -log_pi
+
+
+def weighted_likelihood(log_pi: Tensor, weight: Tensor) -> Tensor:
+    """−sg[w] log π(a|s)        paper, the final objective of §Policy Constraints; with w · G, REINFORCE"""
+    return -weight.detach() * log_pi
+
+
+def td(q: Tensor, rewards: Tensor, discounts: Tensor, next_value: Tensor, stay_value: Tensor | None = None) -> Tensor:
+    """(Q(s,a) − sg[r + discount · V])², [B, 1 + n]        paper, Eq. (Q), (SQ); L_Q of §Q-learning
+
+    V is `next_value` [B], of s′, for the logged item in column 0, and `stay_value` [B], of s itself, for the unlogged
+    items after it: an ignored item leaves the state as it is.
+
+    Unlike the paper: its soft targets drop γ although its MDP has it; here `discount` carries it.
+    """
+    if not q.shape == rewards.shape == discounts.shape or next_value.shape != q.shape[:1]:
+        shapes = [tuple(t.shape) for t in (q, rewards, discounts, next_value)]
+        raise ValueError(f"td of q, rewards, discounts, next_value of shapes {shapes}")
+    values = next_value[:, None]
+    if stay_value is not None:
+        values = torch.cat([values, stay_value[:, None].expand(-1, q.shape[1] - 1)], 1)
+    return (q - (rewards + discounts * values).detach()).square()
+
+
+def grounded(errors: Tensor, weight: float) -> Tensor:
+    """error(logged) + weight · mean error(unlogged): [B, 1 + n] → [B].
+
+    Unlike the paper: its critic never hears of an item that was not logged, so whatever climbs Q over the catalogue
+    climbs noise. n = 0 is the paper.
+    """
+    return errors[:, 0] if errors.shape[1] == 1 else errors[:, 0] + weight * errors[:, 1:].mean(1)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """E_π by one Gumbel-softmax sample, not exactly."""
+
+    noise: Noise
+    temperature: float = 1.0
+    hard: bool = False  # straight-through: the value of the item drawn, the gradient of the soft sample
+
+
+def expectation(pi: Head, linear: Sequence[tuple[float, Head]], sample: Sample | None) -> tuple[Tensor, Tensor]:
+    """E_π[Σ cᵢ zᵢ(a)] and log Σ exp z_π, [B] each.
+
+    Unlike the paper: its Gumbel-softmax formula takes the logarithm of what is already a logit; the noise goes on the
+    log-probabilities.
+    """
+    if sample is None:
+        exact = reduce(pi, linear)
+        return exact.mean, exact.lse
+    drawn = gumbel_softmax(pi, linear, temperature=sample.temperature, noise=sample.noise, hard=sample.hard)
+    return drawn, logsumexp(pi)
+
+
+def soft_value(pi: Head, q: Head, alpha: float, prior: Prior = None, sample: Sample | None = None) -> Tensor:
+    """V(s) = E_π[Q(s,a) − α (log π(a|s) − log prior(a|s))]        paper, Eq. (Q), (DC); −V/α: Eq. (pi), (DCPi)
+
+    What the critic backs up and what the actor climbs. No prior: the paper's SDAC, which drops the uniform one as if it
+    were neutral. Unlike the paper: kept ("uniform"), a step no longer earns α log|A| for its entropy alone.
+    """
+    linear: list[tuple[float, Head]] = [(1.0, q), (-alpha, pi)]
+    if isinstance(prior, Head):
+        linear.append((alpha, prior))
+    mean, lse = expectation(pi, linear, sample)
+    value = mean + alpha * lse
+    if isinstance(prior, Head):
+        return value - alpha * logsumexp(prior)
+    return value - alpha * math.log(pi.n_items) if prior == "uniform" else value
+
+
+def greedy_value(q: Head, chosen_by: Head | None = None) -> Tensor:
+    """max_a Q̄(s,a)        paper, y of §Q-learning; with `chosen_by`, Q̄ at its argmax (double Q)"""
+    if chosen_by is None:
+        return maximum(q)[0]
+    return q.at(maximum(chosen_by)[1][:, None])[:, 0]
+
+
+def outside_support(pi: Head, b: Head, delta: float) -> Tensor:
+    """Σ_{a: π̂_b(a|s) ≤ δ} π(a|s)        paper, Eq. (SC)
+
+    Unlike the paper: with a plus. Its minus would reward leaving the support. Logarithms are compared, since
+    probabilities underflow.
+    """
+    return reduce(pi, below=(b, (logsumexp(b) + math.log(delta)).detach())).mass
+
+
+def forward_kl(log_pi: Tensor, log_b: Tensor | None = None) -> Tensor:
+    """One transition's part of KL(π_b‖π) = E_b[log π_b − log π]        paper, Eq. (ac)
+
+    Without `log_b` the entropy of π_b counts as 0, as the paper's use of L_S as its KL implies: then it is an upper
+    bound that a small ε never meets. Unlike the paper: with `log_b` it is an estimate of the KL itself.
+    """
+    return -log_pi if log_b is None else log_b.detach() - log_pi
+
+
+def dual_step(multiplier: Tensor, constraint: Tensor, bound: float, rate: float) -> Tensor:
+    """β ← max(0, β + η (KL − ε))        paper, the min–max of §Supervised Regularization
+
+    Unlike the paper: it prints −β(KL − ε), whose maximum over β does not enforce KL ≤ ε.
+    """
+    return (multiplier + rate * (constraint - bound)).clamp(min=0.0)
+
+
+def exponential_weight(q: Tensor, beta: float, cap: float, baseline: Tensor | None = None) -> Tensor:
+    """min(exp((Q(s,a) − V(s)) / β), cap)        paper, −w_t of §Policy Constraints, without V and cap
+
+    Unlike the paper: capped, since one large Q would be the whole batch; V(s) is an optional baseline for the
+    normaliser E_b[exp(Q/β)] of each state that it drops.
+    """
+    above = q if baseline is None else q - baseline
+    return (above / beta).clamp(max=math.log(cap)).exp().detach()
+
+
+def importance_weight(log_pi: Tensor, log_b: Tensor, cap: float) -> Tensor:
+    """min(π(a|s) / π̂_b(a|s), c)        Chen et al. 2019, Eq. (5) and §4.3"""
+    return (log_pi - log_b).clamp(max=math.log(cap)).exp().detach()
+
+
+def normalised(weights: Tensor, share: Tensor | None) -> Tensor:
+    """Weights [B] whose mean over the batch is 1: the self-normalised estimate."""
+    return weights / batch_mean(weights, share).clamp(min=torch.finfo(weights.dtype).tiny)
+
+
+def top_k_factor(log_pi: Tensor, k: int) -> Tensor:
+    """K (1 − π)^(K−1), the derivative by π of 1 − (1 − π)^K: a is among K draws        Chen et al. 2019, Eq. (8)"""
+    return (k * (1 - log_pi.exp().clamp(max=1.0)).pow(k - 1)).detach()
+
+
+def extrapolated_reward(rewards: Tensor, log_b: Tensor, alpha: float) -> Tensor:
+    """r̂ = r + α log π̂_b(a|s)        paper, §Reward Extrapolation"""
+    return rewards + alpha * log_b.detach()

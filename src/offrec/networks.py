@@ -5,10 +5,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding, linear, pad
 
 from offrec.backbones import BACKBONES, Sizes
 from offrec.catalogue import Head
 from offrec.types import Batch
+
+Second = Literal["critic", "policy"]
 
 
 @dataclass(frozen=True)
@@ -49,25 +52,65 @@ class RepeatTerm(nn.Module):
 
     scale = 4.0  # scores are large (log of catalogue over history) and Adam's steps small: learn them in larger units
 
-    def __init__(self, width: int, history: int, by_state: bool) -> None:
+    def __init__(self, width: int, history: int, by_state: bool, value: bool = False) -> None:
+        """`value`: its scores are values, not log-odds, and start at 0."""
         super().__init__()
-        self.by_recency = nn.Parameter((7.0 - 1.5 * torch.arange(1, history + 1).log()) / self.scale)
+        by_recency = 7.0 - 1.5 * torch.arange(1, history + 1).log()
+        self.by_recency = nn.Parameter(torch.zeros(history) if value else by_recency / self.scale)
         self.by_count = nn.Parameter(torch.zeros(()))
         self.by_state = nn.Linear(width, history, bias=False) if by_state else None
         if self.by_state is not None:
             nn.init.zeros_(self.by_state.weight)
 
     def forward(self, state: Tensor, recent: Tensor, n_items: int) -> Tensor:
-        """[B, H]: the score at an item's most recent place, 0 at its earlier ones and at padding."""
+        """[B, H]: the score at an item's most recent place, 0 at its earlier ones and at padding; H ≤ history."""
+        places = recent.shape[1]
         same = recent[:, :, None] == recent[:, None, :]  # [B, H, H]
         latest = ~same.tril(-1).any(2) & (recent < n_items)
-        score: Tensor = self.by_recency + self.by_count * same.sum(2).log()
-        score = score if self.by_state is None else score + self.by_state(state)
+        score: Tensor = self.by_recency[:places] + self.by_count * same.sum(2).log()
+        score = score if self.by_state is None else score + linear(state, self.by_state.weight[:places])
         return score * (self.scale * latest)
 
 
+class ValueScale(nn.Module):
+    """Scores into values: (gain · state) · (table[a] + level).
+
+    Q starts near 0, whatever the table's scale, and has a part gain · state · level that is the same for all items:
+    most of a value is how well the visit goes, little of it which item is shown.
+    """
+
+    small = 0.1
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor(self.small))
+        self.level = nn.Parameter(torch.zeros(width))
+
+    def forward(self, state: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+        return self.gain * state, table + self.level / self.small
+
+
+class ItemHead(nn.Module):
+    """A further head on a network's states, with an item table of its own even where the network's is tied."""
+
+    def __init__(self, n_items: int, options: NetworkOptions, value: bool) -> None:
+        super().__init__()
+        width, self.instead = options.width, options.repeat == "instead"
+        self.items_out = nn.Parameter(torch.randn(n_items, width) * width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(n_items))
+        self.scale = ValueScale(width) if value else None
+        by_state = options.repeat_state
+        self.repeat = None if options.repeat == "off" else RepeatTerm(width, options.history, by_state, value)
+
+    def forward(self, states: Tensor, recent: Tensor) -> Head:
+        return _head(states, recent, self.items_out, self.bias, self.repeat, self.instead, self.scale)
+
+
 class Network(nn.Module):
-    def __init__(self, n_items: int, options: NetworkOptions) -> None:
+    def __init__(
+        self, n_items: int, options: NetworkOptions, *, value: bool = False, second: Second | None = None
+    ) -> None:
+        """`value`: its head is a critic's. `second`: a further head on the same states, a critic's or a policy's."""
         super().__init__()
         self.n_items, self.options = n_items, options
         width, history = options.width, options.history
@@ -76,8 +119,10 @@ class Network(nn.Module):
         self.bias = nn.Parameter(torch.zeros(n_items))
         sizes = Sizes(width, options.layers, options.dropout, history, options.heads, options.window)
         self.backbone = BACKBONES[options.backbone](sizes)
-        self.repeat = None if options.repeat == "off" else RepeatTerm(width, history, options.repeat_state)
+        self.repeat = None if options.repeat == "off" else RepeatTerm(width, history, options.repeat_state, value)
         self.dropout = nn.Dropout(options.dropout)
+        self.scale = ValueScale(width) if value else None
+        self.second = None if second is None else ItemHead(n_items, options, value=second == "critic")
 
     @property
     def table(self) -> Tensor:
@@ -86,18 +131,57 @@ class Network(nn.Module):
     def states(self, batch: Batch) -> Tensor:
         """[B, d] the state of each row."""
         if self.backbone.causal:
-            start = torch.full_like(batch.tokens[:, :1], self.n_items)
-            tokens = torch.cat([start, batch.tokens], 1)  # after the start alone: the state of an empty history
-            states = self.backbone(self.dropout(self.items_in[tokens]))[batch.piece, batch.position]
+            states = self._sequence(batch)[batch.piece, batch.position]
         else:
-            window = batch.recent[:, : self.backbone.window].flip(1)
-            states = self.backbone(self.dropout(self.items_in[window]))
+            states = self._windows(batch.recent)
         out: Tensor = self.dropout(states)
         return out
 
+    def states_and_next(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """[B, d] twice: of each row, and after its action. One pass over the piece gives both."""
+        if self.backbone.causal:
+            sequence = self._sequence(batch)  # a piece holds its rows' actions, so the place after each is there
+            found = sequence[batch.piece, batch.position], sequence[batch.piece, batch.position + 1]
+        else:
+            both = self._windows(torch.cat([batch.recent, next_recent(batch)]))
+            found = both[: len(batch)], both[len(batch) :]
+        return self.dropout(found[0]), self.dropout(found[1])
+
+    def _sequence(self, batch: Batch) -> Tensor:
+        start = torch.full_like(batch.tokens[:, :1], self.n_items)
+        tokens = torch.cat([start, batch.tokens], 1)  # after the start alone: the state of an empty history
+        states: Tensor = self.backbone(self.dropout(embedding(tokens, self.items_in)))
+        return states
+
+    def _windows(self, recent: Tensor) -> Tensor:
+        missing = max(0, self.backbone.window - recent.shape[1])
+        window = pad(recent, (0, missing), value=self.n_items)[:, : self.backbone.window].flip(1)
+        states: Tensor = self.backbone(self.dropout(embedding(window, self.items_in)))
+        return states
+
+    def head(self, states: Tensor, recent: Tensor) -> Head:
+        instead = self.options.repeat == "instead"
+        return _head(states, recent, self.table, self.bias, self.repeat, instead, self.scale)
+
     def forward(self, batch: Batch) -> Head:
-        states = self.states(batch)
-        if self.repeat is None:
-            return Head(states, self.table, self.bias)
-        repeat = self.repeat(states, batch.recent, self.n_items)
-        return Head(states, self.table, self.bias, batch.recent, repeat, instead=self.options.repeat == "instead")
+        return self.head(self.states(batch), batch.recent)
+
+
+def next_recent(batch: Batch) -> Tensor:
+    """[B, H] `recent` of s′."""
+    return torch.cat([batch.action[:, None], batch.recent[:, :-1]], 1)
+
+
+def _head(
+    states: Tensor,
+    recent: Tensor,
+    table: Tensor,
+    bias: Tensor,
+    repeat: RepeatTerm | None,
+    instead: bool,
+    scale: ValueScale | None,
+) -> Head:
+    values = None if repeat is None else repeat(states, recent, table.shape[0])
+    if scale is not None:
+        states, table = scale(states, table)
+    return Head(states, table, bias) if values is None else Head(states, table, bias, recent, values, instead)

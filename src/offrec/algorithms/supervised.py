@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from offrec import losses
-from offrec.algorithms.symbols import Symbols, Terms
+from offrec.algorithms.symbols import Needs, Symbols, Terms
 from offrec.catalogue import log_prob
 
 
@@ -16,13 +16,15 @@ class Supervised:
     weight: Literal["equal", "reward"] = "equal"
     """Every event alike, or in proportion to its reward, so that a rare purchase counts for more than a click."""
 
+    needs = Needs()
+
     @property
     def needs_reward(self) -> bool:
         return self.weight == "reward"
 
     def loss(self, x: Symbols) -> Terms:
-        loss = losses.negative_log_likelihood(log_prob(x.pi, x.actions)[:, 0])
+        loss = losses.negative_log_likelihood(log_prob(x.pi, x.logged)[:, 0])
         if self.weight == "reward":
             # Unlike the paper: weighted, by r over the batch's mean, so that the units of the reward do not matter.
-            loss = loss * (x.rewards[:, 0] / x.rewards.mean())
+            loss = loss * losses.normalised(x.rewards[:, 0], x.weight)
         return {"actor": loss}

@@ -1,0 +1,42 @@
+"""DQN: the value of the best item.
+
+    L = (Q(s,a) − sg[r + discount · max Q̄(s′,·)])²        paper, L_Q of §Q-learning
+
+An unlogged item a⁻, where the critic is grounded, is worth sg[r⁻ + γ max Q̄(s,·)].
+Unlike the paper: it ranks by Q; "softmax of Q" is printed there as Q / ΣQ, which is no distribution where Q < 0.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from offrec import losses
+from offrec.algorithms.checks import at_least
+from offrec.algorithms.symbols import Needs, Symbols, Terms
+
+
+@dataclass(frozen=True)
+class DeepQ:
+    double: bool = False
+    """Double Q: the critic picks the next item, its target network says what it is worth."""
+    delta: float = 0.0
+    """Rank only items that the logging policy takes with at least this probability (0: all). The δ-behaviour policy."""
+
+    needs_reward = True
+
+    def __post_init__(self) -> None:
+        at_least(0.0, self, "delta")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(actor=False, critic="own", online_next=self.double, ranks="critic", within=self.delta)
+
+    def loss(self, x: Symbols) -> Terms:
+        return {"critic": q_learning(x, self.double)}
+
+
+def q_learning(x: Symbols, double: bool) -> Tensor:
+    next_value = losses.greedy_value(x.next_q, x.next_online_q if double else None)
+    stay_value = losses.greedy_value(x.stay_q) if x.grounded else None
+    errors = losses.td(x.q.at(x.actions), x.rewards, x.discounts, next_value, stay_value)
+    return losses.grounded(errors, x.ground_weight)

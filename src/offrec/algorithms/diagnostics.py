@@ -1,0 +1,30 @@
+"""What is worth watching in every run with a critic, and the same for all learners: one number per transition."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from offrec.algorithms.symbols import Terms
+from offrec.catalogue import Head, logsumexp, reduce
+
+RARE = 1e-4  # what the logging policy takes less often than this is outside of what the log can tell
+
+
+@torch.no_grad()
+def of_critic(q: Head, logged: Tensor, others: Tensor) -> Terms:
+    """Q of the logged item [B, 1] and of random ones [B, n]; above the returns that followed, it over-estimates."""
+    return {"~q_logged": q.at(logged)[:, 0], "~q_random": q.at(others).mean(1)}
+
+
+@torch.no_grad()
+def of_policy(pi: Head, b: Head | None) -> Terms:
+    """Entropy of π and, where π̂_b is there, KL(π‖π̂_b) and π's mass where π̂_b < 10⁻⁴."""
+    if b is None:
+        found = reduce(pi, [(1.0, pi)])
+        return {"~entropy": found.lse - found.mean}
+    log_b = logsumexp(b)
+    found = reduce(pi, [(1.0, pi)], below=(b, log_b + math.log(RARE)))
+    across = reduce(pi, [(1.0, b)]).mean - log_b
+    entropy = found.lse - found.mean
+    return {"~entropy": entropy, "~kl_to_logging": -entropy - across, "~rare": found.mass}

@@ -1,0 +1,29 @@
+"""DC: the logging policy as prior, in the critic's target and in the actor.
+
+    V(s) = E_π[Q̄(s,a) − α (log π(a|s) − log π̂_b(a|s))]
+    critic   ½ (Q(s,a) − sg[r + discount · V(s′)])²                           paper, Eq. (DC)
+    actor    E_π[log(π(a|s)/π̂_b(a|s)) − sg[Q(s,a)]/α]                         paper, Eq. (DCPi)
+
+An unlogged item a⁻, where the critic is grounded, is worth sg[r⁻ + γ V(s)].
+"""
+
+from dataclasses import dataclass, replace
+
+from offrec import losses
+from offrec.algorithms.soft import Soft
+from offrec.algorithms.symbols import Needs, Symbols, Terms
+
+
+@dataclass(frozen=True)
+class DualConstraint(Soft):
+    @property
+    def needs(self) -> Needs:
+        return replace(super().needs, logging="next", with_prior=True)
+
+    def loss(self, x: Symbols) -> Terms:
+        value = losses.soft_value(x.pi, x.q.detach(), self.alpha, x.b.detach(), self.relaxed(x.noise))
+        next_value = losses.soft_value(x.next_pi, x.next_q, self.alpha, x.next_b, self.drawn(x.next_noise))
+        stay_value = None
+        if x.grounded:
+            stay_value = losses.soft_value(x.pi.detach(), x.stay_q, self.alpha, x.b, self.drawn(x.noise))
+        return {"critic": self.squared(x, x.rewards, next_value, stay_value), "actor": -value / self.alpha}

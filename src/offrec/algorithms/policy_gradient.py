@@ -1,0 +1,50 @@
+"""PG: off-policy REINFORCE with top-K correction (Chen et al. 2019).
+
+    L = −sg[min(π/π̂_b, c) · K(1−π)^(K−1)] · G · log π(a|s)        π, π̂_b: of the logged item; G: its return to go
+
+π̂_b is fitted beforehand by SL, or, as Chen et al. do, a second head on the policy's own state, which it may not move:
+
+    L_b = −log π̂_b(a|sg[s])
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from offrec import losses
+from offrec.algorithms.checks import above, at_least
+from offrec.algorithms.symbols import Needs, Symbols, Terms
+from offrec.catalogue import log_prob
+
+
+@dataclass(frozen=True)
+class PolicyGradient:
+    k: int = 1
+    """K: the policy is to have a good item among so many draws; 1 is plain REINFORCE."""
+    cap: float = 10.0
+    """c: no importance weight is larger."""
+    self_normalised: bool = False
+    """Divide the importance weights by their mean over the batch."""
+    logging: Literal["fitted", "own"] = "fitted"
+    """π̂_b: fitted by SL before, or a head on the policy's own state with a stopped gradient."""
+    start: Literal["fresh", "supervised"] = "fresh"
+    """Start from random weights or from the fitted π̂_b."""
+
+    needs_reward = True
+
+    def __post_init__(self) -> None:
+        above(0.0, self, "cap")
+        at_least(1, self, "k")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(logging="own" if self.logging == "own" else "values", start=self.start == "supervised")
+
+    def loss(self, x: Symbols) -> Terms:
+        log_pi = log_prob(x.pi, x.logged)[:, 0]
+        log_b = log_prob(x.b, x.logged)[:, 0] if self.logging == "own" else x.log_b
+        importance = losses.importance_weight(log_pi, log_b, self.cap)
+        if self.self_normalised:
+            importance = losses.normalised(importance, x.weight)
+        weight = importance * losses.top_k_factor(log_pi, self.k) * x.to_go
+        terms = {"actor": losses.weighted_likelihood(log_pi, weight)}
+        return terms if self.logging == "fitted" else terms | {"logging": losses.negative_log_likelihood(log_b)}

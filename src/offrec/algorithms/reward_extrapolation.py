@@ -1,0 +1,32 @@
+"""RE: the logging policy in the reward. The same posterior as DC's by another message: Q_RE = Q_DC + α log π̂_b.
+
+    V(s) = E_π[Q̄(s,a) − α log π(a|s)]
+    critic   ½ (Q(s,a) − sg[r + α log π̂_b(a|s) + discount · V(s′)])²          paper, §Reward Extrapolation
+    actor    E_π[log π(a|s) − sg[Q(s,a)]/α]
+
+An unlogged item a⁻, where the critic is grounded, is worth sg[r⁻ + α log π̂_b(a⁻|s) + γ V(s)]. Q holds the prior, so
+V is DC's and needs no other.
+"""
+
+from dataclasses import dataclass, replace
+
+from offrec import losses
+from offrec.algorithms.soft import Soft
+from offrec.algorithms.symbols import Needs, Symbols, Terms
+from offrec.catalogue import log_prob
+
+
+@dataclass(frozen=True)
+class RewardExtrapolation(Soft):
+    @property
+    def needs(self) -> Needs:
+        return replace(super().needs, logging="here")
+
+    def loss(self, x: Symbols) -> Terms:
+        rewards = losses.extrapolated_reward(x.rewards, log_prob(x.b, x.actions), self.alpha)
+        value = losses.soft_value(x.pi, x.q.detach(), self.alpha, None, self.relaxed(x.noise))
+        next_value = losses.soft_value(x.next_pi, x.next_q, self.alpha, None, self.drawn(x.next_noise))
+        stay_value = None
+        if x.grounded:
+            stay_value = losses.soft_value(x.pi.detach(), x.stay_q, self.alpha, None, self.drawn(x.noise))
+        return {"critic": self.squared(x, rewards, next_value, stay_value), "actor": -value / self.alpha}

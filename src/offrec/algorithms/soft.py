@@ -1,0 +1,57 @@
+"""What the learners with a soft critic share: their options, and how they take expectations."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from offrec import losses
+from offrec.algorithms.checks import above
+from offrec.algorithms.symbols import Needs, Symbols
+from offrec.catalogue import Noise
+
+
+@dataclass(frozen=True)
+class Soft:
+    alpha: float = 0.02
+    """Temperature: what a nat of divergence from the prior costs, in units of reward (see reward_unit)."""
+    expectation: Literal["exact", "gumbel"] = "exact"
+    """Expectations over π exactly, or by a Gumbel-softmax sample as in the paper."""
+    gumbel_temperature: float = 1.0
+    """Of the actor's Gumbel-softmax sample: the lower, the closer to one item and the noisier its gradient."""
+    straight_through: bool = False
+    """The Gumbel sample's value is that of one item; only its gradient is that of the soft sample."""
+    ranks: Literal["actor", "critic"] = "actor"
+    """Recommend by π, or by the policy that the critic implies: softmax(Q/α), for DC with its prior."""
+    start: Literal["fresh", "supervised"] = "fresh"
+    """The actor starts from random weights or from the fitted π̂_b."""
+
+    needs_reward = True
+
+    def __post_init__(self) -> None:
+        above(0.0, self, "alpha", "gumbel_temperature")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(
+            critic="own",
+            noise=self.expectation == "gumbel",
+            start=self.start == "supervised",
+            ranks=self.ranks,
+            temperature=self.alpha,
+        )
+
+    def relaxed(self, noise: Noise) -> losses.Sample | None:
+        """For the actor, who needs a gradient through the sample."""
+        if self.expectation == "exact":
+            return None
+        return losses.Sample(noise, self.gumbel_temperature, self.straight_through)
+
+    def drawn(self, noise: Noise) -> losses.Sample | None:
+        """For targets: an item a′ ~ π(·|s′). The paper does not say where its a_{t+1} comes from."""
+        return None if self.expectation == "exact" else losses.Sample(noise, hard=True)
+
+    def squared(self, x: Symbols, rewards: Tensor, next_value: Tensor, stay_value: Tensor | None) -> Tensor:
+        """½ (Q − sg[r + discount · V])² of the logged item, and of the unlogged ones where there are any."""
+        errors = losses.td(x.q.at(x.actions), rewards, x.discounts, next_value, stay_value)
+        return 0.5 * losses.grounded(errors, x.ground_weight)

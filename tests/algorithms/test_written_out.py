@@ -1,0 +1,116 @@
+"""Every learner's terms against its equations written out over the whole catalogue, with and without unlogged items."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from small_symbols import ITEMS, symbols
+from torch import Tensor
+
+from offrec.algorithms import ALGORITHMS, Symbols
+from offrec.catalogue.reference import logits
+
+ALPHA, BETA = 0.3, 0.6
+UNIFORM = -math.log(ITEMS)
+
+
+class Dense:
+    """The symbols as matrices [B, A] and vectors [B]."""
+
+    def __init__(self, x: Symbols) -> None:
+        self.x = x
+        self.q, self.next_q, self.stay_q, self.next_online_q = map(logits, (x.q, x.next_q, x.stay_q, x.next_online_q))
+        self.log_pi, self.next_log_pi, self.log_b, self.next_log_b = (
+            logits(head).log_softmax(1) for head in (x.pi, x.next_pi, x.b, x.next_b)
+        )
+
+    def logged(self, matrix: Tensor) -> Tensor:
+        return matrix.gather(1, self.x.logged)[:, 0]
+
+    def critic(self, next_value: Tensor, stay_value: Tensor, extra: Tensor | None = None) -> Tensor:
+        """Squared errors of the logged item plus .8 times the mean of the unlogged ones'."""
+        x = self.x
+        rewards = x.rewards if extra is None else x.rewards + extra.gather(1, x.actions)
+        target = rewards[:, 0] + x.discounts[:, 0] * next_value
+        error = (self.logged(self.q) - target) ** 2
+        for column in range(1, x.actions.shape[1]):
+            target = rewards[:, column] + 0.9 * stay_value
+            one = (self.q.gather(1, x.actions)[:, column] - target) ** 2
+            error = error + 0.8 * one / (x.actions.shape[1] - 1)
+        return error
+
+
+def value(log_pi: Tensor, q: Tensor, log_prior: Tensor | float) -> Tensor:
+    return (log_pi.exp() * (q - ALPHA * (log_pi - log_prior))).sum(1)
+
+
+def written_out(name: str, x: Symbols, options: dict[str, Any]) -> dict[str, Tensor]:
+    d = Dense(x)
+    likelihood = -d.logged(d.log_pi)
+    chosen = d.next_online_q.argmax(1, keepdim=True)
+    best = d.next_q.gather(1, chosen)[:, 0] if options.get("double") else d.next_q.amax(1)
+    deep_q = d.critic(best, d.stay_q.amax(1))
+    pi, b = d.logged(d.log_pi).exp(), x.log_b.exp()
+    gradient = -(pi / b).clamp(max=10.0) * 4 * (1 - pi) ** 3 * x.to_go * d.logged(d.log_pi)
+    prior = UNIFORM if options.get("uniform_prior", True) else 0.0
+    sdac = {
+        "critic": 0.5 * d.critic(value(d.next_log_pi, d.next_q, prior), value(d.log_pi, d.stay_q, UNIFORM)),
+        "actor": -value(d.log_pi, d.q, prior) / ALPHA,
+    }
+    outside = (d.log_pi.exp() * (d.log_b.exp() <= 0.1)).sum(1)
+    advantage = d.logged(d.q) - value(d.log_pi, d.q, prior)
+    weight = (advantage / BETA).exp().clamp(max=20.0)
+    return {
+        "sl": {"actor": likelihood},
+        "dqn": {"critic": deep_q},
+        "pg": {"actor": gradient},
+        "sl+dqn": {"actor": likelihood, "critic": deep_q},
+        "sl+pg": {"actor": gradient, "supervised": likelihood},
+        "sdac": sdac,
+        "sc": sdac | {"support": BETA * outside},
+        "sr": sdac | {"supervised": BETA * likelihood},
+        "pc": {"critic": sdac["critic"], "actor": weight / (x.weight * weight).sum() * likelihood},
+        "dc": {
+            "critic": 0.5 * d.critic(value(d.next_log_pi, d.next_q, d.next_log_b), value(d.log_pi, d.stay_q, d.log_b)),
+            "actor": -value(d.log_pi, d.q, d.log_b) / ALPHA,
+        },
+        "re": {
+            "critic": 0.5
+            * d.critic(value(d.next_log_pi, d.next_q, 0.0), value(d.log_pi, d.stay_q, 0.0), ALPHA * d.log_b),
+            "actor": -value(d.log_pi, d.q, 0.0) / ALPHA,
+        },
+    }[name]
+
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("sl", {}),
+    ("dqn", {}),
+    ("dqn", {"double": True}),
+    ("pg", {"k": 4}),
+    ("sl+dqn", {}),
+    ("sl+dqn", {"double": True}),
+    ("sl+pg", {"k": 4}),
+    ("sdac", {"alpha": ALPHA}),
+    ("sdac", {"alpha": ALPHA, "uniform_prior": False}),
+    ("sc", {"alpha": ALPHA, "beta": BETA, "delta": 0.1}),
+    ("sr", {"alpha": ALPHA, "beta": BETA}),
+    ("pc", {"alpha": ALPHA, "beta": BETA}),
+    ("pc", {"alpha": ALPHA, "beta": BETA, "uniform_prior": False}),
+    ("dc", {"alpha": ALPHA}),
+    ("re", {"alpha": ALPHA}),
+]
+
+
+@pytest.mark.parametrize("unlogged", [0, 2])
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_terms(name: str, options: dict[str, Any], unlogged: int) -> None:
+    x = symbols(unlogged)
+    found, expected = ALGORITHMS[name](**options).loss(x), written_out(name, x, options)
+    assert found.keys() == expected.keys()
+    for term in expected:
+        torch.testing.assert_close(found[term], expected[term], msg=f"{name}'s {term}")
+
+
+def test_every_learner_is_written_out() -> None:
+    assert {name for name, _ in CASES} == set(ALGORITHMS)
