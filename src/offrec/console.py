@@ -47,6 +47,12 @@ class Console:
 
             yield at
 
+    @contextmanager
+    def board(self) -> Iterator["Board"]:
+        """For several runs at once: `with console.board() as board: … board.console("seed-1")`"""
+        with ExitStack() as stack:
+            yield Board(self, stack.enter_context(_progress()) if self.terminal else None)
+
     def _plain(self, label: str, total: int) -> Advance:
         done, said = 0, time.monotonic()
 
@@ -60,20 +66,59 @@ class Console:
         return advance
 
 
+class Board:
+    """One display for several consoles: a bar each on a terminal, and lines that say whose they are."""
+
+    def __init__(self, console: Console, progress: Any) -> None:
+        self.whole, self.progress = console, progress
+
+    def console(self, name: str) -> Console:
+        return _Named(self, name)
+
+
+class _Named(Console):
+    def __init__(self, board: Board, name: str) -> None:
+        super().__init__(board.whole.quiet)
+        self.whole, self.progress, self.name = board.whole, board.progress, name
+
+    def line(self, text: str) -> None:
+        self.whole.line(f"{self.name}  {text}")
+
+    @contextmanager
+    def steps(self, label: str, total: int) -> Iterator[Advance]:
+        if self.progress is None:
+            yield self._plain(label, total)
+            return
+        with _task(self.progress, f"{self.name}  {label}", total) as advance:
+            yield advance
+
+
 @contextmanager
 def _bar(label: str, total: int) -> Iterator[Advance]:
+    with _progress() as progress, _task(progress, label, total) as advance:
+        yield advance
+
+
+def _progress() -> Any:
     # Imported here: the training path must run where rich is not installed.
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
     columns.append(TextColumn("{task.fields[note]}"))
-    with Progress(*columns, console=RichConsole(stderr=True), transient=True) as progress:
-        task = progress.add_task(label, total=total, note="")
+    return Progress(*columns, console=RichConsole(stderr=True), transient=True)
 
-        def advance(steps: int = 1, note: str = "") -> None:
-            progress.advance(task, steps)
-            if note:
-                progress.update(task, note=note)
 
+@contextmanager
+def _task(progress: Any, label: str, total: int) -> Iterator[Advance]:
+    task = progress.add_task(label, total=total, note="")
+
+    def advance(steps: int = 1, note: str = "") -> None:
+        progress.advance(task, steps)
+        if note:
+            progress.update(task, note=note)
+
+    try:
         yield advance
+    finally:
+        progress.remove_task(task)

@@ -5,26 +5,28 @@ so a run that was stopped and resumed is, on a CPU, the run that was not, bit fo
 """
 
 import json
-import math
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from offrec import checkpoint
 from offrec.console import Console
 from offrec.errors import InputError, Interrupted, RunError
+from offrec.isolation import Isolation
+from offrec.optimiser import Optimiser, TableState
+from offrec.types import Size
+from offrec.update import Job, Update
 
 LOOK_EVERY = 50  # steps between looks at the losses: a look waits for the device
-
-Terms = dict[str, Tensor]
+SHOW_SECONDS = 0.1  # between two movements of the bar: moving it takes longer than starting a captured update
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,15 @@ class TrainingOptions:
     """Multiply the learning rate by this after each epoch that was not clearly better."""
     encode: Literal["sessions", "windows"] = "sessions"
     """Encode a session once for all its events, or each event's last items by themselves."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """Of states and item tables in products over the catalogue. Weights and sums stay float32."""
+    table_state: TableState = "full"
+    """What the optimiser keeps for item tables: all of Adam's state (8 bytes a weight), or row-wise (2 bytes a weight):
+    the first moment in bfloat16, the second one number an item. That is not Adam; for catalogues of millions."""
+    capture: Literal["auto", "on", "off"] = "auto"
+    """Capture updates as CUDA graphs; auto: on a GPU."""
+    memory_check: bool = True
+    """Refuse to begin a run that is not expected to fit into memory."""
 
 
 @dataclass
@@ -64,27 +75,18 @@ class Place:
     sums: dict[str, float] = field(default_factory=dict)  # of the loss terms in this epoch
 
 
-@dataclass(frozen=True)
-class Job:
-    """What to train: a module, its losses on a batch, the batches of an epoch, and how good it is now."""
-
-    module: nn.Module
-    loss: Callable[[Any], Terms]
-    plan: Callable[[int], Sequence[Any]]  # epoch → its batches, not yet gathered; the same for the same epoch
-    gather: Callable[[Any], Any]
-    validate: Callable[[], dict[str, float]]
-    select: str  # which figure of `validate` decides, higher is better
-
-
 class Trainer:
     def __init__(
         self, job: Job, options: TrainingOptions, folder: Path, facts: dict[str, Any], seed: int, console: Console
     ) -> None:
         self.job, self.options, self.folder, self.facts, self.console = job, options, folder, facts, console
         self.place = Place()
-        self.optimiser = torch.optim.Adam(job.module.parameters(), lr=options.learning_rate)
-        self.seed = seed
-        self.random: checkpoint.Tensors | None = None  # random state to go on from
+        device = next(job.module.parameters()).device
+        self.optimiser = Optimiser(job.module, options.learning_rate, job.tables, options.table_state)
+        self.update = Update(job, self.optimiser, device, capture=options.capture != "off")
+        self.isolation = Isolation(seed, device)
+        self.saver = checkpoint.Saver(background=device.type == "cuda")
+        self.resumed = False
 
     def resume(self) -> None:
         """Take up the run where `last` left it."""
@@ -95,78 +97,84 @@ class Trainer:
                 raise ValueError("it belongs to another dataset")
             self.place = Place(**facts["place"])
             _load_state(self.job.module, tensors, "module.")
-            _load_optimiser(self.optimiser, tensors, facts["rates"])
+            self.optimiser.load(tensors, facts["rate"])
+            self.isolation.load(tensors)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"The checkpoint {path} does not fit this run ({reason}); train it again.") from error
         with (self.folder / "metrics.jsonl").open("ab") as log:
             log.truncate(self.place.log_bytes)
-        self.random = tensors
+        self.resumed = True
 
     def run(self) -> Place:
-        with torch.random.fork_rng(), _stop_requests() as stop:
-            if self.random is None:
-                torch.manual_seed(self.seed)
-                (self.folder / "metrics.jsonl").write_bytes(b"")
-            else:
-                torch.set_rng_state(self.random["random.cpu"])
-                if "random.cuda" in self.random and torch.cuda.is_available():
-                    torch.cuda.set_rng_state(self.random["random.cuda"])
-            while not self.place.finished:
-                self._epoch(stop)
-                self._close_epoch()
+        with stop_requests() as stop, self.turn():
+            for _ in self.steps(stop):
+                pass
+        self.isolation.finish()
         return self.place
 
-    def _epoch(self, stop: threading.Event) -> None:
-        batches = self.job.plan(self.place.epoch)
-        self.job.module.train()
-        pending: list[tuple[int, Terms]] = []
-        label = f"epoch {self.place.epoch + 1}"
-        with self.console.steps(label, len(batches)) as advance:
-            advance(self.place.step)
-            while self.place.step < len(batches):
-                if stop.is_set():
-                    self._stop(pending)
-                terms = self.job.loss(self.job.gather(batches[self.place.step]))
-                self._update(terms)
-                self.place.step += 1
-                self.place.updates += 1
-                pending.append((self.place.step, {name: term.detach().mean() for name, term in terms.items()}))
-                if len(pending) == LOOK_EVERY or self.place.step == len(batches):
-                    self._look(pending)
-                    pending = []
-                    advance(0, note=self._means())
-                advance()
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Whatever the run computes, it computes inside: it is the same run then, whoever else computes in between."""
+        with self.isolation(), self.job.around():
+            yield
 
-    def _stop(self, pending: list[tuple[int, Terms]]) -> None:
-        self._look(pending)
+    def steps(self, stop: threading.Event) -> Iterator[None]:
+        """The run, an update or a validation at a time. To be advanced inside a `turn`."""
+        if not self.resumed:
+            (self.folder / "metrics.jsonl").write_bytes(b"")
+        try:
+            while not self.place.finished:
+                yield from self._epoch(stop)
+                self._close_epoch()
+                yield
+        finally:
+            self.saver.wait()
+
+    def _epoch(self, stop: threading.Event) -> Iterator[None]:
+        place, sizes = self.place, self.job.batches.begin(self.place.epoch)
+        self.job.module.train()
+        self.update.begin(place.step, place.sums)
+        shown, when = 0, 0.0
+        with self.console.steps(f"epoch {place.epoch + 1}", len(sizes)) as advance:
+            while place.step < len(sizes):
+                if stop.is_set():
+                    self._stop()
+                self._update(sizes[place.step])
+                place.step += 1
+                place.updates += 1
+                note = ""
+                if place.step % LOOK_EVERY == 0 or place.step == len(sizes):
+                    note = self._look()
+                if note or time.monotonic() - when > SHOW_SECONDS:
+                    advance(place.step - shown, note)
+                    shown, when = place.step, time.monotonic()
+                yield
+
+    def _stop(self) -> None:
+        self._look()
         self._save("last")
         where = f"epoch {self.place.epoch + 1} after {self.place.step} steps"
         raise Interrupted(f"Stopped in {where}; all of it is saved, and the same command with --resume goes on.")
 
-    def _update(self, terms: Terms) -> None:
-        self.optimiser.zero_grad(set_to_none=True)
-        torch.stack([term.mean() for term in terms.values()]).sum().backward()  # type: ignore[no-untyped-call]
-        self.optimiser.step()
+    def _update(self, size: Size) -> None:
+        self.update(size)
 
-    def _look(self, pending: list[tuple[int, Terms]]) -> None:
-        for step, terms in pending:
-            for name, value in terms.items():
-                number = float(value)
-                if not math.isfinite(number):
-                    raise RunError(
-                        f"The loss '{name}' became {number} in epoch {self.place.epoch + 1}, step {step}; "
-                        f"lower training.learning_rate (it is {self.optimiser.param_groups[0]['lr']:g})."
-                    )
-                self.place.sums[name] = self.place.sums.get(name, 0.0) + number
-
-    def _means(self) -> str:
-        return "  ".join(f"{name} {total / self.place.step:.4f}" for name, total in self.place.sums.items())
+    def _look(self) -> str:
+        """How it goes: refused where a loss is not finite any more, and in a few words for the bar."""
+        self.place.sums, fault = self.update.look()
+        if fault is not None:
+            raise RunError(
+                f"The loss '{fault.term}' became {fault.value} in epoch {self.place.epoch + 1}, step {fault.step}; "
+                f"lower training.learning_rate (it is {self.optimiser.rate:g})."
+            )
+        return "  ".join(f"{name} {total / max(1, self.place.step):.4f}" for name, total in self.place.sums.items())
 
     def _close_epoch(self) -> None:
         place, options = self.place, self.options
         figures = self.job.validate()
-        rate = self.optimiser.param_groups[0]["lr"]
+        watched = {} if self.job.diagnose is None else {"diagnostics": self.job.diagnose()}
+        rate = self.optimiser.rate
         losses = {name: total / max(1, place.step) for name, total in place.sums.items()}
         figure = figures[self.job.select]
         better = place.best_epoch < 0 or figure > place.best
@@ -177,32 +185,28 @@ class Trainer:
             place.since_best = 0
         elif place.updates > options.warmup:
             place.since_best += 1
-            for group in self.optimiser.param_groups:
-                group["lr"] *= options.decay
-        self._log({"epoch": place.epoch + 1, "loss": losses, "validation": figures, "learning_rate": rate})
+            self.optimiser.rate = rate * options.decay
+        record = {"epoch": place.epoch + 1, "loss": losses, "validation": figures, "learning_rate": rate}
+        self._log({**record, **watched})
         spoken = "  ".join(f"{name} {value:.4f}" for name, value in {**losses, **figures}.items())
         self.console.line(f"epoch {place.epoch + 1:>3}  {spoken}{'  best' if better else ''}")
+        for found in watched.values():
+            self.console.line("           " + "  ".join(f"{name} {value:.3g}" for name, value in found.items()))
         place.epoch, place.step, place.sums = place.epoch + 1, 0, {}
         place.finished = place.epoch >= options.epochs or place.since_best >= options.patience
-        if better:
-            self._save("best")
-        self._save("last")
+        self._save(*(["best"] if better else []), "last")
 
     def _log(self, record: dict[str, Any]) -> None:
         with (self.folder / "metrics.jsonl").open("a") as log:
             log.write(json.dumps(record) + "\n")
             self.place.log_bytes = log.tell()
 
-    def _save(self, name: str) -> None:
-        tensors = {f"module.{key}": value for key, value in self.job.module.state_dict().items()}
+    def _save(self, *names: str) -> None:
+        module = {f"module.{key}": value for key, value in self.job.module.state_dict().items()}
         facts = {**self.facts, "place": asdict(self.place)}
-        if name == "last":
-            tensors |= _optimiser_tensors(self.optimiser)
-            tensors["random.cpu"] = torch.get_rng_state()
-            if torch.cuda.is_available():
-                tensors["random.cuda"] = torch.cuda.get_rng_state()
-            facts["rates"] = [group["lr"] for group in self.optimiser.param_groups]
-        checkpoint.save(self.folder / f"{name}.safetensors", tensors, facts)
+        whole = module | self.optimiser.tensors() | self.isolation.tensors()
+        kinds = {"best": (module, facts), "last": (whole, {**facts, "rate": self.optimiser.rate})}
+        self.saver.save({self.folder / f"{name}.safetensors": kinds[name] for name in names})
 
 
 def load_module(module: nn.Module, path: Path) -> dict[str, Any]:
@@ -216,24 +220,8 @@ def _load_state(module: nn.Module, tensors: checkpoint.Tensors, prefix: str) -> 
     module.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
 
 
-def _optimiser_tensors(optimiser: torch.optim.Optimizer) -> checkpoint.Tensors:
-    state = optimiser.state_dict()["state"]
-    return {f"optimiser.{index}.{key}": value for index, slots in state.items() for key, value in slots.items()}
-
-
-def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: checkpoint.Tensors, rates: list[float]) -> None:
-    whole = optimiser.state_dict()
-    for name, tensor in tensors.items():
-        if name.startswith("optimiser."):
-            _, index, key = name.split(".")
-            whole["state"].setdefault(int(index), {})[key] = tensor
-    for group, rate in zip(whole["param_groups"], rates, strict=True):
-        group["lr"] = rate
-    optimiser.load_state_dict(whole)
-
-
 @contextmanager
-def _stop_requests() -> Iterator[threading.Event]:
+def stop_requests() -> Iterator[threading.Event]:
     """Ctrl-C and SIGTERM ask the loop to stop after the step it is in; a second Ctrl-C stops at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():

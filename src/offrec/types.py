@@ -36,6 +36,15 @@ class Sessions:
 
 
 @dataclass(frozen=True)
+class Size:
+    """The shapes of a batch's tensors."""
+
+    pieces: int  # N
+    rows: int  # B
+    length: int  # L
+
+
+@dataclass(frozen=True)
 class Batch:
     """Rows to learn from or to rank: each row is one event, its state the items of its session before it.
 
@@ -46,12 +55,13 @@ class Batch:
     tokens: Tensor  # [N, L] items of each piece, oldest first; n_items is padding, at the right
     piece: Tensor  # [B] row → piece
     position: Tensor  # [B] how many of the piece's items come before the row
-    recent: Tensor  # [B, H] the same items, most recent first; n_items is padding
+    recent: Tensor  # [B, H] the same items, most recent first; n_items is padding; H as large as the batch needs
     action: Tensor  # [B] the item that came next
     event: Tensor  # [B] where the event stands in the log
     reward: Tensor  # [B]
     discount: Tensor  # [B] γ, or 0 where the session ends
     to_go: Tensor  # [B] discounted return
+    weight: Tensor  # [B] the row's share of the batch's mean: they sum to 1, and are 0 on rows that only fill up
 
     def __len__(self) -> int:
         return len(self.action)

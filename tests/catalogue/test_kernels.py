@@ -234,7 +234,8 @@ def test_errors_are_no_larger_than_dense_pytorchs(shape: tuple[int, int, int], k
         return [loss.detach().double(), *(leaf.grad.double() for leaf in one.leaves if leaf.grad is not None)]
 
     true, ours, dense = run(made.double(), "reference"), run(made, "kernels"), run(made, "dense")
-    slack = 2.0 if DEVICE.type == "cpu" else 1.05  # the interpreter cuts bfloat16 off instead of rounding it
+    # The interpreter cuts bfloat16 off instead of rounding it; the tensor cores do so with a TF32 table.
+    slack = 2.0 if DEVICE.type == "cpu" else 1.15 if kind == "tf32" else 1.02
     for found, plain, size in zip(ours, dense, true, strict=True):
         error, allowed = ((part - size).square().mean().sqrt() for part in (found, plain))
         assert error <= slack * allowed + 1e-6 * size.square().mean().sqrt()
@@ -271,6 +272,14 @@ def test_every_block_size_fits_the_card(width: int, heads: int, dtype: torch.dty
     with using("kernels"):
         found = reduce(made[0].head, [(1.0 - i, one.head) for i, one in enumerate(made)])
         (found.mean + found.lse).sum().backward()
+        if heads == 1 and dtype == torch.float32:
+            head = made[0].head.detach()
+            items = top_k(head, 20)[1]
+            assert torch.equal(items, reference.top_k(made[0].double().head, 20)[1])
+            assert torch.equal(maximum(head)[1], items[:, 0])
+            position = rank(head, items[:, 3])  # what rounding alone could have ordered counts as a tie
+            assert position.min() == 4
+            assert (position > 4).float().mean() < 0.02
     with torch.no_grad():
         truth = [one.double().head for one in made]
         true = reference.reduce(truth[0], [(1.0 - i, head) for i, head in enumerate(truth)], None)

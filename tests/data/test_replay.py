@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offrec.data.replay import Replay, batch_of, cut
+from offrec.data.replay import Epochs, Replay, batch_of, cut, rounded
 from offrec.data.transitions import reward_of, transitions
 from offrec.errors import InputError
-from offrec.types import Sessions
+from offrec.types import Sessions, Size
 
 CPU = torch.device("cpu")
 
@@ -55,6 +55,7 @@ def test_a_batch_by_hand() -> None:
     assert batch.event.tolist() == [6, 7, 3, 4, 5]
     assert batch.recent.tolist() == [[10, 10], [4, 10], [10, 10], [1, 10], [2, 1]]
     torch.testing.assert_close(batch.to_go, torch.tensor([0.3, 0.2, 0.35, 0.3, 0.2]))
+    torch.testing.assert_close(batch.weight, torch.full((5,), 0.2))
 
 
 LOGS = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=14), min_size=1, max_size=6)
@@ -81,6 +82,61 @@ def test_every_event_is_a_row_once_with_its_own_past(log: list[list[int]], histo
     assert sorted(seen) == list(range(len(truth)))
 
 
+@settings(max_examples=60, deadline=None)
+@given(LOGS, st.integers(1, 6), st.sampled_from(["sessions", "windows"]), st.integers(1, 9), st.integers(0, 3))
+def test_rounded_batches_only_fill_up(
+    log: list[list[int]], history: int, how: str, batch_size: int, shift: int
+) -> None:
+    """By its number on the device, in tensors of a size class: the same rows in the same order, and fillers."""
+    replay = replayed(made(log, shift=shift), history, how)
+    exact, filled = Epochs(replay, batch_size, 5), Epochs(replay, batch_size, 5, rounded=True)
+    for epoch in (0, 1):
+        plan = exact.plan(epoch)
+        sizes, large = exact.begin(epoch), filled.begin(epoch)
+        assert len(plan) == len(sizes) == len(large)
+        for number, index in enumerate(plan):
+            step = torch.tensor([number])
+            one, other, by_hand = (
+                exact.gather(step, sizes[number]),
+                filled.gather(step, large[number]),
+                replay.batch(index),
+            )
+            rows, (n, length) = len(one), one.tokens.shape
+            assert other.tokens.shape == (large[number].pieces, large[number].length)
+            assert len(other) == large[number].rows == filled.most.rows
+            for name in ("piece", "position", "recent", "action", "event", "reward", "discount", "to_go", "weight"):
+                assert torch.equal(getattr(one, name), getattr(by_hand, name)), name
+                assert torch.equal(getattr(one, name), getattr(other, name)[:rows]), name
+                if name != "weight":
+                    assert (getattr(other, name)[rows:] == getattr(other, name)[0]).all(), (
+                        "filled up with the first row"
+                    )
+            assert torch.equal(one.tokens, other.tokens[:n, :length])
+            assert not other.weight[rows:].any()
+            assert float(other.weight.sum()) == pytest.approx(1.0)
+
+
+def test_size_classes_are_few_and_hold_what_they_stand_for() -> None:
+    most = Size(300, 1080, 51)
+    found = {rounded(Size(n, 1024, length), most) for n in range(1, 301) for length in range(1, 52)}
+    assert {size.rows for size in found} == {1080}
+    assert sorted({size.length for size in found}) == [
+        1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 51
+    ]  # fmt: skip
+    assert sorted({size.pieces for size in found})[-5:] == [96, 128, 192, 256, 300]
+    for n, length in ((1, 1), (3, 9), (257, 49), (300, 51), (128, 8)):
+        size = rounded(Size(n, 7, length), most)
+        assert n <= size.pieces <= max(n + 1, 1.5 * n)
+        assert length <= size.length <= 1.25 * length
+
+
+def test_sessions_without_events_make_no_pieces() -> None:
+    sessions = made([[], [1, 2], [], [3]])
+    for how in ("sessions", "exact", "windows"):
+        replay = replayed(sessions, 3, how)
+        assert [replay.batch(index).action.tolist() for index in replay.in_order(9)] == [[3, 1, 2]] or how == "windows"
+
+
 def test_windows_and_exact_share_states_but_not_encodings() -> None:
     sessions = made([list(range(9))])
     assert len(cut(sessions, 3, "windows")) == 9
@@ -90,11 +146,12 @@ def test_windows_and_exact_share_states_but_not_encodings() -> None:
 
 def test_shuffling_depends_on_the_seed_alone() -> None:
     replay = replayed(made([[i % 10] * (1 + i % 5) for i in range(300)]), 5, "sessions")
-    orders = [np.concatenate(replay.shuffled(16, (0, epoch))) for epoch in (0, 0, 1)]
+    orders = [np.concatenate(list(replay.shuffled(16, (0, epoch)))) for epoch in (0, 0, 1)]
     np.testing.assert_array_equal(orders[0], orders[1])
     assert not np.array_equal(orders[0], orders[2])
     sizes = [len(replay.batch(index)) for index in replay.shuffled(16, 0)]
-    assert max(sizes) <= 16 + 5
+    assert max(sizes) <= 16
+    assert sorted(sizes)[1] > 16 - 5, "all but the last are as full as can be"
     assert sum(sizes) == sum(1 + i % 5 for i in range(300))
 
 
@@ -103,3 +160,4 @@ def test_histories_from_outside() -> None:
     assert batch.tokens.tolist() == [[2, 3], [10, 10]]
     assert batch.position.tolist() == [2, 0]
     assert batch.recent.tolist() == [[3, 2], [10, 10]]
+    assert batch.weight.tolist() == [0.5, 0.5]

@@ -11,7 +11,7 @@ import torch
 from offrec.catalogue import Head
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
-from offrec.evaluation import evaluate, ranks
+from offrec.evaluation import Scored, evaluate, ranking, ranks
 from offrec.evaluation.metrics import PER_EVENT
 from offrec.policy import Policy
 from offrec.types import Batch
@@ -38,7 +38,7 @@ class Random(Policy):
         self.rows += len(batch)
         assert len(batch.piece.unique()) == len(batch.tokens), "a piece is gathered for nothing"
         recent = batch.recent
-        bonus = torch.tensor(self.bonus).expand(recent.shape)
+        bonus = torch.tensor(self.bonus)[: recent.shape[1]].expand(recent.shape)
         return Head(torch.tensor(self.inner)[recent].sum(1), torch.tensor(self.table), None, recent, bonus)
 
     def dense(self, history: list[int]) -> np.ndarray:
@@ -176,3 +176,21 @@ def test_an_empty_list_cannot_be_scored(make_dataset: Any, tmp_path: Path) -> No
     dataset = make_dataset(tmp_path, [[0, 1], [1], [2]], items=ITEMS)
     with pytest.raises(InputError, match="lengths from 1 up"):
         evaluate(Random(dataset), dataset, ks=(0, 5))
+
+
+def test_scored_batches_can_be_kept(make_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions, names = sessions_and_names()
+    dataset = make_dataset(tmp_path, sessions, names, (20, 10, 10), items=ITEMS, score_first=False)
+    policy = Random(dataset)
+    fresh = Scored.of(policy, dataset, "test", 7)
+    kept = Scored.of(policy, dataset, "test", 7).keep()
+    assert fresh.kept is None
+    assert kept.kept is not None
+    for batch in kept.batches():
+        torch.testing.assert_close(batch.weight, torch.full((len(batch),), 1 / len(batch)))
+    for _ in range(2):
+        assert kept.ranks(policy).rank.tolist() == fresh.ranks(policy).rank.tolist()
+    held = sum(getattr(batch, name).nbytes for batch in kept.kept for name in vars(batch))
+    assert held <= kept.bytes - kept.replay.bytes
+    monkeypatch.setattr(ranking, "KEPT_BYTES", 10)
+    assert Scored.of(policy, dataset, "test", 7).keep().kept is None, "too large to stay"

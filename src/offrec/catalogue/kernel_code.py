@@ -15,8 +15,9 @@ from offrec.catalogue.kernel_parts import (
     gumbel,
     plus_product,
     product,
+    restored,
+    rounded,
     row_hash,
-    whole,
 )
 
 
@@ -69,7 +70,7 @@ def forward(
         items = first + tl.arange(0, BN)
         real = items < n_items
         table0 = block(t0, first, n_items, w0, BN, D0)
-        z = product(state0, tl.trans(table0), PRECISION)
+        z = restored(product(state0, tl.trans(table0), PRECISION), PRECISION)
         if BIAS0:
             z += tl.load(b0 + items, mask=real, other=0.0)[None, :]
         x = z
@@ -88,26 +89,28 @@ def forward(
         total = total * fade + tl.sum(weight, 1)
         if HEAD1:
             table1 = block(t1, first, n_items, w1, BN, D1)
-            z1 = product(state1, tl.trans(table1), PRECISION)
+            z1 = restored(product(state1, tl.trans(table1), PRECISION), PRECISION)
             if BIAS1:
                 z1 += tl.load(b1 + items, mask=real, other=0.0)[None, :]
         if HEAD2:
             table2 = block(t2, first, n_items, w2, BN, D2)
-            z2 = product(state2, tl.trans(table2), PRECISION)
+            z2 = restored(product(state2, tl.trans(table2), PRECISION), PRECISION)
             if BIAS2:
                 z2 += tl.load(b2 + items, mask=real, other=0.0)[None, :]
         if V0:
-            sum0 = plus_product(sum0 * fade[:, None], weight.to(table0.dtype), table0, PRECISION)
+            sum0 = plus_product(sum0 * fade[:, None], rounded(weight, PRECISION).to(table0.dtype), table0, PRECISION)
         if V1:
-            sum1 = plus_product(sum1 * fade[:, None], weight.to(table1.dtype), table1, PRECISION)
+            sum1 = plus_product(sum1 * fade[:, None], rounded(weight, PRECISION).to(table1.dtype), table1, PRECISION)
         if V2:
-            sum2 = plus_product(sum2 * fade[:, None], weight.to(table2.dtype), table2, PRECISION)
+            sum2 = plus_product(sum2 * fade[:, None], rounded(weight, PRECISION).to(table2.dtype), table2, PRECISION)
         if BELOW >= 0:
             judged = z if BELOW == 0 else (z1 if BELOW == 1 else z2)
             weight_b = tl.where(judged <= limit[:, None], weight, 0.0)
             mass = mass * fade + tl.sum(weight_b, 1)
             if V0:
-                sum_b = plus_product(sum_b * fade[:, None], weight_b.to(table0.dtype), table0, PRECISION)
+                sum_b = plus_product(
+                    sum_b * fade[:, None], rounded(weight_b, PRECISION).to(table0.dtype), table0, PRECISION
+                )
         if LINEAR:
             f = c0 * z if OWN else tl.zeros([BM, BN], dtype=tl.float32)
             if HEAD1:
@@ -117,7 +120,9 @@ def forward(
             weight_f = weight * f
             mean = mean * fade + tl.sum(weight_f, 1)
             if V0:
-                sum_f = plus_product(sum_f * fade[:, None], weight_f.to(table0.dtype), table0, PRECISION)
+                sum_f = plus_product(
+                    sum_f * fade[:, None], rounded(weight_f, PRECISION).to(table0.dtype), table0, PRECISION
+                )
 
     out = scalars + share * 4 * n_rows + rows
     tl.store(out, top, mask=inside)
@@ -129,24 +134,62 @@ def forward(
     ONE: tl.constexpr = B + (1 if V0 and BELOW >= 0 else 0)
     TWO: tl.constexpr = ONE + (1 if V1 else 0)
     if V0:
-        put(vectors, share * NV, first_row, n_rows, w0, DM, whole(sum0, state0, PRECISION), BM, D0)
+        put(vectors, share * NV, first_row, n_rows, DM, restored(sum0, PRECISION), BM, D0)
         if LINEAR:
-            put(vectors, share * NV + F, first_row, n_rows, w0, DM, whole(sum_f, state0, PRECISION), BM, D0)
+            put(vectors, share * NV + F, first_row, n_rows, DM, restored(sum_f, PRECISION), BM, D0)
         if BELOW >= 0:
-            put(vectors, share * NV + B, first_row, n_rows, w0, DM, whole(sum_b, state0, PRECISION), BM, D0)
+            put(vectors, share * NV + B, first_row, n_rows, DM, restored(sum_b, PRECISION), BM, D0)
     if V1:
-        put(vectors, share * NV + ONE, first_row, n_rows, w1, DM, whole(sum1, state0, PRECISION), BM, D1)
+        put(vectors, share * NV + ONE, first_row, n_rows, DM, restored(sum1, PRECISION), BM, D1)
     if V2:
-        put(vectors, share * NV + TWO, first_row, n_rows, w2, DM, whole(sum2, state0, PRECISION), BM, D2)
+        put(vectors, share * NV + TWO, first_row, n_rows, DM, restored(sum2, PRECISION), BM, D2)
 
 
 @triton.jit
-def put(vectors, where, first_row, n_rows, width, DM: tl.constexpr, value, BM: tl.constexpr, D: tl.constexpr):
-    """Into vectors [shares · NV, rows, DM]; what lies beyond the width is not used."""
+def combine(
+    scalars, vectors, lse2, lse, mean, mass, expected, n_rows, shares, log2e,
+    NV: tl.constexpr, DM: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """The shares of the catalogue put together: `forward`'s sums [shares, 4, rows] and [shares, NV, rows, DM]."""
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    inside = rows < n_rows
+    top = tl.full([BM], LOWEST, dtype=tl.float32)
+    for share in range(shares):
+        top = tl.maximum(top, tl.load(scalars + share * 4 * n_rows + rows, mask=inside, other=LOWEST))
+    total = tl.zeros([BM], dtype=tl.float32)
+    of_f = tl.zeros([BM], dtype=tl.float32)
+    low = tl.zeros([BM], dtype=tl.float32)
+    for share in range(shares):
+        at = scalars + share * 4 * n_rows + rows
+        fade = tl.exp2(tl.load(at, mask=inside, other=LOWEST) - top)
+        total += fade * tl.load(at + n_rows, mask=inside, other=0.0)
+        of_f += fade * tl.load(at + 2 * n_rows, mask=inside, other=0.0)
+        low += fade * tl.load(at + 3 * n_rows, mask=inside, other=0.0)
+    total = tl.maximum(total, 1.0e-37)  # nothing is left of a row of which every item is excluded
+    all_of_it = top + tl.log2(total)
+    tl.store(lse2 + rows, all_of_it, mask=inside)
+    tl.store(lse + rows, all_of_it / log2e, mask=inside)
+    tl.store(mean + rows, of_f / total, mask=inside)
+    tl.store(mass + rows, low / total, mask=inside)
+    across = tl.arange(0, DM)
+    for which in tl.static_range(NV):
+        vector = tl.zeros([BM, DM], dtype=tl.float32)
+        for share in range(shares):
+            fade = tl.exp2(tl.load(scalars + share * 4 * n_rows + rows, mask=inside, other=LOWEST) - top) / total
+            start = ((share * NV + which) * n_rows + rows).to(tl.int64) * DM
+            vector += fade[:, None] * tl.load(
+                vectors + start[:, None] + across[None, :], mask=inside[:, None], other=0.0
+            )
+        start = (which * n_rows + rows).to(tl.int64) * DM
+        tl.store(expected + start[:, None] + across[None, :], vector, mask=inside[:, None])
+
+
+@triton.jit
+def put(vectors, where, first_row, n_rows, DM: tl.constexpr, value, BM: tl.constexpr, D: tl.constexpr):
+    """Into vectors [shares · NV, rows, DM], zeros beyond the width."""
     at, across = first_row + tl.arange(0, BM), tl.arange(0, D)
-    inside = (at < n_rows)[:, None] & (across < width)[None, :]
     start = vectors + ((where.to(tl.int64) * n_rows + at) * DM)[:, None]
-    tl.store(start + across[None, :], value, mask=inside)
+    tl.store(start + across[None, :], value, mask=(at < n_rows)[:, None])
 
 
 @triton.jit
@@ -188,7 +231,7 @@ def backward_table(
         rows = first_row + tl.arange(0, BM)
         inside = rows < n_rows
         state0 = block(s0, first_row, n_rows, w0, BM, D0)
-        z = product(table0, tl.trans(state0), PRECISION)
+        z = restored(product(table0, tl.trans(state0), PRECISION), PRECISION)
         if BIAS0:
             z += bias0[:, None]
         x = z
@@ -208,9 +251,9 @@ def backward_table(
             state2 = block(s2, first_row, n_rows, w2, BM, D2)
         if LINEAR or BELOW > 0:
             if HEAD1:
-                z1 = product(table1, tl.trans(state1), PRECISION) + bias1[:, None]
+                z1 = restored(product(table1, tl.trans(state1), PRECISION), PRECISION) + bias1[:, None]
             if HEAD2:
-                z2 = product(table2, tl.trans(state2), PRECISION) + bias2[:, None]
+                z2 = restored(product(table2, tl.trans(state2), PRECISION), PRECISION) + bias2[:, None]
         if LINEAR:
             f = c0 * z if OWN else tl.zeros([BN, BM], dtype=tl.float32)
             if HEAD1:
@@ -239,11 +282,10 @@ def backward_table(
             )
         else:
             state = state0 if WHICH == 0 else (state1 if WHICH == 1 else state2)
-        gradient = plus_product(gradient, weight.to(state.dtype), state, PRECISION)
+        gradient = plus_product(gradient, rounded(weight, PRECISION).to(state.dtype), state, PRECISION)
         if TO_BIAS:
             of_bias += tl.sum(weight, 1)
 
-    gradient = whole(gradient, table0, PRECISION)
     width = w0 if WHICH == 0 else (w1 if WHICH == 1 else w2)
     across = tl.arange(0, DW)
     start = to_table + first.to(tl.int64) * width

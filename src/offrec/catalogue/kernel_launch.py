@@ -25,19 +25,23 @@ class Blocks:
     warps: int
     stages: int
 
+    @property
+    def tile(self) -> tuple[int, int]:
+        return self.rows, self.items
+
 
 # (bytes of an operand, several heads?) → width → (rows, items, warps, stages). Measured on an H200 at widths 64 and 128
 # (benchmarks/catalogue.py); the others are chosen to fit its shared memory.
 FORWARD: dict[tuple[int, bool], dict[int, Blocks]] = {
-    (2, False): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 128, 4, 2), 256: Blocks(64, 64, 4, 2)},
+    (2, False): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 3), 256: Blocks(64, 64, 4, 2)},
     (2, True): {64: Blocks(64, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(64, 32, 4, 2)},
-    (4, False): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 3), 256: Blocks(64, 32, 4, 2)},
+    (4, False): {64: Blocks(128, 64, 4, 3), 128: Blocks(128, 64, 8, 1), 256: Blocks(64, 32, 4, 2)},
     (4, True): {64: Blocks(64, 32, 4, 2), 128: Blocks(32, 32, 4, 2), 256: Blocks(16, 32, 4, 1)},
 }
 BACKWARD: dict[tuple[int, bool], dict[int, Blocks]] = {
     (2, False): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(32, 64, 4, 2)},
     (2, True): {64: Blocks(64, 64, 4, 3), 128: Blocks(32, 64, 4, 2), 256: Blocks(32, 32, 4, 2)},
-    (4, False): {64: Blocks(64, 128, 4, 2), 128: Blocks(64, 64, 4, 2), 256: Blocks(32, 64, 4, 2)},
+    (4, False): {64: Blocks(64, 128, 4, 2), 128: Blocks(64, 64, 4, 1), 256: Blocks(32, 64, 4, 2)},
     (4, True): {64: Blocks(32, 64, 4, 2), 128: Blocks(32, 32, 4, 2), 256: Blocks(16, 32, 4, 1)},
 }
 
@@ -66,8 +70,16 @@ def check(heads: Sequence[Head]) -> None:
 
 def precision(dtype: torch.dtype) -> str:
     """As torch is told for its own products: TF32, or three of them, which come as close as float32."""
-    exact = dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-    return interpreted("tf32x3" if exact else "tf32")
+    if dtype != torch.float32:
+        return interpreted("ieee")
+    return interpreted("tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32")
+
+
+def rounded(x: Tensor | None, precision: str) -> Tensor | None:
+    """To the nearest TF32 number, where products are TF32's, which would cut it off."""
+    if x is None or x.dtype != torch.float32 or precision != "tf32":
+        return x
+    return ((x.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
 
 
 def interpreted(otherwise: str) -> str:

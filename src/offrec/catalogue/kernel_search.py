@@ -15,10 +15,14 @@ from offrec.catalogue.kernel_launch import Blocks, check, interpreted, pairs_of,
 from offrec.catalogue.noise import Noise
 from offrec.catalogue.reduction import Slots
 
-SIZE = Blocks(64, 128, 4, 2)
+SIZES = {64: Blocks(64, 128, 4, 2), 128: Blocks(64, 64, 4, 2), 256: Blocks(32, 32, 4, 2)}  # by width
 PRECISION = "tf32x3"  # three TF32 products, as exact as float32
 MOST_PEAKS = 1 << 24  # floats of [rows, tiles] held at a time
 MOST_CANDIDATES = 1 << 25  # floats of gathered item vectors held at a time
+
+
+def size_of(head: Head) -> Blocks:
+    return next(size for width, size in SIZES.items() if head.state.shape[1] <= width)
 
 
 @dataclass(frozen=True)
@@ -32,20 +36,21 @@ class _Launch:
 
 def _launch(head: Head, excluded: Tensor | None) -> _Launch:
     check([head])
-    n_tiles = triton.cdiv(head.n_items, SIZE.items)
-    grid, each = shares(head.rows, n_tiles, SIZE)
-    pairs = pairs_of(excluded, head.n_items, SIZE, head.state)
+    size = size_of(head)
+    n_tiles = triton.cdiv(head.n_items, size.items)
+    grid, each = shares(head.rows, n_tiles, size)
+    pairs = pairs_of(excluded, head.n_items, size, head.state)
     state, table = head.state.contiguous(), head.table.contiguous()
     bias = table if head.bias is None else head.bias.float().contiguous()
     constants = {
-        "BM": SIZE.rows,
-        "BN": SIZE.items,
+        "BM": size.rows,
+        "BN": size.items,
         "D0": power(state.shape[1]),
         "BIAS0": head.bias is not None,
         "EXCLUDED": excluded is not None and excluded.numel() > 0,
         "PRECISION": interpreted(PRECISION),
-        "num_warps": SIZE.warps,
-        "num_stages": SIZE.stages,
+        "num_warps": size.warps,
+        "num_stages": size.stages,
     }
     arrays = (pairs.edges, pairs.row, pairs.item)
     sizes = (head.rows, head.n_items, each, n_tiles)
@@ -95,9 +100,9 @@ def rank(head: Head, target: Tensor, bar: Tensor) -> Tensor:
 @torch.no_grad()
 def top_k(head: Head, k: int) -> tuple[Tensor, Tensor]:
     """The k best values and their items, best first, the lower index first among equals: [B, k] each."""
-    k = min(k, head.n_items)
-    tiles = triton.cdiv(head.n_items, SIZE.items)
-    each = max(1, min(MOST_PEAKS // tiles, MOST_CANDIDATES // (min(k, tiles) * SIZE.items * head.state.shape[1])))
+    k, width = min(k, head.n_items), size_of(head).items
+    tiles = triton.cdiv(head.n_items, width)
+    each = max(1, min(MOST_PEAKS // tiles, MOST_CANDIDATES // (min(k, tiles) * width * head.state.shape[1])))
     parts = [_top_k(head.rows_slice(first, first + each), k) for first in range(0, max(1, head.rows), each)]
     return torch.cat([values for values, _ in parts]), torch.cat([items for _, items in parts])
 
@@ -111,13 +116,15 @@ def _top_k(head: Head, k: int) -> tuple[Tensor, Tensor]:
     if head.rows:
         kernel_order.peaks[launch.grid](*launch.head, *launch.pairs, highest, *launch.sizes, **launch.constants)
     tile = highest.sort(dim=1, descending=True, stable=True).indices[:, :k].sort(dim=1).values
-    items = (tile[:, :, None] * SIZE.items + torch.arange(SIZE.items, device=tile.device)).flatten(1)
+    width = size_of(head).items
+    items = (tile[:, :, None] * width + torch.arange(width, device=tile.device)).flatten(1)
     gone = items >= head.n_items
     items = items.clamp(max=head.n_items - 1)
     values = head.base_at(items).masked_fill(gone, -torch.inf)
     if slots is not None:
-        place = torch.searchsorted(slots.items, items).clamp(max=slots.items.shape[1] - 1)
-        values = values.masked_fill(slots.items.gather(1, place) == items, -torch.inf)  # slots are in order
+        known = slots.items.sort(1).values
+        place = torch.searchsorted(known, items).clamp(max=known.shape[1] - 1)
+        values = values.masked_fill(known.gather(1, place) == items, -torch.inf)
         values = torch.cat([values, slots.at(head).masked_fill(slots.empty, -torch.inf)], 1)
         items = torch.cat([items, slots.items], 1)
     by_item = items.argsort(dim=1, stable=True)

@@ -7,7 +7,6 @@ the tables. Operands may be float32 (as TF32, or exactly where torch is told so)
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from offrec.catalogue import kernel_code
 from offrec.catalogue.head import Head
+from offrec.catalogue.kernel_gradients import Plan, add_picked, factors
 from offrec.catalogue.kernel_launch import (
     BACKWARD,
     FORWARD,
@@ -27,6 +27,7 @@ from offrec.catalogue.kernel_launch import (
     pairs_of,
     power,
     precision,
+    rounded,
     shares,
 )
 from offrec.catalogue.kernel_search import maximum, rank, top_k
@@ -39,29 +40,13 @@ __all__ = ["lse_and_values", "maximum", "rank", "reduce", "top_k"]
 Linear = Sequence[tuple[float | Tensor, Head]]
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What does not change between the forward and the backward pass."""
-
-    slots: int  # heads in use
-    own: bool  # is π itself among the linear heads?
-    linear: bool
-    below: int  # which head is compared with the bound; −1: none
-    noise: bool
-    excluded: bool
-    temperature: float
-    direct: bool
-    size: Blocks
-    back: Blocks
-    precision: str
-    learns: bool  # is there to be a backward pass?
-
-
 class _Reduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, extras: tuple[Tensor, ...], excluded: Any, *parts: Any) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, plan: Plan, extras: tuple[Tensor, ...], excluded: Any, *parts: Any) -> tuple[Tensor, ...]:
         coefficients, bound, seed, actions = extras
-        state, table = parts[0], parts[1]
+        exact, table = parts[0], parts[1]
+        parts = tuple(rounded(part, plan.precision) if i % 3 == 0 else part for i, part in enumerate(parts))
+        state = parts[0]
         n_rows, n_items = len(state), len(table)
         needed = ctx.needs_input_grad[3:]
         n_tiles = triton.cdiv(n_items, plan.size.items)
@@ -71,49 +56,49 @@ class _Reduce(torch.autograd.Function):
         scalars = torch.empty(grid[1], 4, n_rows, device=state.device)
         wanted = [plan.learns and needed[3 * i] and (i == 0 or plan.direct) for i in range(3)]
         places = _places(plan, wanted)
-        vectors = torch.empty(grid[1], len(places), n_rows, widest, device=state.device)
+        same = len({power(parts[3 * i].shape[1]) for i in range(plan.slots)}) == 1
+        room = torch.empty if same else torch.zeros  # what is narrower leaves the rest of its row as it is
+        vectors = room(grid[1], len(places), n_rows, widest, device=state.device)
         kernel_code.forward[grid](
             *_arguments(parts), coefficients, bound, seed, pairs.edges, pairs.row, pairs.item, scalars, vectors,
             n_rows, n_items, each, n_tiles, LOG2E / plan.temperature, **_constants(plan, plan.size, parts),
             NV=len(places), V0=wanted[0], V1=wanted[1], V2=wanted[2], DM=widest,
         )  # fmt: skip
-        top = scalars[:, 0].amax(0)
-        fade = torch.exp2(scalars[:, 0] - top)
-        total, mean, mass = (fade[:, None] * scalars[:, 1:]).sum(0)
-        some = total.clamp(min=1e-37)
-        lse2, mean, mass = top + some.log2(), mean / some, mass / some
-        expected = ((fade / some)[:, None, :, None] * vectors).sum(0) if places else None
-        picked = (state.float()[:, None] * table[actions].float()).sum(-1)
+        expected = torch.empty(len(places), n_rows, widest, device=state.device)
+        lse2, lse, mean, mass = torch.empty(4, n_rows, device=state.device).unbind()
+        kernel_code.combine[(triton.cdiv(n_rows, 8),)](
+            scalars, vectors, lse2, lse, mean, mass, expected, n_rows, grid[1], LOG2E,
+            NV=len(places), DM=widest, BM=8, num_warps=4,
+        )  # fmt: skip
+        picked = (exact.float()[:, None] * table[actions].float()).sum(-1)
         if parts[2] is not None:
             picked = picked + parts[2][actions]
-        ctx.save_for_backward(*extras, excluded, lse2, mean, mass, expected, *parts)
+        ctx.save_for_backward(*extras, excluded, exact, lse2, mean, mass, expected, *parts)
         ctx.plan, ctx.wanted, ctx.places = plan, wanted, places
+        ctx.pairs = pairs if plan.back.tile == plan.size.tile else None
         ctx.set_materialize_grads(False)
-        return lse2 / LOG2E, mean, mass, picked
+        return lse, mean, mass, picked
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g_lse: Any, g_mean: Any, g_mass: Any, g_picked: Any) -> tuple[Any, ...]:
-        plan: _Plan = ctx.plan
-        coefficients, bound, seed, actions, excluded, lse2, mean, mass, expected, *parts = ctx.saved_tensors
-        needed, nothing = ctx.needs_input_grad[3:], torch.zeros_like(mean)
-        by_lse, by_f, by_below = ((nothing if g is None else g / plan.temperature) for g in (g_lse, g_mean, g_mass))
-        direct = nothing if g_mean is None or not plan.direct else g_mean
-        always = [by_lse - by_f * mean - by_below * mass + direct * coefficients[0]]
-        always += [direct * coefficients[i] for i in (1, 2)]
+        plan: Plan = ctx.plan
+        coefficients, bound, seed, actions, excluded, exact, lse2, mean, mass, expected, *parts = ctx.saved_tensors
+        needed = ctx.needs_input_grad[3:]
+        by_f, by_below, always = factors(plan, coefficients, mean, mass, g_lse, g_mean, g_mass)
         gradients: list[Tensor | None] = [None] * 9
         # Added to a bfloat16 table later, the picked items' part would be rounded once more.
         inside = g_picked is not None and actions.shape[1] <= 2 and parts[1].dtype == torch.bfloat16
         picks = (actions.contiguous(), g_picked.contiguous()) if inside else None
-        pairs = pairs_of(excluded, len(parts[1]), plan.back, mean)
+        pairs = ctx.pairs or pairs_of(excluded, len(parts[1]), plan.back, mean)
         for i in range(plan.slots):
             state, _, bias = parts[3 * i : 3 * i + 3]
             if ctx.wanted[i]:
                 width = state.shape[1]
                 moved = always[i][:, None] * expected[ctx.places.index(f"{i}"), :, :width]
-                if i == 0 and plan.linear:
+                if i == 0 and plan.linear and g_mean is not None:
                     moved = moved + by_f[:, None] * expected[ctx.places.index("f"), :, :width]
-                if i == 0 and plan.below >= 0:
+                if i == 0 and plan.below >= 0 and g_mass is not None:
                     moved = moved + by_below[:, None] * expected[ctx.places.index("b"), :, :width]
                 gradients[3 * i] = moved
             if needed[3 * i + 1] or (bias is not None and needed[3 * i + 2]):
@@ -123,14 +108,14 @@ class _Reduce(torch.autograd.Function):
                     plan, i, parts, pairs, *loaded, linear and i == 0, below if i == 0 else -1
                 )
         if g_picked is not None:
-            _add_picked(gradients, g_picked, actions, parts, in_kernel=picks is not None)
+            add_picked(gradients, g_picked, actions, [exact, parts[1]], in_kernel=picks is not None)
         for i in range(plan.slots):
             gradients[3 * i] = None if gradients[3 * i] is None else gradients[3 * i].to(parts[3 * i].dtype)  # type: ignore[union-attr]
         return None, None, None, *gradients
 
 
 def _to_table(
-    plan: _Plan,
+    plan: Plan,
     which: int,
     parts: Sequence[Any],
     pairs: Pairs,
@@ -157,36 +142,10 @@ def _to_table(
     return to_table, None if bias is None else to_bias
 
 
-def _places(plan: _Plan, wanted: Sequence[bool]) -> list[str]:
+def _places(plan: Plan, wanted: Sequence[bool]) -> list[str]:
     """The sums of item vectors that the forward kernel leaves, in its order."""
     own = ["0", *(["f"] if plan.linear else []), *(["b"] if plan.below >= 0 else [])] if wanted[0] else []
     return own + [f"{i}" for i in (1, 2) if wanted[i]]
-
-
-def _add_picked(
-    gradients: list[Tensor | None], g_picked: Tensor, actions: Tensor, parts: Sequence[Any], in_kernel: bool
-) -> None:
-    """What comes from the values at actions, added to π's gradients in place: no second table of zeros."""
-    state, table = parts[0], parts[1]
-    if gradients[0] is not None:
-        gradients[0] = gradients[0] + (g_picked[..., None] * table[actions].float()).sum(1)
-    if in_kernel:
-        return
-    flat = actions.reshape(-1)
-    if gradients[1] is not None:
-        moves = (g_picked[..., None] * state.float()[:, None]).reshape(-1, state.shape[1])
-        if table.dtype != torch.float32:
-            flat, moves = _summed_by_item(flat, moves)
-        gradients[1].index_add_(0, flat, moves.to(table.dtype))
-    if gradients[2] is not None:
-        gradients[2].index_add_(0, actions.reshape(-1), g_picked.reshape(-1))
-
-
-def _summed_by_item(items: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
-    """Moves of one item summed in float32, in one place, zeros in its others: bfloat16 then rounds only once."""
-    items, order = items.sort()
-    place = torch.searchsorted(items, items)
-    return items, torch.zeros_like(moves).index_add_(0, place, moves[order])
 
 
 def _arguments(parts: Sequence[Any]) -> tuple[Any, ...]:
@@ -195,7 +154,7 @@ def _arguments(parts: Sequence[Any]) -> tuple[Any, ...]:
     return (*full, *(full[i].shape[1] for i in (0, 3, 6)))
 
 
-def _constants(plan: _Plan, size: Blocks, parts: Sequence[Any]) -> dict[str, Any]:
+def _constants(plan: Plan, size: Blocks, parts: Sequence[Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"BM": size.rows, "BN": size.items, "PRECISION": plan.precision}
     found |= {"num_warps": size.warps, "num_stages": size.stages}
     for i in range(3):
@@ -261,7 +220,7 @@ def _apply(
         actions = torch.zeros(pi.rows, 0, dtype=torch.long, device=device)
     bound = unused if below is None else below[1].float().contiguous()
     seed = noise.seed if noise is not None else torch.zeros((), dtype=torch.long, device=device)
-    plan = _Plan(
+    plan = Plan(
         slots=len(heads),
         own=any(_same(head, pi) for _, head in linear),
         linear=len(linear) > 0,

@@ -16,6 +16,7 @@ from offrec.catalogue.choice import chosen
 from offrec.catalogue.head import GONE, MASKED, Below, Head, Linear, Within
 from offrec.catalogue.noise import Noise, gumbel_noise
 
+FEW = 64  # corrections of a row that are compared with each other rather than sorted
 NOTHING = -3e38  # far below MASKED: an item that is masked still weighs more than one that is not there
 
 
@@ -128,13 +129,28 @@ class Slots:
 
     def __init__(self, corrections: list[Tensor], n_items: int) -> None:
         self.corrections = corrections
+        self._same: Tensor | None = None  # [B, K, K] which corrections of a row are of one item
+        if len(corrections) == 1 and corrections[0].shape[1] <= FEW:
+            self._compare(corrections[0], n_items)
+        else:
+            self._sort(corrections, n_items)
+        self.empty = self.items >= n_items
+        self._inside = self.items.clamp(max=n_items - 1)
+
+    def _compare(self, items: Tensor, n_items: int) -> None:
+        """A slot is a correction's own place, empty where an equal item comes before it. No sort: that is many small
+        kernels on a GPU.
+        """
+        self._same = same = items[:, :, None] == items[:, None, :]
+        self.items = items.masked_fill(same.tril(-1).any(2), n_items)
+        self._places: tuple[Tensor, ...] = (items,)  # not looked at
+
+    def _sort(self, corrections: list[Tensor], n_items: int) -> None:
         every = torch.cat(corrections, 1).clamp(max=n_items)
         item, order = every.sort(1)
         new = item[:, 1:] != item[:, :-1]
         slot = torch.cat([torch.zeros_like(item[:, :1]), new.cumsum(1)], 1)
         self.items = torch.full_like(item, n_items).scatter_(1, slot, item)
-        self.empty = self.items >= n_items
-        self._inside = self.items.clamp(max=n_items - 1)
         places = torch.empty_like(slot).scatter_(1, order, slot)
         self._places = torch.split(places, [part.shape[1] for part in corrections], 1)
 
@@ -158,10 +174,7 @@ class Slots:
         if mine is None or head.values is None:
             z = head.base_at(self._inside)
         else:
-            rows = torch.arange(head.rows, device=self.items.device)[:, None].expand_as(mine)
-            empty = torch.zeros(self.items.shape, dtype=head.dtype, device=self.items.device)
-            # unlike `scatter_add`, this adds in the same order every time, also on a GPU
-            z = empty.index_put((rows, mine), head.values.to(head.dtype), accumulate=True)
+            z = self._added_up(mine, head.values.to(head.dtype))
             if not head.instead:
                 z = head.base_at(self._inside) + z
             elif len(self.corrections) > 1:
@@ -170,6 +183,14 @@ class Slots:
         if head.within is not None:
             z = z.masked_fill(self.at(head.within.head.detach()) < head.within.bound[:, None], MASKED)
         return z
+
+    def _added_up(self, mine: Tensor, values: Tensor) -> Tensor:
+        if self._same is not None:
+            return torch.where(self._same, values[:, None, :], 0.0).sum(-1)
+        rows = torch.arange(len(mine), device=mine.device)[:, None].expand_as(mine)
+        empty = torch.zeros(self.items.shape, dtype=values.dtype, device=mine.device)
+        # unlike `scatter_add`, this adds in the same order every time, also on a GPU
+        return empty.index_put((rows, mine), values, accumulate=True)
 
     def noise(self, noise: Noise) -> Tensor:
         rows = torch.arange(len(self.items), device=self.items.device)[:, None]

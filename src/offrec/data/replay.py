@@ -6,6 +6,7 @@ events `begin` … `end` − 1. No row sees more than `history` items.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from offrec.data.transitions import Transitions
-from offrec.types import Batch, Longs, Sessions
+from offrec.types import Batch, Longs, Sessions, Size
 
 POOL = 64  # batches whose pieces are sorted by length together, so that a batch wastes little on padding
 
@@ -54,7 +55,8 @@ def cut(sessions: Sessions, history: int, how: Cut) -> Pieces:
         begin = first - history // 2
         end = np.minimum(stop, begin + history + 1)
         pieces.append(Pieces(begin, first, end))
-    return Pieces(*(np.concatenate([getattr(p, name) for p in pieces]) for name in ("begin", "first", "end")))
+    whole = Pieces(*(np.concatenate([getattr(p, name) for p in pieces]) for name in ("begin", "first", "end")))
+    return whole[np.flatnonzero(whole.first < whole.end)]
 
 
 def _windows(start: Longs, first: Longs, stop: Longs, history: int) -> Pieces:
@@ -64,59 +66,190 @@ def _windows(start: Longs, first: Longs, stop: Longs, history: int) -> Pieces:
     return Pieces(np.maximum(np.repeat(start, length), event - history), event, event + 1)
 
 
+@dataclass(frozen=True)
+class Plan:
+    """The batches of an epoch, not yet gathered: batch i is the pieces order[edges[i]] … order[edges[i + 1] − 1]."""
+
+    order: Longs  # [P]
+    edges: Longs  # [n + 1]
+    sizes: list[Size]  # [n] no larger than needed
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __iter__(self) -> Iterator[Longs]:
+        return (self.order[first:last] for first, last in pairwise(self.edges))
+
+
 class Replay:
-    """The events of one split on a device, and batches of them."""
+    """The events of one split on a device, and batches of them.
+
+    A batch is gathered on the device by operations of static shape, nothing of it on the host: so it can be part of a
+    captured update, and no step waits.
+    """
 
     def __init__(
         self, sessions: Sessions, mdp: Transitions, n_items: int, history: int, how: Cut, device: torch.device
     ) -> None:
         self.base = int(sessions.offsets[0])
-        self.items = torch.tensor(np.asarray(sessions.items[self.base : sessions.offsets[-1]]), device=device).long()
-        self.mdp = [torch.tensor(array, device=device) for array in (mdp.reward, mdp.discount, mdp.to_go)]
-        self.n_items, self.history = n_items, history
+        self.items = torch.tensor(np.asarray(sessions.items[self.base : sessions.offsets[-1]]), device=device)
+        self.mdp = torch.tensor(np.stack([mdp.reward, mdp.discount, mdp.to_go]), device=device)  # [3, E]
+        self.n_items, self.history, self.device = n_items, history, device
+        self._counted: list[Tensor] = []
         self.pieces = cut(sessions, history, how)
         self.rows = self.pieces.end - self.pieces.first
+        self.lengths = self.pieces.end - self.pieces.begin
+        bounds = np.stack([self.pieces.begin, self.pieces.first, self.pieces.end]) - self.base
+        kind = np.int32 if len(self.items) < 2**31 else np.int64
+        self.bounds = torch.from_numpy(bounds.astype(kind)).to(device)  # [3, P]
 
-    def shuffled(self, batch_size: int, seed: int | tuple[int, ...]) -> list[Longs]:
-        """Pieces in random order, about `batch_size` rows a batch, pieces of like length together."""
+    @property
+    def bytes(self) -> int:
+        """What lies on the device."""
+        return sum(tensor.nbytes for tensor in (self.items, self.bounds, self.mdp))
+
+    def shuffled(self, batch_size: int, seed: int | tuple[int, ...]) -> Plan:
+        """Pieces in random order, pieces of like length together, as many in a batch as `batch_size` rows hold."""
         random = np.random.default_rng(seed)
         order = random.permutation(len(self.pieces))
         pool = (np.cumsum(self.rows[order]) - 1) // (batch_size * POOL)
-        length = (self.pieces.end - self.pieces.begin)[order]
-        order = order[np.lexsort((length, pool))]
-        batches = self._cut(order, batch_size)
-        return [batches[index] for index in random.permutation(len(batches))]
+        order = order[np.lexsort((self.lengths[order], pool))]
+        edges = self._edges(order, batch_size)
+        batches = random.permutation(len(edges) - 1)
+        count = np.diff(edges)[batches]
+        until = np.cumsum(count)
+        order = order[np.repeat(edges[batches] - (until - count), count) + np.arange(len(order))]
+        return self._plan(order, np.concatenate([[0], until]))
 
-    def in_order(self, batch_size: int) -> list[Longs]:
+    def in_order(self, batch_size: int) -> Plan:
         """Every piece once, longest last: for evaluation, where the order is of no consequence."""
-        return self._cut(np.argsort(self.pieces.end - self.pieces.begin, kind="stable"), batch_size)
+        order = np.argsort(self.lengths, kind="stable")
+        return self._plan(order, self._edges(order, batch_size))
 
-    def _cut(self, order: Longs, batch_size: int) -> list[Longs]:
-        number = (np.cumsum(self.rows[order]) - 1) // batch_size
-        return np.split(order, np.flatnonzero(np.diff(number)) + 1)
+    def most(self, batch_size: int) -> Size:
+        """No batch is larger than this."""
+        rows = max(batch_size, int(self.rows.max(initial=1)))
+        return Size(min(rows, len(self.pieces)), rows, int(self.lengths.max(initial=1)))
+
+    def _edges(self, order: Longs, batch_size: int) -> Longs:
+        until, edges = np.cumsum(self.rows[order]), [0]
+        while edges[-1] < len(order):
+            before = until[edges[-1] - 1] if edges[-1] else 0
+            edge = int(np.searchsorted(until, before + batch_size, side="right"))
+            edges.append(max(edge, edges[-1] + 1))  # a piece of more rows than that is a batch by itself
+        return np.array(edges, dtype=np.int64)
+
+    def _plan(self, order: Longs, edges: Longs) -> Plan:
+        count, first = np.diff(edges), edges[:-1]
+        rows, length = np.add.reduceat(self.rows[order], first), np.maximum.reduceat(self.lengths[order], first)
+        triples = zip(count.tolist(), rows.tolist(), length.tolist(), strict=True)
+        return Plan(order, edges, [Size(*triple) for triple in triples])
 
     def batch(self, index: Longs) -> Batch:
-        pieces, device = self.pieces[index], self.items.device
-        rows = pieces.end - pieces.first
-        piece = np.repeat(np.arange(len(index)), rows)
-        event = np.repeat(pieces.first - (np.cumsum(rows) - rows), rows) + np.arange(rows.sum())
-        position = event - pieces.begin[piece]
-        length = int((pieces.end - pieces.begin).max())
-        host = [pieces.begin - self.base, pieces.end - self.base, piece, position, event - self.base]
-        begin, end, piece_, position_, here = (torch.from_numpy(a).to(device, non_blocking=True) for a in host)
-        token = begin[:, None] + torch.arange(length, device=device)
-        tokens = self._gather(token, token < end[:, None])
-        step = torch.arange(1, self.history + 1, device=device)
-        recent = self._gather(here[:, None] - step, step <= position_[:, None])
-        mdp = (array[here] for array in self.mdp)
-        return Batch(tokens, piece_, position_, recent, self.items[here], here + self.base, *mdp)
+        """The batch of these pieces, as small as it can be."""
+        size = Size(len(index), int(self.rows[index].sum()), int(self.lengths[index].max()))
+        order = torch.empty(len(index), dtype=torch.long, device=self.device)
+        _send(index, order)
+        start = torch.zeros(1, dtype=torch.long, device=self.device)
+        return self.gather(order, start, start + len(index), size)
 
-    def _gather(self, where: Tensor, inside: Tensor) -> Tensor:
-        return torch.where(inside, self.items[where.clamp(0, len(self.items) - 1)], self.n_items)
+    def gather(self, order: Tensor, start: Tensor, stop: Tensor, size: Size) -> Batch:
+        """The pieces order[start] … order[stop − 1] as a batch of the given size, start and stop [1] on the device.
+
+        Where the size is larger than needed, the first piece and the first row are repeated, at weight 0.
+        """
+        slot = self._numbers(size.pieces)
+        inside = slot < stop - start
+        index = order[start + torch.where(inside, slot, 0)]
+        begin, first, end = self.bounds[:, index].long()
+        rows = torch.where(inside, end - first, 0)
+        until = rows.cumsum(0)
+        row = self._numbers(size.rows)
+        real = row < until[-1]
+        row = torch.where(real, row, 0)
+        piece = torch.searchsorted(until, row, right=True)
+        event = (first - until + rows)[piece] + row
+        position = event - begin[piece]
+        token = begin[:, None] + self._numbers(size.length)
+        tokens = self._items(token, token < end[:, None])
+        step = self._numbers(min(self.history, size.length) + 1)[1:]
+        recent = self._items(event[:, None] - step, step <= position[:, None])
+        reward, discount, to_go = self.mdp[:, event]
+        action, place, weight = self.items[event].long(), event + self.base, real / until[-1]
+        return Batch(tokens, piece, position, recent, action, place, reward, discount, to_go, weight)
+
+    def _numbers(self, n: int) -> Tensor:
+        """0 … n − 1. Made once: captured updates read them where they lie, so those outgrown are kept too."""
+        if not self._counted or len(self._counted[-1]) < n:
+            self._counted.append(torch.arange(2 * n, device=self.device))
+        return self._counted[-1][:n]
+
+    def _items(self, where: Tensor, inside: Tensor) -> Tensor:
+        return torch.where(inside, self.items[where.clamp(0, len(self.items) - 1)], self.n_items).long()
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
         for index in self.in_order(batch_size):
             yield self.batch(index)
+
+
+class Epochs:
+    """Shuffled epochs of a replay. An epoch's plan is made on the host and sent once; a step then needs its number
+    alone, and that may stand on the device.
+
+    rounded: sizes come from a small set, so that few updates need capturing; what is too much has weight 0.
+    """
+
+    def __init__(self, replay: Replay, batch_size: int, seed: int, *, rounded: bool = False) -> None:
+        self.replay, self.batch_size, self.seed, self.rounded = replay, batch_size, seed, rounded
+        self.most = replay.most(batch_size)
+        most_batches = 2 * (int(replay.rows.sum()) // batch_size) + 1  # two in a row hold more than batch_size rows
+        self.order = torch.zeros(len(replay.pieces), dtype=torch.long, device=replay.device)
+        self.edges = torch.zeros(most_batches + 1, dtype=torch.long, device=replay.device)
+        self.planned: tuple[int, Plan] | None = None
+
+    def plan(self, epoch: int) -> Plan:
+        if self.planned is None or self.planned[0] != epoch:
+            self.planned = epoch, self.replay.shuffled(self.batch_size, (self.seed, epoch))
+        return self.planned[1]
+
+    def begin(self, epoch: int) -> list[Size]:
+        """Plan the epoch and put it on the device. Each step's size comes back."""
+        plan = self.plan(epoch)
+        _send(plan.order, self.order)
+        _send(plan.edges, self.edges[: len(plan) + 1])
+        return self.sizes(plan)
+
+    def sizes(self, plan: Plan) -> list[Size]:
+        return [rounded(size, self.most) for size in plan.sizes] if self.rounded else plan.sizes
+
+    def gather(self, step: Tensor, size: Size) -> Batch:
+        """step: [1], on the device."""
+        return self.replay.gather(self.order, self.edges[step], self.edges[step + 1], size)
+
+
+def rounded(size: Size, most: Size) -> Size:
+    """A size of a small set that holds `size`. Steps of a recurrent backbone come one after the other, so lengths are
+    rounded finely; pieces are encoded side by side and cost less.
+    """
+    return Size(
+        min(_round_up(size.pieces, 2), max(most.pieces, size.pieces)),
+        max(most.rows, size.rows),
+        min(_round_up(size.length, 4), max(most.length, size.length)),
+    )
+
+
+def _round_up(number: int, parts: int) -> int:
+    """The next of 1, 2, 4, 8 …, with the stretch between two of them divided into `parts`."""
+    below = 1 << max(0, number.bit_length() - 1)
+    step = max(1, below // parts)
+    return -(-number // step) * step
+
+
+def _send(array: Longs, to: Tensor) -> None:
+    source = torch.from_numpy(array)
+    if to.is_cuda:
+        source = source.pin_memory()
+    to.copy_(source, non_blocking=True)
 
 
 def batch_of(histories: list[list[int]], n_items: int, history: int, device: torch.device) -> Batch:
@@ -132,4 +265,6 @@ def batch_of(histories: list[list[int]], n_items: int, history: int, device: tor
     position = torch.tensor([len(row) for row in kept], dtype=torch.long)
     zero = torch.zeros(len(kept), dtype=torch.long)
     nothing = torch.zeros(len(kept))
-    return Batch(*(t.to(device) for t in (tokens, rows, position, recent, zero, zero, nothing, nothing, nothing)))
+    weight = torch.full((len(kept),), 1 / max(1, len(kept)))
+    parts = (tokens, rows, position, recent, zero, zero, nothing, nothing, nothing, weight)
+    return Batch(*(part.to(device) for part in parts))

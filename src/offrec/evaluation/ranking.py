@@ -15,7 +15,7 @@ from offrec.data.protocol import Protocol
 from offrec.data.replay import Replay
 from offrec.data.transitions import transitions
 from offrec.errors import InputError
-from offrec.evaluation.metrics import Figures, figures
+from offrec.evaluation.metrics import Figures, figures, ndcg
 from offrec.policy import Policy
 from offrec.types import Batch, Bytes, Longs, Sessions
 
@@ -24,6 +24,7 @@ Progress = Callable[[int, int], None]  # (events ranked so far, events to rank)
 
 KS = (5, 10, 20)
 BATCH_SIZE = 1024
+KEPT_BYTES = 1 << 30  # batches of a split that together take more are gathered anew each time
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,13 @@ class Ranks:
 
     def figures(self, ks: Sequence[int] = KS, more: dict[str, float] | None = None) -> Figures:
         return figures(self.rank, ks, more)
+
+    def reward(self, rewards: NDArray[np.float32], k: int) -> float:
+        """NDCG@k, each event counting by the reward of its behaviour; `rewards` [number of behaviours]. In [0, 1], as
+        long as no reward is negative.
+        """
+        earned = rewards[self.behaviour].astype(np.float64)
+        return float((earned * ndcg(self.rank, k)).mean() / max(np.abs(earned).mean(), np.finfo(np.float64).tiny))
 
     def of(self, behaviour: int) -> "Ranks":
         mine = self.behaviour == behaviour
@@ -71,13 +79,8 @@ def ranks(
     batch_size: int = BATCH_SIZE,
     progress: Progress | None = None,
 ) -> Ranks:
-    """Ranks alone, which is all that choosing a checkpoint needs."""
-    events, found = [], []
-    with torch.no_grad():
-        for batch in _scored_batches(policy, dataset, on, batch_size, progress):
-            events.append(batch.event)
-            found.append(rank(policy.head(batch), batch.action))
-    return _in_log_order(dataset, events, found)
+    """Ranks alone."""
+    return Scored.of(policy, dataset, on, batch_size).ranks(policy, progress)
 
 
 def evaluate(
@@ -95,15 +98,14 @@ def evaluate(
     behaviour, of at least one of its events.
     """
     ks = _checked(ks)
-    events, found, shown = [], [], _Shown(dataset, ks, policy.device)
+    scored_, found, shown = Scored.of(policy, dataset, on, batch_size), [], _Shown(dataset, ks, policy.device)
     behaviours = torch.tensor(np.asarray(dataset.sessions.behaviours), device=policy.device).long()
     with torch.no_grad():
-        for batch in _scored_batches(policy, dataset, on, batch_size, progress):
+        for batch in scored_.batches(progress):
             position, values, items = rank_and_top_k(policy.head(batch), batch.action, max(ks))
-            events.append(batch.event)
             found.append(position)
             shown.add(behaviours[batch.event], values, items)
-    ranked = _in_log_order(dataset, events, found)
+    ranked = scored_.in_log_order(found)
     tables = {"all": ranked.figures(ks, shown.share())}
     for index, name in enumerate(dataset.behaviours):
         tables[name] = ranked.of(index).figures(ks, shown.share(index))
@@ -133,31 +135,85 @@ def scored(sessions: Sessions, protocol: Protocol, train_counts: Longs) -> NDArr
     return counts
 
 
-def _scored_batches(
-    policy: Policy, dataset: Dataset, on: ScoredSplit, batch_size: int, progress: Progress | None
-) -> Iterator[Batch]:
-    """The split's scored events and nothing else: pieces without one are never gathered or encoded."""
-    if on not in get_args(ScoredSplit):
-        raise InputError(f"There is no split {on!r} to score; there are {', '.join(get_args(ScoredSplit))}.")
-    if policy.data_hash not in (None, dataset.meta["data_hash"]) or policy.n_items != dataset.n_items:
-        raise InputError(
-            f"{policy.name} was made from another dataset than {dataset.path} ({dataset.fingerprint}); "
-            "evaluate it on its own."
-        )
-    sessions = dataset.split(on)
-    counts = scored(sessions, dataset.protocol, dataset.train_counts)
-    unrewarded = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), gamma=0.0)
-    replay = Replay(sessions, unrewarded, dataset.n_items, policy.history, "exact", policy.device)
-    total, done = int(counts.sum()), 0
-    if total == 0:
-        raise InputError(f"No event of the {on} split counts under this protocol; score more events or another split.")
-    for index in _cut(replay, counts, batch_size):
-        batch = replay.batch(index)
-        batch = _rows(batch, torch.from_numpy(counts[batch.event.cpu().numpy() - replay.base]).to(policy.device))
-        yield batch
-        done += len(batch)
-        if progress is not None:
-            progress(done, total)
+class Scored:
+    """The scored events of a split on a device, and nothing else of it: pieces without one are never encoded.
+
+    Made once, it can be ranked as often as one likes: while a run trains, after every epoch. Nothing in a batch waits
+    for the device, and where all batches are small enough they stay there.
+    """
+
+    def __init__(
+        self, dataset: Dataset, on: ScoredSplit, history: int, device: torch.device, batch_size: int = BATCH_SIZE
+    ) -> None:
+        if on not in get_args(ScoredSplit):
+            raise InputError(f"There is no split {on!r} to score; there are {', '.join(get_args(ScoredSplit))}.")
+        self.dataset, self.history, self.device = dataset, history, device
+        sessions = dataset.split(on)
+        counts = scored(sessions, dataset.protocol, dataset.train_counts)
+        if not counts.any():
+            raise InputError(
+                f"No event of the {on} split counts under this protocol; score more events or another split."
+            )
+        unrewarded = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), gamma=0.0)
+        self.replay = Replay(sessions, unrewarded, dataset.n_items, history, "exact", device)
+        self.pieces = _cut(self.replay, counts, batch_size)
+        rows = [_events(self.replay, index) for index in self.pieces]
+        chosen = [np.flatnonzero(counts[row]) for row in rows]
+        self.event: Longs = np.concatenate([row[keep] for row, keep in zip(rows, chosen, strict=True)])
+        self.chosen = [
+            None if len(keep) == len(row) else torch.from_numpy(keep).to(device)
+            for row, keep in zip(rows, chosen, strict=True)
+        ]
+        self.sizes = [len(keep) for keep in chosen]
+        self.kept: list[Batch] | None = None
+
+    @staticmethod
+    def of(policy: Policy, dataset: Dataset, on: ScoredSplit, batch_size: int = BATCH_SIZE) -> "Scored":
+        """What `policy` is to be judged by."""
+        if policy.data_hash not in (None, dataset.meta["data_hash"]) or policy.n_items != dataset.n_items:
+            raise InputError(
+                f"{policy.name} was made from another dataset than {dataset.path} ({dataset.fingerprint}); "
+                "evaluate it on its own."
+            )
+        return Scored(dataset, on, policy.history, policy.device, batch_size)
+
+    @property
+    def bytes(self) -> int:
+        """What lies on the device, once the batches are kept there."""
+        rows = 8 * sum(self.sizes) * (2 * self.history + 8)  # recent items, at most as many tokens, the rest
+        return self.replay.bytes + (rows if rows <= KEPT_BYTES else 0)
+
+    def keep(self) -> "Scored":
+        """For repeated use: gather the batches once, if they are small enough to stay."""
+        if self.kept is None and self.bytes > self.replay.bytes:
+            self.kept = list(self.batches())
+        return self
+
+    def batches(self, progress: Progress | None = None) -> Iterator[Batch]:
+        total, done = sum(self.sizes), 0
+        for number, (index, chosen) in enumerate(zip(self.pieces, self.chosen, strict=True)):
+            yield self.kept[number] if self.kept is not None else _rows(self.replay.batch(index), chosen)
+            done += self.sizes[number]
+            if progress is not None:
+                progress(done, total)
+
+    @torch.no_grad()
+    def ranks(self, policy: Policy, progress: Progress | None = None) -> Ranks:
+        return self.in_log_order([rank(policy.head(batch), batch.action) for batch in self.batches(progress)])
+
+    def in_log_order(self, found: list[Tensor]) -> Ranks:
+        """`found`: of each batch, the ranks of its rows."""
+        order = np.argsort(self.event)
+        event = self.event[order] + self.replay.base
+        behaviour = np.asarray(self.dataset.sessions.behaviours[event])
+        return Ranks(event, behaviour, torch.cat(found).cpu().numpy()[order])
+
+
+def _events(replay: Replay, index: Longs) -> Longs:
+    """The rows of these pieces, in the order in which a batch holds them."""
+    rows = replay.rows[index]
+    first = replay.pieces.first[index] - replay.base
+    return np.repeat(first - (np.cumsum(rows) - rows), rows) + np.arange(rows.sum())
 
 
 def _cut(replay: Replay, counts: NDArray[np.bool_], batch_size: int) -> list[Longs]:
@@ -170,17 +226,13 @@ def _cut(replay: Replay, counts: NDArray[np.bool_], batch_size: int) -> list[Lon
     return np.split(order, np.flatnonzero(np.diff(number)) + 1)
 
 
-def _rows(batch: Batch, keep: Tensor) -> Batch:
-    """Some rows of a batch; the pieces stay."""
+def _rows(batch: Batch, chosen: Tensor | None) -> Batch:
+    """Some rows of a batch, by their numbers; the pieces stay."""
+    if chosen is None:
+        return batch
     fields = ("piece", "position", "recent", "action", "event", "reward", "discount", "to_go")
-    return batch if bool(keep.all()) else replace(batch, **{name: getattr(batch, name)[keep] for name in fields})
-
-
-def _in_log_order(dataset: Dataset, events: list[Tensor], found: list[Tensor]) -> Ranks:
-    event = torch.cat(events).cpu().numpy()
-    order = np.argsort(event)
-    event = event[order]
-    return Ranks(event, np.asarray(dataset.sessions.behaviours[event]), torch.cat(found).cpu().numpy()[order])
+    weight = torch.full_like(batch.reward[chosen], 1 / len(chosen))
+    return replace(batch, **{name: getattr(batch, name)[chosen] for name in fields}, weight=weight)
 
 
 class _Shown:

@@ -149,4 +149,5 @@ def batch_of_recent(recent: Tensor, n_items: int) -> Batch:
     tokens = torch.where(place >= 0, oldest_first, n_items)
     rows = torch.arange(len(recent), device=recent.device)
     none, nothing = torch.zeros_like(rows), torch.zeros(len(recent), device=recent.device)
-    return Batch(tokens, rows, position, recent, none, none, nothing, nothing, nothing)
+    weight = torch.full_like(nothing, 1 / max(1, len(recent)))
+    return Batch(tokens, rows, position, recent, none, none, nothing, nothing, nothing, weight)

@@ -1,0 +1,168 @@
+"""Cross-entropy and the soft value over 100,000 items: ours, in tiles, against the dense PyTorch people write.
+
+    cross-entropy    −log π(a)                          forward and backward
+    soft value       E_π[log π − Q/α − log b]           forward and backward to π (the actor); forward only (a target)
+
+Times are medians of runs that take turns; peak memory is that of a fresh process, less what it held before the call.
+Run: python benchmarks/catalogue_cpu.py
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from offrec.catalogue import Head, log_prob, reduce
+
+ALPHA = 0.1
+TASKS = {
+    "cross-entropy": "cross-entropy, forward + backward",
+    "actor": "soft value, forward + backward to π",
+    "target": "soft value, forward only",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    rows: int
+    items: int
+    width: int
+
+    def draw(self) -> tuple[Head, Head, Head, Tensor]:
+        """π, whose tensors ask for gradients, Q, b, and a logged item for each row."""
+        random = torch.Generator().manual_seed(0)
+
+        def head() -> Head:
+            state = torch.randn(self.rows, self.width, generator=random)
+            table = torch.randn(self.items, self.width, generator=random) * self.width**-0.5
+            return Head(state, table, torch.randn(self.items, generator=random))
+
+        pi, q, b = head(), head().scaled(ALPHA), head()
+        for part in leaves(pi):
+            part.requires_grad_()
+        return pi, q, b, torch.randint(0, self.items, (self.rows,), generator=random)
+
+
+def leaves(head: Head) -> list[Tensor]:
+    return [part for part in (head.state, head.table, head.bias) if part is not None]
+
+
+def tiled_loss(task: str, pi: Head, q: Head, b: Head, target: Tensor) -> Tensor:
+    if task == "cross-entropy":
+        return -log_prob(pi, target[:, None]).mean()
+    found = reduce(pi, [(1.0, pi), (-1 / ALPHA, q), (-1.0, b)])
+    return (found.mean - found.lse).mean()
+
+
+def dense_loss(task: str, pi: Head, q: Head, b: Head, target: Tensor) -> Tensor:
+    def logits(head: Head) -> Tensor:
+        assert head.bias is not None
+        return torch.addmm(head.bias, head.state, head.table.T)
+
+    if task == "cross-entropy":
+        return torch.nn.functional.cross_entropy(logits(pi), target)
+    log_pi = torch.log_softmax(logits(pi), 1)
+    return (log_pi.exp() * (log_pi - logits(q) / ALPHA - logits(b))).sum(1).mean()
+
+
+LOSSES: dict[str, Callable[..., Tensor]] = {"tiled": tiled_loss, "dense": dense_loss}
+
+
+def run_one(how: str, task: str, heads: tuple[Head, Head, Head, Tensor]) -> tuple[float, float, list[Tensor]]:
+    """Seconds, the loss and the gradients."""
+    with torch.set_grad_enabled(task != "target"):
+        start = time.perf_counter()
+        loss = LOSSES[how](task, *heads)
+        gradients = torch.autograd.grad(loss, leaves(heads[0])) if task != "target" else ()
+        return time.perf_counter() - start, float(loss.detach()), list(gradients)
+
+
+def memory(how: str, task: str, problem: Problem) -> float:
+    """Gigabytes of a call above what is held when it starts; a call on a few rows has warmed the libraries up.
+
+    Not from `getrusage`, whose peak a process inherits from the one that started it.
+    """
+    run_one(how, task, Problem(2, 1000, problem.width).draw())
+    heads = problem.draw()
+    ctypes.CDLL(None).malloc_trim(0)  # memory that was freed but kept would hide what the call takes
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    held = resident("VmRSS")
+    run_one(how, task, heads)
+    return resident("VmHWM") - held
+
+
+def resident(field: str) -> float:
+    """Gigabytes of memory in use now (VmRSS) or at most (VmHWM). Linux only."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 2**20
+
+
+def measure(task: str, problem: Problem, runs: int) -> dict[str, float]:
+    heads, seconds = problem.draw(), {how: list[float]() for how in LOSSES}
+    answers = {how: run_one(how, task, heads)[1:] for how in LOSSES}  # also warms up
+    for _ in range(runs):
+        for how, found in seconds.items():
+            found.append(run_one(how, task, heads)[0])
+    found = {f"{how}_seconds": statistics.median(times) for how, times in seconds.items()}
+    (ours, our_gradients), (theirs, their_gradients) = answers["tiled"], answers["dense"]
+    differences = [
+        float((one - other).norm() / other.norm()) for one, other in zip(our_gradients, their_gradients, strict=True)
+    ]
+    return {**found, "difference": max([abs(ours - theirs) / abs(theirs), *differences])}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=2048)
+    parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    problem = Problem(options.rows, options.items, options.width)
+    if options.memory:
+        print(memory(*options.memory, problem))
+        return
+    calm = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # threads that spin stall each other where others use the cores
+    command = [sys.executable, __file__, *(flag for flag in sys.argv[1:] if flag != "--json"), "--memory"]
+    found = {}
+    for task in TASKS:
+        found[task] = measure(task, problem, options.runs)
+        for how in LOSSES:
+            ran = subprocess.run([*command, how, task], check=True, capture_output=True, text=True, env=calm)
+            found[task][f"{how}_gigabytes"] = float(ran.stdout)
+    if options.json:
+        print(json.dumps(found, indent=2))
+    else:
+        report(problem, found)
+
+
+def report(problem: Problem, found: dict[str, dict[str, float]]) -> None:
+    print(f"{problem.rows} rows × {problem.items} items, width {problem.width}, {torch.get_num_threads()} threads")
+    print(f"{'':38}{'seconds':>20}{'':>8}{'own GB':>18}")
+    print(f"{'':38}{'tiled':>10}{'dense':>10}{'×':>8}{'tiled':>9}{'dense':>9}{'×':>7}{'difference':>12}")
+    for task, title in TASKS.items():
+        row = found[task]
+        print(
+            f"{title:38}{row['tiled_seconds']:10.2f}{row['dense_seconds']:10.2f}"
+            f"{row['dense_seconds'] / row['tiled_seconds']:8.1f}"
+            f"{row['tiled_gigabytes']:9.3f}{row['dense_gigabytes']:9.2f}"
+            f"{row['dense_gigabytes'] / row['tiled_gigabytes']:7.0f}{row['difference']:12.1e}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""What every script of the comparison shares: the log, the sizes, the line it reports. Needs numpy only, since each
+runs in an environment of its own.
+
+A derived folder is a prepared dataset of offrec's whose arrays hold all training sessions (over all items, or the most
+popular of them) and whose split `train` is the first sessions of them, so that everybody can train on the same part of
+an epoch over the same catalogue.
+"""
+
+import argparse
+import json
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Longs = NDArray[np.int64]
+
+VALIDATION = 100  # sessions: offrec validates after an epoch, outside the time that is measured
+MEGABYTE = 1 << (20 if sys.platform == "darwin" else 10)  # of what getrusage counts in
+
+
+@dataclass(frozen=True)
+class Log:
+    items: Longs  # [E]
+    offsets: Longs  # [S + 1]
+    n_items: int
+
+    @property
+    def sessions(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def events(self) -> int:
+        return int(self.offsets[-1])
+
+    @property
+    def lengths(self) -> Longs:
+        return np.diff(self.offsets)
+
+    def first(self, sessions: int) -> "Log":
+        return Log(self.items, self.offsets[: sessions + 1], self.n_items)
+
+    def session_of_event(self) -> Longs:
+        return np.repeat(np.arange(self.sessions), self.lengths)
+
+    def popular(self, n: int) -> "Log":
+        """Only the n most frequent items, the most frequent first, and sessions that have two events left. Where there
+        are fewer items, the catalogue is filled up with items that nobody has seen.
+        """
+        if n >= self.n_items:
+            return Log(self.items, self.offsets, n)
+        number = np.empty(self.n_items, dtype=np.int64)
+        number[np.argsort(-np.bincount(self.items, minlength=self.n_items), kind="stable")] = np.arange(self.n_items)
+        items, session = number[self.items], self.session_of_event()
+        left = np.bincount(session[items < n], minlength=self.sessions)
+        inside = (items < n) & (left >= 2)[session]
+        return Log(items[inside], np.concatenate([[0], np.cumsum(left[left >= 2])]), n)
+
+
+def read(folder: Path, split: str = "train") -> Log:
+    """A split of a prepared dataset; `whole` is every training session of a derived one."""
+    meta = json.loads((folder / "dataset.json").read_text())
+    first, last = [0, meta["whole"]] if split == "whole" else meta["splits"][split]
+    offsets = np.load(folder / "offsets.npy")[first : last + 1]
+    items = np.load(folder / "items.npy", mmap_mode="r")[offsets[0] : offsets[-1]].astype(np.int64)
+    return Log(items, offsets - offsets[0], meta["counts"]["items"])
+
+
+def derive(dataset: Path, out: Path, events: int | None, n_items: int | None = None) -> None:
+    """The first sessions of the training split that hold `events` events, as a prepared dataset of its own."""
+    whole = read(dataset) if n_items is None else read(dataset).popular(n_items)
+    scored = whole.first(VALIDATION)  # as if for validation: no figure is read off
+    sessions = whole.sessions
+    if events is not None:
+        sessions = min(sessions, int(np.searchsorted(whole.offsets, events)))
+    items = np.concatenate([whole.items, scored.items[: scored.events]])
+    offsets = np.concatenate([whole.offsets, whole.events + scored.offsets[1:]])
+    meta = json.loads((dataset / "dataset.json").read_text())
+    meta["counts"] = {"sessions": len(offsets) - 1, "events": len(items), "items": whole.n_items}
+    meta["splits"] = {"train": [0, sessions], "validation": [whole.sessions, len(offsets) - 1], "test": [0, 0]}
+    meta |= {"whole": whole.sessions, "item_ids": "int", "data_hash": f"{meta['data_hash']}-{sessions}-{n_items}"}
+    out.mkdir(parents=True)
+    np.save(out / "items.npy", items.astype(np.int32))
+    np.save(out / "behaviours.npy", np.zeros(len(items), dtype=np.uint8))
+    np.save(out / "offsets.npy", offsets)
+    np.save(out / "item_ids.npy", np.arange(whole.n_items))
+    (out / "dataset.json").write_text(json.dumps(meta))
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """The options that every script takes."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", type=Path, help="a derived folder")
+    parser.add_argument("--work", type=Path, required=True, help="an empty folder to write to")
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--heads", type=int, default=2)
+    parser.add_argument("--dropout", type=float, default=0.3)
+    parser.add_argument("--history", type=int, default=50)
+    parser.add_argument("--batch", type=int, default=1024, help="events in an update")
+    parser.add_argument("--rate", type=float, default=0.001)
+    parser.add_argument("--threads", type=int, default=2)
+    return parser
+
+
+def resident() -> float:
+    """Megabytes at most so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MEGABYTE
+
+
+def report(*, seconds: float, updates: int, events: int, epoch_events: int, before: float, **more: float) -> None:
+    """seconds: of the training loop alone; events: predicted in it; epoch_events: what a whole epoch would predict;
+    before: `resident` when training began.
+    """
+    found = {"seconds": seconds, "updates": updates, "events": events, "epoch_events": epoch_events}
+    print(json.dumps(found | {"before_mb": before, "peak_mb": resident()} | more), flush=True)

@@ -1,0 +1,126 @@
+"""Adam, and for the item tables of very large catalogues something smaller. Nothing here waits for the device, so a
+step can be captured: counts and rates are tensors there.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+TableState = Literal["full", "rowwise"]
+Tensors = dict[str, Tensor]
+
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+CHUNK = 1 << 22  # numbers of a table that are worked on at a time
+
+
+class Optimiser:
+    """Adam over every parameter that requires a gradient, but for `tables` if their state is to be row-wise."""
+
+    def __init__(
+        self, module: nn.Module, rate: float, tables: Sequence[nn.Parameter] = (), table_state: TableState = "full"
+    ) -> None:
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        chosen = {id(table) for table in tables} if table_state == "rowwise" else set()
+        plain = [parameter for parameter in trained if id(parameter) not in chosen]
+        device = trained[0].device
+        self.adam = torch.optim.Adam(
+            plain or [torch.zeros(1, device=device)],  # it refuses to have nothing to do
+            lr=torch.tensor(rate, device=device) if device.type == "cuda" else rate,
+            betas=BETAS,
+            eps=EPSILON,
+            # Fused steps are the faster ones on a CPU too: a third of the time and less.
+            fused=device.type in ("cpu", "cuda"),
+            capturable=device.type == "cuda",
+        )
+        self.rowwise = Rowwise([parameter for parameter in trained if id(parameter) in chosen], device)
+        self._rate = rate
+
+    @property
+    def rate(self) -> float:
+        return self._rate
+
+    @rate.setter
+    def rate(self, rate: float) -> None:
+        self._rate, group = rate, self.adam.param_groups[0]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)  # in place: captured updates read it
+        else:
+            group["lr"] = rate
+
+    def zero_grad(self) -> None:
+        self.adam.zero_grad(set_to_none=True)
+        for table in self.rowwise.tables:
+            table.grad = None
+
+    def step(self) -> None:
+        self.adam.step()
+        self.rowwise.step(self.adam.param_groups[0]["lr"])
+
+    def tensors(self) -> Tensors:
+        """Its state, for a checkpoint."""
+        state = self.adam.state_dict()["state"]
+        found = {f"optimiser.{index}.{key}": value for index, slots in state.items() for key, value in slots.items()}
+        return found | {f"optimiser.rowwise.{key}": value for key, value in self.rowwise.tensors().items()}
+
+    def load(self, tensors: Tensors, rate: float) -> None:
+        whole = self.adam.state_dict()
+        for name, tensor in tensors.items():
+            if name.startswith("optimiser.") and not name.startswith("optimiser.rowwise."):
+                _, index, key = name.split(".")
+                whole["state"].setdefault(int(index), {})[key] = tensor
+        self.adam.load_state_dict(whole)
+        for key, mine in self.rowwise.tensors().items():
+            mine.copy_(tensors[f"optimiser.rowwise.{key}"])
+        self.rate = rate
+
+
+class Rowwise:
+    """Adam with a coarser memory, for tables [A, d] of millions of items. It is not Adam:
+
+        m ← β₁ m + (1 − β₁) g                  kept in bfloat16
+        v ← β₂ v + (1 − β₂) mean_d(g²)         one number a row, not one a weight
+        table ← table − rate · m̂ / (√v̂ + ε)    m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ)
+
+    2 bytes a weight instead of 8. An item's weights share one scale, so its step keeps the direction of m.
+    """
+
+    def __init__(self, tables: Sequence[nn.Parameter], device: torch.device) -> None:
+        self.tables = list(tables)
+        self.count = torch.zeros((), device=device)
+        self.first = [torch.zeros_like(table, dtype=torch.bfloat16) for table in tables]
+        self.second = [torch.zeros(len(table), device=device) for table in tables]
+
+    def tensors(self) -> Tensors:
+        if not self.tables:
+            return {}
+        found = {"count": self.count}
+        for index, (first, second) in enumerate(zip(self.first, self.second, strict=True)):
+            found |= {f"{index}.first": first, f"{index}.second": second}
+        return found
+
+    @torch.no_grad()
+    def step(self, rate: Tensor | float) -> None:
+        if not self.tables:
+            return
+        self.count += 1
+        unbias = 1 - BETAS[0] ** self.count, 1 - BETAS[1] ** self.count
+        for table, first, second in zip(self.tables, self.first, self.second, strict=True):
+            if table.grad is None:
+                continue
+            rows = max(1, CHUNK // table.shape[1])
+            parts = (torch.split(tensor, rows) for tensor in (table, table.grad, first, second))
+            for weights, gradient, m, v in zip(*parts, strict=True):
+                mean = m.float().lerp_(gradient, 1 - BETAS[0])
+                m.copy_(mean)
+                v.lerp_(gradient.square().mean(1), 1 - BETAS[1])
+                scale = (rate / unbias[0]) / ((v / unbias[1]).sqrt_() + EPSILON)
+                weights.sub_(mean.mul_(scale[:, None]))
+
+
+def state_bytes(module: nn.Module, tables: Sequence[nn.Parameter], table_state: TableState) -> int:
+    """What an optimiser will hold for the parameters of `module` that require a gradient."""
+    chosen = {id(table) for table in tables} if table_state == "rowwise" else set()
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    return sum(2 * p.numel() + 4 * len(p) if id(p) in chosen else 2 * p.nbytes for p in trained)
