@@ -32,7 +32,7 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.replay import Pieces, Replay
 from offrec.experiment import pick_device
-from offrec.job import Shared, draft, job
+from offrec.job import Shared, agent, draft, job
 from offrec.networks import Network
 from offrec.policy import NetworkPolicy
 from offrec.together import TURN
@@ -131,11 +131,10 @@ def options_of(dataset: Dataset, flat: dict[str, Any]) -> tuple[config.RunOption
 
 def trainer_of(dataset: Dataset, shared: Shared, flat: dict[str, Any]) -> Trainer:
     options, device = options_of(dataset, flat)
-    torch.manual_seed(options.seed)
-    policy = NetworkPolicy("sl", Network(dataset.n_items, options.network), dataset.vocabulary, device)
-    whole = job(draft(shared, options, device), policy)
+    made = draft(shared, options, device)
+    policy = NetworkPolicy("sl", agent(made), dataset.vocabulary, device)
     folder = Path(tempfile.mkdtemp())
-    return Trainer(whole, options.training, folder, {}, options.seed, Console(quiet=True))
+    return Trainer(job(made, policy), options.training, folder, {}, options.seed, Console(quiet=True))
 
 
 def one_epoch(trainers: list[Trainer]) -> list[float]:

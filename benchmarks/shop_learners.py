@@ -1,0 +1,93 @@
+"""What each learner truly earns in the simulated shop, beside SL, the logging policy and the oracle.
+
+    python benchmarks/shop_learners.py DATASETS PLAN.json --out FOLDER [--jobs 2] [--visitors 4000] [--limit SECONDS]
+
+DATASETS holds folders WORLD-SEED, each a prepared log of the shop WORLD with that seed. PLAN.json is a list of
+{"name": …, "dataset": "demo-0", "algorithm": "dc", "seed": 0, "settings": {…}}; names of the shop's own policies
+(random, logging, greedy, oracle) may stand for an algorithm. Runs go side by side; each leaves a JSON of its own in
+FOLDER, and those that are there are not repeated. Visitors are the same for every policy of a shop.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+OWN = ("random", "logging", "greedy", "oracle")
+VISITORS_SEED = 1_000_000
+
+
+def one(datasets: Path, out: Path, task: dict[str, Any], visitors: int) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    import offrec
+    from offrec.console import Console
+    from offrec.shop.store import Shop
+    from offrec.training import load_module
+
+    started = time.time()
+    dataset = offrec.Dataset.open(datasets / task["dataset"])
+    shop = Shop.from_meta(dataset.meta["shop"])
+    found: dict[str, Any] = dict(task)
+    if task["algorithm"] in OWN:
+        policy: Any = task["algorithm"]
+    else:
+        folder = out / "runs" / task["name"]
+        policy = offrec.train(
+            dataset,
+            folder,
+            algorithm=task["algorithm"],
+            seed=task["seed"],
+            settings=task.get("settings", {}),
+            force=True,
+            console=Console(quiet=True),
+        )
+        if task.get("checkpoint") == "last":
+            load_module(policy.agent, folder / "last.safetensors")
+        found["trained"] = time.time() - started
+        found["test"] = dict(offrec.evaluate(policy, dataset, "test").figures["all"].values)
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        found["epochs"], found["last"] = len(lines), lines[-1]
+    rollout = shop.rollout(policy, visitors, seed=VISITORS_SEED)
+    reward = rollout.reward
+    found |= {"reward": reward.mean, "low": reward.low, "high": reward.high, "length": rollout.length.mean}
+    found |= {"purchases": rollout.purchases.mean, "cut": rollout.cut, "seconds": time.time() - started}
+    (out / f"{task['name']}.json").write_text(json.dumps(found, indent=1, default=float) + "\n")
+    figure = found.get("test", {}).get("HR@5")
+    print(f"{task['name']:40s} reward {reward.mean:6.3f}  HR@5 {figure}  {found['seconds']:.0f} s", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("datasets", type=Path)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--visitors", type=int, default=4000)
+    parser.add_argument("--limit", type=float, default=float("inf"), help="start no run after so many seconds")
+    parser.add_argument("--task", type=int, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    tasks = json.loads(asked.plan.read_text())
+    if asked.task is not None:
+        one(asked.datasets, asked.out, tasks[asked.task], asked.visitors)
+        return
+    asked.out.mkdir(parents=True, exist_ok=True)
+    waiting = [i for i, task in enumerate(tasks) if not (asked.out / f"{task['name']}.json").exists()]
+    running: list[subprocess.Popen[bytes]] = []
+    started = time.time()
+    while waiting or running:
+        running = [process for process in running if process.poll() is None]
+        while waiting and len(running) < asked.jobs and time.time() - started < asked.limit:
+            command = [sys.executable, __file__, *sys.argv[1:], "--task", str(waiting.pop(0))]
+            running.append(subprocess.Popen(command))
+        if not running:
+            break
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()
