@@ -4,9 +4,10 @@ import ast
 from pathlib import Path
 
 ORDER = [
-    "errors", "types", "console", "data", "catalogue", "losses", "algorithms", "backbones", "networks", "policy",
-    "baselines", "shop", "checkpoint", "training", "evaluation", "config", "run_folder", "experiment",
-    "demo", "commands", "cli",
+    "errors", "types", "console", "data", "catalogue", "losses", "algorithms", "backbones", "networks", "critic",
+    "agent", "policy", "baselines", "shop", "checkpoint", "optimiser", "isolation", "update", "training", "together",
+    "memory", "evaluation", "presets", "config", "run_folder", "job", "logging_policy", "experiment", "demo",
+    "commands", "cli",
 ]  # fmt: skip
 SOURCE = Path(__file__).parent.parent / "src" / "offrec"
 BARE = {"torch", "numpy", "safetensors"}  # all that a GPU image has

@@ -1,27 +1,33 @@
 """Options of a run: dotted keys ↔ frozen dataclasses ↔ TOML. One tree, three spellings.
 
-Later layers win: preset, then what the backbone does best with, then the TOML file, then --set.
+Later layers win: preset, then what backbone and learner do best with, then the TOML file, then --set.
 """
 
+import ast
+import inspect
 import math
 import re
+import textwrap
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from offrec.algorithms import ALGORITHMS, Learner
 from offrec.backbones import BACKBONES
+from offrec.critic import CriticOptions
 from offrec.errors import InputError
 from offrec.networks import NetworkOptions
+from offrec.presets import Flat, paper, strong
 from offrec.training import TrainingOptions
 
-Flat = dict[str, Any]
 Preset = Literal["strong", "paper"]
 
-SECTIONS = {"network": NetworkOptions, "training": TrainingOptions}
+SECTIONS = {"network": NetworkOptions, "critic": CriticOptions, "training": TrainingOptions}
+TOP = ("preset", "seed", "device", "gamma", "reward_unit", "reward_shift", "select", "catalogue")
 
 
 @dataclass(frozen=True)
@@ -30,54 +36,49 @@ class RunOptions:
     learner: Learner
     network: NetworkOptions
     training: TrainingOptions
+    critic: CriticOptions = field(default_factory=CriticOptions)
     reward: dict[str, float] = field(default_factory=dict)
     gamma: float = 0.5
+    """γ: what a reward one step later is worth."""
+    reward_unit: Literal["returns", "absolute"] = "returns"
+    """Count rewards in spreads of the log's returns, so that temperatures suit any log, or as they are."""
+    reward_shift: bool = False
+    """Subtract the largest reward from all, as in the paper. Not neutral: it makes long sessions worth less."""
+    select: Literal["ndcg", "reward", "last"] = "ndcg"
+    """The checkpoint kept: the largest NDCG@10 on validation, the largest reward@10 (hits weighted by reward), or the
+    last: both figures reward imitation, which is not what a policy that is to earn should be chosen by."""
     seed: int = 0
+    """Of weights, batches and dropout."""
     device: str = "auto"
+    """auto, cpu, cuda, cuda:1 …"""
     preset: str = "strong"
+    """strong or paper."""
+    catalogue: Literal["auto", "reference", "tiled", "kernels"] = "auto"
+    """What computes over the whole catalogue; auto: kernels on a GPU, tiled elsewhere."""
+
+    def sections(self) -> dict[str, Any]:
+        """Those that matter to the learner, by name."""
+        found = {"algorithm": self.learner, "network": self.network, "critic": self.critic, "training": self.training}
+        return found if self.learner.needs.critic != "none" else {k: v for k, v in found.items() if k != "critic"}
 
     def flat(self) -> Flat:
         """Every option under its dotted key: what is stored with a run, and enough to repeat it."""
-        found: Flat = {name: getattr(self, name) for name in ("preset", "seed", "device", "gamma")}
+        found: Flat = {name: getattr(self, name) for name in TOP}
         found["algorithm.name"] = self.algorithm
-        for section, options in (("algorithm", self.learner), ("network", self.network), ("training", self.training)):
-            for option in fields(options):  # type: ignore[arg-type]
+        for section, options in self.sections().items():
+            for option in fields(options):
                 found[f"{section}.{option.name}"] = getattr(options, option.name)
         return found | {f"reward.{name}": value for name, value in self.reward.items()}
 
 
-# Xin et al. 2020's settings, which the paper's figures imply. Their rate differs between the two data sets.
-PAPER: Flat = {
-    "network.width": 64,
-    "network.history": 10,
-    "network.dropout": 0.0,
-    "network.tied": False,
-    "network.repeat": "off",
-    "network.layers": 1,
-    "training.encode": "windows",
-    "training.batch_size": 256,
-    "training.learning_rate": 0.005,
-    "training.decay": 1.0,
-    "training.warmup": 0,
-    "gamma": 0.5,
-}
-PAPER_RATES = {"yoochoose": 0.01, "retailrocket": 0.005}
-STRONG_BACKBONES: dict[str, Flat] = {
-    "sasrec": {"network.layers": 2, "training.learning_rate": 0.001},
-    "nextitnet": {"training.learning_rate": 0.001},
-}
-
-
 def layered(flat: Flat, dataset_format: str) -> Flat:
-    """The options given, on top of what their preset and backbone bring along."""
+    """The options given, on top of what their preset, backbone and learner bring along."""
     preset = flat.get("preset", "strong")
     if preset not in get_args(Preset):
         raise InputError(f"There is no preset {preset!r}; there are {', '.join(get_args(Preset))}.")
     backbone = flat.get("network.backbone", "cfn" if preset == "paper" else "gru")
-    if preset == "paper":
-        base = PAPER | {"training.learning_rate": PAPER_RATES.get(dataset_format, PAPER["training.learning_rate"])}
-    else:
-        base = STRONG_BACKBONES.get(str(backbone), {})
+    of_preset = paper if preset == "paper" else strong
+    base = of_preset(str(flat.get("algorithm.name", "sl")), str(backbone), dataset_format)
     return {"preset": preset, "network.backbone": backbone, **base, **flat}
 
 
@@ -86,9 +87,10 @@ def build(flat: Flat) -> RunOptions:
     name = str(flat.get("algorithm.name", "sl"))
     if name not in ALGORITHMS:
         raise InputError(f"There is no algorithm {name!r}; there are {', '.join(ALGORITHMS)}.")
-    backbone = flat.get("network.backbone", "gru")
-    if not isinstance(backbone, str) or backbone not in BACKBONES:
-        raise InputError(f"There is no backbone {backbone!r}; there are {', '.join(BACKBONES)}.")
+    own = flat.get("critic.backbone")
+    for backbone in (flat.get("network.backbone", "gru"), "gru" if own in (None, "none") else own):
+        if not isinstance(backbone, str) or backbone not in BACKBONES:
+            raise InputError(f"There is no backbone {backbone!r}; there are {', '.join(BACKBONES)}.")
     kinds = SECTIONS | {"algorithm": ALGORITHMS[name]}
     sections: dict[str, Flat] = {section: {} for section in kinds}
     top: Flat = {}
@@ -100,12 +102,12 @@ def build(flat: Flat) -> RunOptions:
             top.setdefault("reward", {})[option] = _cast(key, value, float)
         elif option and section in kinds and option in (hints := get_type_hints(kinds[section])):
             sections[section][option] = _cast(key, value, hints[option])
-        elif key in ("gamma", "seed", "device", "preset"):
+        elif key in TOP:
             top[key] = _cast(key, value, get_type_hints(RunOptions)[key])
         else:
             raise InputError(f"There is no option {key!r}; the options are {', '.join(known(name))}.")
     made = {section: kind(**sections[section]) for section, kind in kinds.items()}
-    options = RunOptions(name, made["algorithm"], made["network"], made["training"], **top)
+    options = RunOptions(name, made["algorithm"], made["network"], made["training"], made["critic"], **top)
     _check(options)
     return options
 
@@ -114,7 +116,7 @@ def known(algorithm: str = "sl") -> list[str]:
     """Every dotted key there is."""
     kinds = SECTIONS | {"algorithm": ALGORITHMS[algorithm]}
     keys = [f"{section}.{f.name}" for section, kind in kinds.items() for f in fields(kind)]
-    return ["algorithm.name", *keys, "reward.<behaviour>", "gamma", "seed", "device", "preset"]
+    return ["algorithm.name", *keys, "reward.<behaviour>", *TOP]
 
 
 def _cast(key: str, value: Any, kind: Any) -> Any:
@@ -146,30 +148,35 @@ def _cast(key: str, value: Any, kind: Any) -> Any:
 
 
 def _check(options: RunOptions) -> None:
-    positive = {
-        "network.width": options.network.width,
-        "network.layers": options.network.layers,
-        "network.history": options.network.history,
-        "network.heads": options.network.heads,
-        "network.window": options.network.window,
-        "training.epochs": options.training.epochs,
-        "training.batch_size": 1 if options.training.batch_size is None else options.training.batch_size,
-        "training.learning_rate": options.training.learning_rate,
-        "training.patience": options.training.patience,
-    }
-    for key, value in positive.items():
-        if not value > 0:
-            raise InputError(f"{key} is {value}; it must be above 0.")
-    if not 0 <= options.network.dropout < 1:
-        raise InputError(f"network.dropout is {options.network.dropout}; it must lie in [0, 1).")
-    if not 0 < options.training.decay <= 1:
-        raise InputError(f"training.decay is {options.training.decay}; it must lie in (0, 1].")
+    training = options.training
+    _check_positive("training", training, "epochs", "learning_rate", "patience")
+    if training.batch_size is not None:
+        _check_positive("training", training, "batch_size")
+    _check_network("network", options.network)
+    if options.learner.needs.critic == "own":
+        _check_network("critic", options.critic.network(options.network))
+    if not 0 < training.decay <= 1:
+        raise InputError(f"training.decay is {training.decay}; it must lie in (0, 1].")
     if not 0 <= options.seed < 2**63:
         raise InputError(f"seed is {options.seed}; it must lie between 0 and 2^63 − 1.")
-    if options.network.backbone == "sasrec" and options.network.width % options.network.heads:
+    if options.reward_shift and options.algorithm == "sl" and options.learner.needs_reward:
         raise InputError(
-            f"network.width {options.network.width} is not a multiple of network.heads {options.network.heads}."
+            "With reward_shift no reward is above 0, so they cannot be weights; set algorithm.weight=equal."
         )
+
+
+def _check_network(section: str, network: NetworkOptions) -> None:
+    _check_positive(section, network, "width", "layers", "history", "heads", "window")
+    if not 0 <= network.dropout < 1:
+        raise InputError(f"{section}.dropout is {network.dropout}; it must lie in [0, 1).")
+    if network.backbone == "sasrec" and network.width % network.heads:
+        raise InputError(f"{section}.width {network.width} is not a multiple of network.heads {network.heads}.")
+
+
+def _check_positive(section: str, options: Any, *names: str) -> None:
+    for name in names:
+        if not getattr(options, name) > 0:
+            raise InputError(f"{section}.{name} is {getattr(options, name)}; it must be above 0.")
 
 
 def parse_set(pairs: Iterable[str]) -> Flat:
@@ -211,6 +218,38 @@ def to_toml(flat: Flat) -> str:
             sections.setdefault(section, []).append(f"{_toml_key(option)} = {_toml(value)}")
     blocks = ["\n".join([f"[{section}]", *lines]) for section, lines in sections.items()]
     return "\n\n".join(["\n".join(top), *blocks]) + "\n"
+
+
+def described(options: RunOptions) -> str:
+    """As TOML, each option under what it means."""
+    kinds: dict[str, type] = {"": RunOptions, **{name: type(section) for name, section in options.sections().items()}}
+    meanings = {name: _meanings(kind) for name, kind in kinds.items()}
+    meanings["algorithm"] |= {"name": f"The learner: {', '.join(ALGORITHMS)}."}
+    blocks: dict[str, list[str]] = {}
+    for key, value in options.flat().items():
+        section, dot, option = key.partition(".")
+        section, option = (section, option) if dot else ("", section)
+        lines = blocks.setdefault(section, [f"[{section}]"] if section else [])
+        lines += textwrap.wrap(
+            meanings.get(section, {}).get(option, ""), 118, initial_indent="# ", subsequent_indent="# "
+        )
+        lines.append(f"# {option} =" if value is None else f"{_toml_key(option)} = {_toml(value)}")
+    return "\n\n".join("\n".join(lines) for lines in blocks.values()) + "\n"
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """The text under each field of a dataclass and of those it builds on; Python itself does not keep it."""
+    found: dict[str, str] = {}
+    for one in reversed([base for base in kind.__mro__ if is_dataclass(base)]):
+        body = cast(ast.ClassDef, ast.parse(inspect.getsource(one)).body[0]).body
+        for field_, text in pairwise(body):
+            if (
+                isinstance(field_, ast.AnnAssign)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+            ):
+                found[ast.unparse(field_.target)] = " ".join(str(text.value.value).split())
+    return found
 
 
 def _toml_key(name: str) -> str:

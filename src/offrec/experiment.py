@@ -6,27 +6,25 @@ RUN.toml holds the options of a run and, at its top, `dataset` and `out`; the ru
 folder is such a file.
 """
 
-import math
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from offrec import config, run_folder
-from offrec.algorithms import Symbols, Terms
+from offrec import config, logging_policy, memory, run_folder
+from offrec.agent import Agent
 from offrec.config import RunOptions
-from offrec.console import Console
+from offrec.console import Board, Console
 from offrec.data.dataset import Dataset, Vocabulary, read_vocabulary
-from offrec.data.replay import Replay
-from offrec.data.transitions import Transitions, reward_of, transitions
 from offrec.errors import InputError, Interrupted, RunError
-from offrec.evaluation import ranks
-from offrec.networks import Network
+from offrec.job import Draft, Shared, agent, draft, implementation, job
+from offrec.logging_policy import Fitted
 from offrec.policy import NetworkPolicy
-from offrec.training import Job, Trainer, load_module
-from offrec.types import Batch
+from offrec.together import together
+from offrec.training import Trainer, load_module
 
 
 def train(
@@ -54,90 +52,125 @@ def train(
     return run(dataset, Path(out), config.build(layers), resume=resume, force=force, console=console or Console())
 
 
+def train_many(
+    dataset: str | Path | Dataset,
+    runs: Mapping[str, Mapping[str, Any]],
+    out: str | Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    console: Console | None = None,
+) -> dict[str, NetworkPolicy]:
+    """Train several runs at once on one device, `runs` being name → settings (dotted keys), each into out/name.
+
+    Each is the run it would be alone. One that fails is reported and missing from what comes back; the others go on.
+    """
+    dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
+    options = {name: config.build(config.layered(dict(flat), dataset.protocol.format)) for name, flat in runs.items()}
+    asked = {name: (Path(out) / name, one) for name, one in options.items()}
+    console = console or Console()
+    with console.board() as board:
+        prepared = _prepared(dataset, asked, resume=resume, force=force, console=console, board=board)
+
+        def failed(name: str, error: Exception) -> None:
+            console.line(f"{name} failed: {str(error).splitlines()[0]}")
+
+        done = together({name: run.trainer for name, run in prepared.items()}, failed)
+    return {name: prepared[name].finished() for name in prepared if name in done}
+
+
 def run(
     dataset: Dataset, out: Path, options: RunOptions, *, resume: bool, force: bool, console: Console
 ) -> NetworkPolicy:
-    device = pick_device(options.device)
-    rewards = reward_of(dataset.behaviours, options.reward, needed=options.learner.needs_reward)
-    mdp = transitions(dataset.split("train"), rewards, options.gamma)
-    network = _network(dataset.n_items, options, device)
-    if resume and (out / "run.json").exists():
-        run_folder.check_resume(dataset, out, options)
-    else:
-        run_folder.create(dataset, out, options, force=force)
-    name, data_hash = f"{options.algorithm}/{options.network.backbone}", dataset.meta["data_hash"]
-    policy = NetworkPolicy(name, network, dataset.vocabulary, device, data_hash)
+    """Train one."""
+    asked = {out.name: (out, options)}
+    (prepared,) = _prepared(dataset, asked, resume=resume, force=force, console=console).values()
+    prepared.trainer.run()
+    return prepared.finished()
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    out: Path
+    policy: NetworkPolicy
+    trainer: Trainer
+
+    def finished(self) -> NetworkPolicy:
+        load_module(self.policy.agent, self.out / "best.safetensors")
+        return self.policy
+
+
+def _prepared(
+    dataset: Dataset,
+    asked: Mapping[str, tuple[Path, RunOptions]],
+    *,
+    resume: bool,
+    force: bool,
+    console: Console,
+    board: Board | None = None,
+) -> dict[str, _Prepared]:
+    """Everything but the training. What can be refused is refused before anything is written."""
+    devices = {name: pick_device(options.device) for name, (_, options) in asked.items()}
+    available = {device: memory.free(device) for device in devices.values()}
+    shared = Shared(dataset)
+    drafts = {name: draft(shared, options, devices[name]) for name, (_, options) in asked.items()}
+    for device, free in available.items():
+        mine = [one for one in drafts.values() if one.device == device]
+        whole = sum((one.memory for one in mine), memory.nothing(log=shared.bytes(device)))
+        if all(one.options.training.memory_check for one in mine):
+            memory.check(whole, device, free)
+        console.line(whole.sentence(device, free, len(mine)))
+    for out, options in asked.values():
+        run_folder.check(dataset, out, options, resume=resume, force=force)
+    consoles = {name: board.console(name) if board else console for name in asked}
+    fitted = _fitted(dataset, drafts, consoles)
+    found = {}
+    for name, (out, options) in asked.items():
+        learning = agent(drafts[name], fitted[name].network, fitted[name].log_b)
+        if not (resume and (out / "run.json").exists()):
+            run_folder.create(dataset, out, options, force=force, logging_policy=fitted[name].calibration)
+        found[name] = _prepare(dataset, out, drafts[name], learning, fitted[name], consoles[name], resume=resume)
+    return found
+
+
+def _fitted(dataset: Dataset, drafts: Mapping[str, Draft], consoles: Mapping[str, Console]) -> dict[str, Fitted]:
+    """π̂_b of each run that needs it: one for all that ask for the same."""
+    fitted: dict[object, Fitted] = {None: Fitted(None, None, {})}
+    keys: dict[str, object] = {}
+    for name, made in drafts.items():
+        options, device = made.options, made.device
+        keys[name] = made.logging and (options.network, options.training, options.seed, device, made.logging)
+        if made.logging is None or keys[name] in fitted:
+            continue
+        with implementation(options)():
+            fitted[keys[name]] = logging_policy.fitted(
+                dataset, options.network, options.training, options.seed, device, consoles[name], need=made.logging
+            )
+    return {name: fitted[key] for name, key in keys.items()}
+
+
+def _prepare(
+    dataset: Dataset, out: Path, made: Draft, learning: Agent, fitted: Fitted, console: Console, *, resume: bool
+) -> _Prepared:
+    options, data_hash = made.options, dataset.meta["data_hash"]
+    policy = NetworkPolicy(_name(options), learning, dataset.vocabulary, made.device, data_hash)
     policy.home = dataset.meta.get("shop")
-    trainer = Trainer(
-        _job(dataset, mdp, options, policy),
-        options.training,
-        out,
-        {"data_hash": data_hash},
-        options.seed,
-        console,
-    )
+    whole = job(made, policy, fitted.network if learning.prior is None else None)
+    trainer = Trainer(whole, options.training, out, {"data_hash": data_hash}, options.seed, console)
     if resume and (out / "last.safetensors").exists():
         trainer.resume()
         if trainer.place.finished:
             console.line(f"{out} is already trained; its best epoch is {trainer.place.best_epoch + 1}.")
-    size = sum(parameter.numel() for parameter in network.parameters())
+    size = sum(parameter.numel() for parameter in learning.parameters() if parameter.requires_grad)
     console.line(
         f"{policy.name} on {dataset.path.name} ({dataset.fingerprint}): {dataset.n_items:,} items, "
-        f"{dataset.split('train').events:,} transitions, {size:,} parameters, {device}"
+        f"{dataset.split('train').events:,} transitions, {size:,} parameters, {made.device}"
     )
-    trainer.run()
-    load_module(network, out / "best.safetensors")
-    return policy
+    return _Prepared(out, policy, trainer)
 
 
-def _network(n_items: int, options: RunOptions, device: torch.device) -> Network:
-    with torch.random.fork_rng():
-        torch.manual_seed(options.seed)
-        try:
-            return Network(n_items, options.network).to(device)
-        except (RuntimeError, MemoryError) as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(
-                f"A network of width {options.network.width} over {n_items:,} items cannot be made here ({reason}); "
-                "lower network.width."
-            ) from error
-
-
-def _job(dataset: Dataset, mdp: Transitions, options: RunOptions, policy: NetworkPolicy) -> Job:
-    history, training = options.network.history, options.training
-    replay = Replay(dataset.split("train"), mdp, dataset.n_items, history, training.encode, policy.device)
-
-    def loss(batch: Batch) -> Terms:
-        symbols = Symbols(
-            pi=policy.network(batch),
-            actions=batch.action[:, None],
-            rewards=batch.reward[:, None],
-            discounts=batch.discount[:, None],
-            to_go=batch.to_go,
-        )
-        return options.learner.loss(symbols)
-
-    def validate() -> dict[str, float]:
-        found = ranks(policy, dataset, "validation").figures((10,))
-        if not found.events:
-            raise InputError(
-                f"{dataset.path} has no event to score in its validation split; "
-                "give it more sessions, or score first events and unseen items too."
-            )
-        return {name: found[name] for name in ("HR@10", "NDCG@10")}
-
-    batch_size = training.batch_size or automatic_batch_size(mdp.reward.size)
-
-    def plan(epoch: int) -> list[Any]:
-        return replay.shuffled(batch_size, (options.seed, epoch))
-
-    return Job(policy.network, loss, plan, replay.batch, validate, "NDCG@10")
-
-
-def automatic_batch_size(transitions: int) -> int:
-    """A 200th of the log, between 64 and 1024: a small log needs many updates more than large batches."""
-    power = round(math.log2(max(1, transitions / 200)))
-    return min(1024, max(64, 1 << power))
+def _name(options: RunOptions) -> str:
+    return f"{options.algorithm}/{options.network.backbone}"
 
 
 def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
@@ -146,9 +179,9 @@ def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
     facts = run_folder.read(run)
     options = config.build(facts["options"])
     where = pick_device(device)
-    network = Network(facts["items"], options.network)
+    learned = Agent(facts["items"], options.learner, options.network, options.critic, restored=True)
     try:
-        stored = load_module(network, run / "best.safetensors")
+        stored = load_module(learned, run / "best.safetensors")
     except RuntimeError as error:
         raise InputError(
             f"{run}/best.safetensors does not fit the network in run.json ({error}); train it again."
@@ -156,8 +189,7 @@ def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
     if stored["data_hash"] != facts["data_hash"]:
         raise InputError(f"{run}/best.safetensors comes from a run on another dataset; train it again.")
     vocabulary: Vocabulary = read_vocabulary(run, facts["item_ids"])
-    name = f"{options.algorithm}/{options.network.backbone}"
-    policy = NetworkPolicy(name, network, vocabulary, where, facts["data_hash"])
+    policy = NetworkPolicy(_name(options), learned, vocabulary, where, facts["data_hash"])
     policy.home = facts.get("shop")
     return policy
 

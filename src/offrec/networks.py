@@ -154,8 +154,8 @@ class Network(nn.Module):
         return states
 
     def _windows(self, recent: Tensor) -> Tensor:
-        missing = max(0, self.backbone.window - recent.shape[1])
-        window = pad(recent, (0, missing), value=self.n_items)[:, : self.backbone.window].flip(1)
+        size: int = self.backbone.window  # type: ignore[assignment]
+        window = pad(recent, (0, max(0, size - recent.shape[1])), value=self.n_items)[:, :size].flip(1)
         states: Tensor = self.backbone(self.dropout(embedding(window, self.items_in)))
         return states
 

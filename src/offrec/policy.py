@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from offrec.agent import Agent, evaluating
 from offrec.catalogue import Head, log_prob, top_k
 from offrec.data.dataset import Vocabulary
 from offrec.data.replay import batch_of
 from offrec.errors import InputError
-from offrec.networks import Network
 from offrec.types import Batch
 
 Id = str | int
@@ -100,26 +100,20 @@ def _best_among(head: Head, allowed: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 class NetworkPolicy(Policy):
-    """π(a|s) = softmax of a trained network's head."""
-
-    stochastic = True
+    """What a trained agent ranks by: its actor's softmax or, for some learners, its critic."""
 
     def __init__(
         self,
         name: str,
-        network: Network,
+        agent: Agent,
         vocabulary: Vocabulary,
         device: torch.device,
         data_hash: str | None = None,
     ) -> None:
-        super().__init__(vocabulary, network.options.history, device, data_hash)
-        self.name, self.network = name, network.to(device)
+        super().__init__(vocabulary, agent.options.history, device, data_hash)
+        self.name, self.agent, self.stochastic = name, agent.to(device), agent.stochastic
 
     def head(self, batch: Batch) -> Head:
-        was_training = self.network.training
-        self.network.eval()
-        try:
-            head: Head = self.network(batch)
-        finally:
-            self.network.train(was_training)
+        with evaluating(self.agent):
+            head: Head = self.agent(batch)
         return head

@@ -11,12 +11,31 @@ from offrec.config import RunOptions
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
 
-RUN_VERSION = 1
+RUN_VERSION = 2
 KEYS = ("run_version", "dataset", "fingerprint", "data_hash", "items", "item_ids", "options")
 
 
-def create(dataset: Dataset, out: Path, options: RunOptions, *, force: bool) -> None:
-    """Written aside and renamed, so there is never half of one."""
+# Where and how, not what: a run may be resumed with others.
+FREE = ("device", "catalogue", "training.capture", "training.memory_check")
+
+
+def check(dataset: Dataset, out: Path, options: RunOptions, *, resume: bool, force: bool) -> None:
+    """Refuse what cannot be created or resumed there."""
+    if resume and (out / "run.json").exists():
+        check_resume(dataset, out, options)
+    else:
+        _check_free(dataset, out, force)
+
+
+def create(
+    dataset: Dataset,
+    out: Path,
+    options: RunOptions,
+    *,
+    force: bool,
+    logging_policy: dict[str, float] | None = None,
+) -> None:
+    """Written aside and renamed, so there is never half of one. `logging_policy`: how good π̂_b is, if there is one."""
     _check_free(dataset, out, force)
     aside = out.with_name(f".{out.name}.partial")
     flat = options.flat()
@@ -31,6 +50,7 @@ def create(dataset: Dataset, out: Path, options: RunOptions, *, force: bool) -> 
         "item_ids": dataset.meta["item_ids"],
         "options": flat,
         "shop": dataset.meta.get("shop"),
+        "logging_policy": logging_policy or None,
     }
     try:
         shutil.rmtree(aside, ignore_errors=True)
@@ -72,7 +92,7 @@ def check_resume(dataset: Dataset, out: Path, options: RunOptions) -> None:
             f"{dataset.fingerprint}); resume it with its own, {facts['dataset']}."
         )
     before, now = facts["options"], options.flat()
-    changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key) and key != "device"]
+    changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key) and key not in FREE]
     if changed:
         raise InputError(
             f"{out} was started with {changed[0]} = {before.get(changed[0])}, not {now.get(changed[0])}; "

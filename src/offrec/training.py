@@ -176,7 +176,7 @@ class Trainer:
         watched = {} if self.job.diagnose is None else {"diagnostics": self.job.diagnose()}
         rate = self.optimiser.rate
         losses = {name: total / max(1, place.step) for name, total in place.sums.items()}
-        figure = figures[self.job.select]
+        figure = place.epoch + 1.0 if self.job.select is None else figures[self.job.select]
         better = place.best_epoch < 0 or figure > place.best
         clearly = place.best_epoch < 0 or figure > place.best * (1 + options.margin)
         if better:

@@ -41,7 +41,7 @@ class Job:
     loss: Callable[[Any], Terms]  # name → [B]; a name that begins with "~" is logged and not minimised
     batches: Batches
     validate: Callable[[], dict[str, float]]
-    select: str  # which figure of `validate` decides, higher is better
+    select: str | None  # which figure of `validate` decides, higher is better; None: the last epoch is the one
     after: Callable[[], None] | None = None  # at the end of each update: target networks, multipliers
     tables: Sequence[nn.Parameter] = ()  # tables of items
     around: Callable[[], AbstractContextManager[None]] = nullcontext  # entered whenever the run computes

@@ -141,6 +141,19 @@ def test_toml_flags_and_set_are_one_tree(work: Path) -> None:
     assert (work / "repeated/metrics.jsonl").read_text() == (work / "toml/metrics.jsonl").read_text()
 
 
+def test_several_seeds_at_once(work: Path) -> None:
+    done = offrec("train", work / "data", "--out", work / "many", "--seeds", "3,0", *FAST)
+    assert "memory of the 2 runs at once" in done.stderr
+    assert "seed-3  epoch   1" in done.stderr
+    offrec("train", work / "data", "--out", work / "three", "--seed", "3", *FAST)
+    assert (work / "many/seed-3/metrics.jsonl").read_text() == (work / "three/metrics.jsonl").read_text()
+    again = offrec("train", work / "data", "--out", work / "many", "--seeds", "0,3", *FAST, "--resume")
+    assert "already trained" in again.stderr
+    for wrong in ("1,1", "a", ""):
+        said = sentence(offrec("train", work / "data", "--out", work / "no", "--seeds", wrong, code=2))
+        assert "give different numbers, as in 0,1,2" in said
+
+
 def test_the_readme_example_in_python(tmp_path: Path) -> None:
     readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
     code = readme.split("```python\n")[1].split("```")[0]
@@ -158,6 +171,22 @@ def test_options_lists_every_key() -> None:
     assert "[training]" in listed
     assert "batch_size = 256" in listed
     assert 'backbone = "cfn"' in listed
+    learner = offrec("options", "--algorithm", "dc").stdout
+    assert "# Temperature: what a nat of divergence from the prior costs" in learner
+    assert "alpha = 0.02" in learner
+    assert "[critic]" in learner
+    assert "no algorithm 'magic'" in sentence(offrec("options", "--algorithm", "magic", code=2))
+
+
+def test_a_learner_by_name(work: Path) -> None:
+    done = offrec("train", work / "data", "--out", work / "dc", "--algorithm", "dc", "--select", "reward", *FAST)
+    assert "q_logged" in done.stderr
+    options = json.loads((work / "dc/run.json").read_text())["options"]
+    assert (options["algorithm.name"], options["select"], options["gamma"]) == ("dc", "reward", 0.9)
+    found = json.loads(offrec("recommend", work / "dc", "--history", "sku-001", "-k", "2", "--json").stdout)
+    assert all("probability" in row for row in found["recommendations"])
+    listed = " ".join(offrec("train", "--help").stdout.split())
+    assert all(name in listed for name in ("sl+dqn", "sl+pg", "sdac", "dc or re"))
 
 
 @pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "recommend", "options", "demo"])

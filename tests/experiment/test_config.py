@@ -1,11 +1,14 @@
 """One tree of options, three spellings."""
 
 import tomllib
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from offrec import config
+from offrec.algorithms import ALGORITHMS
 from offrec.errors import InputError
 
 
@@ -38,6 +41,52 @@ def test_paper_preset() -> None:
         assert options.training.encode == "windows"
 
 
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_presets_of_the_learners(name: str) -> None:
+    paper = config.build(config.layered({"preset": "paper", "algorithm.name": name}, "events"))
+    strong = config.build(config.layered({"algorithm.name": name}, "events"))
+    assert (paper.gamma, paper.reward_unit, strong.reward_unit) == (0.5, "absolute", "returns")
+    assert strong.gamma == (0.5 if name == "sl" else 0.9)
+    assert (paper.critic.ground, paper.critic.repeat, strong.critic.ground > 0) == (0, "off", True)
+    expected = {"alpha": 1.0, "expectation": "gumbel", "uniform_prior": False, "beta": 1.0}
+    for option, value in expected.items():
+        assert getattr(paper.learner, option, value) == value
+    assert getattr(strong.learner, "alpha", 0.02) == 0.02
+    assert getattr(strong.learner, "expectation", "exact") == "exact"
+    assert getattr(strong.learner, "uniform_prior", True)
+    for options in (paper, strong):
+        again = config.build(config.flatten(tomllib.loads(config.to_toml(options.flat()))))
+        assert again.flat() == options.flat()
+
+
+def test_the_papers_particulars() -> None:
+    def learner(name: str) -> Any:
+        return config.build(config.layered({"preset": "paper", "algorithm.name": name}, "events")).learner
+
+    assert (learner("pc").baseline, learner("pc").normalised) == (False, False)
+    assert learner("sc").delta == 0.01
+    assert learner("sr").kl == "likelihood"
+    assert learner("sl+dqn").double
+
+
+def test_a_given_option_beats_the_learners_preset() -> None:
+    given = {"algorithm.name": "dc", "algorithm.alpha": "0.5", "gamma": "0.3", "critic.width": "none"}
+    options = config.build(config.layered(given, "events"))
+    assert (options.learner.alpha, options.gamma, options.critic.width) == (0.5, 0.3, None)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_described_options_are_the_options(name: str) -> None:
+    """Read as TOML they are the same, and every one is explained."""
+    options = config.build(config.layered({"algorithm.name": name, "reward.view": 0.3}, "events"))
+    text = config.described(options)
+    assert config.build(config.flatten(tomllib.loads(text))) == options
+    lines = text.splitlines()
+    bare = [line for before, line in pairwise(lines) if "=" in line and not before.startswith("# ")]
+    assert bare == ["view = 0.3"]
+    assert "# backbone =" in lines or options.learner.needs.critic == "none"
+
+
 def test_later_layers_win(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("[training]\nepochs = 4\nbatch_size = 9\n")
     layers = config.read_toml(tmp_path / "a.toml"), config.parse_set(["training.batch_size=11"])
@@ -64,6 +113,18 @@ def test_later_layers_win(tmp_path: Path) -> None:
         ({"training.learning_rate": "nan"}, "training.learning_rate is 'nan'"),
         ({"algorithm.name": "magic"}, "no algorithm 'magic'; there are sl"),
         ({"algorithm.weight": "gold"}, "must be one of equal, reward"),
+        ({"algorithm.alpha": 1}, "no option 'algorithm.alpha'"),
+        ({"algorithm.name": "dc", "algorithm.alpha": 0}, "algorithm.alpha is 0.0; it must be above 0"),
+        ({"algorithm.name": "dc", "critic.backbone": "mlp"}, "no backbone 'mlp'"),
+        (
+            {"algorithm.name": "dc", "critic.backbone": "sasrec", "critic.width": 9},
+            "critic.width 9 is not a multiple of",
+        ),
+        ({"algorithm.name": "dc", "critic.width": 0}, "critic.width is 0; it must be above 0"),
+        ({"algorithm.name": "dc", "critic.grond": 1}, "no option 'critic.grond'; the options are .*critic.ground"),
+        ({"select": "luck"}, "select is 'luck'; it must be one of ndcg, reward, last"),
+        ({"reward_unit": "euro"}, "reward_unit is 'euro'; it must be one of returns, absolute"),
+        ({"reward_shift": True, "algorithm.weight": "reward"}, "With reward_shift no reward is above 0"),
     ],
 )
 def test_wrong_options_get_one_sentence(flat: dict[str, object], sentence: str) -> None:

@@ -5,24 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_runs import QUIET, trained
 
 import offrec
 from offrec import experiment
-from offrec.console import Console
 from offrec.errors import InputError
-
-QUIET = Console(quiet=True)
-FAST = {"network.width": 8, "network.history": 5, "training.epochs": 1}
 
 
 @pytest.fixture
 def dataset(tmp_path: Path, make_dataset: Any) -> Any:
     return make_dataset(tmp_path, [[n % 7, (n + 1) % 7, (n + 2) % 7] for n in range(40)], splits=(30, 5, 5))
-
-
-def trained(dataset: Any, out: Path, **options: Any) -> Any:
-    settings = {**FAST, **options.pop("settings", {})}
-    return experiment.train(dataset, out, settings=settings, device="cpu", console=QUIET, **options)
 
 
 def test_force_replaces_runs_and_nothing_else(dataset: Any, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,12 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """A Ctrl-C in the middle of update number `steps`."""
     real, done = Trainer._update, 0
 
-    def update(self: Trainer, terms: Any) -> None:
+    def update(self: Trainer, size: Any) -> None:
         nonlocal done
         done += 1
         if done == steps:
             os.kill(os.getpid(), signal.SIGINT)
-        real(self, terms)
+        real(self, size)
 
     monkeypatch.setattr(Trainer, "_update", update)
 
@@ -88,12 +89,12 @@ def test_resume_after_a_crash_repeats_from_the_last_checkpoint(
     trained(dataset, tmp_path / "whole")
     real, done = Trainer._update, 0
 
-    def crash(self: Trainer, terms: Any) -> None:
+    def crash(self: Trainer, size: Any) -> None:
         nonlocal done
         done += 1
         if done == 17:
             raise MemoryError("as if killed")
-        real(self, terms)
+        real(self, size)
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_update", crash)
@@ -108,9 +109,10 @@ def test_resume_after_a_crash_repeats_from_the_last_checkpoint(
 
 def test_resume_is_not_trivially_equal(dataset: Any, tmp_path: Path) -> None:
     """Another seed gives other weights, so the equality above means something."""
-    trained(dataset, tmp_path / "one")
-    trained(dataset, tmp_path / "two", seed=1)
-    assert not torch.equal(tensors(tmp_path / "one")["module.items_in"], tensors(tmp_path / "two")["module.items_in"])
+    for seed in (0, 1):
+        trained(dataset, tmp_path / str(seed), seed=seed)
+    one, other = (tensors(tmp_path / str(seed))["module.actor.items_in"] for seed in (0, 1))
+    assert not torch.equal(one, other)
 
 
 def test_same_seed_same_run_and_the_world_is_left_alone(dataset: Any, tmp_path: Path) -> None:
@@ -123,12 +125,7 @@ def test_same_seed_same_run_and_the_world_is_left_alone(dataset: Any, tmp_path: 
 
 
 def test_best_is_the_best_epoch_and_early_stopping_stops(dataset: Any, tmp_path: Path) -> None:
-    settings = {
-        "training.epochs": 40,
-        "training.patience": 2,
-        "training.learning_rate": 0.05,
-        "training.warmup": 0,
-    }
+    settings = {"training.epochs": 40, "training.patience": 2, "training.warmup": 0, "training.learning_rate": 0.05}
     policy = trained(dataset, tmp_path / "run", settings=settings)
     epochs = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     figures = [epoch["validation"]["NDCG@10"] for epoch in epochs]
@@ -162,10 +159,10 @@ def test_margin_and_warmup(dataset: Any, tmp_path: Path) -> None:
 def test_a_loss_that_is_not_finite_says_where(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, done = Trainer._update, 0
 
-    def poison(self: Trainer, terms: Any) -> None:
+    def poison(self: Trainer, size: Any) -> None:
         nonlocal done
         done += 1
-        real(self, terms)
+        real(self, size)
         if done == 5:
             with torch.no_grad():
                 next(self.job.module.parameters()).fill_(float("nan"))
@@ -225,6 +222,64 @@ def test_the_dataset_of_a_run(dataset: Any, tmp_path: Path, make_dataset: Any) -
     (other / "dataset.json").write_text(json.dumps({**meta, "data_hash": "another"}))
     with pytest.raises(InputError, match="was trained on another dataset"):
         experiment.dataset_of(tmp_path / "run", other)
+
+
+def test_implementations_and_precisions_agree(dataset: Any, tmp_path: Path) -> None:
+    """The same run, whatever computes it; in bfloat16 nearly, its weights still float32."""
+    more: dict[str, dict[str, Any]] = {
+        "tiled": {"catalogue": "tiled"},
+        "reference": {"catalogue": "reference"},
+        "bf16": {"training.precision": "bf16"},
+    }
+    losses = {}
+    for name, settings in more.items():
+        trained(dataset, tmp_path / name, settings=settings)
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        losses[name] = [json.loads(line)["loss"]["actor"] for line in lines]
+        assert tensors(tmp_path / name)["module.actor.items_in"].dtype == torch.float32
+    assert losses["reference"] == pytest.approx(losses["tiled"], rel=1e-4)
+    assert losses["bf16"] == pytest.approx(losses["tiled"], rel=0.03)
+    assert losses["bf16"] != losses["tiled"]
+    with pytest.raises(InputError, match="catalogue is 'magic'; it must be one of auto, reference, tiled, kernels"):
+        trained(dataset, tmp_path / "magic", settings={"catalogue": "magic"})
+
+
+@pytest.mark.parametrize("stop", [7, 20])
+def test_saving_in_the_background_is_saving(
+    dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    """As on a GPU: the tensors move on while what they were is written, slowly."""
+    trained(dataset, tmp_path / "whole")
+    real, slow = checkpoint.Saver, checkpoint.save
+    monkeypatch.setattr(checkpoint, "Saver", lambda background: real(True))
+    monkeypatch.setattr(checkpoint, "save", lambda *given: (time.sleep(0.05), slow(*given)))
+    with monkeypatch.context() as patch:
+        stop_after(patch, stop)
+        with pytest.raises(Interrupted):
+            trained(dataset, tmp_path / "halves")
+    trained(dataset, tmp_path / "halves", resume=True)
+    for name in ("last", "best"):
+        assert_same(tensors(tmp_path / "whole", name), tensors(tmp_path / "halves", name))
+
+
+def test_a_full_disk_is_noticed_in_the_background_too(
+    dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = checkpoint.Saver
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(checkpoint, "Saver", lambda background: real(True))
+    monkeypatch.setattr(checkpoint, "save", full)
+    with pytest.raises(OSError, match="no space left"):
+        trained(dataset, tmp_path / "run")
+
+
+def test_where_and_how_may_change_on_resume(dataset: Any, tmp_path: Path) -> None:
+    trained(dataset, tmp_path / "run")
+    settings = {"catalogue": "reference", "training.memory_check": False, "training.capture": "off"}
+    trained(dataset, tmp_path / "run", resume=True, settings=settings)
 
 
 def test_an_interrupted_start_leaves_no_half_of_a_run(

@@ -9,7 +9,7 @@ import tyro
 
 from offrec.commands.printing import console_for, figures_table, ids, print_json, print_table, unset
 from offrec.console import Console
-from offrec.errors import InputError
+from offrec.errors import InputError, RunError
 
 
 @dataclass(frozen=True)
@@ -24,18 +24,22 @@ class Train:
     out: Path
     """The folder for the run: options, metrics.jsonl, best and last checkpoint."""
     algorithm: Annotated[str | None, unset("NAME")] = None
-    """The learner: sl (the default)."""
+    """The learner: sl (the default), dqn, pg, sl+dqn, sl+pg, sdac, sc, sr, pc, dc or re."""
     backbone: Annotated[str | None, unset("NAME")] = None
     """History to state: gru (the default; of `paper`, cfn), cfn, caser, nextitnet or sasrec."""
     preset: Annotated[Literal["strong", "paper"] | None, unset("strong|paper")] = None
     """`strong` (the default) does well; `paper` is the paper's setting (Xin et al. 2020's, which its figures imply)."""
+    select: Annotated[Literal["ndcg", "reward", "last"] | None, unset("ndcg|reward|last")] = None
+    """The best checkpoint: by NDCG@10 on validation (the default), or by hits weighted by their reward."""
     config: Annotated[Path | None, unset("FILE")] = None
     """A TOML file with options of the run, such as the run.toml of another run."""
     set: tuple[str, ...] = ()
     """An option by its dotted key, as often as needed: --set training.epochs=3 --set reward.cart=2. Overrides --config.
-    `offrec options` lists them."""
+    `offrec options --algorithm NAME` lists them."""
     seed: Annotated[int | None, unset("INT")] = None
     """Seed of weights, batches and dropout. Default 0."""
+    seeds: Annotated[str | None, unset("INTS")] = None
+    """Several seeds, separated by commas: trained at once on one device, into --out/seed-0, --out/seed-1 …"""
     device: Annotated[str | None, unset("DEVICE")] = None
     """auto (the default), cpu, cuda, cuda:1 …"""
     resume: bool = False
@@ -55,15 +59,34 @@ class Train:
             "algorithm.name": self.algorithm,
             "network.backbone": self.backbone,
             "preset": self.preset,
+            "select": self.select,
             "seed": self.seed,
             "device": self.device,
         }
         settings |= {key: value for key, value in flags.items() if value is not None}
         console = Console()
-        experiment.train(
-            self.dataset, self.out, settings=settings, resume=self.resume, force=self.force, console=console
+        if self.seeds is None:
+            experiment.train(
+                self.dataset, self.out, settings=settings, resume=self.resume, force=self.force, console=console
+            )
+            console.line(f"Done. Next: offrec evaluate {self.out}")
+            return
+        runs = {f"seed-{seed}": {**settings, "seed": seed} for seed in self._seeds()}
+        done = experiment.train_many(
+            self.dataset, runs, self.out, resume=self.resume, force=self.force, console=console
         )
-        console.line(f"Done. Next: offrec evaluate {self.out}")
+        if len(done) < len(runs):
+            raise RunError(f"{len(runs) - len(done)} of {len(runs)} runs failed; {len(done)} are done.")
+        console.line(f"Done. Next: offrec evaluate {self.out}/{next(iter(runs))}")
+
+    def _seeds(self) -> list[int]:
+        try:
+            seeds = [int(part) for part in (self.seeds or "").split(",")]
+        except ValueError:
+            seeds = []
+        if not seeds or len(set(seeds)) < len(seeds) or self.seed is not None:
+            raise InputError(f"--seeds is {self.seeds!r}; give different numbers, as in 0,1,2, and no --seed.")
+        return seeds
 
 
 @dataclass(frozen=True)
@@ -174,10 +197,10 @@ class Recommend:
 
 @dataclass(frozen=True)
 class Options:
-    """List every option of a run with its value under a preset, as TOML."""
+    """List every option of a run with its value under a preset and what it means, as TOML."""
 
     algorithm: str = "sl"
-    """The learner."""
+    """The learner: sl, dqn, pg, sl+dqn, sl+pg, sdac, sc, sr, pc, dc or re."""
     backbone: Annotated[str | None, unset("NAME")] = None
     """The backbone; by default the preset's."""
     preset: Literal["strong", "paper"] = "strong"
@@ -188,5 +211,4 @@ class Options:
 
         flat = {"algorithm.name": self.algorithm, "preset": self.preset}
         flat |= {"network.backbone": self.backbone} if self.backbone else {}
-        flat = config.layered(flat, "events")
-        print(config.to_toml(config.build(flat).flat()), end="")
+        print(config.described(config.build(config.layered(flat, "events"))), end="")

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 SHOP_KEY = "offrec.shop"
 
 
@@ -16,6 +14,8 @@ def shop_of(path: str | Path) -> dict[str, Any] | None:
     path = path / "events.parquet" if path.is_dir() else path
     if path.suffix != ".parquet" or not path.is_file():
         return None
+    import polars as pl  # imported where used: roll-outs must run where there is none
+
     try:
         found = pl.read_parquet_metadata(path).get(SHOP_KEY)
     except pl.exceptions.PolarsError:

@@ -42,6 +42,21 @@ def reward_of(behaviours: list[str], rewards: dict[str, float], *, needed: bool 
     return found
 
 
+def known_reward_of(behaviours: list[str], rewards: dict[str, float]) -> Floats | None:
+    """As `reward_of`; None where one is unknown or all are 0."""
+    known = {**REWARDS, **rewards}
+    given = all(name in known for name in behaviours) and any(known[name] for name in behaviours)
+    return reward_of(behaviours, rewards) if given else None
+
+
+def shift_of(rewards: Floats) -> float:
+    """What makes every reward ≤ 0: minus the largest.
+
+    Unlike the paper: an option. "Without loss of generality" it is only where all sessions are equally long.
+    """
+    return -max(0.0, float(rewards.max(initial=0.0)))
+
+
 def transitions(sessions: Sessions, rewards: Floats, gamma: float) -> Transitions:
     """Over the events offsets[0] … offsets[-1] − 1 of `sessions`."""
     if not 0 <= gamma <= 1:

@@ -1,0 +1,240 @@
+"""Fitting π̂_b: −log π(a|s), every event alike, with the loop that trains everything else."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offrec import losses, memory
+from offrec.catalogue import log_prob
+from offrec.console import Advance, Console
+from offrec.data.dataset import Dataset
+from offrec.data.replay import Cut, Epochs, Replay
+from offrec.data.transitions import transitions
+from offrec.errors import Interrupted
+from offrec.job import automatic_batch_size, tables
+from offrec.logging_policy import calibration, kept
+from offrec.logging_policy.kept import Kind, Wanted
+from offrec.memory import MemoryPlan
+from offrec.networks import Network
+from offrec.together import together
+from offrec.training import Trainer, load_module
+from offrec.types import Batch, Longs, Sessions
+from offrec.update import Job
+
+
+@dataclass(frozen=True)
+class _Model:
+    """One network to fit: on these pieces of the log, in this folder."""
+
+    name: str
+    replay: Replay
+    folder: Path
+
+
+def fit(wanted: Wanted, kinds: list[Kind], home: Path, device: torch.device, console: Console) -> None:
+    """What is missing, into its folders. To be called under their locks."""
+    dataset, history = wanted.dataset, wanted.network.history
+    train = dataset.split("train")
+    console.line(_announcement(wanted, kinds, home))
+    fold = _folds(len(train), wanted.folds, wanted.seed)
+    learnt = _replay(dataset, train, history, wanted.training.encode, device)
+    validation = _replay(dataset, dataset.split("validation"), history, "exact", device)
+    with ExitStack() as stack:
+        folders = {kind: stack.enter_context(kept.aside(wanted.folder(home, kind))) for kind in kinds}
+        models = [_Model("π̂_b", learnt, folders["network"])] if "network" in kinds else []
+        if "values" in kinds:
+            of = fold[_session(train, learnt.pieces.begin)]
+            for k in range(wanted.folds):
+                part = _part(learnt, np.flatnonzero(of != k))
+                models.append(_Model(f"π̂_b without fold {k + 1}", part, folders["values"] / f"without-{k + 1}"))
+        networks = _trained(wanted, models, validation, device, console)
+        if "network" in kinds:
+            full = networks.pop(0)
+            figures = calibration.figures(*_judged(full, validation, wanted.seed))
+            kept.keep_network(wanted, full, figures, folders["network"])
+            console.line(f"π̂_b on validation: {_spoken(figures)}")
+        if "values" in kinds:
+            exact = _replay(dataset, train, history, "exact", device)
+            of = fold[_session(train, exact.pieces.begin)]
+            parts = [_part(exact, np.flatnonzero(of == k)) for k in range(wanted.folds)]
+            figures = _keep_values(wanted, networks, parts, folders["values"])
+            console.line(f"π̂_b on training sessions it was fitted without: {_spoken(figures)}")
+
+
+def _announcement(wanted: Wanted, kinds: list[Kind], home: Path) -> str:
+    on = {"network": "on all of them", "values": f"on all but each of {wanted.folds} parts of them"}
+    options, events = wanted.network, wanted.dataset.split("train").events
+    how, where = ", ".join(on[kind] for kind in kinds), ", ".join(str(wanted.folder(home, kind)) for kind in kinds)
+    return (
+        f"the learner needs the logging policy, which is not there yet: fitting π̂_b ({options.backbone}, width "
+        f"{options.width}, seed {wanted.seed}) to {events:,} training events, {how}; to be kept in {where}"
+    )
+
+
+def _spoken(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in figures.items() if name != "events")
+
+
+def _keep_values(
+    wanted: Wanted, networks: Sequence[Network], parts: Sequence[Replay], folder: Path
+) -> dict[str, float]:
+    """parts[k]: the sessions that networks[k] was fitted without."""
+    judged = [_judged(network, part, wanted.seed) for network, part in zip(networks, parts, strict=True)]
+    whole = calibration.together([judgement for judgement, _ in judged])
+    figures = calibration.figures(whole, [spot for _, spots in judged for spot in spots])
+    log_b = np.full(len(wanted.dataset.sessions.items), np.nan, dtype=np.float32)
+    log_b[whole.event] = whole.log_p
+    kept.keep_values(wanted, log_b, figures, folder)
+    return figures
+
+
+def _judged(network: Network, replay: Replay, seed: int) -> tuple[calibration.Judged, list[calibration.Spot]]:
+    return calibration.judged(network, replay), calibration.spots(network, replay, seed)
+
+
+def _replay(dataset: Dataset, sessions: Sessions, history: int, how: Cut, device: torch.device) -> Replay:
+    unrewarded = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), gamma=0.0)
+    return Replay(sessions, unrewarded, dataset.n_items, history, how, device)
+
+
+def _folds(sessions: int, folds: int, seed: int) -> Longs:
+    """[S] the fold of each session, sizes within one of each other."""
+    return np.random.default_rng((seed, folds)).permutation(np.arange(sessions) % folds)
+
+
+def _session(sessions: Sessions, event: Longs) -> Longs:
+    """The number, within `sessions`, of the session that holds an event."""
+    return np.searchsorted(np.asarray(sessions.offsets), event, side="right") - 1
+
+
+def _part(replay: Replay, index: Longs) -> Replay:
+    """Some pieces of a replay; the log itself is on the device once."""
+    part = copy(replay)
+    part.pieces, part.rows, part.lengths = replay.pieces[index], replay.rows[index], replay.lengths[index]
+    part.bounds = replay.bounds[:, torch.from_numpy(index).to(replay.device)]
+    return part
+
+
+def _trained(
+    wanted: Wanted, models: list[_Model], validation: Replay, device: torch.device, console: Console
+) -> list[Network]:
+    """At once on a GPU, if they fit; one after the other elsewhere, where it takes less memory and no longer."""
+    one = _memory(wanted, models[0], validation, device)
+    free = memory.free(device)
+    if wanted.training.memory_check:
+        memory.check(one, device, free)
+    at_once = device.type == "cuda" and len(models) > 1 and len(models) * one.peak < free
+    groups = [models] if at_once else [[model] for model in models]
+    try:
+        with _consoles(console) as named:
+            for group in groups:
+                made = {model.name: _trainer(wanted, model, validation, device, named(model.name)) for model in group}
+                _run(made)
+    except Interrupted as error:
+        raise Interrupted("Stopped while fitting the logging policy; the next time it begins anew.") from error
+    return [_best(wanted, model, device) for model in models]
+
+
+def _best(wanted: Wanted, model: _Model, device: torch.device) -> Network:
+    """The network as it was in its best epoch; of its training only the figures stay."""
+    network = _untrained(wanted, device)
+    load_module(network, model.folder / "best.safetensors")
+    for path in model.folder.glob("*.safetensors"):
+        path.unlink()
+    return network.eval()
+
+
+def _untrained(wanted: Wanted, device: torch.device) -> Network:
+    with torch.random.fork_rng():
+        torch.manual_seed(wanted.seed)
+        return Network(wanted.dataset.n_items, wanted.network).to(device)
+
+
+def _run(trainers: Mapping[str, Trainer]) -> None:
+    """All or none."""
+
+    def failed(name: str, error: Exception) -> None:
+        errors.append(error)
+
+    errors: list[Exception] = []
+    together(trainers, failed)
+    if errors:
+        raise errors[0]
+
+
+def _trainer(wanted: Wanted, model: _Model, validation: Replay, device: torch.device, console: Console) -> Trainer:
+    network, narrow = _untrained(wanted, device), wanted.training.precision == "bf16"
+
+    def loss(batch: Batch) -> dict[str, Tensor]:
+        pi = network(batch)
+        if narrow:
+            pi = replace(pi, state=pi.state.bfloat16(), table=pi.table.bfloat16())
+        return {"loss": losses.negative_log_likelihood(log_prob(pi, batch.action[:, None])[:, 0])}
+
+    def validate() -> dict[str, float]:
+        mean = calibration.mean_log_likelihood(network.eval(), validation)
+        # The loop's margin is a share of the figure, which must be above 0 for that: |A| / perplexity, the same order.
+        return {"log-likelihood": mean, "times chance": math.exp(mean) * network.n_items}
+
+    job = Job(
+        network, loss, _epochs(wanted, model, device), validate, "times chance", tables=tables(network, network.n_items)
+    )
+    model.folder.mkdir(exist_ok=True)
+    facts = {"data_hash": wanted.dataset.meta["data_hash"]}
+    return Trainer(job, wanted.training, model.folder, facts, wanted.seed, console)
+
+
+def _epochs(wanted: Wanted, model: _Model, device: torch.device) -> Epochs:
+    captured = device.type == "cuda" and wanted.training.capture != "off"
+    batch_size = wanted.training.batch_size or automatic_batch_size(int(model.replay.rows.sum()))
+    return Epochs(model.replay, batch_size, wanted.seed, rounded=captured)
+
+
+def _memory(wanted: Wanted, model: _Model, validation: Replay, device: torch.device) -> MemoryPlan:
+    """Of fitting one of them."""
+    options, epochs = wanted.network, _epochs(wanted, model, device)
+    with torch.device("meta"):
+        sketch = Network(wanted.dataset.n_items, options)
+    return memory.plan(
+        sketch,
+        tables(sketch, sketch.n_items),
+        table_state=wanted.training.table_state,
+        sizes=epochs.sizes(epochs.plan(0)),
+        width=options.width,
+        layers=options.layers,
+        history=options.history,
+        log=model.replay.bytes + validation.bytes,
+        captured=epochs.rounded,
+        half=wanted.training.precision == "bf16",
+    )
+
+
+@contextmanager
+def _consoles(console: Console) -> Iterator[Callable[[str], Console]]:
+    """A console for each model, by name."""
+    if type(console) is Console:
+        with console.board() as board:
+            yield board.console
+    else:  # one line of somebody's display already
+        yield lambda name: _Within(console, name)
+
+
+class _Within(Console):
+    def __init__(self, console: Console, name: str) -> None:
+        super().__init__(console.quiet)
+        self.whole, self.name = console, name
+
+    def line(self, text: str) -> None:
+        self.whole.line(f"{self.name}  {text}")
+
+    @contextmanager
+    def steps(self, label: str, total: int) -> Iterator[Advance]:
+        with self.whole.steps(f"{self.name}  {label}", total) as advance:
+            yield advance

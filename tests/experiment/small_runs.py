@@ -1,0 +1,15 @@
+"""Runs that take a moment."""
+
+from pathlib import Path
+from typing import Any
+
+from offrec import experiment
+from offrec.console import Console
+
+QUIET = Console(quiet=True)
+FAST = {"network.width": 8, "network.history": 5, "training.epochs": 1}
+
+
+def trained(dataset: Any, out: Path, **options: Any) -> Any:
+    settings = {**FAST, **options.pop("settings", {})}
+    return experiment.train(dataset, out, settings=settings, device="cpu", console=QUIET, **options)

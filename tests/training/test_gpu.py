@@ -1,0 +1,245 @@
+"""Captured updates on a GPU: they wait for nothing, and compute what the same updates compute uncaptured."""
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from offrec import checkpoint, config, experiment, training
+from offrec.algorithms import ALGORITHMS
+from offrec.console import Console
+from offrec.errors import Interrupted
+from offrec.job import Shared, agent, draft, job
+from offrec.networks import Network
+from offrec.policy import NetworkPolicy
+from offrec.training import Trainer
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="captures CUDA graphs: needs a GPU")
+
+QUIET = Console(quiet=True)
+SMALL = {
+    "network.width": 32,
+    "network.history": 10,
+    "network.dropout": 0.0,
+    "training.batch_size": 64,
+    "training.epochs": 3,
+    "training.patience": 9,
+    "training.learning_rate": 0.01,
+    "device": "cuda",
+}
+BACKBONES = ["gru", "cfn", "caser", "nextitnet", "sasrec"]
+LEARNERS: dict[str, dict[str, Any]] = {name: {"algorithm.name": name} for name in ALGORITHMS if name != "sl"}
+LEARNERS |= {
+    "sr adaptive": {"algorithm.name": "sr", "algorithm.adaptive": True},
+    "dc gumbel": {"algorithm.name": "dc", "algorithm.expectation": "gumbel", "critic.ground_draw": "logging"},
+    "dqn periodic": {"algorithm.name": "dqn", "critic.target": "periodic", "critic.target_every": 7},
+    "re popular": {"algorithm.name": "re", "critic.ground_draw": "popular", "critic.backbone": "sasrec"},
+}
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, make_dataset: Any) -> Any:
+    random = np.random.default_rng(0)
+    sessions = [[(int(s) + 3 * t) % 500 for t in range(random.integers(2, 20))] for s in random.integers(0, 500, 800)]
+    return make_dataset(tmp_path, sessions, splits=(700, 50, 50), items=500)
+
+
+def made(dataset: Any, folder: Path, **more: Any) -> Trainer:
+    options = config.build({**SMALL, **more})
+    device = torch.device("cuda")
+    plan = draft(Shared(dataset), options, device)
+    prior = Network(dataset.n_items, options.network).to(device) if plan.logging else None
+    log_b = torch.full((dataset.sessions.events,), -3.0, device=device)
+    whole = job(plan, NetworkPolicy("run", agent(plan, prior, log_b), dataset.vocabulary, device))
+    folder.mkdir()
+    return Trainer(whole, options.training, folder, {}, options.seed, QUIET)
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that it is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("table_state", ["full", "rowwise"])
+@pytest.mark.parametrize("capture", ["on", "off"])
+def test_nothing_waits_between_looks(
+    dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backbone: str, table_state: str, capture: str
+) -> None:
+    monkeypatch.setattr(training, "LOOK_EVERY", 10**9)
+    more = {"network.backbone": backbone, "training.table_state": table_state, "training.capture": capture}
+    trainer = made(dataset, tmp_path / "run", **more, **{"network.dropout": 0.3})
+    with trainer.turn():
+        for _ in trainer._epoch(threading.Event()):  # libraries set themselves up; some sizes are captured
+            pass
+        trainer.place.epoch, trainer.place.step, trainer.place.sums = 1, 0, {}
+        sizes = trainer.job.batches.begin(1)
+        steps = trainer._epoch(threading.Event())
+        with no_waiting():
+            for _ in range(len(sizes) - 1):  # the last one is followed by a look
+                next(steps)
+        sums, fault = trainer.update.look()
+    assert fault is None
+    assert all(np.isfinite(total) for total in sums.values())
+    assert bool(trainer.update.graphs) == (capture == "on")
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_no_learner_waits_and_captured_is_eager(
+    dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(training, "LOOK_EVERY", 10**9)
+    found = {}
+    for capture in ("on", "off"):
+        more = {**LEARNERS[name], "training.capture": capture, "training.learning_rate": 0.001}
+        trainer = made(dataset, tmp_path / capture, **more)
+        with trainer.turn():
+            for _ in trainer._epoch(threading.Event()):
+                pass
+            trainer.place.epoch, trainer.place.step, trainer.place.sums = 1, 0, {}
+            sizes = trainer.job.batches.begin(1)
+            steps = trainer._epoch(threading.Event())
+            with no_waiting():
+                for _ in range(len(sizes) - 1):
+                    next(steps)
+            found[capture], fault = trainer.update.look()
+        assert fault is None
+        assert bool(trainer.update.graphs) == (capture == "on")
+    assert found["on"] == pytest.approx(found["off"], rel=0.02, abs=0.02 * len(sizes))
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("table_state", ["full", "rowwise"])
+def test_captured_is_eager(
+    dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backbone: str, table_state: str
+) -> None:
+    """In full float32: TF32 rounds by shape, and what is captured is padded."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda name: None)
+    losses = {}
+    for capture in ("on", "off"):
+        flat = {**SMALL, "training.capture": capture, "training.table_state": table_state, "network.backbone": backbone}
+        experiment.train_many(dataset, {capture: flat}, tmp_path, console=QUIET)
+        losses[capture] = read_losses(tmp_path / capture)
+    assert losses["on"] == pytest.approx(losses["off"], rel=2e-3)
+    assert losses["on"][-1] < losses["on"][0]
+
+
+def read_losses(folder: Path) -> list[float]:
+    import json
+
+    return [json.loads(line)["loss"]["actor"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_dropout_is_drawn_anew_in_every_replay(dataset: Any, tmp_path: Path) -> None:
+    """With a rate of 0 the weights stay: only dropout can move the loss of one and the same batch."""
+    trainer = made(dataset, tmp_path / "run", **{"network.dropout": 0.5})
+    found = []
+    with trainer.turn():
+        size = trainer.job.batches.begin(0)[0]
+        trainer.optimiser.rate = 0.0
+        for _ in range(6):
+            trainer.update.begin(0, {})
+            trainer.update(size)
+            found.append(trainer.update.look()[0]["actor"])
+    assert len(trainer.update.graphs) == 1
+    assert len(set(found)) == 6
+
+
+def test_the_rate_moves_captured_updates(dataset: Any, tmp_path: Path) -> None:
+    trainer = made(dataset, tmp_path / "run")
+    weights = trainer.job.module.get_parameter("actor.items_in")
+    with trainer.turn():
+        size = trainer.job.batches.begin(0)[0]
+        for _ in range(4):
+            trainer.update.begin(0, {})
+            trainer.update(size)
+        assert trainer.update.graphs
+        before = weights.clone()
+        trainer.optimiser.rate = 0.0
+        trainer.update(size)
+        assert torch.equal(before, weights)
+        trainer.optimiser.rate = 0.01
+        trainer.update(size)
+        assert not torch.equal(before, weights)
+
+
+def close(one: Path, other: Path) -> None:
+    first, second = (checkpoint.load(folder / "last.safetensors")[0] for folder in (one, other))
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        if name.startswith("module."):
+            torch.testing.assert_close(tensor, second[name], rtol=0.05, atol=0.02)
+    assert torch.equal(first["random.cuda"], second["random.cuda"]), "as many numbers were drawn"
+    assert read_losses(one) == pytest.approx(read_losses(other), rel=5e-3)
+
+
+def test_resume(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = {**SMALL, "network.dropout": 0.3, "training.learning_rate": 0.002}
+    experiment.train_many(dataset, {"whole": flat}, tmp_path, console=QUIET)
+    real, done = Trainer.steps, 0
+
+    def steps(self: Trainer, stop: threading.Event) -> Iterator[None]:
+        nonlocal done
+        for _ in real(self, stop):
+            done += 1
+            if done == 150:
+                stop.set()
+            yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "steps", steps)
+        with pytest.raises(Interrupted):
+            experiment.train_many(dataset, {"halves": flat}, tmp_path, console=QUIET)
+    experiment.train_many(dataset, {"halves": flat}, tmp_path, resume=True, console=QUIET)
+    close(tmp_path / "whole", tmp_path / "halves")
+
+
+def test_together_is_alone(dataset: Any, tmp_path: Path) -> None:
+    flat = {**SMALL, "network.dropout": 0.3, "training.learning_rate": 0.002}
+    runs = {f"seed-{seed}": {**flat, "seed": seed} for seed in range(3)}
+    for name, settings in runs.items():
+        experiment.train_many(dataset, {name: settings}, tmp_path / "alone", console=QUIET)
+    before = torch.cuda.get_rng_state()
+    experiment.train_many(dataset, runs, tmp_path / "many", console=QUIET)
+    assert torch.equal(before, torch.cuda.get_rng_state())
+    for name in runs:
+        close(tmp_path / "alone" / name, tmp_path / "many" / name)
+
+
+def test_the_plan_holds(dataset: Any, tmp_path: Path) -> None:
+    """What was expected as a peak is not exceeded, and is not wildly more than is used by what was counted."""
+    torch.cuda.reset_peak_memory_stats()
+    base = torch.cuda.memory_allocated()
+    trainer = made(dataset, tmp_path / "run", **{"network.width": 128})
+    plan = draft(Shared(dataset), config.build({**SMALL, "network.width": 128}), torch.device("cuda")).memory
+    trainer.run()
+    assert torch.cuda.max_memory_allocated() - base <= plan.peak + 64_000_000  # libraries' workspaces
+
+
+def test_bf16(dataset: Any, tmp_path: Path) -> None:
+    runs = {kind: {**SMALL, "training.precision": kind} for kind in ("float32", "bf16")}
+    experiment.train_many(dataset, runs, tmp_path, console=QUIET)
+    assert read_losses(tmp_path / "bf16") == pytest.approx(read_losses(tmp_path / "float32"), rel=0.03)
+    stored = checkpoint.load(tmp_path / "bf16/last.safetensors")[0]
+    assert stored["module.actor.items_in"].dtype == torch.float32
+
+
+def test_a_learner_with_everything_trains_on_a_gpu(dataset: Any, tmp_path: Path) -> None:
+    """π̂_b fitted, diagnostics taken, saved and loaded: the whole way."""
+    more = {"algorithm.name": "dc", "training.epochs": 2}
+    policies = experiment.train_many(dataset, {"dc": {**SMALL, **more}}, tmp_path, console=QUIET)
+    loaded = experiment.load(tmp_path / "dc", "cuda")
+    assert loaded.recommend([105, 108], 5).items == policies["dc"].recommend([105, 108], 5).items

@@ -1,0 +1,148 @@
+"""One contract over every learner: it learns a log with a known answer, what is stored is what was learned, and a run
+is the same run when it is stopped, repeated, or trained beside others.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_training import SMALL, assert_same, log, stop_after, tensors
+
+from conftest import write_dataset
+from offrec import experiment
+from offrec.algorithms import ALGORITHMS
+from offrec.backbones import BACKBONES
+from offrec.console import Console
+from offrec.errors import Interrupted
+from offrec.evaluation import evaluate
+
+QUIET = Console(quiet=True)
+CERTAIN = {
+    "network.width": 16,
+    "network.history": 8,
+    "network.dropout": 0.0,
+    "training.batch_size": 60,
+    "training.epochs": 80,
+    "training.patience": 80,
+    "training.decay": 1.0,
+    "training.learning_rate": 0.02,
+}
+SOFT = ("sdac", "sc", "sr", "pc", "dc", "re")
+
+
+@pytest.fixture(scope="module")
+def certain(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Item i is always followed by i + 1 (mod 12), each rewarded alike: to imitate is to earn. One dataset for all
+    learners, since π̂_b is fitted once and kept beside it.
+    """
+    sessions = [[(start + step) % 12 for step in range(5)] for start in range(12)] * 6
+    return write_dataset(tmp_path_factory.mktemp("certain"), sessions, splits=(48, 12, 12), score_first=False)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    kinds = [["view" if n % 3 else "cart" for n in range(len(session))] for session in log()]
+    return write_dataset(tmp_path_factory.mktemp("log"), log(), kinds, splits=(90, 15, 15))
+
+
+def settings_for(name: str, backbone: str) -> dict[str, Any]:
+    """A log of 240 events has few updates: a target that follows fast, and a temperature at which a critic that is not
+    done yet does not decide everything. From random weights PG is slow, and a policy that climbs a sharp π̂_b can end on
+    a wrong item for good; with GRU they get there all the same, elsewhere they start from π̂_b. RE's critic has to learn
+    log π̂_b too, and so more slowly.
+    """
+    settings = {**CERTAIN, **({"algorithm.alpha": 0.3, "critic.target_rate": 0.05} if name in SOFT else {})}
+    if name in ("pg", "dc", "re") and backbone != "gru":
+        settings |= {"algorithm.start": "supervised", "training.learning_rate": 0.005 if name == "re" else 0.02}
+    return settings
+
+
+def check(dataset: Any, out: Path, name: str, backbone: str, more: dict[str, Any]) -> None:
+    settings = {**settings_for(name, backbone), **more}
+    policy = experiment.train(
+        dataset, out, algorithm=name, backbone=backbone, device="cpu", settings=settings, console=QUIET
+    )
+    assert evaluate(policy, dataset, "test", (1,)).figures["all"]["HR@1"] == 1.0
+    assert policy.recommend([100, 101, 102], 1).items == [103]
+    loaded = experiment.load(out, "cpu")
+    assert loaded.recommend([105, 106], 4) == policy.recommend([105, 106], 4)
+    assert (loaded.name, loaded.stochastic) == (f"{name}/{backbone}", name != "dqn")
+
+
+GRID = [
+    pytest.param(name, backbone, marks=[] if backbone == "gru" else pytest.mark.all)
+    for name in ALGORITHMS
+    for backbone in BACKBONES
+]
+
+
+@pytest.mark.parametrize(("name", "backbone"), GRID)
+def test_learns_what_follows(certain: Any, tmp_path: Path, name: str, backbone: str) -> None:
+    check(certain, tmp_path / "run", name, backbone, {})
+
+
+PAIRS = [
+    pytest.param(name, actor, critic, marks=[] if (name, actor) == ("dc", "gru") else pytest.mark.all)
+    for name in ("sr", "pc", "dc")
+    for actor, critic in (("gru", "sasrec"), ("caser", "gru"))
+]
+
+
+@pytest.mark.parametrize(("name", "actor", "critic"), PAIRS)
+def test_actor_and_critic_may_differ(certain: Any, tmp_path: Path, name: str, actor: str, critic: str) -> None:
+    more = {"critic.backbone": critic, "critic.width": 20, "critic.layers": 2}
+    check(certain, tmp_path / "run", name, actor, more)
+    stored = tensors(tmp_path / "run", "best")
+    assert stored["module.critic.items_in"].shape == (13, 20)
+    assert stored["module.actor.items_in"].shape == (13, 16)
+
+
+# Whatever moves besides the optimiser: multipliers, soft and periodic targets, noise, draws of unlogged items.
+MOVING: dict[str, dict[str, Any]] = {
+    "sr": {"algorithm.name": "sr", "algorithm.adaptive": True, "algorithm.rate": 0.05},
+    "dc": {"algorithm.name": "dc", "algorithm.expectation": "gumbel", "critic.ground_draw": "popular"},
+    "sl+dqn": {"algorithm.name": "sl+dqn", "critic.target": "periodic", "critic.target_every": 6},
+}
+
+
+def trained(dataset: Any, out: Path, name: str, resume: bool = False) -> dict[str, Any]:
+    settings = {**SMALL, **MOVING[name], "device": "cpu"}
+    experiment.train_many(dataset, {out.name: settings}, out.parent, resume=resume, console=QUIET)
+    return tensors(out)
+
+
+@pytest.mark.parametrize("name", MOVING)
+@pytest.mark.parametrize("stop", [4, 20])
+def test_resume_is_exact(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, stop: int) -> None:
+    whole = trained(dataset, tmp_path / "whole", name)  # with it π̂_b is there, and fits no more
+    with monkeypatch.context() as patch:
+        stop_after(patch, stop)
+        with pytest.raises(Interrupted):
+            trained(dataset, tmp_path / "halves", name)
+    assert_same(whole, trained(dataset, tmp_path / "halves", name, resume=True))
+    assert_same(tensors(tmp_path / "whole", "best"), tensors(tmp_path / "halves", "best"))
+    lines = [(tmp_path / run / "metrics.jsonl").read_text() for run in ("whole", "halves")]
+    assert lines[0] == lines[1]
+
+
+def test_what_moves_is_in_the_checkpoint(dataset: Any, tmp_path: Path) -> None:
+    """So the equality above means something."""
+    import torch
+
+    sr = trained(dataset, tmp_path / "sr", "sr")
+    assert sr["module.multiplier"] != 1.0
+    target, online = "module.target.network.items_in", "module.critic.items_in"
+    assert not torch.equal(sr[target], sr[online])
+    assert trained(dataset, tmp_path / "both", "sl+dqn")["module.target.updates"] > 6
+    assert {"module.prior.items_in", "module.actor.items_in"} <= trained(dataset, tmp_path / "dc", "dc").keys()
+
+
+def test_same_seed_same_run_together_or_alone(dataset: Any, tmp_path: Path) -> None:
+    runs = {name: {**SMALL, **more, "device": "cpu"} for name, more in MOVING.items()}
+    runs |= {f"{name}-1": {**settings, "seed": 1} for name, settings in runs.items()}
+    experiment.train_many(dataset, runs, tmp_path / "many", console=QUIET)
+    for name, settings in runs.items():
+        experiment.train_many(dataset, {name: settings}, tmp_path / "alone", console=QUIET)
+        assert_same(tensors(tmp_path / "many" / name), tensors(tmp_path / "alone" / name))
+        lines = [(tmp_path / part / name / "metrics.jsonl").read_text() for part in ("many", "alone")]
+        assert lines[0] == lines[1]
