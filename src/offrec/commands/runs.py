@@ -30,7 +30,8 @@ class Train:
     preset: Annotated[Literal["strong", "paper"] | None, unset("strong|paper")] = None
     """`strong` (the default) does well; `paper` is the paper's setting (Xin et al. 2020's, which its figures imply)."""
     select: Annotated[Literal["ndcg", "reward", "last"] | None, unset("ndcg|reward|last")] = None
-    """The best checkpoint: by NDCG@10 on validation (the default), or by hits weighted by their reward."""
+    """The checkpoint kept: by NDCG@10 on validation, by hits weighted by their reward, or the last. By default what the
+    learner does best with."""
     config: Annotated[Path | None, unset("FILE")] = None
     """A TOML file with options of the run, such as the run.toml of another run."""
     set: tuple[str, ...] = ()
