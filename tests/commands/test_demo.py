@@ -13,17 +13,29 @@ from offrec.errors import InputError
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "LOG_SESSIONS", 600)
     monkeypatch.setattr(demo, "VISITORS", 150)
-    monkeypatch.setattr(demo, "EPOCHS", 1)
+    monkeypatch.setattr(demo, "SETTINGS", {"network.width": 8, "training.epochs": 1})
     printed: list[list[str]] = []
     judged = demo.demo(tmp_path / "demo", 0, Console(quiet=True), lambda title, columns, rows: printed.extend(rows))
     names = [row[0] for row in printed]
-    assert names == ["random", "logging", "greedy", "oracle", "popular", "recent", "markov", "sknn", "vsknn", "sl/gru"]
+    assert names == [
+        "random",
+        "logging",
+        "greedy",
+        "oracle",
+        "popular",
+        "recent",
+        "markov",
+        "sknn",
+        "vsknn",
+        "sl/gru",
+        "sr/gru",
+    ]
     earned = {one.rollout.policy: one.rollout.reward.mean for one in judged}
     assert earned["oracle"] > 2 * earned["logging"]
     report = (tmp_path / "demo/report.md").read_text()
     assert report.count("| ") > 60
     assert (tmp_path / "demo/report.png").stat().st_size > 10_000
-    assert len(json.loads((tmp_path / "demo/report.json").read_text())) == 10
+    assert len(json.loads((tmp_path / "demo/report.json").read_text())) == 11
     demo.demo(
         tmp_path / "demo", 0, Console(quiet=True), lambda title, columns, rows: None
     )  # an earlier demo is replaced
