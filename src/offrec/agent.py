@@ -244,6 +244,7 @@ class Agent(nn.Module):
             head: Head = self.actor(batch)
         else:
             assert self.critic is not None
+            # Unlike the paper, which prints exp(Q) / Σ exp(Q/α): both take Q/α.
             head = self.critic(batch).scaled(1.0 / (self.needs.temperature or 1.0))
         if self.prior is None:
             return head
@@ -259,8 +260,8 @@ class Agent(nn.Module):
         prior = self.prior if self.prior is not None else prior
         with evaluating(self):
             found: Terms = {}
-            if self.actor is not None:
-                found = diagnostics.of_policy(self.actor(batch), None if prior is None else prior(batch))
+            if self.stochastic:
+                found = diagnostics.of_policy(self(batch), None if prior is None else prior(batch))
             if self.target is not None:
                 heads = self._critic_heads(batch) or self._actor_heads(batch)
                 others = torch.randint(self.n_items, (len(batch), 8), device=batch.action.device)

@@ -155,6 +155,15 @@ def _check(options: RunOptions) -> None:
     _check_network("network", options.network)
     if options.learner.needs.critic == "own":
         _check_network("critic", options.critic.network(options.network))
+    if options.learner.needs.critic == "shared":
+        shape = [
+            name for name in ("backbone", "width", "layers", "dropout") if getattr(options.critic, name) is not None
+        ]
+        if shape:
+            raise InputError(
+                f"critic.{shape[0]} has no meaning for {options.algorithm}: its critic is a second head on the policy's"
+                f" own backbone; set network.{shape[0]}."
+            )
     if not 0 < training.decay <= 1:
         raise InputError(f"training.decay is {training.decay}; it must lie in (0, 1].")
     if not 0 <= options.seed < 2**63:

@@ -39,7 +39,8 @@ def td(q: Tensor, rewards: Tensor, discounts: Tensor, next_value: Tensor, stay_v
     V is `next_value` [B], of s′, for the logged item in column 0, and `stay_value` [B], of s itself, for the unlogged
     items after it: an ignored item leaves the state as it is.
 
-    Unlike the paper: its soft targets drop γ although its MDP has it; here `discount` carries it.
+    Unlike the paper: its soft targets drop γ although its MDP has it; here `discount` carries it. And where its
+    recursion of messages has log E exp(V/α) over random transitions, its squared loss has E[V]: we use that.
     """
     if not q.shape == rewards.shape == discounts.shape or next_value.shape != q.shape[:1]:
         shapes = [tuple(t.shape) for t in (q, rewards, discounts, next_value)]

@@ -45,8 +45,8 @@ _SOFTLY: Flat = {**_EARN, "algorithm.alpha": 0.02}
 STRONG_ALGORITHMS: dict[str, Flat] = {
     "dqn": _EARN,
     "pg": _EARN,
-    "sl+dqn": _EARN,
-    "sl+pg": _EARN,
+    "sl+dqn": {"gamma": 0.9},  # ranked by the policy that imitates, so chosen by how well it does
+    "sl+pg": {"gamma": 0.9},
     "sdac": _SOFTLY,
     "sc": _SOFTLY,
     "sr": {**_SOFTLY, "algorithm.beta": 0.1},

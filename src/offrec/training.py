@@ -178,7 +178,7 @@ class Trainer:
         losses = {name: total / max(1, place.step) for name, total in place.sums.items()}
         figure = place.epoch + 1.0 if self.job.select is None else figures[self.job.select]
         better = place.best_epoch < 0 or figure > place.best
-        clearly = place.best_epoch < 0 or figure > place.best * (1 + options.margin)
+        clearly = place.best_epoch < 0 or self.job.select is None or figure > place.best * (1 + options.margin)
         if better:
             place.best, place.best_epoch = figure, place.epoch
         if clearly:

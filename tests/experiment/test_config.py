@@ -135,3 +135,10 @@ def test_wrong_options_get_one_sentence(flat: dict[str, object], sentence: str) 
 def test_unknown_preset() -> None:
     with pytest.raises(InputError, match="no preset 'weak'; there are strong, paper"):
         config.layered({"preset": "weak"}, "events")
+
+
+@pytest.mark.parametrize("name", ["backbone", "width", "layers", "dropout"])
+def test_a_critic_that_shares_the_backbone_has_no_shape_of_its_own(name: str) -> None:
+    value = {"backbone": "sasrec", "width": 8, "layers": 2, "dropout": 0.1}[name]
+    with pytest.raises(InputError, match=rf"critic.{name} has no meaning for sl\+dqn"):
+        config.build({"algorithm.name": "sl+dqn", f"critic.{name}": value})

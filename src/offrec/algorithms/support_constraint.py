@@ -18,7 +18,7 @@ class SupportConstraint(ActorCritic):
     beta: float = 10.0
     """The price, in nats of the actor's objective."""
     delta: float = 0.001
-    """Items with a lower π̂_b are outside of the support."""
+    """Items with this π̂_b or a lower one are outside of the support."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

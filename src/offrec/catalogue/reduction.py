@@ -72,7 +72,8 @@ def gumbel_softmax(pi: Head, linear: Linear, *, temperature: float, noise: Noise
         return _reduce(_core(name), pi, linear, None, noise, temperature, True).mean
     item = maximum(pi, noise)[1][:, None]
     value = _combined([(coefficient, head.at(item)) for coefficient, head in linear])[:, 0]
-    if not torch.is_grad_enabled():
+    parts = (pi.state, pi.table, pi.bias, pi.values)
+    if not (torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in parts)):
         return value
     soft = _reduce(_core(name), pi, linear, None, noise, temperature, False).mean
     return value + (soft - soft.detach())
