@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -67,7 +67,7 @@ class Agent(nn.Module):
         narrow: bool = False,
     ) -> None:
         """`prior`: π̂_b, for learners that need one. `restored`: weights will be loaded, π̂_b's too, so it may be left
-        out. `narrow`: the learner's heads are read in bfloat16; weights, their gradients and every sum are not touched.
+        out. `narrow`: the learner's heads are bfloat16 in products over the catalogue.
         """
         super().__init__()
         self.n_items, self.learner, self.needs, self.narrow = n_items, learner, learner.needs, narrow
@@ -155,7 +155,7 @@ class Agent(nn.Module):
         if self.needs.logging == "values":
             found["log_b"] = self.log_b[batch.event]
         if self.narrow:
-            found = {name: _narrowed(value) if isinstance(value, Head) else value for name, value in found.items()}
+            found = {name: value.narrowed() if isinstance(value, Head) else value for name, value in found.items()}
         return Symbols(
             **columns,
             **found,
@@ -272,10 +272,6 @@ class Agent(nn.Module):
 
 def frozen(network: Network) -> Network:
     return network.requires_grad_(False).eval()
-
-
-def _narrowed(head: Head) -> Head:
-    return replace(head, state=head.state.bfloat16(), table=head.table.bfloat16())
 
 
 def _held(head: Callable[..., Head], states: Tensor, recent: Tensor) -> Head:

@@ -78,7 +78,10 @@ def layered(flat: Flat, dataset_format: str) -> Flat:
         raise InputError(f"There is no preset {preset!r}; there are {', '.join(get_args(Preset))}.")
     backbone = flat.get("network.backbone", "cfn" if preset == "paper" else "gru")
     of_preset = paper if preset == "paper" else strong
-    base = of_preset(str(flat.get("algorithm.name", "sl")), str(backbone), dataset_format)
+    name = str(flat.get("algorithm.name", "sl"))
+    base = of_preset(name, str(backbone), dataset_format)
+    if name in ALGORITHMS and ALGORITHMS[name]().needs.critic == "none":
+        base = {key: value for key, value in base.items() if not key.startswith("critic.")}
     return {"preset": preset, "network.backbone": backbone, **base, **flat}
 
 
@@ -108,6 +111,8 @@ def build(flat: Flat) -> RunOptions:
             raise InputError(f"There is no option {key!r}; the options are {', '.join(known(name))}.")
     made = {section: kind(**sections[section]) for section, kind in kinds.items()}
     options = RunOptions(name, made["algorithm"], made["network"], made["training"], made["critic"], **top)
+    if sections["critic"] and options.learner.needs.critic == "none":
+        raise InputError(f"critic.{next(iter(sections['critic']))} has no meaning for {name}, which has no critic.")
     _check(options)
     return options
 
@@ -152,6 +157,9 @@ def _check(options: RunOptions) -> None:
     _check_positive("training", training, "epochs", "learning_rate", "patience")
     if training.batch_size is not None:
         _check_positive("training", training, "batch_size")
+    for name in ("margin", "warmup"):
+        if getattr(training, name) < 0:
+            raise InputError(f"training.{name} is {getattr(training, name)}; it must be at least 0.")
     _check_network("network", options.network)
     if options.learner.needs.critic == "own":
         _check_network("critic", options.critic.network(options.network))

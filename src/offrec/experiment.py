@@ -19,7 +19,7 @@ from offrec.agent import Agent
 from offrec.config import RunOptions
 from offrec.console import Board, Console
 from offrec.data.dataset import Dataset, Vocabulary, read_vocabulary
-from offrec.errors import InputError, Interrupted, RunError
+from offrec.errors import InputError, Interrupted, RunError, first_line
 from offrec.job import Draft, Shared, agent, draft, implementation, job
 from offrec.logging_policy import Fitted
 from offrec.policy import NetworkPolicy
@@ -73,7 +73,7 @@ def train_many(
         prepared = _prepared(dataset, asked, resume=resume, force=force, console=console, board=board)
 
         def failed(name: str, error: Exception) -> None:
-            console.line(f"{name} failed: {str(error).splitlines()[0]}")
+            console.line(f"{name} failed: {first_line(error)}")
 
         done = together({name: run.trainer for name, run in prepared.items()}, failed)
     return {name: prepared[name].finished() for name in prepared if name in done}
@@ -219,9 +219,7 @@ def pick_device(name: str) -> torch.device:
             raise RuntimeError("it computes nothing")
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise InputError(
-            f"The device {name!r} cannot be used here ({str(error).splitlines()[0]}); try --device cpu."
-        ) from error
+        raise InputError(f"The device {name!r} cannot be used here ({first_line(error)}); try --device cpu.") from error
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32: float32 accumulation, operands of 10 bits
     return device

@@ -15,7 +15,7 @@ from offrec.config import RunOptions
 from offrec.data.dataset import Dataset
 from offrec.data.replay import Epochs, Replay
 from offrec.data.transitions import Floats, Transitions, known_reward_of, reward_of, shift_of, transitions
-from offrec.errors import InputError
+from offrec.errors import InputError, first_line
 from offrec.evaluation import Scored
 from offrec.memory import MemoryPlan
 from offrec.networks import Network
@@ -115,7 +115,8 @@ def draft(shared: Shared, options: RunOptions, device: torch.device) -> Draft:
     training, dataset = options.training, shared.dataset
     if training.capture == "on" and device.type != "cuda":
         raise InputError(f"training.capture is on, but {device} has no CUDA graphs; leave it at auto.")
-    captured = device.type == "cuda" and training.capture != "off"
+    _check_rewards(shared, options)
+    captured = device.type == "cuda" and training.capture != "off" and _by_kernels(options, device)
     replay, facts = shared.replay(options, device), shared.facts(options, device)
     batch_size = training.batch_size or automatic_batch_size(len(replay.items))
     epochs = Epochs(replay, batch_size, options.seed, rounded=captured)
@@ -132,6 +133,29 @@ def draft(shared: Shared, options: RunOptions, device: torch.device) -> Draft:
         _logging(sketch),
         _memory(sketch, options, epochs, captured),
     )
+
+
+def _by_kernels(options: RunOptions, device: torch.device) -> bool:
+    """Do kernels compute over the catalogue while the run trains? What else does waits for the device, so it cannot be
+    captured.
+    """
+    critic = options.critic.network(options.network).width if options.learner.needs.critic == "own" else 0
+    widest, most = max(options.network.width, critic), catalogue.MOST_WIDTH
+    if options.catalogue == "kernels" and device.type != "cuda":
+        raise InputError(f"catalogue is kernels, but they need a GPU and the device is {device}; leave it at auto.")
+    if options.catalogue == "kernels" and widest > most:
+        raise InputError(f"catalogue is kernels, but they take widths up to {most}, found {widest}; leave it at auto.")
+    taken = options.catalogue in ("auto", "kernels") and widest <= most and catalogue.has_triton()
+    if options.training.capture == "on" and not taken:
+        raise InputError("training.capture is on, but only what the catalogue's kernels compute can be captured.")
+    return taken
+
+
+def _check_rewards(shared: Shared, options: RunOptions) -> None:
+    if options.algorithm == "sl" and options.learner.needs_reward:
+        rewards = reward_of(shared.dataset.behaviours, options.reward)
+        if rewards.min() < 0:
+            raise InputError("algorithm.weight is reward, and a reward is below 0: it cannot be a weight.")
 
 
 def _sketch(dataset: Dataset, options: RunOptions, facts: LogFacts) -> Agent:
@@ -189,7 +213,7 @@ def agent(made: Draft, prior: Network | None = None, log_b: Tensor | None = None
                 narrow=options.training.precision == "bf16",
             ).to(made.device)
         except (RuntimeError, MemoryError) as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise InputError(
                 f"A network of width {options.network.width} over {made.n_items:,} items cannot be made here "
                 f"({reason}); lower network.width."

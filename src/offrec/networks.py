@@ -138,7 +138,9 @@ class Network(nn.Module):
         return out
 
     def states_and_next(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """[B, d] twice: of each row, and after its action. One pass over the piece gives both."""
+        """[B, d] twice: of each row, and after its action. One pass over the piece gives both; so after a full history
+        the next state still holds its oldest item, one more than a state that is served.
+        """
         if self.backbone.causal:
             sequence = self._sequence(batch)  # a piece holds its rows' actions, so the place after each is there
             found = sequence[batch.piece, batch.position], sequence[batch.piece, batch.position + 1]
@@ -168,8 +170,8 @@ class Network(nn.Module):
 
 
 def next_recent(batch: Batch) -> Tensor:
-    """[B, H] `recent` of s′."""
-    return torch.cat([batch.action[:, None], batch.recent[:, :-1]], 1)
+    """[B, H] `recent` of s′: one tensor for all who ask, so that the catalogue sees that corrections fall together."""
+    return batch.next_recent
 
 
 def _head(

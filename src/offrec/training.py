@@ -19,7 +19,7 @@ from torch import nn
 
 from offrec import checkpoint
 from offrec.console import Console
-from offrec.errors import InputError, Interrupted, RunError
+from offrec.errors import InputError, Interrupted, RunError, first_line
 from offrec.isolation import Isolation
 from offrec.optimiser import Optimiser, TableState
 from offrec.types import Size
@@ -100,7 +100,7 @@ class Trainer:
             self.optimiser.load(tensors, facts["rate"])
             self.isolation.load(tensors)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise InputError(f"The checkpoint {path} does not fit this run ({reason}); train it again.") from error
         with (self.folder / "metrics.jsonl").open("ab") as log:
             log.truncate(self.place.log_bytes)
@@ -178,7 +178,9 @@ class Trainer:
         losses = {name: total / max(1, place.step) for name, total in place.sums.items()}
         figure = place.epoch + 1.0 if self.job.select is None else figures[self.job.select]
         better = place.best_epoch < 0 or figure > place.best
-        clearly = place.best_epoch < 0 or self.job.select is None or figure > place.best * (1 + options.margin)
+        clearly = (
+            place.best_epoch < 0 or self.job.select is None or figure > place.best + options.margin * abs(place.best)
+        )
         if better:
             place.best, place.best_epoch = figure, place.epoch
         if clearly:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,3 +66,10 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.action)
+
+    @cached_property
+    def next_recent(self) -> Tensor:
+        """[B, H] `recent` after the action."""
+        import torch
+
+        return torch.cat([self.action[:, None], self.recent[:, :-1]], 1)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from offrec.errors import RunError
+from offrec.errors import RunError, first_line
 from offrec.optimiser import Optimiser
 from offrec.types import Batch, Size
 
@@ -142,7 +142,7 @@ class Update:
             finally:
                 graph.capture_end()
         except RuntimeError as error:
-            reason = str(error.__context__ or error).splitlines()[0]
+            reason = first_line(error.__context__ or error)
             raise RunError(f"The update cannot be captured ({reason}); set training.capture=off.") from error
         finally:
             if collecting:

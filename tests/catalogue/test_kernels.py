@@ -285,3 +285,19 @@ def test_every_block_size_fits_the_card(width: int, heads: int, dtype: torch.dty
         true = reference.reduce(truth[0], [(1.0 - i, head) for i, head in enumerate(truth)], None)
     assert (found.lse - true[0]).abs().max() < 0.05 * width**0.5
     assert all(leaf.grad is not None and leaf.grad.isfinite().all() for one in made[:1] for leaf in one.leaves)
+
+
+def test_heads_that_differ_in_their_bias_alone_are_two_heads() -> None:
+    made = make((9, 40, 8))
+    other = replace(made.head, bias=torch.linspace(-1, 1, 40).to(DEVICE))
+    with using("kernels"):
+        found = reduce(made.head, [(1.0, other)]).mean.detach()
+    torch.testing.assert_close(found, reference.reduce(made.head, [(1.0, other)], None)[1].detach())
+
+
+def test_no_rows() -> None:
+    head = Head(torch.zeros(0, 4, device=DEVICE), torch.ones(7, 4, device=DEVICE))
+    with using("kernels"):
+        assert logsumexp(head).shape == (0,)
+        assert maximum(head)[1].shape == (0,)
+        assert top_k(head, 3)[1].shape == (0, 3)

@@ -47,7 +47,8 @@ def test_presets_of_the_learners(name: str) -> None:
     strong = config.build(config.layered({"algorithm.name": name}, "events"))
     assert (paper.gamma, paper.reward_unit, strong.reward_unit) == (0.5, "absolute", "returns")
     assert strong.gamma == (0.5 if name == "sl" else 0.9)
-    assert (paper.critic.ground, paper.critic.repeat, strong.critic.ground > 0) == (0, "off", True)
+    if paper.learner.needs.critic != "none":
+        assert (paper.critic.ground, paper.critic.repeat, strong.critic.ground > 0) == (0, "off", True)
     expected = {"alpha": 1.0, "expectation": "gumbel", "uniform_prior": False, "beta": 1.0}
     for option, value in expected.items():
         assert getattr(paper.learner, option, value) == value
@@ -142,3 +143,11 @@ def test_a_critic_that_shares_the_backbone_has_no_shape_of_its_own(name: str) ->
     value = {"backbone": "sasrec", "width": 8, "layers": 2, "dropout": 0.1}[name]
     with pytest.raises(InputError, match=rf"critic.{name} has no meaning for sl\+dqn"):
         config.build({"algorithm.name": "sl+dqn", f"critic.{name}": value})
+
+
+@pytest.mark.parametrize("name", ["sl", "pg", "sl+pg"])
+def test_who_has_no_critic_takes_no_options_of_one(name: str) -> None:
+    with pytest.raises(InputError, match="which has no critic"):
+        config.build({"algorithm.name": name, "critic.width": 8})
+    for preset in ("strong", "paper"):
+        config.build(config.layered({"algorithm.name": name, "preset": preset}, "events"))

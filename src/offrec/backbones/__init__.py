@@ -31,8 +31,8 @@ BACKBONES: dict[str, Callable[[Sizes], nn.Module]] = {
     "cfn": lambda size: CFN(size.width, size.layers, size.dropout),
     "caser": lambda size: Caser(size.width, min(size.window, size.history), size.dropout),
     "nextitnet": lambda size: NextItNet(size.width, size.layers, size.dropout),
-    # One position for the start and one for the item that ends a piece.
-    "sasrec": lambda size: SASRec(size.width, size.layers, size.dropout, size.heads, size.history + 2),
+    # One position for the start.
+    "sasrec": lambda size: SASRec(size.width, size.layers, size.dropout, size.heads, size.history + 1),
 }
 
 __all__ = ["BACKBONES", "Sizes"]

@@ -10,6 +10,7 @@ import torch
 from offrec.catalogue.head import Head
 
 NAMES = ("auto", "reference", "tiled", "kernels")
+MOST_WIDTH = 256  # that the kernels take
 _forced = "auto"
 
 
@@ -28,21 +29,25 @@ def using(name: str) -> Iterator[None]:
 
 def chosen(*heads: Head) -> str:
     """The implementation that runs over these heads: reference, tiled or kernels."""
+    if _forced == "kernels" and any(head.rows == 0 for head in heads):
+        return "tiled"  # no program would run
     if _forced != "auto":
         return _forced
-    return "kernels" if all(map(_suits_kernels, heads)) and _has_triton() else "tiled"
+    return "kernels" if all(map(_suits_kernels, heads)) and has_triton() else "tiled"
 
 
 def _suits_kernels(head: Head) -> bool:
     kinds = {head.state.dtype, head.table.dtype}
     return (
         head.state.is_cuda
+        and head.rows > 0
+        and head.state.dtype == head.table.dtype
         and head.within is None
         and kinds <= {torch.float32, torch.bfloat16}
-        and 1 <= head.state.shape[1] <= 256
+        and 1 <= head.state.shape[1] <= MOST_WIDTH
     )
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None

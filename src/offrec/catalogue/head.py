@@ -36,6 +36,7 @@ class Head:
     values: Tensor | None = None  # [B, H]
     instead: bool = False  # corrections stand instead of the base, not on top of it
     within: Within | None = None  # items below its bound are MASKED, whatever their value here
+    source: "Head | None" = None  # the head before its operands were narrowed: few items are read there
 
     def __post_init__(self) -> None:
         if self.state.ndim != 2 or self.table.ndim != 2 or self.state.shape[1] != self.table.shape[1]:
@@ -91,6 +92,8 @@ class Head:
 
     def base_at(self, actions: Tensor) -> Tensor:
         """The base at given actions: [B, n] → [B, n]."""
+        if self.source is not None:
+            return self.source.base_at(actions)
         rows, state = embedding(actions, self.table).to(self.dtype), self.state.to(self.dtype)
         # on a GPU a matrix product may be TF32, and what is asked of few items is asked exactly
         z = (state[:, None] * rows).sum(-1) if state.is_cuda else torch.einsum("bd,bnd->bn", state, rows)
@@ -115,6 +118,7 @@ class Head:
             bias=None if self.bias is None else self.bias.detach(),
             values=None if self.values is None else self.values.detach(),
             within=None if self.within is None else Within(self.within.head.detach(), self.within.bound.detach()),
+            source=self.source and self.source.detach(),
         )
 
     def scaled(self, by: float | Tensor) -> "Head":
@@ -124,7 +128,14 @@ class Head:
             state=self.state * by,
             bias=None if self.bias is None else self.bias * by,
             values=None if self.values is None else self.values * by,
+            source=self.source and self.source.scaled(by),
         )
+
+    def narrowed(self) -> "Head":
+        """Operands of products as bfloat16. What is asked of few items is still read from the wide ones, so that an
+        item taken often does not sum up its gradients in bfloat16.
+        """
+        return replace(self, state=self.state.bfloat16(), table=self.table.bfloat16(), source=self.base)
 
     def rows_slice(self, first: int, last: int) -> "Head":
         within = self.within
@@ -134,6 +145,7 @@ class Head:
             items=None if self.items is None else self.items[first:last],
             values=None if self.values is None else self.values[first:last],
             within=within and Within(within.head.rows_slice(first, last), within.bound[first:last]),
+            source=self.source and self.source.rows_slice(first, last),
         )
 
 

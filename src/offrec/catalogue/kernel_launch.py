@@ -9,11 +9,11 @@ import triton
 from torch import Tensor
 
 from offrec.catalogue import kernel_order
+from offrec.catalogue.choice import MOST_WIDTH
 from offrec.catalogue.head import Head
 
 PROGRAMS = 264  # enough to fill the largest card twice over
 STEP = 1024  # pairs sorted by one program
-MOST_WIDTH = 256
 
 
 @dataclass(frozen=True)

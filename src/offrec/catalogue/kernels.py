@@ -245,4 +245,4 @@ def _apply(
 
 
 def _same(one: Head, other: Head) -> bool:
-    return one.state is other.state and one.table is other.table
+    return one.state is other.state and one.table is other.table and one.bias is other.bias

@@ -72,6 +72,8 @@ class Train:
             )
             console.line(f"Done. Next: offrec evaluate {self.out}")
             return
+        if "seed" in settings:
+            raise InputError("--seeds says which seeds; leave seed out of --set and --config.")
         runs = {f"seed-{seed}": {**settings, "seed": seed} for seed in self._seeds()}
         done = experiment.train_many(
             self.dataset, runs, self.out, resume=self.resume, force=self.force, console=console

@@ -22,7 +22,7 @@ from torch import Tensor
 from offrec import checkpoint
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.errors import InputError
+from offrec.errors import InputError, first_line
 from offrec.networks import Network, NetworkOptions
 from offrec.training import TrainingOptions
 
@@ -102,7 +102,7 @@ def _refused(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError, InputError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise InputError(
             f"The logging policy in {folder} cannot be read ({reason}); remove that folder, and it is fitted again."
         ) from error
