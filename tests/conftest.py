@@ -1,77 +1,18 @@
-"""Small datasets, written as `offrec prepare` would leave them."""
+"""What all tests share."""
 
-import json
 import os
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 
-from offrec.data.dataset import FORMAT_VERSION, Dataset
-from offrec.data.protocol import Protocol
+from made_datasets import write_dataset
+from offrec.data.dataset import Dataset
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
 
 MakeDataset = Callable[..., Dataset]
-
-
-def write_dataset(
-    path: Path,
-    sessions: Sequence[Sequence[int]],
-    behaviours: Sequence[Sequence[str]] | None = None,
-    splits: tuple[int, int, int] | None = None,
-    *,
-    items: int | None = None,
-    ids: Sequence[int] | Sequence[str] | None = None,
-    **protocol: Any,
-) -> Dataset:
-    """A dataset folder below `path`, opened.
-
-    sessions: item indices. behaviours: a name for each event, all "view" if left out. splits: how many sessions go to
-    train, validation and test, in this order; by default the last is test, the one before it validation. items: the
-    catalogue's size, by default as large as the sessions need. ids: the log's own item ids, by default 100, 101, …
-    protocol: fields of Protocol.
-    """
-    splits = splits or (len(sessions) - 2, 1, 1)
-    assert sum(splits) == len(sessions), f"{splits} of {len(sessions)} sessions"
-    events = [item for session in sessions for item in session]
-    n_items = items or max(events) + 1
-    given = behaviours or [["view"] * len(session) for session in sessions]
-    names = list(dict.fromkeys(name for session in given for name in session))
-    arrays = {
-        "items": np.array(events, dtype=np.int32),
-        "behaviours": np.array([names.index(name) for session in given for name in session], dtype=np.uint8),
-        "offsets": np.cumsum([0, *map(len, sessions)], dtype=np.int64),
-        **_id_arrays(list(ids) if ids is not None else list(range(100, 100 + n_items))),
-    }
-    edges = np.cumsum([0, *splits]).tolist()
-    meta = {
-        "format_version": FORMAT_VERSION,
-        "data_hash": "made-for-a-test",
-        "counts": {"sessions": len(sessions), "events": len(events), "items": n_items},
-        "behaviours": names,
-        "item_ids": "str" if ids is not None and isinstance(ids[0], str) else "int",
-        "protocol": Protocol(**protocol).as_json(),
-        "splits": {name: edges[part : part + 2] for part, name in enumerate(("train", "validation", "test"))},
-    }
-    folder = path / f"dataset-{len(list(path.glob('dataset-*')))}"
-    folder.mkdir()
-    for name, array in arrays.items():
-        np.save(folder / f"{name}.npy", array)
-    (folder / "dataset.json").write_text(json.dumps(meta))
-    return Dataset.open(folder)
-
-
-def _id_arrays(ids: list[Any]) -> dict[str, np.ndarray]:
-    if isinstance(ids[0], int):
-        return {"item_ids": np.array(ids, dtype=np.int64)}
-    texts = [text.encode() for text in ids]
-    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    return {"item_ids": np.frombuffer(b"".join(texts), dtype=np.uint8), "item_ids_offsets": offsets}
 
 
 @pytest.fixture

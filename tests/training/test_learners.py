@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_training import SMALL, assert_same, log, stop_after, tensors
 
-from conftest import write_dataset
+from made_datasets import write_dataset
 from offrec import experiment
 from offrec.algorithms import ALGORITHMS
 from offrec.backbones import BACKBONES
