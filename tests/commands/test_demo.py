@@ -13,7 +13,8 @@ from offrec.errors import InputError
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "LOG_SESSIONS", 600)
     monkeypatch.setattr(demo, "VISITORS", 150)
-    monkeypatch.setattr(demo, "SETTINGS", {"network.width": 8, "training.epochs": 1})
+    small = {"network.width": 8, "training.epochs": 1}
+    monkeypatch.setattr(demo, "LEARNERS", {"sl": small, "sr": small})
     printed: list[list[str]] = []
     judged = demo.demo(tmp_path / "demo", 0, Console(quiet=True), lambda title, columns, rows: printed.extend(rows))
     names = [row[0] for row in printed]
