@@ -226,3 +226,18 @@ def test_every_learner_in_both_presets(dataset: Any, tmp_path: Path, name: str, 
     found = records(tmp_path / "run")[0]["loss"]
     assert all(np.isfinite(value) for value in found.values())
     assert experiment.load(tmp_path / "run", "cpu").recommend([100], 3) == policy.recommend([100], 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"catalogue": "kernels", "device": "cpu"}, "they need a GPU"),
+        ({"algorithm.weight": "reward", "reward.view": -1.0}, "cannot be a weight"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+    dataset: Any, tmp_path: Path, settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        trained(dataset, tmp_path / "run", settings=settings)
+    assert not (tmp_path / "run").exists()
