@@ -191,7 +191,8 @@ class Trainer:
         record = {"epoch": place.epoch + 1, "loss": losses, "validation": figures, "learning_rate": rate}
         self._log({**record, **watched})
         spoken = "  ".join(f"{name} {value:.4f}" for name, value in {**losses, **figures}.items())
-        self.console.line(f"epoch {place.epoch + 1:>3}  {spoken}{'  best' if better else ''}")
+        mark = "  kept" if self.job.select is None else "  best"  # the last is the last, not the best
+        self.console.line(f"epoch {place.epoch + 1:>3}  {spoken}{mark if better else ''}")
         for found in watched.values():
             self.console.line("           " + "  ".join(f"{name} {value:.3g}" for name, value in found.items()))
         place.epoch, place.step, place.sums = place.epoch + 1, 0, {}
