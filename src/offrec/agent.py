@@ -160,9 +160,11 @@ class Agent(nn.Module):
             **columns,
             **found,
             to_go=batch.to_go / self.facts.unit,
+            next_to_go=batch.next_to_go / self.facts.unit,
             weight=batch.weight,
             multiplier=self.multiplier,
             ground_weight=self.critic_options.ground_weight,
+            returns=self.critic_options.returns,
         )
 
     def _actor_heads(self, batch: Batch) -> dict[str, Any]:

@@ -36,6 +36,9 @@ class CriticOptions:
     """What an ignored item earns."""
     ground_weight: float = 1.0
     """Weight of the unlogged items, together, against the logged one."""
+    returns: float = 0.0
+    """Share of the discounted return that the log has after a step in the value that the critic backs up; the rest is
+    the value of the policy that is learned. 0 is the paper, 1 the value of the logging policy."""
     target: Literal["soft", "periodic"] = "soft"
     """The target network follows the critic a little in each update, or jumps to it now and then."""
     target_rate: float = 0.005
@@ -50,6 +53,8 @@ class CriticOptions:
                 f"{self.target_every} and critic.target_rate {self.target_rate}; the first two must be at least 0, the "
                 "third at least 1, and the last must lie in (0, 1]."
             )
+        if not 0 <= self.returns <= 1:
+            raise InputError(f"critic.returns is {self.returns}; it must lie in [0, 1].")
 
     def network(self, actor: NetworkOptions) -> NetworkOptions:
         own = {name: getattr(self, name) for name in ("backbone", "width", "layers", "dropout")}

@@ -51,6 +51,15 @@ def td(q: Tensor, rewards: Tensor, discounts: Tensor, next_value: Tensor, stay_v
     return (q - (rewards + discounts * values).detach()).square()
 
 
+def part_logged(next_value: Tensor, next_to_go: Tensor, share: float) -> Tensor:
+    """(1 − λ) V(s′) + λ G′, the discounted return that the log has after the step; what `td` backs up, [B].
+
+    Unlike the paper: its targets know V alone, whose errors feed on themselves. The logged return is the value of the
+    logging policy, without such errors: it ties the critic to the log. λ = 0 is the paper.
+    """
+    return next_value if share == 0 else (1 - share) * next_value + share * next_to_go
+
+
 def grounded(errors: Tensor, weight: float) -> Tensor:
     """error(logged) + weight · mean error(unlogged): [B, 1 + n] → [B].
 

@@ -45,8 +45,10 @@ class TrainingOptions:
     """Updates before which no epoch counts as one without: a small log has few of them in an epoch."""
     margin: float = 0.002
     """Clearly better: by this share of the best so far. (The best checkpoint is the best, by however little.)"""
+    schedule: Literal["plateau", "linear"] = "plateau"
+    """The learning rate falls where validation stops getting better, or with every epoch towards 0 after the last."""
     decay: float = 0.3
-    """Multiply the learning rate by this after each epoch that was not clearly better."""
+    """Multiply the learning rate by this after each epoch that was not clearly better (schedule = plateau)."""
     encode: Literal["sessions", "windows"] = "sessions"
     """Encode a session once for all its events, or each event's last items by themselves."""
     precision: Literal["float32", "bf16"] = "float32"
@@ -187,7 +189,7 @@ class Trainer:
             place.since_best = 0
         elif place.updates > options.warmup:
             place.since_best += 1
-            self.optimiser.rate = rate * options.decay
+            self.optimiser.rate = rate * options.decay if options.schedule == "plateau" else rate
         record = {"epoch": place.epoch + 1, "loss": losses, "validation": figures, "learning_rate": rate}
         self._log({**record, **watched})
         spoken = "  ".join(f"{name} {value:.4f}" for name, value in {**losses, **figures}.items())
@@ -196,6 +198,8 @@ class Trainer:
         for found in watched.values():
             self.console.line("           " + "  ".join(f"{name} {value:.3g}" for name, value in found.items()))
         place.epoch, place.step, place.sums = place.epoch + 1, 0, {}
+        if options.schedule == "linear":
+            self.optimiser.rate = options.learning_rate * max(0, 1 - place.epoch / options.epochs)
         place.finished = place.epoch >= options.epochs or place.since_best >= options.patience
         self._save(*(["best"] if better else []), "last")
 

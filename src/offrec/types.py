@@ -67,6 +67,12 @@ class Batch:
     def __len__(self) -> int:
         return len(self.action)
 
+    @property
+    def next_to_go(self) -> Tensor:
+        """[B] discounted return from the next state on, 0 where the session ends."""
+        goes_on = self.discount > 0
+        return (self.to_go - self.reward).where(goes_on, 0.0) / self.discount.where(goes_on, 1.0)
+
     @cached_property
     def next_recent(self) -> Tensor:
         """[B, H] `recent` after the action."""

@@ -41,12 +41,14 @@ def symbols(unlogged: int = 2, seed: int = 0, **given: Any) -> Symbols:
         rewards=rewards,
         discounts=discounts,
         to_go=rewards[:, 0] + torch.rand(ROWS, dtype=torch.double),
+        next_to_go=torch.rand(ROWS, dtype=torch.double),
         weight=weight / weight.sum(),
         log_b=torch.randn(ROWS, dtype=torch.double).sub(2.0).requires_grad_(),
         noise=Noise(torch.tensor(11)),
         next_noise=Noise(torch.tensor(12)),
         multiplier=torch.tensor(0.7, dtype=torch.double).requires_grad_(),
         ground_weight=0.8,
+        returns=0.3,
     )
     return replace(x, **given)
 

@@ -159,7 +159,7 @@ def test_dc_with_a_uniform_prior_is_sdac_with_the_prior_kept() -> None:
 def test_dc_with_a_uniform_prior_is_sdac_with_a_lower_reward() -> None:
     """r − discount · α log|A|, the prior dropped; the actor's objective differs by the constant log|A|."""
     alpha = 0.3
-    x = symbols(unlogged=0, b=uniform(), next_b=uniform())
+    x = symbols(unlogged=0, b=uniform(), next_b=uniform(), returns=0.0)  # logged returns hold no entropy to shift
     lower = replace(x, rewards=x.rewards - x.discounts * alpha * math.log(ITEMS))
     dual, plain = DualConstraint(alpha=alpha).loss(x), ActorCritic(alpha=alpha, uniform_prior=False).loss(lower)
     torch.testing.assert_close(dual["critic"], plain["critic"])

@@ -32,7 +32,7 @@ class Dense:
         """Squared errors of the logged item plus .8 times the mean of the unlogged ones'."""
         x = self.x
         rewards = x.rewards if extra is None else x.rewards + extra.gather(1, x.actions)
-        target = rewards[:, 0] + x.discounts[:, 0] * next_value
+        target = rewards[:, 0] + x.discounts[:, 0] * (0.7 * next_value + 0.3 * x.next_to_go)
         error = (self.logged(self.q) - target) ** 2
         for column in range(1, x.actions.shape[1]):
             target = rewards[:, column] + 0.9 * stay_value

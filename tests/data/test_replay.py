@@ -55,6 +55,7 @@ def test_a_batch_by_hand() -> None:
     assert batch.event.tolist() == [6, 7, 3, 4, 5]
     assert batch.recent.tolist() == [[10, 10], [4, 10], [10, 10], [1, 10], [2, 1]]
     torch.testing.assert_close(batch.to_go, torch.tensor([0.3, 0.2, 0.35, 0.3, 0.2]))
+    torch.testing.assert_close(batch.next_to_go, torch.tensor([0.2, 0.0, 0.3, 0.2, 0.0]))
     torch.testing.assert_close(batch.weight, torch.full((5,), 0.2))
 
 

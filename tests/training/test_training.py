@@ -156,6 +156,14 @@ def test_margin_and_warmup(dataset: Any, tmp_path: Path) -> None:
     assert [epoch["learning_rate"] for epoch in epochs[0]] == pytest.approx([0.01, 0.01, 0.003])
 
 
+def test_a_linear_schedule_ends_at_nothing(dataset: Any, tmp_path: Path) -> None:
+    """Each epoch has its own rate, whatever validation says."""
+    settings = {"training.epochs": 4, "training.schedule": "linear", "training.patience": 99}
+    trained(dataset, tmp_path / "run", settings=settings)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["learning_rate"] for line in lines] == pytest.approx([0.01, 0.0075, 0.005, 0.0025])
+
+
 def test_a_loss_that_is_not_finite_says_where(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, done = Trainer._update, 0
 

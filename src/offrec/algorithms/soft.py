@@ -53,5 +53,6 @@ class Soft:
 
     def squared(self, x: Symbols, rewards: Tensor, next_value: Tensor, stay_value: Tensor | None) -> Tensor:
         """½ (Q − sg[r + discount · V])² of the logged item, and of the unlogged ones where there are any."""
+        next_value = losses.part_logged(next_value, x.next_to_go, x.returns)
         errors = losses.td(x.q.at(x.actions), rewards, x.discounts, next_value, stay_value)
         return 0.5 * losses.grounded(errors, x.ground_weight)

@@ -21,6 +21,7 @@ class Symbols:
     rewards: Tensor  # [B, 1 + n]
     discounts: Tensor  # [B, 1 + n] γ, or 0 where the session ends; always γ for the unlogged
     to_go: Tensor  # [B] discounted return
+    next_to_go: Tensor = ABSENT  # [B] the same from s′ on; 0 where the session ends
     weight: Tensor = ABSENT  # [B] each row's share of the batch's mean
     q: Head = ABSENT  # Q(s,·)
     next_pi: Head = ABSENT  # π(·|s′)
@@ -34,6 +35,7 @@ class Symbols:
     next_noise: Noise = ABSENT  # at s′
     multiplier: Tensor = ABSENT  # 0-d
     ground_weight: float = 1.0  # of the unlogged items in the critic's loss
+    returns: float = 0.0  # λ: share of the logged return in what the critic backs up
 
     @property
     def logged(self) -> Tensor:
