@@ -48,7 +48,7 @@ class TrainingOptions:
     schedule: Literal["plateau", "linear"] = "plateau"
     """The learning rate falls where validation stops getting better, or with every epoch towards 0 after the last."""
     decay: float = 0.3
-    """Multiply the learning rate by this after each epoch that was not clearly better (schedule = plateau)."""
+    """Multiply the learning rate by this after each epoch that was not clearly better, under the schedule plateau."""
     encode: Literal["sessions", "windows"] = "sessions"
     """Encode a session once for all its events, or each event's last items by themselves."""
     precision: Literal["float32", "bf16"] = "float32"
