@@ -1,6 +1,7 @@
 """What each learner truly earns in the simulated shop, beside SL, the logging policy and the oracle.
 
     python benchmarks/shop_learners.py DATASETS PLAN.json --out FOLDER [--jobs 2] [--visitors 4000] [--limit SECONDS]
+    python benchmarks/shop_learners.py --table FOLDER --collect RESULTS.json      the runs as one file and as Markdown
 
 DATASETS holds folders WORLD-SEED, each a prepared log of the shop WORLD with that seed. PLAN.json is a list of
 {"name": …, "dataset": "demo-0", "algorithm": "dc", "seed": 0, "settings": {…}}; names of the shop's own policies
@@ -61,16 +62,57 @@ def one(datasets: Path, out: Path, task: dict[str, Any], visitors: int) -> None:
     print(f"{task['name']:40s} reward {reward.mean:6.3f}  HR@5 {figure}  {found['seconds']:.0f} s", flush=True)
 
 
+def table(found: list[dict[str, Any]]) -> str:
+    """A row a learner and world, over shops; p: paired t-tests over shops, two-sided, not corrected."""
+    from statistics import fmean, stdev
+
+    from scipy.stats import ttest_rel
+
+    def paired(one: dict[int, Any], other: dict[int, Any]) -> str:
+        shops = sorted(one.keys() & other.keys())
+        mine, theirs = ([runs[shop]["reward"] for shop in shops] for runs in (one, other))
+        return f"{fmean(mine) - fmean(theirs):+.2f} (p = {ttest_rel(mine, theirs).pvalue:.4f})"
+
+    by: dict[str, dict[str, dict[int, Any]]] = {}
+    for run in found:
+        world, shop = run["dataset"].rsplit("-", 1)
+        by.setdefault(world, {}).setdefault(run["algorithm"], {})[int(shop)] = run
+    lines = ["| world | policy | HR@5 | NDCG@10 | true reward | over SL | over logging | each shop |", "|---" * 8 + "|"]
+    for world, policies in by.items():
+        for name, runs in sorted(policies.items(), key=lambda pair: fmean(r["reward"] for r in pair[1].values())):
+            rewards = [runs[shop]["reward"] for shop in sorted(runs)]
+            figures = [
+                f"{fmean(r['test'][key] for r in runs.values()):.3f}" if name not in OWN else "–"
+                for key in ("HR@5", "NDCG@10")
+            ]
+            against = [paired(runs, policies[o]) if o != name and o in policies else "–" for o in ("sl", "logging")]
+            each = " · ".join(f"{reward:.2f}" for reward in rewards)
+            mean = f"{fmean(rewards):.2f} ± {stdev(rewards):.2f}"
+            lines.append(f"| {world} | {name} | {' | '.join(figures)} | {mean} | {' | '.join(against)} | {each} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("datasets", type=Path)
-    parser.add_argument("plan", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("datasets", type=Path, nargs="?")
+    parser.add_argument("plan", type=Path, nargs="?")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path, help="print what is in this folder, or collected file, as a table")
+    parser.add_argument("--collect", type=Path, help="with --table: write all of it into one file")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--visitors", type=int, default=4000)
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no run after so many seconds")
     parser.add_argument("--task", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.table is not None:
+        files = sorted(asked.table.glob("*.json")) if asked.table.is_dir() else []
+        found = [json.loads(file.read_text()) for file in files] or json.loads(asked.table.read_text())
+        if asked.collect is not None:
+            asked.collect.write_text("[\n" + ",\n".join(json.dumps(run) for run in found) + "\n]\n")
+        print(table(found))
+        return
+    if asked.datasets is None or asked.plan is None or asked.out is None:
+        parser.error("give DATASETS, PLAN.json and --out, or --table")
     tasks = json.loads(asked.plan.read_text())
     if asked.task is not None:
         one(asked.datasets, asked.out, tasks[asked.task], asked.visitors)
