@@ -10,7 +10,7 @@ import re
 import textwrap
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
@@ -27,7 +27,8 @@ from offrec.training import TrainingOptions
 Preset = Literal["strong", "paper"]
 
 SECTIONS = {"network": NetworkOptions, "critic": CriticOptions, "training": TrainingOptions}
-TOP = ("preset", "seed", "device", "gamma", "reward_unit", "reward_shift", "select", "catalogue")
+MACHINE = ("precision", "table_state", "capture", "memory_check")  # training options that make a run fit its machine
+TOP = ("preset", "seed", "device", "gamma", "reward_unit", "reward_shift", "select", "diagnostics", "catalogue")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,9 @@ class RunOptions:
     select: Literal["ndcg", "reward", "last"] = "ndcg"
     """The checkpoint kept: the largest NDCG@10 on validation, the largest reward@10 (hits weighted by reward), or the
     last: both figures reward imitation, which is not what a policy that is to earn should be chosen by."""
+    diagnostics: Literal["all", "some"] = "all"
+    """What is logged of a learner with rewards after each epoch. all: also how far its policy is from π̂_b, which is
+    fitted for that where it is not there yet; some: only what needs no π̂_b that the learner itself does not need."""
     seed: int = 0
     """Of weights, batches and dropout."""
     device: str = "auto"
@@ -83,6 +87,14 @@ def layered(flat: Flat, dataset_format: str) -> Flat:
     if name in ALGORITHMS and ALGORITHMS[name]().needs.critic == "none":
         base = {key: value for key, value in base.items() if not key.startswith("critic.")}
     return {"preset": preset, "network.backbone": backbone, **base, **flat}
+
+
+def logging_training(options: RunOptions, dataset_format: str) -> TrainingOptions:
+    """How π̂_b of a run is fitted: as its preset has SL trained on that backbone, whatever the run's own rate, batches
+    or epochs, so that one serves all runs; only as large and as precise as the run itself can afford.
+    """
+    flat = layered({"preset": options.preset, "network.backbone": options.network.backbone}, dataset_format)
+    return replace(build(flat).training, **{name: getattr(options.training, name) for name in MACHINE})
 
 
 def build(flat: Flat) -> RunOptions:

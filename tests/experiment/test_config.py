@@ -1,6 +1,7 @@
 """One tree of options, three spellings."""
 
 import tomllib
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,20 @@ def test_later_layers_win(tmp_path: Path) -> None:
 def test_wrong_options_get_one_sentence(flat: dict[str, object], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         config.build(flat)
+
+
+@pytest.mark.parametrize(
+    ("preset", "backbone", "expected"), [("strong", "gru", 0.002), ("strong", "sasrec", 0.001), ("paper", "cfn", 0.01)]
+)
+def test_the_logging_policy_is_fitted_as_its_preset_trains_sl(preset: str, backbone: str, expected: float) -> None:
+    """Not as the run: one serves all runs. What makes a run fit its machine holds for it too."""
+    own = {"training.epochs": 3, "training.learning_rate": 0.3, "training.batch_size": 7, "training.precision": "bf16"}
+    for name in ("dc", "sdac"):
+        given = {"preset": preset, "network.backbone": backbone, "algorithm.name": name, **own}
+        found = config.logging_training(config.build(config.layered(given, "yoochoose")), "yoochoose")
+        sl = config.build(config.layered({"preset": preset, "network.backbone": backbone}, "yoochoose")).training
+        assert found == replace(sl, precision="bf16")
+        assert found.learning_rate == expected
 
 
 def test_unknown_preset() -> None:
