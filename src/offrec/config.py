@@ -23,6 +23,7 @@ from offrec.errors import InputError
 from offrec.networks import NetworkOptions
 from offrec.presets import Flat, paper, strong
 from offrec.training import TrainingOptions
+from offrec.unread import refuse, unread
 
 Preset = Literal["strong", "paper"]
 
@@ -72,6 +73,7 @@ class RunOptions:
         for section, options in self.sections().items():
             for option in fields(options):
                 found[f"{section}.{option.name}"] = getattr(options, option.name)
+        found = {key: value for key, value in found.items() if key not in unread(self.algorithm)}
         return found | {f"reward.{name}": value for name, value in self.reward.items()}
 
 
@@ -83,9 +85,13 @@ def layered(flat: Flat, dataset_format: str) -> Flat:
     backbone = flat.get("network.backbone", "cfn" if preset == "paper" else "gru")
     of_preset = paper if preset == "paper" else strong
     name = str(flat.get("algorithm.name", "sl"))
+    refuse(name, flat)
     base = of_preset(name, str(backbone), dataset_format)
-    if name in ALGORITHMS and ALGORITHMS[name]().needs.critic == "none":
-        base = {key: value for key, value in base.items() if not key.startswith("critic.")}
+    needs = ALGORITHMS[name]().needs if name in ALGORITHMS else None
+    skipped = {key for key in base if needs is not None and needs.critic == "none" and key.startswith("critic.")}
+    base = {key: value for key, value in base.items() if key not in {*skipped, *unread(name)}}
+    if needs is not None and not needs.actor and "network.repeat" in flat:
+        base["critic.repeat"] = flat["network.repeat"]  # the critic is all the network there is
     return {"preset": preset, "network.backbone": backbone, **base, **flat}
 
 
@@ -133,7 +139,7 @@ def known(algorithm: str = "sl") -> list[str]:
     """Every dotted key there is."""
     kinds = SECTIONS | {"algorithm": ALGORITHMS[algorithm]}
     keys = [f"{section}.{f.name}" for section, kind in kinds.items() for f in fields(kind)]
-    return ["algorithm.name", *keys, "reward.<behaviour>", *TOP]
+    return ["algorithm.name", *(key for key in keys if key not in unread(algorithm)), "reward.<behaviour>", *TOP]
 
 
 def _cast(key: str, value: Any, kind: Any) -> Any:
@@ -175,15 +181,6 @@ def _check(options: RunOptions) -> None:
     _check_network("network", options.network)
     if options.learner.needs.critic == "own":
         _check_network("critic", options.critic.network(options.network))
-    if options.learner.needs.critic == "shared":
-        shape = [
-            name for name in ("backbone", "width", "layers", "dropout") if getattr(options.critic, name) is not None
-        ]
-        if shape:
-            raise InputError(
-                f"critic.{shape[0]} has no meaning for {options.algorithm}: its critic is a second head on the policy's"
-                f" own backbone; set network.{shape[0]}."
-            )
     if not 0 < training.decay <= 1:
         raise InputError(f"training.decay is {training.decay}; it must lie in (0, 1].")
     if not 0 <= options.seed < 2**63:
