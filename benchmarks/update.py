@@ -1,6 +1,6 @@
-"""One whole update of DC (actor, critic, target, π̂_b): offrec's against the plain dense eager version below, in one run.
+"""One whole update of DC (actor, critic, target, π̂_b): offrec's against a plain dense eager version, in one run.
 
-    python benchmarks/update.py [DATASET] [--width 64 128] [--updates 200] [--json FILE]
+    python benchmarks/update.py [DATASET] [--width 64 128] [--updates 120] [--json FILE]
     python benchmarks/update.py --epochs DATASET [--set network.width=64 …] [--json FILE]
 
 Without a dataset the log is made up: 36,453 items, sessions of 4, so that a batch has 1,024 rows.

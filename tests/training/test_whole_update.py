@@ -1,4 +1,4 @@
-"""The plain version of a DC update that benchmarks/update.py sets beside offrec's: an oracle for a whole update, too."""
+"""A plain DC update, which benchmarks/update.py sets beside offrec's: an oracle for a whole update, too."""
 
 import sys
 from pathlib import Path
