@@ -20,19 +20,19 @@ import numpy as np
 SESSIONS, LENGTH, STEPS = 30_000, 5, 40
 
 
-def made_up(folder: Path, items: int) -> Path:
+def made_up(folder: Path, items: int, length: int = LENGTH) -> Path:
     from offrec.data.dataset import FORMAT_VERSION
     from offrec.data.protocol import Protocol
 
     random = np.random.default_rng(0)
-    np.save(folder / "items.npy", random.integers(0, items, SESSIONS * LENGTH).astype(np.int32))
-    np.save(folder / "behaviours.npy", np.zeros(SESSIONS * LENGTH, dtype=np.uint8))
-    np.save(folder / "offsets.npy", np.arange(0, SESSIONS * LENGTH + 1, LENGTH, dtype=np.int64))
+    np.save(folder / "items.npy", random.integers(0, items, SESSIONS * length).astype(np.int32))
+    np.save(folder / "behaviours.npy", np.zeros(SESSIONS * length, dtype=np.uint8))
+    np.save(folder / "offsets.npy", np.arange(0, SESSIONS * length + 1, length, dtype=np.int64))
     np.save(folder / "item_ids.npy", np.arange(items, dtype=np.int64))
     meta = {
         "format_version": FORMAT_VERSION,
         "data_hash": "made-up",
-        "counts": {"sessions": SESSIONS, "events": SESSIONS * LENGTH, "items": items},
+        "counts": {"sessions": SESSIONS, "events": SESSIONS * length, "items": items},
         "behaviours": ["view"],
         "item_ids": "int",
         "protocol": Protocol().as_json(),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from made_datasets import write_dataset
+from offrec import config
 from offrec.data.dataset import Dataset
 
 if not torch.cuda.is_available():
@@ -19,3 +20,9 @@ MakeDataset = Callable[..., Dataset]
 def make_dataset() -> MakeDataset:
     """make_dataset(tmp_path, sessions, behaviours=None, splits=None, *, items=None, ids=None, **protocol) → Dataset"""
     return write_dataset
+
+
+@pytest.fixture
+def quick_logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """π̂_b fitted as briefly as the run is trained: as its preset says would take longer than the rest of a test."""
+    monkeypatch.setattr(config, "logging_training", lambda options, dataset_format: options.training)

@@ -97,12 +97,12 @@ def test_soft_value() -> None:
     value = EXPECTED_Q + alpha * ENTROPY
     assert losses.soft_value(pi, q, alpha).item() == pytest.approx(value)
     assert losses.soft_value(pi, q, alpha, "uniform").item() == pytest.approx(value - alpha * log(3))
-    assert losses.soft_value(pi, q, alpha, b).item() == pytest.approx(EXPECTED_Q - alpha * DIVERGENCE)
+    assert losses.soft_value(pi, q, alpha, losses.Fixed.of(b)).item() == pytest.approx(EXPECTED_Q - alpha * DIVERGENCE)
 
 
 def test_a_uniform_prior_is_a_prior() -> None:
     pi, q = chances(PI), dense(Q)
-    flat = losses.soft_value(pi, q, 0.3, chances([1 / 3] * 3))
+    flat = losses.soft_value(pi, q, 0.3, losses.Fixed.of(chances([1 / 3] * 3)))
     torch.testing.assert_close(losses.soft_value(pi, q, 0.3, "uniform"), flat)
 
 
@@ -115,7 +115,7 @@ def test_soft_value_is_largest_at_the_boltzmann_policy() -> None:
     assert losses.soft_value(dense(Q), dense(Q), alpha).item() < lse
     with_prior = dense([log(b) + q / alpha for b, q in zip(B, Q, strict=True)])
     lse = alpha * log(sum(b * exp(q / alpha) for b, q in zip(B, Q, strict=True)))
-    assert losses.soft_value(with_prior, dense(Q), alpha, chances(B)).item() == pytest.approx(lse)
+    assert losses.soft_value(with_prior, dense(Q), alpha, losses.Fixed.of(chances(B))).item() == pytest.approx(lse)
 
 
 def test_greedy_value_and_double_q() -> None:
@@ -220,7 +220,7 @@ def many(head: Head) -> Head:
 def test_straight_through_samples_converge_to_the_exact_value(prior: str | None) -> None:
     """A sample's value is that of one item drawn from π: the mean of 20,000 lies within four standard errors."""
     pi, q, b = many(chances(PI)), many(dense(Q)), many(chances(B))
-    given = b if prior == "b" else prior
+    given = losses.Fixed.of(b) if prior == "b" else prior
     sample = Sample(Noise(torch.tensor(5)), temperature=0.8, hard=True)
     drawn, exact = (losses.soft_value(pi, q, 0.3, given, s) for s in (sample, None))
     assert drawn.unique().numel() > 1

@@ -51,6 +51,7 @@ def main() -> None:
         "training.epochs": 1,
         "training.batch_size": options.batch,
         "training.learning_rate": options.rate,
+        "diagnostics": "some",
     }
     settings |= dict(pair.split("=", 1) for pair in options.set)
     clock = Clock()

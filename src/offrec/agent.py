@@ -261,9 +261,10 @@ class Agent(nn.Module):
         """
         prior = self.prior if self.prior is not None else prior
         with evaluating(self):
-            found: Terms = {}
-            if self.stochastic:
-                found = diagnostics.of_policy(self(batch), None if prior is None else prior(batch))
+            b = None if prior is None else prior(batch)
+            found: Terms = diagnostics.of_policy(self(batch), b) if self.stochastic else {}
+            if not self.stochastic and b is not None:
+                found = diagnostics.of_ranking(self(batch), b)
             if self.target is not None:
                 heads = self._critic_heads(batch) or self._actor_heads(batch)
                 others = torch.randint(self.n_items, (len(batch), 8), device=batch.action.device)

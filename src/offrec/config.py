@@ -10,7 +10,7 @@ import re
 import textwrap
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
@@ -23,11 +23,13 @@ from offrec.errors import InputError
 from offrec.networks import NetworkOptions
 from offrec.presets import Flat, paper, strong
 from offrec.training import TrainingOptions
+from offrec.unread import refuse, unread
 
 Preset = Literal["strong", "paper"]
 
 SECTIONS = {"network": NetworkOptions, "critic": CriticOptions, "training": TrainingOptions}
-TOP = ("preset", "seed", "device", "gamma", "reward_unit", "reward_shift", "select", "catalogue")
+MACHINE = ("precision", "table_state", "capture", "memory_check")  # training options that make a run fit its machine
+TOP = ("preset", "seed", "device", "gamma", "reward_unit", "reward_shift", "select", "diagnostics", "catalogue")
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,9 @@ class RunOptions:
     select: Literal["ndcg", "reward", "last"] = "ndcg"
     """The checkpoint kept: the largest NDCG@10 on validation, the largest reward@10 (hits weighted by reward), or the
     last: both figures reward imitation, which is not what a policy that is to earn should be chosen by."""
+    diagnostics: Literal["all", "some"] = "all"
+    """What is logged of a learner with rewards after each epoch. all: also how far its policy is from π̂_b, which is
+    fitted for that where it is not there yet; some: only what needs no π̂_b that the learner itself does not need."""
     seed: int = 0
     """Of weights, batches and dropout."""
     device: str = "auto"
@@ -68,6 +73,7 @@ class RunOptions:
         for section, options in self.sections().items():
             for option in fields(options):
                 found[f"{section}.{option.name}"] = getattr(options, option.name)
+        found = {key: value for key, value in found.items() if key not in unread(self.algorithm)}
         return found | {f"reward.{name}": value for name, value in self.reward.items()}
 
 
@@ -79,10 +85,22 @@ def layered(flat: Flat, dataset_format: str) -> Flat:
     backbone = flat.get("network.backbone", "cfn" if preset == "paper" else "gru")
     of_preset = paper if preset == "paper" else strong
     name = str(flat.get("algorithm.name", "sl"))
+    refuse(name, flat)
     base = of_preset(name, str(backbone), dataset_format)
-    if name in ALGORITHMS and ALGORITHMS[name]().needs.critic == "none":
-        base = {key: value for key, value in base.items() if not key.startswith("critic.")}
+    needs = ALGORITHMS[name]().needs if name in ALGORITHMS else None
+    skipped = {key for key in base if needs is not None and needs.critic == "none" and key.startswith("critic.")}
+    base = {key: value for key, value in base.items() if key not in {*skipped, *unread(name)}}
+    if needs is not None and not needs.actor and "network.repeat" in flat:
+        base["critic.repeat"] = flat["network.repeat"]  # the critic is all the network there is
     return {"preset": preset, "network.backbone": backbone, **base, **flat}
+
+
+def logging_training(options: RunOptions, dataset_format: str) -> TrainingOptions:
+    """How π̂_b of a run is fitted: as its preset has SL trained on that backbone, whatever the run's own rate, batches
+    or epochs, so that one serves all runs; only as large and as precise as the run itself can afford.
+    """
+    flat = layered({"preset": options.preset, "network.backbone": options.network.backbone}, dataset_format)
+    return replace(build(flat).training, **{name: getattr(options.training, name) for name in MACHINE})
 
 
 def build(flat: Flat) -> RunOptions:
@@ -121,7 +139,7 @@ def known(algorithm: str = "sl") -> list[str]:
     """Every dotted key there is."""
     kinds = SECTIONS | {"algorithm": ALGORITHMS[algorithm]}
     keys = [f"{section}.{f.name}" for section, kind in kinds.items() for f in fields(kind)]
-    return ["algorithm.name", *keys, "reward.<behaviour>", *TOP]
+    return ["algorithm.name", *(key for key in keys if key not in unread(algorithm)), "reward.<behaviour>", *TOP]
 
 
 def _cast(key: str, value: Any, kind: Any) -> Any:
@@ -163,15 +181,6 @@ def _check(options: RunOptions) -> None:
     _check_network("network", options.network)
     if options.learner.needs.critic == "own":
         _check_network("critic", options.critic.network(options.network))
-    if options.learner.needs.critic == "shared":
-        shape = [
-            name for name in ("backbone", "width", "layers", "dropout") if getattr(options.critic, name) is not None
-        ]
-        if shape:
-            raise InputError(
-                f"critic.{shape[0]} has no meaning for {options.algorithm}: its critic is a second head on the policy's"
-                f" own backbone; set network.{shape[0]}."
-            )
     if not 0 < training.decay <= 1:
         raise InputError(f"training.decay is {training.decay}; it must lie in (0, 1].")
     if not 0 <= options.seed < 2**63:

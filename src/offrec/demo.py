@@ -25,9 +25,9 @@ PrintTable = Callable[[str, list[str], list[list[str]]], None]
 OWN = ("random", "logging", "greedy", "oracle")  # the shop's own policies; they rank no log
 LOG_SESSIONS, VISITORS = 20_000, 4_000
 # Imitation, and a learner that looks ahead and needs no π̂_b: small, so that the demo is short.
-LEARNERS: dict[str, dict[str, int]] = {
+LEARNERS: dict[str, dict[str, int | str]] = {
     "sl": {"network.width": 32, "training.epochs": 12},
-    "sr": {"network.width": 32},
+    "sr": {"network.width": 32, "diagnostics": "some"},
 }
 MARK = ".offrec-demo"  # a folder that has it may be replaced
 VISITORS_SEED = 1_000_000  # other visitors than the log's

@@ -139,12 +139,13 @@ def _fitted(dataset: Dataset, drafts: Mapping[str, Draft], consoles: Mapping[str
     keys: dict[str, object] = {}
     for name, made in drafts.items():
         options, device = made.options, made.device
-        keys[name] = made.logging and (options.network, options.training, options.seed, device, made.logging)
+        training = config.logging_training(options, dataset.protocol.format)
+        keys[name] = made.logging and (options.network, training, options.seed, device, made.logging)
         if made.logging is None or keys[name] in fitted:
             continue
         with implementation(options)():
             fitted[keys[name]] = logging_policy.fitted(
-                dataset, options.network, options.training, options.seed, device, consoles[name], need=made.logging
+                dataset, options.network, training, options.seed, device, consoles[name], need=made.logging
             )
     return {name: fitted[key] for name, key in keys.items()}
 

@@ -33,7 +33,7 @@ NAMES = {
     "~rare": "mass_rare",
 }
 
-Logging = Literal["network", "both"]
+Logging = Literal["network", "values", "both"]
 
 
 class Shared:
@@ -130,7 +130,7 @@ def draft(shared: Shared, options: RunOptions, device: torch.device) -> Draft:
         shared.watched(options, device) if options.learner.needs_reward else [],
         known_reward_of(dataset.behaviours, options.reward),
         facts,
-        _logging(sketch),
+        _logging(sketch, options),
         _memory(sketch, options, epochs, captured),
     )
 
@@ -165,10 +165,13 @@ def _sketch(dataset: Dataset, options: RunOptions, facts: LogFacts) -> Agent:
         return Agent(dataset.n_items, options.learner, options.network, options.critic, facts, restored=True)
 
 
-def _logging(agent: Agent) -> Logging | None:
-    if agent.needs.logging == "values":
-        return "both"  # the values to learn from, the network to say how far the policy has gone from it
-    return "network" if agent.prior is not None or agent.needs.start else None
+def _logging(agent: Agent, options: RunOptions) -> Logging | None:
+    """What the learner needs of π̂_b; the network also to say how far its policy has gone from it."""
+    values = agent.needs.logging == "values"
+    watched = options.diagnostics == "all" and (values or agent.target is not None)
+    if agent.prior is not None or agent.needs.start or watched:
+        return "both" if values else "network"
+    return "values" if values else None
 
 
 def _memory(agent: Agent, options: RunOptions, epochs: Epochs, captured: bool) -> MemoryPlan:
@@ -190,7 +193,7 @@ def _memory(agent: Agent, options: RunOptions, epochs: Epochs, captured: bool) -
         beside=[(other.width, other.layers) for other in others],
         more=copies,
     )
-    if _logging(agent) is None or agent.prior is not None:
+    if _logging(agent, options) in (None, "values") or agent.prior is not None:
         return plan
     with torch.device("meta"):
         beside = Network(agent.n_items, options.network)  # π̂_b, kept for diagnostics alone

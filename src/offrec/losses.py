@@ -15,7 +15,21 @@ from torch import Tensor
 
 from offrec.catalogue import Head, Noise, gumbel_softmax, logsumexp, maximum, reduce
 
-Prior = Head | Literal["uniform"] | None
+
+@dataclass(frozen=True)
+class Fixed:
+    """A policy held fixed, its normaliser computed once for all that ask for it."""
+
+    head: Head
+    lse: Tensor  # [B] log Σ exp z
+
+    @staticmethod
+    def of(head: Head) -> "Fixed":
+        held = head.detach()
+        return Fixed(held, logsumexp(held))
+
+
+Prior = Fixed | Literal["uniform"] | None
 
 
 def batch_mean(values: Tensor, weight: Tensor | None) -> Tensor:
@@ -98,12 +112,12 @@ def soft_value(pi: Head, q: Head, alpha: float, prior: Prior = None, sample: Sam
     were neutral. Unlike the paper: kept ("uniform"), a step no longer earns α log|A| for its entropy alone.
     """
     linear: list[tuple[float, Head]] = [(1.0, q), (-alpha, pi)]
-    if isinstance(prior, Head):
-        linear.append((alpha, prior))
+    if isinstance(prior, Fixed):
+        linear.append((alpha, prior.head))
     mean, lse = expectation(pi, linear, sample)
     value = mean + alpha * lse
-    if isinstance(prior, Head):
-        return value - alpha * logsumexp(prior)
+    if isinstance(prior, Fixed):
+        return value - alpha * prior.lse
     return value - alpha * math.log(pi.n_items) if prior == "uniform" else value
 
 

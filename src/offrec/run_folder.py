@@ -16,7 +16,7 @@ KEYS = ("run_version", "dataset", "fingerprint", "data_hash", "items", "item_ids
 
 
 # Where and how, not what: a run may be resumed with others.
-FREE = ("device", "catalogue", "training.capture", "training.memory_check")
+FREE = ("device", "catalogue", "diagnostics", "training.capture", "training.memory_check")
 
 
 def check(dataset: Dataset, out: Path, options: RunOptions, *, resume: bool, force: bool) -> None:

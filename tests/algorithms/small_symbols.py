@@ -67,7 +67,7 @@ def gradients(loss: Tensor, x: Symbols) -> dict[str, Tensor]:
     """Of every tensor in x, by name; zeros where nothing reaches."""
     tensors = {f"{name}.{part}": tensor for name in HEADS for part, tensor in leaves(getattr(x, name)).items()}
     tensors |= {"log_b": x.log_b, "multiplier": x.multiplier}
-    found = torch.autograd.grad(loss, list(tensors.values()), allow_unused=True)
+    found = torch.autograd.grad(loss, list(tensors.values()), allow_unused=True, retain_graph=True)
     return {
         name: torch.zeros_like(tensor) if gradient is None else gradient
         for (name, tensor), gradient in zip(tensors.items(), found, strict=True)

@@ -241,6 +241,16 @@ def test_errors_are_no_larger_than_dense_pytorchs(shape: tuple[int, int, int], k
         assert error <= slack * allowed + 1e-6 * size.square().mean().sqrt()
 
 
+@pytest.mark.parametrize("picks", [1, 2])
+def test_picked_items_in_few_tiles(picks: int) -> None:
+    """bfloat16: the picked items' gradient is added inside of the kernel, in the tiles that hold one alone. Here those
+    are the first items and the last ones of tiles, picked by rows of several blocks; every other tile has none.
+    """
+    made = make((150, 400, 16), dtype=torch.bfloat16)
+    actions = torch.tensor([0, 63, 64, 191, 399], device=DEVICE).repeat(150 * picks // 5).reshape(150, picks)
+    compare([made], lambda head: [log_prob(head, actions)], tolerance=0.01)
+
+
 def test_kernels_refuse_what_they_do_not_take() -> None:
     head = make((3, 9, 4)).head
     with using("kernels"):

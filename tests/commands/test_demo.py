@@ -13,8 +13,9 @@ from offrec.errors import InputError
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "LOG_SESSIONS", 600)
     monkeypatch.setattr(demo, "VISITORS", 150)
+    assert demo.LEARNERS["sr"]["diagnostics"] == "some", "or π̂_b would be fitted, and the demo take longer"
     small = {"network.width": 8, "training.epochs": 1}
-    monkeypatch.setattr(demo, "LEARNERS", {"sl": small, "sr": small})
+    monkeypatch.setattr(demo, "LEARNERS", {name: {**known, **small} for name, known in demo.LEARNERS.items()})
     printed: list[list[str]] = []
     judged = demo.demo(tmp_path / "demo", 0, Console(quiet=True), lambda title, columns, rows: printed.extend(rows))
     names = [row[0] for row in printed]

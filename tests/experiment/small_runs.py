@@ -7,7 +7,7 @@ from offrec import experiment
 from offrec.console import Console
 
 QUIET = Console(quiet=True)
-FAST = {"network.width": 8, "network.history": 5, "training.epochs": 1}
+FAST = {"network.width": 8, "network.history": 5, "training.epochs": 1, "diagnostics": "some"}
 
 
 def trained(dataset: Any, out: Path, **options: Any) -> Any:

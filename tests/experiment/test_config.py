@@ -1,6 +1,8 @@
 """One tree of options, three spellings."""
 
+import re
 import tomllib
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,9 @@ def test_presets_of_the_learners(name: str) -> None:
     assert (paper.gamma, paper.reward_unit, strong.reward_unit) == (0.5, "absolute", "returns")
     assert strong.gamma == (0.5 if name == "sl" else 0.9)
     if paper.learner.needs.critic != "none":
-        assert (paper.critic.ground, paper.critic.repeat, strong.critic.ground > 0) == (0, "off", True)
+        assert (paper.critic.ground, strong.critic.ground > 0) == (0, True)
+    if paper.learner.needs.critic == "own":
+        assert paper.critic.repeat == "off"
     expected = {"alpha": 1.0, "expectation": "gumbel", "uniform_prior": False, "beta": 1.0}
     for option, value in expected.items():
         assert getattr(paper.learner, option, value) == value
@@ -85,7 +89,7 @@ def test_described_options_are_the_options(name: str) -> None:
     lines = text.splitlines()
     bare = [line for before, line in pairwise(lines) if "=" in line and not before.startswith("# ")]
     assert bare == ["view = 0.3"]
-    assert "# backbone =" in lines or options.learner.needs.critic == "none"
+    assert ("# backbone =" in lines) == (options.learner.needs.critic == "own")
 
 
 def test_later_layers_win(tmp_path: Path) -> None:
@@ -133,16 +137,56 @@ def test_wrong_options_get_one_sentence(flat: dict[str, object], sentence: str) 
         config.build(flat)
 
 
+@pytest.mark.parametrize(
+    ("preset", "backbone", "expected"), [("strong", "gru", 0.002), ("strong", "sasrec", 0.001), ("paper", "cfn", 0.01)]
+)
+def test_the_logging_policy_is_fitted_as_its_preset_trains_sl(preset: str, backbone: str, expected: float) -> None:
+    """Not as the run: one serves all runs. What makes a run fit its machine holds for it too."""
+    own = {"training.epochs": 3, "training.learning_rate": 0.3, "training.batch_size": 7, "training.precision": "bf16"}
+    for name in ("dc", "sdac"):
+        given = {"preset": preset, "network.backbone": backbone, "algorithm.name": name, **own}
+        found = config.logging_training(config.build(config.layered(given, "yoochoose")), "yoochoose")
+        sl = config.build(config.layered({"preset": preset, "network.backbone": backbone}, "yoochoose")).training
+        assert found == replace(sl, precision="bf16")
+        assert found.learning_rate == expected
+
+
 def test_unknown_preset() -> None:
     with pytest.raises(InputError, match="no preset 'weak'; there are strong, paper"):
         config.layered({"preset": "weak"}, "events")
 
 
-@pytest.mark.parametrize("name", ["backbone", "width", "layers", "dropout"])
-def test_a_critic_that_shares_the_backbone_has_no_shape_of_its_own(name: str) -> None:
-    value = {"backbone": "sasrec", "width": 8, "layers": 2, "dropout": 0.1}[name]
-    with pytest.raises(InputError, match=rf"critic.{name} has no meaning for sl\+dqn"):
-        config.build({"algorithm.name": "sl+dqn", f"critic.{name}": value})
+SHAPE = {"backbone": "sasrec", "width": 8, "layers": 2, "dropout": 0.1, "repeat": "off"}
+UNREAD = [
+    *(("sl+dqn", f"critic.{name}", value, f"; set network.{name}") for name, value in SHAPE.items()),
+    ("pc", "algorithm.gumbel_temperature", 0.5, "takes no sample"),
+    ("pc", "algorithm.straight_through", True, "takes no sample"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "key", "value", "why"), UNREAD)
+@pytest.mark.parametrize("preset", ["strong", "paper"])
+def test_what_a_learner_does_not_read_is_refused_and_not_listed(
+    preset: str, algorithm: str, key: str, value: Any, why: str
+) -> None:
+    given = {"algorithm.name": algorithm, "preset": preset}
+    with pytest.raises(InputError, match=rf"{key} has no meaning for {re.escape(algorithm)}: .*{why}"):
+        config.layered({**given, key: value}, "events")
+    options = config.build(config.layered(given, "events"))
+    assert key not in options.flat()
+    assert key not in config.known(algorithm)
+    assert key in config.known("sdac")
+
+
+def test_dqn_has_one_network() -> None:
+    """So what is said of the network is said of its critic, unless the critic is spoken of."""
+    for preset in ("strong", "paper"):
+        given = {"algorithm.name": "dqn", "preset": preset, "network.repeat": "instead"}
+        assert config.build(config.layered(given, "events")).critic.repeat == "instead"
+        given["critic.repeat"] = "bonus"
+        assert config.build(config.layered(given, "events")).critic.repeat == "bonus"
+    dc = config.layered({"algorithm.name": "dc", "network.repeat": "off"}, "events")
+    assert config.build(dc).critic.repeat == "bonus"
 
 
 @pytest.mark.parametrize("name", ["sl", "pg", "sl+pg"])

@@ -17,7 +17,10 @@ from offrec.data.transitions import known_reward_of, shift_of, transitions
 from offrec.errors import InputError
 from offrec.evaluation import Ranks, Scored
 from offrec.job import Shared, agent, diagnostics, draft
+from offrec.logging_policy import fitting
 from offrec.networks import Network
+
+pytestmark = pytest.mark.usefixtures("quick_logging")
 
 CPU = torch.device("cpu")
 SESSIONS = [[n % 7, (n + 1) % 7, (n + 2) % 7] for n in range(40)]
@@ -56,16 +59,26 @@ def test_shifted_rewards_are_shifted_for_ignored_items_too(dataset: Any) -> None
     assert shift_of(np.array([-2.0, -0.5], dtype=np.float32)) == 0.0
 
 
-NEEDS = dict.fromkeys(ALGORITHMS) | {"pg": "both", "sl+pg": "both", "sc": "network", "dc": "network", "re": "network"}
+NEEDS = dict.fromkeys(ALGORITHMS) | {
+    "pg": "values",
+    "sl+pg": "values",
+    "sc": "network",
+    "dc": "network",
+    "re": "network",
+}
 OPTIONS: list[tuple[str, dict[str, Any], str | None]] = [
     *((name, {}, need) for name, need in NEEDS.items()),
     ("sc", {"algorithm.delta": 0}, None),
-    ("sr", {"algorithm.adaptive": True}, "both"),
+    ("sr", {"algorithm.adaptive": True}, "values"),
     ("sr", {"algorithm.adaptive": True, "algorithm.kl": "likelihood"}, None),
     ("sdac", {"algorithm.start": "supervised"}, "network"),
     ("pg", {"algorithm.logging": "own"}, None),
     ("dqn", {"algorithm.delta": 0.01}, "network"),
     ("dqn", {"critic.ground_draw": "logging"}, "network"),
+    *((name, {"diagnostics": "all"}, "network") for name in ("dqn", "sl+dqn", "sdac", "sr", "pc", "dc")),
+    *((name, {"diagnostics": "all"}, "both") for name in ("pg", "sl+pg")),
+    ("sl+pg", {"algorithm.start": "supervised"}, "both"),
+    ("pg", {"diagnostics": "all", "algorithm.logging": "own"}, None),
 ]
 
 
@@ -103,21 +116,47 @@ def test_sl_is_one_network(dataset: Any, tmp_path: Path) -> None:
 
 
 CRITICS = ["q_logged", "q_random", "return_logged"]
-WATCHED = {
-    "dqn": CRITICS,
-    "sl+dqn": ["entropy", *CRITICS],
-    "pc": ["entropy", *CRITICS],
-    "dc": ["entropy", "kl_to_logging", "mass_rare", *CRITICS],
-    "pg": ["entropy", "kl_to_logging", "mass_rare"],
-}
+POLICIES = ["entropy", "kl_to_logging", "mass_rare"]
+WITH_CRITIC = [name for name in ALGORITHMS if ALGORITHMS[name]().needs.critic != "none"]
+SOME = {"dqn": CRITICS, "sl+dqn": ["entropy", *CRITICS], "pc": ["entropy", *CRITICS], "dc": [*POLICIES, *CRITICS]}
 
 
-@pytest.mark.parametrize("name", WATCHED)
-def test_diagnostics_are_logged(dataset: Any, tmp_path: Path, name: str) -> None:
+def logged(run: Path) -> list[list[str]]:
+    return [list(epoch["diagnostics"]) for epoch in records(run)]
+
+
+def test_all_diagnostics_are_logged_of_every_learner_with_a_critic(
+    dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of PG; for all of them π̂_b is fitted once, those who ask first being told how to do without."""
+    real, fits = fitting._trainer, []
+    monkeypatch.setattr(fitting, "_trainer", lambda *given: fits.append(given[1].name) or real(*given))
+    for name in (*WITH_CRITIC, "pg"):
+        trained(dataset, tmp_path / name, algorithm=name, settings={"diagnostics": "all"})
+        found = records(tmp_path / name)
+        expected = POLICIES if name == "pg" else [*POLICIES, *CRITICS]
+        assert logged(tmp_path / name) == [expected] * len(found)
+        assert all(np.isfinite(list(epoch["diagnostics"].values())).all() for epoch in found)
+        assert found[0]["validation"].keys() == {"HR@10", "NDCG@10", "reward@10"}
+        assert json.loads((tmp_path / name / "run.json").read_text())["logging_policy"] is not None
+    assert fits == ["π̂_b", "π̂_b without fold 1", "π̂_b without fold 2"]
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_some_diagnostics_need_no_fit(dataset: Any, tmp_path: Path, name: str) -> None:
     trained(dataset, tmp_path / "run", algorithm=name)
-    found = records(tmp_path / "run")
-    assert all(list(epoch["diagnostics"]) == WATCHED[name] for epoch in found)
-    assert found[0]["validation"].keys() == {"HR@10", "NDCG@10", "reward@10"}
+    assert logged(tmp_path / "run") == [SOME[name]]
+    assert (dataset.path / "logging").exists() == (name == "dc")
+
+
+def test_diagnostics_do_not_move_the_run(dataset: Any, tmp_path: Path) -> None:
+    runs = {
+        which: {**FAST, "algorithm.name": "sdac", "diagnostics": which, "device": "cpu"} for which in ("all", "some")
+    }
+    experiment.train_many(dataset, runs, tmp_path, console=QUIET)
+    one, other = (checkpoint.load(tmp_path / which / "last.safetensors")[0] for which in runs)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_diagnostics_by_hand(dataset: Any) -> None:
@@ -181,11 +220,13 @@ def test_selection_by_reward_needs_rewards(tmp_path: Path, make_dataset: Any) ->
 
 @pytest.mark.parametrize(("name", "more"), [("sl", {}), ("dc", {}), ("sl+dqn", {}), ("pg", {}), ("dqn", {}),
                                             ("sr", {"algorithm.adaptive": True}),
-                                            ("re", {"critic.width": 24, "critic.ground_draw": "popular"})])  # fmt: skip
+                                            ("re", {"critic.width": 24, "critic.ground_draw": "popular"}),
+                                            ("sdac", {"diagnostics": "all"}),
+                                            ("pg", {"diagnostics": "all"})])  # fmt: skip
 def test_the_memory_plan_counts_target_and_prior(dataset: Any, name: str, more: dict[str, Any]) -> None:
     made = draft(Shared(dataset), built(name, **more), CPU)
-    prior = Network(dataset.n_items, made.options.network) if made.logging else None
-    log_b = torch.zeros(dataset.sessions.events) if made.logging == "both" else None
+    prior = Network(dataset.n_items, made.options.network) if made.logging in ("network", "both") else None
+    log_b = torch.zeros(dataset.sessions.events) if made.logging in ("values", "both") else None
     mine = agent(made, prior, log_b)
     held = sum(tensor.nbytes for tensor in (*mine.parameters(), *mine.buffers()))
     if prior is not None and mine.prior is None:

@@ -16,6 +16,8 @@ from offrec.console import Console
 from offrec.errors import Interrupted
 from offrec.evaluation import evaluate
 
+pytestmark = pytest.mark.usefixtures("quick_logging")
+
 QUIET = Console(quiet=True)
 CERTAIN = {
     "network.width": 16,
@@ -26,6 +28,7 @@ CERTAIN = {
     "training.patience": 80,
     "training.decay": 1.0,
     "training.learning_rate": 0.02,
+    "diagnostics": "some",
 }
 SOFT = ("sdac", "sc", "sr", "pc", "dc", "re")
 

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from offrec.algorithms.symbols import Terms
-from offrec.catalogue import Head, logsumexp, reduce
+from offrec.catalogue import GONE, Head, log_prob, logsumexp, reduce, top_k
 
 RARE = 1e-4  # what the logging policy takes less often than this is outside of what the log can tell
+SHOWN = 10  # items of a ranking that is no distribution
 
 
 @torch.no_grad()
@@ -28,3 +29,17 @@ def of_policy(pi: Head, b: Head | None) -> Terms:
     across = reduce(pi, [(1.0, b)]).mean - log_b
     entropy = found.lse - found.mean
     return {"~entropy": entropy, "~kl_to_logging": -entropy - across, "~rare": found.mass}
+
+
+@torch.no_grad()
+def of_ranking(ranked: Head, b: Head) -> Terms:
+    """The same of a learner that ranks and is no distribution, as of the policy that shows each of its ten best items
+    alike; fewer where it may not rank as many.
+    """
+    values, items = top_k(ranked, min(SHOWN, ranked.n_items))
+    allowed = (values > GONE).to(values.dtype)
+    shown = allowed.sum(1)
+    log_b = log_prob(b, items)
+    across = (allowed * log_b).sum(1) / shown
+    rare = (allowed * (log_b <= math.log(RARE))).sum(1) / shown
+    return {"~entropy": shown.log(), "~kl_to_logging": -shown.log() - across, "~rare": rare}

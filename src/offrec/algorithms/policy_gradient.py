@@ -10,6 +10,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from torch import Tensor
+
 from offrec import losses
 from offrec.algorithms.checks import above, at_least
 from offrec.algorithms.symbols import Needs, Symbols, Terms
@@ -40,7 +42,10 @@ class PolicyGradient:
         return Needs(logging="own" if self.logging == "own" else "values", start=self.start == "supervised")
 
     def loss(self, x: Symbols) -> Terms:
-        log_pi = log_prob(x.pi, x.logged)[:, 0]
+        return self.of_logged(x, log_prob(x.pi, x.logged)[:, 0])
+
+    def of_logged(self, x: Symbols, log_pi: Tensor) -> Terms:
+        """`log_pi` [B]: of the logged item."""
         log_b = log_prob(x.b, x.logged)[:, 0] if self.logging == "own" else x.log_b
         importance = losses.importance_weight(log_pi, log_b, self.cap)
         if self.self_normalised:

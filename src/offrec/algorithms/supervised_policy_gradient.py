@@ -22,6 +22,7 @@ class SupervisedPolicyGradient(PolicyGradient):
         at_least(0.0, self, "weight")
 
     def loss(self, x: Symbols) -> Terms:
-        terms = super().loss(x)
-        likelihood = losses.negative_log_likelihood(log_prob(x.pi, x.logged)[:, 0])
+        log_pi = log_prob(x.pi, x.logged)[:, 0]
+        terms = self.of_logged(x, log_pi)
+        likelihood = losses.negative_log_likelihood(log_pi)
         return terms | {"actor": self.weight * terms["actor"], "supervised": likelihood}

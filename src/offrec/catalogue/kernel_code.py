@@ -268,9 +268,11 @@ def backward_table(
             factor = factor + tl.where(judged <= limit, more, 0.0)
         weight = weight * factor
         for pick in tl.static_range(PICKED):
-            mine = tl.load(picked + rows * PICKED + pick, mask=inside, other=-1)
-            more = tl.load(by_picked + rows * PICKED + pick, mask=inside, other=0.0)
-            weight += tl.where(items[:, None] == mine[None, :], more[None, :], 0.0)
+            mine = tl.load(picked + rows * PICKED + pick, mask=inside, other=-1) - first
+            # Few tiles hold an item that one of their rows picked, and comparing all of a tile takes long.
+            if tl.max(((mine >= 0) & (mine < BN)).to(tl.int32), 0) > 0:
+                more = tl.load(by_picked + rows * PICKED + pick, mask=inside, other=0.0)
+                weight += tl.where(local[:, None] == mine[None, :], more[None, :], 0.0)
         if TURNED:
             across = tl.arange(0, DW)
             state = tl.trans(

@@ -8,6 +8,9 @@
 Who needs one that is there reads it. Who fits one holds a lock meanwhile, works aside and renames: there is a whole one
 or none, and no two processes fit the same.
 
+It is trained as SL is in the run's preset with that backbone (`config.logging_training`), whatever the run's own rate,
+batches or epochs, so that one serves all runs on a dataset with a network and a seed.
+
 Unlike a run, whose checkpoint is chosen by ranking, this one's is the epoch with the best validation likelihood: what
 is asked of π̂_b are probabilities. All validation events count, whatever the protocol scores.
 """

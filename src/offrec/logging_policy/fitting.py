@@ -73,8 +73,9 @@ def _announcement(wanted: Wanted, kinds: list[Kind], home: Path) -> str:
     options, events = wanted.network, wanted.dataset.split("train").events
     how, where = ", ".join(on[kind] for kind in kinds), ", ".join(str(wanted.folder(home, kind)) for kind in kinds)
     return (
-        f"the learner needs the logging policy, which is not there yet: fitting π̂_b ({options.backbone}, width "
-        f"{options.width}, seed {wanted.seed}) to {events:,} training events, {how}; to be kept in {where}"
+        f"the logging policy is not there yet: fitting π̂_b ({options.backbone}, width {options.width}, seed "
+        f"{wanted.seed}) to {events:,} training events, {how}; to be kept in {where}, for every run (what only "
+        "diagnostics need it for, diagnostics=some leaves out)"
     )
 
 

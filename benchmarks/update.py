@@ -1,0 +1,299 @@
+"""One whole update of DC (actor, critic, target, π̂_b): offrec's against a plain dense eager version, in one run.
+
+    python benchmarks/update.py [DATASET] [--width 64 128] [--updates 120] [--json FILE]
+    python benchmarks/update.py --epochs DATASET [--set network.width=64 …] [--json FILE]
+
+Without a dataset the log is made up: 36,453 items, sessions of 4, so that a batch has 1,024 rows.
+Both have the same networks, weights, batches and draws of unlogged items; dropout is off, so that their losses can be
+compared, and the plain version is given its batches, which offrec gathers. Milliseconds are medians, by CUDA events on
+a GPU; memory is the peak above what was there before. π̂_b is a network of random weights: time does not depend on them.
+
+--epochs: an epoch of each learner with its preset, without validation, and its peak memory.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import scale
+from offrec import config
+from offrec.agent import Agent
+from offrec.algorithms import ALGORITHMS
+from offrec.catalogue import Head
+from offrec.console import Console
+from offrec.critic import unlogged
+from offrec.data.dataset import Dataset
+from offrec.experiment import pick_device
+from offrec.job import Draft, Shared, agent, draft, job
+from offrec.networks import Network
+from offrec.policy import NetworkPolicy
+from offrec.training import Trainer
+from offrec.types import Batch, Size
+
+ITEMS, ROWS = 36_453, 1024
+TERMS = ("critic", "actor")
+Row = dict[str, Any]
+
+
+def dense(head: Head) -> Tensor:
+    """[B, A], the repeat term written in."""
+    z = head.state @ head.table.T
+    z = z if head.bias is None else z + head.bias
+    if head.items is None or head.values is None:
+        return z
+    padded = functional.pad(z, (0, 1))  # corrections at n_items are padding
+    padded = padded.scatter(1, head.items, 0.0) if head.instead else padded
+    return padded.scatter_add(1, head.items, head.values)[:, :-1]
+
+
+class Plain:
+    """DC as one writes it down: every function over the catalogue a matrix [B, A]."""
+
+    def __init__(self, whole: Agent, rate: float) -> None:
+        assert whole.actor is not None
+        assert whole.critic is not None
+        assert whole.target is not None
+        assert whole.prior is not None
+        self.actor, self.critic = deepcopy(whole.actor), deepcopy(whole.critic)
+        self.target, self.prior = deepcopy(whole.target.network), deepcopy(whole.prior)
+        self.alpha, self.facts, self.options = whole.learner.alpha, whole.facts, whole.critic_options  # type: ignore[attr-defined]
+        trained = [*self.actor.parameters(), *self.critic.parameters()]
+        self.optimiser = torch.optim.Adam(trained, lr=rate, foreach=True)
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        """One update; its losses."""
+        losses = self.losses(batch)
+        self.optimiser.zero_grad(set_to_none=True)
+        (losses["critic"] + losses["actor"]).backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        with torch.no_grad():
+            for mine, online in zip(self.target.parameters(), self.critic.parameters(), strict=True):
+                mine.lerp_(online, self.options.target_rate)
+        return {name: loss.detach() for name, loss in losses.items()}
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        alpha, facts, n = self.alpha, self.facts, self.options.ground
+        actions = torch.cat([batch.action[:, None], unlogged(batch.action, n, self.actor.n_items)], 1)
+        z, next_z = self._both(self.actor, batch)
+        log_pi = z.log_softmax(1)
+        with torch.no_grad():
+            next_log_pi, stay_log_pi = next_z.log_softmax(1), log_pi.detach()
+            stay_q, next_q = self._both(self.target, batch)
+            log_b, next_log_b = (part.log_softmax(1) for part in self._both(self.prior, batch))
+            next_value = (next_log_pi.exp() * (next_q - alpha * (next_log_pi - next_log_b))).sum(1)
+            stay_value = (stay_log_pi.exp() * (stay_q - alpha * (stay_log_pi - log_b))).sum(1)
+            ignored = (self.options.ground_reward + facts.shift) / facts.unit
+            logged = batch.reward / facts.unit + batch.discount * next_value
+            others = (ignored + facts.stay_discount * stay_value)[:, None].expand(-1, n)
+        q = dense(self.critic(batch))
+        errors = (q.gather(1, actions) - torch.cat([logged[:, None], others], 1)).square()
+        critic = 0.5 * (errors[:, 0] + self.options.ground_weight * errors[:, 1:].mean(1))
+        actor = (log_pi.exp() * (log_pi - log_b - q.detach() / alpha)).sum(1)
+        return {"critic": (batch.weight * critic).sum(), "actor": (batch.weight * actor).sum()}
+
+    def _both(self, network: Network, batch: Batch) -> tuple[Tensor, Tensor]:
+        """At s and at s′."""
+        states, next_states = network.states_and_next(batch)
+        return dense(network.head(states, batch.recent)), dense(network.head(next_states, batch.next_recent))
+
+
+class Clock:
+    """Milliseconds of each call."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.cuda, self.marks, self.spent = device.type == "cuda", list[tuple[Any, Any]](), list[float]()
+
+    def __call__(self, work: Callable[[], Any]) -> None:
+        if self.cuda:
+            mark = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            mark[0].record()
+            work()
+            mark[1].record()
+            self.marks.append(mark)
+        else:
+            start = time.perf_counter()
+            work()
+            self.spent.append(1e3 * (time.perf_counter() - start))
+
+    def median(self) -> float:
+        if self.cuda:
+            torch.cuda.synchronize()
+        return statistics.median([*self.spent, *(one.elapsed_time(other) for one, other in self.marks)])
+
+
+@contextmanager
+def memory(device: torch.device, row: Row) -> Iterator[None]:
+    """Peak above what was there before, into the row; on a GPU alone."""
+    gc.collect()
+    base = 0
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        base = torch.cuda.memory_allocated()
+    yield
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        row["peak_mb"] = round((torch.cuda.max_memory_allocated() - base) / 2**20, 1)
+
+
+def drafted(shared: Shared, flat: dict[str, Any]) -> Draft:
+    options = config.build(config.layered(flat, shared.dataset.protocol.format))
+    return draft(shared, options, pick_device(options.device))
+
+
+def made(shared: Shared, plan: Draft, folder: Path) -> tuple[Agent, Trainer]:
+    device, dataset = plan.device, shared.dataset
+    torch.manual_seed(1)
+    prior = Network(dataset.n_items, plan.options.network).to(device) if plan.logging else None
+    log_b = torch.full((dataset.sessions.events,), -8.0, device=device)
+    learning = agent(plan, prior, log_b)
+    whole = job(plan, NetworkPolicy("run", learning, dataset.vocabulary, device))
+    return learning, Trainer(whole, plan.options.training, folder, {}, plan.options.seed, Console(quiet=True))
+
+
+def first_losses(trainer: Trainer, sizes: list[Size]) -> list[dict[str, float]]:
+    """Of two updates from the first weights: the second says whether the gradients were the same, too."""
+    found, before = [], dict.fromkeys(TERMS, 0.0)
+    for number, size in enumerate(sizes[:2]):
+        torch.manual_seed(number)
+        trainer.update(size)
+        sums = trainer.update.look()[0]
+        found.append({name: sums[name] - before[name] for name in TERMS})
+        before = sums
+    return found
+
+
+def ours(shared: Shared, flat: dict[str, Any], updates: int, folder: Path) -> Row:
+    row: Row = {}
+    plan = drafted(shared, flat)
+    with memory(plan.device, row):
+        _, trainer = made(shared, plan, folder)
+        clock = Clock(plan.device)
+        with trainer.turn():
+            sizes = list(trainer.job.batches.begin(0))
+            trainer.job.module.train()
+            trainer.update.begin(0, {})
+            row["first"] = first_losses(trainer, sizes)
+            for size in sizes[2:]:  # every size is met often enough to be captured
+                trainer.update(size)
+            timed = list(trainer.job.batches.begin(1))[:updates]
+            trainer.update.begin(0, {})
+            for size in timed:
+                clock(lambda size=size: trainer.update(size))
+            trainer.update.look()
+            median = clock.median()
+    return row | {"ms": median, "updates": len(timed), "rows": statistics.median(size.rows for size in timed)}
+
+
+def plain(shared: Shared, flat: dict[str, Any], updates: int, folder: Path) -> Row:
+    row: Row = {}
+    plan = drafted(shared, flat)
+    with memory(plan.device, row):
+        learning, trainer = made(shared, plan, folder)
+        update, clock = Plain(learning, plan.options.training.learning_rate), Clock(plan.device)
+        sizes = list(trainer.job.batches.begin(0))
+        step = torch.zeros(1, dtype=torch.long, device=plan.device)
+        batches = [trainer.job.batches.gather(step + number, size) for number, size in enumerate(sizes[: 6 + updates])]
+        del learning, trainer
+        row["first"] = []
+        for number, batch in enumerate(batches[:2]):
+            torch.manual_seed(number)
+            row["first"].append({name: float(loss) for name, loss in update(batch).items()})
+        for batch in batches[2:6]:
+            update(batch)
+        for batch in batches[6:]:
+            clock(lambda batch=batch: update(batch))
+        rows = statistics.median(len(batch) for batch in batches[6:])
+    return row | {"ms": clock.median(), "updates": len(batches) - 6, "rows": rows}
+
+
+def difference(one: Row, other: Row) -> list[float]:
+    """The largest relative difference of a term, in each of the first updates."""
+    return [
+        max(abs(mine[name] - its[name]) / max(1e-6, abs(its[name])) for name in TERMS)
+        for mine, its in zip(one["first"], other["first"], strict=True)
+    ]
+
+
+def compared(shared: Shared, flat: dict[str, Any], updates: int, folder: Path) -> list[Row]:
+    base = {"algorithm.name": "dc", "network.dropout": 0.0, "training.memory_check": False, **flat}
+    rows = [{"what": "plain dense eager PyTorch", **plain(shared, base, updates, folder)}]
+    for precision in ("float32", "bf16"):
+        found = ours(shared, {**base, "training.precision": precision}, updates, folder)
+        rows.append({"what": f"offrec, {precision}", **found})
+    for row in rows[1:]:
+        row["times_faster"] = round(rows[0]["ms"] / row["ms"], 2)
+        row["loss_difference"] = difference(row, rows[0])
+    width = drafted(shared, base).options.network.width
+    return [{"items": shared.dataset.n_items, "width": width, **row} for row in rows]
+
+
+def epoch(shared: Shared, flat: dict[str, Any], folder: Path) -> Row:
+    row: Row = {"learner": flat["algorithm.name"]}
+    plan = drafted(shared, flat)
+    with memory(plan.device, row):
+        _, trainer = made(shared, plan, folder)
+        seconds = []
+        with trainer.turn():
+            for number in range(3):  # in the first, libraries tune themselves and updates are captured
+                trainer.place = replace(trainer.place, epoch=number, step=0, sums={})
+                start = time.perf_counter()
+                for _ in trainer._epoch(threading.Event()):
+                    pass
+                trainer.update.look()
+                seconds.append(time.perf_counter() - start)
+    return row | {
+        "seconds": round(min(seconds[1:]), 4),
+        "first_seconds": round(seconds[0], 4),
+        "updates": trainer.place.updates // 3,
+        "batch_size": plan.epochs.batch_size,
+        "planned_mb": round((plan.memory.peak + shared.bytes(plan.device)) / 2**20, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", type=Path, nargs="?", help="a prepared dataset instead of a made-up log")
+    parser.add_argument("--epochs", type=Path, metavar="DATASET", help="time an epoch of each learner instead")
+    parser.add_argument("--width", type=int, nargs="+", default=[64, 128])
+    parser.add_argument("--items", type=int, default=ITEMS, help="of the made-up log")
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--updates", type=int, default=120, help="timed ones; as many as an epoch has, at most")
+    parser.add_argument("--set", action="append", default=[], help="an option of the runs, as in `offrec train`")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    given, rows = config.parse_set(asked.set), list[Row]()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if asked.epochs:
+            shared = Shared(Dataset.open(asked.epochs))
+            for learner in ALGORITHMS:
+                rows.append(epoch(shared, {"algorithm.name": learner, **given}, folder))
+                print(json.dumps(rows[-1]), flush=True)
+        else:
+            shared = Shared(Dataset.open(asked.dataset or scale.made_up(folder, asked.items, length=4)))
+            for width in asked.width:
+                flat = {"network.width": width, "training.batch_size": asked.rows, **given}
+                rows += compared(shared, flat, asked.updates, folder)
+                print("\n".join(json.dumps(row) for row in rows[-3:]), flush=True)
+    if asked.json:
+        asked.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""How often an update streams the catalogue: its cost, as docs/algorithms/README.md states it."""
+
+from typing import Any
+
+import pytest
+from small_symbols import symbols
+
+from offrec import catalogue, config
+from offrec.algorithms import ALGORITHMS
+from offrec.catalogue import tiled
+
+STRONG = {"sl": 1, "dqn": 2, "pg": 1, "sl+dqn": 3, "sl+pg": 1, "sdac": 3, "sc": 5, "sr": 4, "pc": 4, "dc": 5, "re": 4}
+PAPER = {"sl": 1, "dqn": 1, "pg": 1, "sl+dqn": 2, "sl+pg": 1, "sdac": 5, "sc": 7, "sr": 6, "pc": 4, "dc": 7, "re": 6}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("preset", ["strong", "paper"])
+def test_passes_over_the_catalogue(monkeypatch: pytest.MonkeyPatch, preset: str, name: str) -> None:
+    passes = 0
+
+    def counted(real: Any) -> Any:
+        def once(*given: Any, **more: Any) -> Any:
+            nonlocal passes
+            passes += 1
+            return real(*given, **more)
+
+        return once
+
+    options = config.build(config.layered({"algorithm.name": name, "preset": preset}, "events"))
+    x = symbols(unlogged=2 if preset == "strong" else 0)
+    for function in ("reduce", "maximum"):
+        monkeypatch.setattr(tiled, function, counted(getattr(tiled, function)))
+    with catalogue.using("tiled"):
+        options.learner.loss(x)
+    assert passes == {"strong": STRONG, "paper": PAPER}[preset][name]
