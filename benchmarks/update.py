@@ -231,7 +231,14 @@ def difference(one: Row, other: Row) -> list[float]:
 
 
 def compared(shared: Shared, flat: dict[str, Any], updates: int, folder: Path) -> list[Row]:
-    base = {"algorithm.name": "dc", "network.dropout": 0.0, "training.memory_check": False, **flat}
+    # The plain version knows no logged returns; with them offrec does one addition a row more.
+    base = {
+        "algorithm.name": "dc",
+        "network.dropout": 0.0,
+        "training.memory_check": False,
+        "critic.returns": 0.0,
+        **flat,
+    }
     rows = [{"what": "plain dense eager PyTorch", **plain(shared, base, updates, folder)}]
     for precision in ("float32", "bf16"):
         found = ours(shared, {**base, "training.precision": precision}, updates, folder)

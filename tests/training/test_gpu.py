@@ -41,7 +41,7 @@ BACKBONES = ["gru", "cfn", "caser", "nextitnet", "sasrec"]
 TABLES = [*((backbone, "full") for backbone in BACKBONES), ("gru", "rowwise")]
 LEARNERS: dict[str, dict[str, Any]] = {name: {"algorithm.name": name} for name in ALGORITHMS}
 LEARNERS |= {
-    "sr adaptive": {"algorithm.name": "sr", "algorithm.adaptive": True},
+    "sr adaptive": {"algorithm.name": "sr", "algorithm.adaptive": True, "algorithm.epsilon": 0.0},
     "dc gumbel": {"algorithm.name": "dc", "algorithm.expectation": "gumbel", "critic.ground_draw": "logging"},
     "dqn periodic": {"algorithm.name": "dqn", "critic.target": "periodic", "critic.target_every": 7},
     "re popular": {"algorithm.name": "re", "critic.ground_draw": "popular", "critic.backbone": "sasrec"},
