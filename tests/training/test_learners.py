@@ -86,14 +86,20 @@ def test_learns_what_follows(certain: Any, tmp_path: Path, name: str, backbone: 
 
 PAIRS = [
     pytest.param(name, actor, critic, marks=[] if (name, actor) == ("dc", "gru") else pytest.mark.all)
-    for name in ("sr", "pc", "dc")
+    for name in SOFT
     for actor, critic in (("gru", "sasrec"), ("caser", "gru"))
 ]
 
 
 @pytest.mark.parametrize(("name", "actor", "critic"), PAIRS)
 def test_actor_and_critic_may_differ(certain: Any, tmp_path: Path, name: str, actor: str, critic: str) -> None:
-    more = {"critic.backbone": critic, "critic.width": 20, "critic.layers": 2}
+    """At a rate of .02 SC's critic with two layers of attention does not learn (its loss stays at .18, and is .01 at
+    .005). At .005 RE's, which has log π̂_b to learn too, is done after 160 epochs and not after 80: the policy, which
+    starts at π̂_b, follows it away from the answer and comes back.
+    """
+    more: dict[str, Any] = {"critic.backbone": critic, "critic.width": 20, "critic.layers": 2}
+    if name in ("sc", "re"):
+        more |= {"training.learning_rate": 0.005, "training.epochs": 160}
     check(certain, tmp_path / "run", name, actor, more)
     stored = tensors(tmp_path / "run", "best")
     assert stored["module.critic.items_in"].shape == (13, 20)
