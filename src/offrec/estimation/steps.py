@@ -1,8 +1,8 @@
 """What an estimate is made from: logged sessions as one number a decision, never [events × items].
 
 A decision t of a session has the ratio ρ = π(list | s) / b(list | s) and the weight w = Π_{u ≤ t} ρ_u. Where a session
-is over, nothing depends on the policy any more: its reward is 0, its ratio 1, so its weight stays what it last was. Means
-of weights at step t are over all sessions, those that are over among them, and have the expectation 1.
+is over, nothing depends on the policy any more: its reward is 0, its ratio 1, so its weight stays what it last was.
+Means of weights at step t are over all sessions, those that are over among them, and have the expectation 1.
 """
 
 from dataclasses import dataclass, field, fields, replace
