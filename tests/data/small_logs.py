@@ -1,9 +1,11 @@
 """Small logs, and datasets read back as plain sessions of the log's own ids."""
 
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from offrec.data.dataset import Dataset
@@ -36,6 +38,12 @@ def written(folder: Path, sources: Sequence[tuple[str, str | bytes] | Path]) -> 
             (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
             paths.append(folder / name)
     return paths
+
+
+def parquet(frame: pl.DataFrame) -> bytes:
+    packed = io.BytesIO()
+    frame.write_parquet(packed)
+    return packed.getvalue()
 
 
 def refused(prepared: Prepare, source: tuple[str, str | bytes], **choices: Any) -> str:

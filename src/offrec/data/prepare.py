@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from offrec.data import folder, options, sessions, sources, statistics
+from offrec.data import decisions, folder, options, sessions, sources, statistics
 from offrec.data.dataset import FORMAT_VERSION, Dataset
 from offrec.data.faults import Faults
 from offrec.data.log import TICKS, Checked, Log, LogBuilder, Reader, TimeUnit
@@ -53,11 +53,12 @@ def prepare(
     protocol = options.protocol(chosen, log)
     events, steps = _sessions(log, protocol, say)
     events, splits = sessions.split(events, protocol.split, protocol.split_seed, protocol.split_parts)
-    catalogue = sessions.compact(events.gathered(), log.item_ids, log.behaviour_names)
-    arrays = _arrays(catalogue, log.time_unit)
+    catalogue, arrays = _catalogue(events.gathered(), log)
     say(f"writing {out}")
     folder.check_free(out, force)
     about = {"protocol": protocol.as_json(), "time_unit": log.times_as, "sources": log.rows, "steps": steps}
+    if log.lists is not None:
+        about["decisions"] = decisions.describe(catalogue.events, arrays, [*log.notes, *decisions.notes(steps)])
     if (shop := common_shop(one.path for one in found)) is not None:
         about["shop"] = shop
     folder.write(out, arrays, lambda: {**_describe(catalogue, splits, arrays, protocol), **about})
@@ -96,7 +97,8 @@ def _read(found: list[sources.Source], chosen: PrepareOptions, say: Say) -> Log:
     log = builder.finish(found)
     for name, rows in log.rows.items():
         say(f"{name}: {rows:,} rows")
-    say(f"read {len(log.items):,} events of {len(log.item_ids):,} items; {_times(log)}")
+    lists = "" if log.lists is None else f" and {len(log.lists.row):,} lists"
+    say(f"read {np.count_nonzero(log.items >= 0):,} events{lists} of {len(log.item_ids):,} items; {_times(log)}")
     return log
 
 
@@ -137,7 +139,7 @@ def _sessions(log: Log, protocol: Protocol, say: Say) -> tuple[Events, Steps]:
     def after(step: str, left: Events) -> Events:
         if not len(left):
             raise InputError(f"{step} leaves nothing of {events.size()}; loosen the filters.")
-        steps.append({"step": step, "sessions": len(left), "events": left.total})
+        steps.append({"step": step, "sessions": len(left), "events": int(left.picks.sum())})
         say(f"{step}: {left.size()}")
         return left
 
@@ -149,6 +151,17 @@ def _sessions(log: Log, protocol: Protocol, say: Say) -> tuple[Events, Steps]:
     if protocol.sample is not None:
         events = after(f"sample {protocol.sample}", sessions.sample(events, protocol.sample, protocol.split_seed))
     return events, steps
+
+
+def _catalogue(events: Events, log: Log) -> tuple[Catalogue, folder.Arrays]:
+    """What is left of the log, and all of it as arrays."""
+    if log.lists is None:
+        catalogue, _ = sessions.compact(events, log.item_ids, log.behaviour_names)
+        return catalogue, _arrays(catalogue, log.time_unit)
+    events, decided = decisions.part(events, log.lists)
+    catalogue, offered = sessions.compact(events, log.item_ids, log.behaviour_names, decided.items)
+    found = {f"decision_{name}": array for name, array in (vars(decided) | {"items": offered}).items()}
+    return catalogue, _arrays(catalogue, log.time_unit) | found
 
 
 def _arrays(catalogue: Catalogue, unit: TimeUnit | None) -> folder.Arrays:

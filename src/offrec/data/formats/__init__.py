@@ -17,6 +17,8 @@ class Columns:
     time: str | None = None
     position: str | None = None
     behaviour: str | None = None
+    offered: str | None = None
+    propensity: str | None = None
     use_session: bool = True  # False: sessions are made from users, even where the table has a session column
 
 
