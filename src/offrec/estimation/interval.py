@@ -34,6 +34,7 @@ class Interval:
     low: float
     high: float
     error: float  # standard error
+    heaviest: float = 0.0  # share of the squared error that one session brings
 
     def as_json(self) -> dict[str, float]:
         return {"estimate": self.estimate, "low": self.low, "high": self.high, "error": self.error}
@@ -46,15 +47,17 @@ def interval(
     if not 0 < level < 1 or resamples < 20:
         raise InputError(f"An interval of {level} from {resamples} resamples: give a level in (0, 1) and 20 or more.")
     sums, below = _Sums(found), None if per is None else _Sums(per)
-    once = np.ones((1, len(found)))
-    centre, error = (float(one[0]) for one in _estimates(sums, below, once))
-    if error == 0 or len(found) < 2:
-        return Interval(centre, centre, centre, error) if len(found) > 1 else Interval(centre, -np.inf, np.inf, np.inf)
-    distance = np.concatenate(
-        [_distances(sums, below, counts, centre) for counts in _draws(len(found), seed, resamples)]
-    )
-    low, high = np.quantile(distance, [(1 + level) / 2, (1 - level) / 2])
-    return Interval(centre, centre - float(low) * error, centre - float(high) * error, error)
+    values, influence = _influences(sums, below, np.ones((1, len(found))))
+    centre, squares = float(values[0]), influence[0] ** 2
+    if len(found) < 2:
+        return Interval(centre, -np.inf, np.inf, np.inf, 1.0)
+    error = float(np.sqrt(squares.mean() / (len(found) - 1)))
+    if error == 0:
+        return Interval(centre, centre, centre, 0.0)
+    parts = (_distances(sums, below, counts, centre) for counts in _draws(len(found), seed, resamples))
+    low, high = np.quantile(np.concatenate(list(parts)), [(1 + level) / 2, (1 - level) / 2])
+    heaviest = float(squares.max() / squares.sum())
+    return Interval(centre, centre - float(low) * error, centre - float(high) * error, error, heaviest)
 
 
 def refitted(estimate: float, again: Doubles, level: float = LEVEL) -> Interval:
@@ -79,20 +82,23 @@ def _draws(sessions: int, seed: int, resamples: int) -> Iterator[Doubles]:
 
 
 def _distances(sums: "_Sums", below: "_Sums | None", counts: Doubles, centre: float) -> Doubles:
-    values, error = _estimates(sums, below, counts)
-    known = error > 0  # a resample of one session, many times over, knows no error
-    return (values[known] - centre) / error[known]
-
-
-def _estimates(sums: "_Sums", below: "_Sums | None", counts: Doubles) -> tuple[Doubles, Doubles]:
-    """[b] estimates of resamples, and [b] their standard errors."""
-    values, influence = sums(counts)
-    if below is not None:
-        under, its = below(counts)
-        values, influence = values / under, (influence - (values / under)[:, None] * its) / under[:, None]
+    """[b] of resampled estimates from the estimate, in their own standard errors."""
+    values, influence = _influences(sums, below, counts)
     sessions = counts.shape[1]
-    variance = (counts * influence**2).sum(1) / sessions / max(1, sessions - 1)
-    return values, np.sqrt(variance)
+    error = np.sqrt((counts * influence**2).sum(1) / sessions / (sessions - 1))
+    known = error > 0  # a resample of one session, many times over, knows no error
+    found: Doubles = (values[known] - centre) / error[known]
+    return found
+
+
+def _influences(sums: "_Sums", below: "_Sums | None", counts: Doubles) -> tuple[Doubles, Doubles]:
+    """[b] estimates of resamples, and [b, S] what each session does to them."""
+    values, influence = sums(counts)
+    if below is None:
+        return values, influence
+    under, its = below(counts)
+    ratio = values / under
+    return ratio, (influence - ratio[:, None] * its) / under[:, None]
 
 
 class _Sums:
