@@ -1,7 +1,9 @@
 """Small logs, and datasets read back as plain sessions of the log's own ids."""
 
 import io
+import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from offrec.errors import InputError
 
 Session = list[tuple[Any, str]]
 Prepare = Callable[..., Dataset]
+Told = tuple[int, list[Any], float, tuple[Any, str] | None]  # position, list, propensity, pick
 
 
 def sessions_of(dataset: Dataset, split: str | None = None) -> list[Session]:
@@ -26,6 +29,22 @@ def sessions_of(dataset: Dataset, split: str | None = None) -> list[Session]:
 
 def items_of(dataset: Dataset, split: str | None = None) -> list[list[Any]]:
     return [[item for item, _ in session] for session in sessions_of(dataset, split)]
+
+
+def told(dataset: Dataset) -> list[list[Told]]:
+    """Each session's decisions in the log's own ids."""
+    found = dataset.decisions
+    assert found is not None
+    name, events = dataset.vocabulary.id, dataset.sessions
+
+    def one(place: int) -> Told:
+        event = int(found.event[place])
+        pick = None if event < 0 else (name(events.items[event]), dataset.behaviours[events.behaviours[event]])
+        items = [name(item) for item in found.items[place] if item < dataset.n_items]
+        return int(found.positions[place]), items, round(math.exp(found.log_propensity[place]), 9), pick
+
+    edges = found.offsets.tolist()
+    return [[one(place) for place in range(begin, end)] for begin, end in pairwise(edges)]
 
 
 def written(folder: Path, sources: Sequence[tuple[str, str | bytes] | Path]) -> list[Path]:

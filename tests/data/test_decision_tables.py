@@ -1,18 +1,15 @@
 """Tables with propensities: what goes in comes out as decisions, and what is wrong is said in a sentence."""
 
 import json
-import math
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from small_logs import Prepare, items_of, parquet, refused, sessions_of
+from small_logs import Prepare, Told, items_of, parquet, refused, sessions_of, told
 
 from offrec.data import statistics
-from offrec.data.dataset import Dataset
 
 ROWS: list[dict[str, Any]] = [  # of session b nothing was picked; item 9 was offered only
     {"session": "a", "time": 1, "offered": [5, 7], "propensity": 0.5, "item": 7, "behaviour": "view"},
@@ -22,28 +19,11 @@ ROWS: list[dict[str, Any]] = [  # of session b nothing was picked; item 9 was of
     {"session": "c", "time": 5, "offered": [6, 7], "propensity": 0.5, "item": 6, "behaviour": "view"},
     {"session": "c", "time": 6, "offered": [5, 6], "propensity": 0.5, "item": None, "behaviour": "none"},
 ]
-Told = tuple[int, list[Any], float, tuple[Any, str] | None]  # position, list, propensity, pick
 EXPECTED: list[list[Told]] = [
     [(0, [5, 7], 0.5, (7, "view")), (1, [9, 5], 0.25, None), (1, [6], 1.0, (6, "buy"))],
     [(0, [7, 6], 0.125, None)],
     [(0, [6, 7], 0.5, (6, "view")), (1, [5, 6], 0.5, None)],
 ]
-
-
-def told(dataset: Dataset) -> list[list[Told]]:
-    """Each session's decisions in the log's own ids."""
-    found = dataset.decisions
-    assert found is not None
-    name, events = dataset.vocabulary.id, dataset.sessions
-
-    def one(place: int) -> Told:
-        event = int(found.event[place])
-        pick = None if event < 0 else (name(events.items[event]), dataset.behaviours[events.behaviours[event]])
-        items = [name(item) for item in found.items[place] if item < dataset.n_items]
-        return int(found.positions[place]), items, round(math.exp(found.log_propensity[place]), 9), pick
-
-    edges = found.offsets.tolist()
-    return [[one(place) for place in range(begin, end)] for begin, end in pairwise(edges)]
 
 
 def as_json_lines(rows: list[dict[str, Any]]) -> str:

@@ -159,7 +159,7 @@ class LogBuilder:
         has_sessions = "session" in self._columns
         owners, (item_ids, items), (times, unit, spelled) = together(self._owners, self._items, self._times)
         positions = self._take("position").to_numpy() if "position" in self._columns else None
-        names = sorted(self._names, key=_behaviour_order)
+        names = sorted(self._names, key=behaviour_order)
         recode = np.zeros(256, np.uint8)
         for name, code in self._names.items():
             recode[code] = names.index(name)
@@ -234,7 +234,7 @@ def padded(numbers: Ints, lengths: Longs) -> Ints:
     return table
 
 
-def _behaviour_order(name: str) -> tuple[int, str]:
+def behaviour_order(name: str) -> tuple[int, str]:
     return (CANONICAL_ORDER.index(name) if name in CANONICAL_ORDER else len(CANONICAL_ORDER), name)
 
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin
 
-from offrec.data.formats import Columns, Format, Preset, decisions, events, retailrocket, yoochoose
+from offrec.data.formats import Columns, Format, Preset, decisions, events, retailrocket, served, yoochoose
 from offrec.data.log import Log
 from offrec.data.protocol import Protocol, Split, Unseen
 from offrec.data.sessions import check_filter
@@ -15,6 +15,7 @@ FORMATS: dict[str, Format] = {
     "yoochoose": yoochoose.FORMAT,
     "events": events.FORMAT,
     "decisions": decisions.FORMAT,
+    "served": served.FORMAT,
 }
 
 
@@ -22,9 +23,10 @@ FORMATS: dict[str, Format] = {
 class PrepareOptions:
     """Every choice between a raw log and a dataset. What is left unset follows --protocol."""
 
-    format: Literal["retailrocket", "yoochoose", "events", "decisions"] = "events"
-    """What the sources are: RetailRocket's events.csv; YooChoose's clicks, with or without its buys; or any table, as
-    CSV, TSV, JSON lines or Parquet, of events, or of decisions: served lists, how likely each was, what was picked."""
+    format: Literal["retailrocket", "yoochoose", "events", "decisions", "served"] = "events"
+    """What the sources are: RetailRocket's events.csv; YooChoose's clicks, with or without its buys; any table, as CSV,
+    TSV, JSON lines or Parquet, of events, or of decisions (served lists, how likely each was, what was picked); or the
+    folder that `offrec serve` writes its decision log to."""
     protocol: Literal["plain", "paper"] = "plain"
     """`paper` filters and cuts as Xin et al. (2020) and the paper do for this format; `plain` keeps every event."""
     session: str | None = None

@@ -48,7 +48,7 @@ def prepare(
     out = Path(out)
     options.check(chosen)
     folder.check_free(out, force)
-    found = sources.find([source] if isinstance(source, str | Path) else source)
+    found = options.FORMATS[chosen.format].find([source] if isinstance(source, str | Path) else source)
     log = _read(found, chosen, say)
     protocol = options.protocol(chosen, log)
     events, steps = _sessions(log, protocol, say)
@@ -91,12 +91,16 @@ def _describe(
 
 def _read(found: list[sources.Source], chosen: PrepareOptions, say: Say) -> Log:
     kind = options.FORMATS[chosen.format]
-    builder = LogBuilder(say)
-    for checked in _checked(kind.read(found, chosen.columns), Reader(kind.behaviours, chosen.behaviours)):
-        builder.add(checked)
-    log = builder.finish(found)
-    for name, rows in log.rows.items():
-        say(f"{name}: {rows:,} rows")
+    if kind.whole is not None:
+        log = kind.whole(found, chosen.columns, say)
+    else:
+        assert kind.read is not None
+        builder = LogBuilder(say)
+        for checked in _checked(kind.read(found, chosen.columns), Reader(kind.behaviours, chosen.behaviours)):
+            builder.add(checked)
+        log = builder.finish(found)
+        for name, rows in log.rows.items():
+            say(f"{name}: {rows:,} rows")
     lists = "" if log.lists is None else f" and {len(log.lists.row):,} lists"
     say(f"read {np.count_nonzero(log.items >= 0):,} events{lists} of {len(log.item_ids):,} items; {_times(log)}")
     return log
