@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 LEVEL, RESAMPLES = 0.95, 1000
-ELEMENTS = 4_000_000  # of a part of the resamples, all sessions: bounds what is held at a time
+ROUNDING = 1e-12  # sessions that differ by less are the same
+ELEMENTS = 400_000  # of a part of the resamples, all sessions: bounds what is held at a time
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def interval(
     if len(found) < 2:
         return Interval(centre, -np.inf, np.inf, np.inf, 1.0)
     error = float(np.sqrt(squares.mean() / (len(found) - 1)))
-    if error == 0:
+    if error <= ROUNDING * abs(centre):
         return Interval(centre, centre, centre, 0.0)
     parts = (_distances(sums, below, counts, centre) for counts in _draws(len(found), seed, resamples))
     low, high = np.quantile(np.concatenate(list(parts)), [(1 + level) / 2, (1 - level) / 2])
@@ -62,12 +63,12 @@ def interval(
 
 def refitted(estimate: float, again: Doubles, level: float = LEVEL) -> Interval:
     """Of an estimate whose model was fitted again to R resamples of the sessions, giving `again` [R]: Student's t."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     if len(again) < 2:
         raise InputError(f"An interval from {len(again)} refits cannot be given; fit at least 2.")
     error = float(again.std(ddof=1))
-    wide = float(t.ppf((1 + level) / 2, len(again) - 1)) * error
+    wide = float(stdtrit(len(again) - 1, (1 + level) / 2)) * error
     return Interval(estimate, estimate - wide, estimate + wide, error)
 
 
@@ -83,9 +84,15 @@ def _draws(sessions: int, seed: int, resamples: int) -> Iterator[Doubles]:
 
 def _distances(sums: "_Sums", below: "_Sums | None", counts: Doubles, centre: float) -> Doubles:
     """[b] of resampled estimates from the estimate, in their own standard errors."""
-    values, influence = _influences(sums, below, counts)
     sessions = counts.shape[1]
-    error = np.sqrt((counts * influence**2).sum(1) / sessions / (sessions - 1))
+    if below is None and not sums.normalised:  # two products, where influences would be a matrix of their size
+        apart = sums.plain - centre
+        values, square = (counts @ np.stack([apart, apart**2], 1) / sessions).T
+        values, variance = values + centre, square - values**2
+    else:
+        values, influence = _influences(sums, below, counts)
+        variance = (counts * influence**2).sum(1) / sessions
+    error = np.sqrt(np.maximum(variance, 0.0) / (sessions - 1))
     known = error > 0  # a resample of one session, many times over, knows no error
     found: Doubles = (values[known] - centre) / error[known]
     return found

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from offrec.estimation.estimators import Terms, marginalised, mean_weight, residual
+from offrec.estimation.estimators import Terms, mean_weight, residual, terms
 from offrec.estimation.estimators import estimator as named
-from offrec.estimation.steps import Doubles, Steps, log_weights
+from offrec.estimation.steps import BEYOND, Doubles, Steps
 
 GROUPS = 10
 
 
 @dataclass(frozen=True)
 class Support:
-    """What the weights say. Where they are capped, of the capped ones, but for `mass`."""
+    """What the weights say, before any cap: cutting them adds nothing to what the log knows."""
 
     sessions: int
     decisions: int
@@ -23,7 +23,8 @@ class Support:
     mass: (
         float | None
     )  # mean of the weights that sessions end with: 1 in expectation, if the log has all the policy does
-    capped: float | None  # share of the weights that were cut
+    capped: float | None  # share of the decisions whose weight was cut
+    cut: float | None  # share of all the weight that was cut off, later decisions discounted
     divergence: float | None  # KL(π‖b) a decision, in nats, at the log's states
     rare: float | None  # share of the policy's choices at the log's states that fall on items π_b hardly ever takes
 
@@ -36,22 +37,24 @@ class Fit:
     drift: float  # mean distance over all: |mean of r + γ V(s′) − Q|
 
 
-def support(name: str, steps: Steps, found: Terms, gamma: float, cap: float) -> Support:
+def support(name: str, steps: Steps, gamma: float, cap: float) -> Support:
     rare = None if steps.rare is None or not steps.decisions else float(steps.rare.mean())
-    known = steps.log_pi is not None and steps.log_b is not None
-    divergence = _divergence(steps.log_pi - steps.log_b) if known else None  # type: ignore[operator]
+    divergence = _divergence(steps)
     if not named(name).weighted:
-        return Support(len(steps), steps.decisions, None, (), None, None, None, divergence, rare)
-    whole = np.exp(log_weights(marginalised(steps) if named(name).marginal else steps))
+        return Support(len(steps), steps.decisions, None, (), None, None, None, None, divergence, rare)
+    found = terms("marginal" if named(name).marginal else "importance", steps, gamma)
     overall, by_step = effective(found, gamma)
+    discounted = gamma**steps.step * found.weight
+    kept = gamma**steps.step * np.minimum(found.weight, cap)
     return Support(
         sessions=len(steps),
         decisions=steps.decisions,
         effective=overall,
         effective_by_step=tuple(by_step.tolist()),
         largest_weight=float(found.weight.max(initial=0.0)),
-        mass=float(_last(steps, whole).mean()),
-        capped=float((whole > cap).mean()) if steps.decisions else 0.0,
+        mass=float(found.last.mean()),
+        capped=float((found.weight > cap).mean()) if steps.decisions else 0.0,
+        cut=1 - float(kept.sum() / discounted.sum()) if discounted.any() else 0.0,
         divergence=divergence,
         rare=rare,
     )
@@ -88,17 +91,10 @@ def fit(steps: Steps, gamma: float) -> Fit | None:
     return Fit(calibration=distance / scale, drift=abs(float(gap.mean())) / scale)
 
 
-def _last(steps: Steps, weight: Doubles) -> Doubles:
-    found = np.ones(len(steps))
-    some = steps.lengths > 0
-    found[some] = weight[steps.offsets[1:][some] - 1]
-    return found
-
-
-def _divergence(log_ratio: Doubles) -> float | None:
-    """E_π[log π/b] = E_b[ρ log ρ − ρ + 1], whose terms are never below 0."""
-    if not len(log_ratio):
+def _divergence(steps: Steps) -> float | None:
+    """E_π[log π/b] = E_b[ρ log ρ − ρ + 1], whose terms are never below 0; None without probabilities."""
+    if steps.log_pi is None or steps.log_b is None or not steps.decisions:
         return None
-    log_ratio = np.minimum(log_ratio, 230.0)
+    log_ratio = np.minimum(steps.log_pi - steps.log_b, BEYOND)
     ratio = np.exp(log_ratio)
-    return float((np.where(ratio > 0, ratio * np.where(ratio > 0, log_ratio, 0.0), 0.0) - ratio + 1).mean())
+    return float((ratio * np.where(ratio > 0, log_ratio, 0.0) - ratio + 1).mean())

@@ -35,8 +35,8 @@ LIMITS = (
     Limit("effective", 200, 50, 10, "the log is worth {value:,.0f} of the policy's own sessions", at_least=True),
     Limit("mass", 0.8, 0.5, 0.1, "the weights add up to {value:.2f} of what they should", at_least=True),
     Limit("excess", 1.25, 2.0, 10.0, "the weights add up to {value:.2f} times what they should"),
-    Limit("heaviest", 0.1, 0.35, 0.95, "one session brings {value:.0%} of the estimate's variance"),
-    Limit("capped", 0.005, 0.05, 0.5, "{value:.1%} of the weights were cut, which pulls the estimate down"),
+    Limit("heaviest", 0.25, 0.5, 0.95, "one session brings {value:.0%} of the estimate's variance"),
+    Limit("cut", 0.02, 0.1, 0.9, "{value:.0%} of the weight was cut off, and what it would have earned with it"),
     Limit("rare", 0.05, 0.25, 0.75, "{value:.0%} of its choices fall on items that the log hardly shows"),
     Limit("propensity_error", 0.02, 0.1, 1.0, "the estimated propensities are off by {value:.3f} on average"),
     Limit("calibration", 0.1, 0.3, 1.0, "Q is off by {value:.0%} of itself, ten groups apart"),
@@ -95,21 +95,23 @@ def assess(
     resamples: int = RESAMPLES,
     refits: Doubles | None = None,
     propensity_error: float | None = None,
+    parts: bool = True,
 ) -> Assessment:
     """The estimator `name` on logged sessions, with its interval and verdict.
 
     `refits` [R]: the direct method's value with Q fitted again to R resamples of its sessions, for an interval that
     knows of Q's own error. `propensity_error`: the calibration error of propensities that were estimated.
+    `parts`: also by behaviour and a decision, which takes an interval each.
     """
     one, found = estimator(name), terms(name, steps, gamma, cap)
     around = interval(found, seed=seed, resamples=resamples)
     if refits is not None and not one.weighted:
         around = refitted(around.estimate, refits)
-    speaks = support(name, steps, found, gamma, one.cap(steps, cap))
+    speaks = support(name, steps, gamma, one.cap(steps, cap))
     promises = fit(steps, gamma) if not one.weighted else None
     measures = _of_weights(speaks, around, propensity_error) if one.weighted else _of_model(speaks, promises, refits)
     level, reason = _judge(measures, _opening(speaks, promises))
-    by, per_step = _parts(name, steps, gamma, cap, seed, resamples)
+    by, per_step = _parts(name, steps, gamma, cap, seed, resamples) if parts else ({}, None)
     return Assessment(
         estimator=name,
         gamma=gamma,
