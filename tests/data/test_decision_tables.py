@@ -110,6 +110,15 @@ def test_a_session_filter_takes_the_decisions_along_and_is_noted(prepared: Prepa
     assert dataset.meta["decisions"]["notes"] == [note]
 
 
+def test_lists_without_a_pick_are_of_no_behaviour(prepared: Prepare) -> None:
+    rows = [*ROWS, *[row | {"session": "d"} for row in ROWS[:3]]]
+    dropped = prepared(("d.jsonl", as_json_lines(rows)), format="decisions", drop=("view",))
+    first = [(0, [9, 5], 0.25, None), (0, [6], 1.0, (6, "buy"))]
+    assert sorted(told(dropped)) == sorted([first, first, EXPECTED[1], [(0, [5, 6], 0.5, None)]])
+    filtered = prepared(("d.jsonl", as_json_lines(rows)), out="f", format="decisions", filter=("session.view=1",))
+    assert sorted(told(filtered)) == sorted([EXPECTED[0], EXPECTED[0], EXPECTED[2]])
+
+
 def test_what_is_dropped_takes_its_list_along(prepared: Prepare) -> None:
     dropped = prepared(("d.jsonl", as_json_lines(ROWS)), format="decisions", drop=("buy",))
     assert sorted(told(dropped)) == sorted([EXPECTED[0][:2], EXPECTED[1], EXPECTED[2]])

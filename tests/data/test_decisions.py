@@ -65,6 +65,14 @@ def test_what_is_damaged_is_refused(tmp_path: Path, name: str) -> None:
         Dataset.open(path.parent)
 
 
+def test_offsets_that_do_not_end_with_the_lists_are_refused(tmp_path: Path) -> None:
+    path = made(tmp_path).path
+    offsets = np.load(path / "decision_offsets.npy")
+    np.save(path / "decision_offsets.npy", offsets + 1)
+    with pytest.raises(InputError, match="damaged"):
+        Dataset.open(path)
+
+
 def test_a_count_that_is_not_the_arrays_is_refused(tmp_path: Path) -> None:
     path = made(tmp_path).path
     meta = json.loads((path / "dataset.json").read_text())

@@ -210,6 +210,20 @@ def test_a_request_that_is_not_there_leaves_the_event_to_its_session(folder: Pat
     assert said == ["1 event kept without a list: its request is not in the log."]
 
 
+def test_a_list_of_another_session_earns_nothing(folder: Path) -> None:
+    found, said = of_d(folder, listed("10", 20, "e", [], [5]), event(21, 5, "9", "e"))
+    assert found == [(0, [5, 4], 0.5, None)]
+    assert said == ["1 event kept without a list: no list of its session offered the item."]
+
+
+def test_what_is_dropped_takes_its_list_along(folder: Path) -> None:
+    write(folder, GOOD)
+    dataset = served(folder, drop=("buy",))
+    assert sorted(told(dataset)) == sorted([EXPECTED[0][:2], *EXPECTED[1:]])
+    note = "drop buy left 3 of 3 sessions and 2 of 3 events: estimates speak of what is left."
+    assert dataset.meta["decisions"]["notes"] == [note]
+
+
 def test_without_a_request_the_last_list_that_held_the_item_counts(folder: Path) -> None:
     lists = [listed("10", 21, "d", [], [4]), listed("11", 22, "d", [], [6]), listed("12", 99, "d", [4], [4])]
     found, _ = of_d(folder, *lists, event(30, 4, None, "d"))

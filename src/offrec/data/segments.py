@@ -1,7 +1,7 @@
 """The segments of a server's decision log, as tables of records: JSON lines, the last of which may be torn.
 
-A list's history is kept as its length and a hash, which is all that is compared: written out, histories grow with the
-square of a session's length.
+A list's history is only compared, so it is kept as a hash: written out, histories grow with the square of a session's
+length.
 """
 
 import json
@@ -70,7 +70,7 @@ def find(words: Sequence[str | Path]) -> list[Source]:
 
 
 def read(source: Source, counted: Counted) -> Iterator[pl.DataFrame]:
-    """The records in the order of the file: the columns of SCHEMA, with `history` as a length and a hash."""
+    """The records in the order of the file: the columns of SCHEMA, with `history` as its hash."""
     rest, lines = b"", 0
     for piece in sources.pieces(source):
         data = rest + piece
@@ -103,9 +103,7 @@ def _parsed(source: Source, data: bytes, lines: int, counted: Counted) -> pl.Dat
     if unfit.any():
         raise _refused(source, *list(_numbered(data, lines))[int(unfit.arg_true()[0])])
     counted.records += frame.height
-    return frame.drop("history").with_columns(
-        history_length=frame["history"].list.len().fill_null(0).cast(pl.Int64), history_hash=_hashed(frame["history"])
-    )
+    return frame.with_columns(history=_hashed(frame["history"]))
 
 
 def _numbered(data: bytes, before: int) -> Iterator[tuple[int, bytes]]:

@@ -147,10 +147,9 @@ def _consistent(lists: pl.DataFrame, events: pl.DataFrame, tally: Tally) -> tupl
     until = np.cumsum(term, dtype=np.uint64) - term
     begins = np.where(changes([rows["session"]]), np.arange(rows.height), 0)
     start = until[np.maximum.accumulate(begins)]
-    found = rows.with_columns(hash=pl.Series(until - start)).select("at", "place", "hash")
+    found = rows.with_columns(hash=pl.Series(until - start)).select("at", "hash")
     seen = lists.join(found, on="at", how="left", maintain_order="left")
-    other = (pl.col("history_length") != pl.col("place")) | (pl.col("history_hash") != pl.col("hash"))
-    strange = seen.filter(other)["session"].unique()
+    strange = seen.filter(pl.col("history") != pl.col("hash"))["session"].unique()
     tally.note(len(strange), "session", "left out: a list of it was served to another history than its events make")
     lists = lists.filter(~pl.col("session").is_in(strange.implode()))
     events = events.filter(~pl.col("session").is_in(strange.implode()))
