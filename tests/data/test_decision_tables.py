@@ -46,7 +46,7 @@ def as_parquet(rows: list[dict[str, Any]]) -> bytes:
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_a_table_of_decisions(prepared: Prepare, name: str, write: Any, shuffled: bool) -> None:
     rows = [ROWS[place] for place in (4, 1, 3, 5, 2, 0)] if shuffled else ROWS
-    dataset = prepared((name, write(rows)), format="decisions")
+    dataset = prepared((name, write(rows)), format="decisions", split="time")
     assert sorted(told(dataset)) == sorted(EXPECTED)
     assert [len(session) for session in told(dataset)] == np.diff(dataset.decisions.offsets).tolist()  # type: ignore[union-attr]
     assert sorted(sessions_of(dataset)) == [[], [(6, "view")], [(7, "view"), (6, "buy")]]
@@ -79,7 +79,7 @@ def test_columns_may_have_other_names_and_text_ids(prepared: Prepare) -> None:
 
 
 def test_a_single_item_is_a_list_of_one(prepared: Prepare) -> None:
-    frame = pl.DataFrame({"session": [1, 2, 3], "offered": [4, 5, 4], "propensity": [0.5] * 3, "item": [4, None, None]})
+    frame = pl.DataFrame({"session": [1, 2, 3], "offered": [4, 5, 4], "propensity": [0.5] * 3, "item": [None, None, 4]})
     dataset = prepared(("log.parquet", parquet(frame)), format="decisions")
     lists = [[(0, [4], 0.5, (4, "view"))], [(0, [4], 0.5, None)], [(0, [5], 0.5, None)]]
     assert sorted(told(dataset), key=repr) == lists
@@ -212,8 +212,22 @@ def test_lists_of_decimals_or_lists_are_refused(prepared: Prepare) -> None:
 
 def test_a_log_without_a_pick_is_refused(prepared: Prepare) -> None:
     rows = [row | {"item": None} for row in ROWS]
-    sentence = "Nothing was picked from any of the lists; a dataset needs events to learn from."
+    learn = "a dataset needs events to learn from: add data."
+    sentence = f"Nothing was picked from any of the lists; {learn}"
     assert refused(prepared, ("d.jsonl", as_json_lines(rows)), format="decisions") == sentence
+    rows = [row | {"item": None if row["session"] == "a" else row["item"]} for row in ROWS]
+    sentence = f"Nothing was picked from the lists of the 1 training sessions; {learn}"
+    found = refused(prepared, ("d.jsonl", as_json_lines(rows)), format="decisions", split="time", split_parts=(1, 1, 1))
+    assert found == sentence
+
+
+def test_the_example_of_the_page(prepared: Prepare) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    start = page.index("session,time,offered,propensity")
+    dataset = prepared(("lists.csv", page[start : page.index("```", start)]), format="decisions")
+    b = [(0, ["shoe", "shirt"], 0.125, ("shoe", "view")), (1, ["hat", "shoe"], 0.25, None)]
+    assert b in told(dataset)
+    assert dataset.meta["decisions"] == {"count": 7, "k": 2, "picked": 4, "sessions_without_events": 1, "notes": []}
 
 
 def test_the_shops_own_log(tmp_path: Path, prepared: Prepare) -> None:

@@ -113,7 +113,7 @@ def test_segments_of_several_processes_are_read_by_time(folder: Path) -> None:
 
 def test_ids_may_be_text(folder: Path) -> None:
     rows = [listed(str(n), n, f"ü{n}", [], ["x y", 'say "hi"']) for n in range(3)]
-    write(folder, [*rows, event(9, 'say "hi"', "1")])
+    write(folder, [*rows, event(9, 'say "hi"', "2")])
     assert sorted(told(served(folder)), key=repr)[0] == [(0, ["x y", 'say "hi"'], 0.5, ('say "hi"', "click"))]
 
 

@@ -25,14 +25,18 @@ class Decided:
     event: Longs
 
 
-def part(events: Events, lists: Lists) -> tuple[Events, Decided]:
-    """Gathered events without the lists among them, and those lists. A list whose pick was left out goes with it."""
+def part(events: Events, lists: Lists, training: int) -> tuple[Events, Decided]:
+    """Gathered events without the lists among them, and those lists. A list whose pick was left out goes with it.
+
+    training: how many sessions, the first, are there to learn from.
+    """
     assert events.rows is not None
     happened = events.items >= 0
-    if not happened.any():
-        raise InputError("Nothing was picked from any of the lists; a dataset needs events to learn from.")
     before = offsets(happened.astype(np.int64))  # [R + 1]
     starts = before[events.offsets]
+    if starts[training] == 0:
+        none = "any of the lists" if not happened.any() else f"the lists of the {training:,} training sessions"
+        raise InputError(f"Nothing was picked from {none}; a dataset needs events to learn from: add data.")
     place = np.full(int(max(events.rows.max(), lists.row.max())) + 1, -1, np.int64)  # row of the log → event
     place[events.rows[happened]] = np.arange(int(before[-1]))
     number = np.full(len(place), -1, np.int64)  # row of the log → list

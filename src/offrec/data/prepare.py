@@ -53,7 +53,7 @@ def prepare(
     protocol = options.protocol(chosen, log)
     events, steps = _sessions(log, protocol, say)
     events, splits = sessions.split(events, protocol.split, protocol.split_seed, protocol.split_parts)
-    catalogue, arrays = _catalogue(events.gathered(), log)
+    catalogue, arrays = _catalogue(events.gathered(), log, splits["train"][1])
     say(f"writing {out}")
     folder.check_free(out, force)
     about = {"protocol": protocol.as_json(), "time_unit": log.times_as, "sources": log.rows, "steps": steps}
@@ -157,12 +157,12 @@ def _sessions(log: Log, protocol: Protocol, say: Say) -> tuple[Events, Steps]:
     return events, steps
 
 
-def _catalogue(events: Events, log: Log) -> tuple[Catalogue, folder.Arrays]:
+def _catalogue(events: Events, log: Log, training: int) -> tuple[Catalogue, folder.Arrays]:
     """What is left of the log, and all of it as arrays."""
     if log.lists is None:
         catalogue, _ = sessions.compact(events, log.item_ids, log.behaviour_names)
         return catalogue, _arrays(catalogue, log.time_unit)
-    events, decided = decisions.part(events, log.lists)
+    events, decided = decisions.part(events, log.lists, training)
     catalogue, offered = sessions.compact(events, log.item_ids, log.behaviour_names, decided.items)
     found = {f"decision_{name}": array for name, array in (vars(decided) | {"items": offered}).items()}
     return catalogue, _arrays(catalogue, log.time_unit) | found
