@@ -108,7 +108,7 @@ class Estimate:
 
         from offrec import config, run_folder
         from offrec.estimation.compare import Asked
-        from offrec.estimation.fitted_q import FittedQOptions
+        from offrec.estimation.values import ValueOptions
 
         reward = _rewards(self.reward)
         options = [config.build(run_folder.read(run)["options"]) for run in self.runs]
@@ -127,7 +127,7 @@ class Estimate:
             cap=self.cap,
             refits=self.refits,
             seed=self.seed,
-            fitted_q=replace(FittedQOptions(), updates=self.updates, seed=self.seed),
+            values=replace(ValueOptions(), updates=self.updates, seed=self.seed),
         )
         return replace(asked, network=options[0].network) if options else asked
 

@@ -13,11 +13,11 @@ from offrec.errors import InputError
 from offrec.estimation import fitted_q
 from offrec.estimation.decided import Decided
 from offrec.estimation.estimators import ESTIMATORS, Terms, estimator, terms
-from offrec.estimation.fitted_q import FittedQOptions
 from offrec.estimation.gather import Logging, gather, logging_of, rewarded
 from offrec.estimation.interval import Interval, interval
 from offrec.estimation.played import Play, Played
 from offrec.estimation.steps import Doubles, Steps
+from offrec.estimation.values import ValueOptions
 from offrec.estimation.verdict import Assessment, assess
 from offrec.networks import NetworkOptions
 from offrec.policy import Policy
@@ -43,7 +43,7 @@ class Asked:
     cap: float | None = None
     refits: int = 4  # of Q, to resamples of the training sessions: an interval of the direct method takes two or more
     seed: int = 0
-    fitted_q: FittedQOptions = field(default_factory=FittedQOptions)
+    values: ValueOptions = field(default_factory=ValueOptions)
     network: NetworkOptions = field(default_factory=NetworkOptions)  # of π̂_b, where the log has no propensities
     training: TrainingOptions = field(default_factory=TrainingOptions)
 
@@ -193,7 +193,7 @@ def _valued(
     rewards, decided = reward_of(dataset.behaviours, dict(asked.reward)), Decided.of(dataset, asked.split)
 
     def values(seed: int | None, label: str) -> fitted_q.Values:
-        options = replace(asked.fitted_q, seed=asked.fitted_q.seed + (0 if seed is None else seed))
+        options = replace(asked.values, seed=asked.values.seed + (0 if seed is None else seed))
         return fitted_q.fit(
             played, dataset, rewards, asked.gamma, options, console, label=f"{name}: {label}", resample=seed
         ).values(decided)
