@@ -1,9 +1,14 @@
-"""A verdict on an estimate: trust, caution or do not trust, and why. All thresholds stand in `LIMITS`."""
+"""A verdict on an estimate: trust, caution or do not trust, and why. All thresholds stand in `LIMITS`.
+
+A log that lacks the few sessions which would weigh most looks harmless: one session dominates where the log is *lucky*.
+So that no session dominates is no reason to trust, and that one does is at most a reason for caution; what counts is
+how much of the log is left after weighting, and whether the weights add up.
+"""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from offrec.estimation.estimators import Terms, estimator, terms
+from offrec.estimation.estimators import Estimator, Terms, estimator, terms
 from offrec.estimation.interval import RESAMPLES, Interval, interval, refitted
 from offrec.estimation.steps import Doubles, Steps
 from offrec.estimation.support import Fit, Support, fit, support
@@ -33,14 +38,16 @@ class Limit:
 LIMITS = (
     Limit("sessions", 200, 50, 10, "there are {value:,.0f} sessions", at_least=True),
     Limit("effective", 200, 50, 10, "the log is worth {value:,.0f} of the policy's own sessions", at_least=True),
+    Limit("share", 0.25, 0.1, 0.01, "only {value:.1%} of the log speaks of the policy", at_least=True),
     Limit("mass", 0.8, 0.5, 0.1, "the weights add up to {value:.2f} of what they should", at_least=True),
     Limit("excess", 1.25, 2.0, 10.0, "the weights add up to {value:.2f} times what they should"),
-    Limit("heaviest", 0.25, 0.5, 0.95, "one session brings {value:.0%} of the estimate's variance"),
+    Limit("heaviest", 0.5, 1.0, 1.0, "one session brings {value:.0%} of the estimate's variance"),
     Limit("cut", 0.02, 0.1, 0.9, "{value:.0%} of the weight was cut off, and what it would have earned with it"),
     Limit("rare", 0.05, 0.25, 0.75, "{value:.0%} of its choices fall on items that the log hardly shows"),
     Limit("propensity_error", 0.02, 0.1, 1.0, "the estimated propensities are off by {value:.3f} on average"),
     Limit("calibration", 0.1, 0.3, 1.0, "Q is off by {value:.0%} of itself, ten groups apart"),
     Limit("drift", 0.05, 0.15, 0.5, "Q is off by {value:.0%} of itself, all in one direction"),
+    Limit("coarse", 0, 1, 1, "it takes items of a cluster to be alike, which nothing here can show"),
     Limit("unaware", 0, 1, 1, "its interval knows nothing of how far Q itself may be off"),
     Limit("unchecked", 0, 1, 1, "how well Q fits the log is not known"),
     Limit("unseen", 0, 1, 1, "how much of what the policy does the log shows is not known"),
@@ -109,7 +116,10 @@ def assess(
         around = refitted(around.estimate, refits)
     speaks = support(name, steps, gamma, one.cap(steps, cap))
     promises = fit(steps, gamma) if not one.weighted else None
-    measures = _of_weights(speaks, around, propensity_error) if one.weighted else _of_model(speaks, promises, refits)
+    if one.weighted:
+        measures = _of_weights(one, speaks, around, propensity_error)
+    else:
+        measures = _of_model(speaks, promises, refits)
     level, reason = _judge(measures, _opening(speaks, promises))
     by, per_step = _parts(name, steps, gamma, cap, seed, resamples) if parts else ({}, None)
     return Assessment(
@@ -127,9 +137,15 @@ def assess(
     )
 
 
-def _of_weights(speaks: Support, around: Interval, propensity_error: float | None) -> dict[str, Any]:
-    more = {"excess": speaks.mass, "heaviest": around.heaviest, "propensity_error": propensity_error}
-    return {**asdict(speaks), **more}
+def _of_weights(one: Estimator, speaks: Support, around: Interval, propensity_error: float | None) -> dict[str, Any]:
+    return {
+        **asdict(speaks),
+        "share": (speaks.effective or 0.0) / speaks.sessions,
+        "excess": speaks.mass,
+        "heaviest": around.heaviest,
+        "propensity_error": propensity_error,
+        "coarse": float(one.marginal),
+    }
 
 
 def _of_model(speaks: Support, promises: Fit | None, refits: Doubles | None) -> dict[str, Any]:
