@@ -151,7 +151,7 @@ def returned(steps: Steps, gamma: float) -> Doubles:
     return np.bincount(steps.session, gamma**steps.step * steps.reward, minlength=len(steps)).astype(np.float64)
 
 
-def possible(played: Played, steps: Steps) -> list[str]:
+def possible(steps: Steps) -> list[str]:
     """The estimators that can speak of it."""
     weights = steps.log_pi is not None and steps.log_b is not None
     return [
@@ -168,7 +168,7 @@ def _judged(
     with console.counter(f"{name}: weights") as at:
         grouped = "all" in asked.estimators or "marginal" in asked.estimators
         steps = gather(played, dataset, asked.split, rewards, logging, grouped=grouped, progress=at)
-    can = possible(played, steps)
+    can = possible(steps)
     chosen = can if "all" in asked.estimators else [one for one in asked.named or (RECOMMENDED,) if one in can]
     chosen = chosen or ["direct"]
     again = None
