@@ -6,7 +6,7 @@ import pytest
 from offrec.errors import InputError
 from offrec.estimation import interval as module
 from offrec.estimation.estimators import ESTIMATORS, Terms, contributions, terms, value
-from offrec.estimation.interval import _Sums, interval, refitted
+from offrec.estimation.interval import _draws, _Sums, interval, refitted
 from offrec.estimation.steps import Steps
 
 
@@ -58,6 +58,23 @@ def test_error_of_a_mean_by_hand() -> None:
     assert found.error == pytest.approx((14 / 2 / 3) ** 0.5)  # squared distances 4 + 1 + 9
     assert found.heaviest == pytest.approx(9 / 14)
     assert found.low < 3 < found.high
+
+
+@pytest.mark.parametrize("name", ["importance", "weighted_doubly_robust"])
+def test_the_interval_written_out(name: str) -> None:
+    """Resample by resample: the estimate made anew, its error from what is left without each of its sessions."""
+    steps, distance = some_steps(6, sessions=25), []
+    n = len(steps)
+    found = interval(terms(name, steps, 0.9), seed=3, resamples=40)
+    for counts in np.concatenate(list(_draws(n, 3, 40))):
+        resample = steps.of(np.repeat(np.arange(n), counts.astype(int)))
+        influence = _Sums(terms(name, resample, 0.9))(np.ones((1, n)))[1][0]
+        error = influence.std(ddof=1) / n**0.5  # influences add up to 0
+        distance.append((value(name, resample, 0.9) - found.estimate) / error)
+    low, high = np.quantile(distance, [0.975, 0.025])
+    assert (found.low, found.high) == pytest.approx(
+        (found.estimate - low * found.error, found.estimate - high * found.error)
+    )
 
 
 def test_a_ratio_of_estimates() -> None:

@@ -130,6 +130,12 @@ def test_what_is_cut_off_and_rare_items_and_estimated_propensities() -> None:
     assert assess("importance", steps, propensity_error=0.01, resamples=100).verdict == "trust"
 
 
+def test_marginal_weights_are_never_trusted() -> None:
+    steps = replace(sessions(400), log_marginal=np.zeros(400))
+    found = assess("marginal", steps, resamples=100)
+    assert (found.verdict, "items of a cluster to be alike" in found.reason) == ("caution", True)
+
+
 def test_the_direct_method_is_judged_by_its_model() -> None:
     steps = replace(sessions(400), log_pi=None)  # top-k play has no probabilities
     alone = assess("direct", steps)
