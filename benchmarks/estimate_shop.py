@@ -118,8 +118,8 @@ def cheap(policy: Any, dataset: Any) -> float:
 
 
 def judged(policy: Any, dataset: Any, play: Any, k: int, asked: argparse.Namespace) -> tuple[Any, ...]:
-    """The steps with the first variant's Q and V, the direct value of every variant, of refits of the first, and how far
-    estimated propensities are off.
+    """The steps with the first variant's Q and V, the direct value of every variant, of refits of the first, and by how
+    much estimated propensities are off.
     """
     from offrec.console import Console
     from offrec.data.transitions import reward_of

@@ -151,9 +151,9 @@ def _print(found: "Comparison") -> None:
     heat = "" if asked.temperature == 1 else f", temperature {asked.temperature:g}"
     whence = f"{found.sessions:,} {asked.split} sessions of {found.dataset.path.name}"
     title = f"Reward a session, {discount}{heat}, from {whence}  {found.dataset.fingerprint}"
-    columns = ["policy", "played by", "estimator", "estimate", "95 % interval", "over logging"]
-    columns += ["effective", "largest weight", "capped", "rare", "verdict"]
-    own = ["the logging policy", "", "", f"{logged.estimate:.3f}", _between(logged), *[""] * 6]
+    columns = ["policy", "estimator, play", "estimate", "95 % interval", "over logging"]
+    columns += ["effective", "largest", "capped", "rare", "verdict"]
+    own = ["logging", "", f"{logged.estimate:.3f}", _between(logged), *[""] * 6]
     print_table(title, columns, [own, *(row for one in found.policies for row in _rows(one, found))])
     if found.served:
         print("Propensities: the log's own.")
@@ -174,12 +174,12 @@ def _rows(one: "Judged", found: "Comparison") -> list[list[str]]:
             figures = [
                 f"{around.estimate:.3f}",
                 _between(around),
-                f"{difference.estimate:+.3f} ({_between(difference)})",
+                f"{difference.estimate:+.2f} ({_between(difference)})",
             ]
         measures = ((support.effective, ",.0f"), (support.largest_weight, ",.3g"), (support.capped, ".1%"))
         said = ["–" if value is None else format(value, how) for value, how in (*measures, (support.rare, ".0%"))]
         play = drawn if one.play == "sample" else f"top {one.k}"
-        rows.append([one.name, play, name.replace("_", " "), *figures, *said, assessment.verdict])
+        rows.append([one.name, f"{name.replace('_', ' ')}, {play}", *figures, *said, assessment.verdict])
     return rows
 
 
