@@ -127,6 +127,7 @@ def test_refits_by_hand() -> None:
     """Student's t with 2 degrees of freedom: 4.302653 at 97.5 %."""
     found = refitted(5.0, np.array([4.0, 6.0, 8.0]))
     assert (found.low, found.high) == pytest.approx((5 - 4.302653 * 2, 5 + 4.302653 * 2))
+    assert refitted(5.0, np.array([4.0, 6.0, 8.0]), beside=1.5).error == pytest.approx(2.5)
     with pytest.raises(InputError, match="at least 2"):
         refitted(5.0, np.array([4.0]))
 

@@ -143,7 +143,10 @@ def test_the_direct_method_is_judged_by_its_model() -> None:
     assert "knows nothing of how far Q itself may be off" in alone.reason
     again = np.array([0.9, 1.1, 1.0])
     found = assess("direct", steps, refits=again)
-    assert (found.verdict, found.interval.error) == ("trust", pytest.approx(0.1))
+    assert (found.verdict, found.interval.error) == ("trust", pytest.approx(0.1))  # all sessions start alike
+    unlike = replace(steps, start=np.arange(400) % 2 * 2.0)
+    beside = assess("direct", unlike, refits=again).interval
+    assert (beside.estimate, beside.error) == pytest.approx((1.0, np.hypot(0.1, 1 / 399**0.5)))
     off = replace(steps, q=steps.reward - 0.25)
     assert assess("direct", off, refits=again).verdict == "do not trust"
     assert "all in one direction" in assess("direct", off, refits=again).reason

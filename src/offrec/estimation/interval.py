@@ -61,13 +61,16 @@ def interval(
     return Interval(centre, centre - float(low) * error, centre - float(high) * error, error, heaviest)
 
 
-def refitted(estimate: float, again: Doubles, level: float = LEVEL) -> Interval:
-    """Of an estimate whose model was fitted again to R resamples of the sessions, giving `again` [R]: Student's t."""
+def refitted(estimate: float, again: Doubles, beside: float = 0.0, level: float = LEVEL) -> Interval:
+    """Of an estimate whose model was fitted again to R resamples of the sessions, giving `again` [R]: Student's t.
+
+    `beside`: the standard error that is left once the model is given, from the sessions that it is applied to.
+    """
     from scipy.special import stdtrit
 
     if len(again) < 2:
         raise InputError(f"An interval from {len(again)} refits cannot be given; fit at least 2.")
-    error = float(again.std(ddof=1))
+    error = float(np.hypot(again.std(ddof=1), beside))
     wide = float(stdtrit(len(again) - 1, (1 + level) / 2)) * error
     return Interval(estimate, estimate - wide, estimate + wide, error)
 

@@ -113,7 +113,7 @@ def assess(
     one, found = estimator(name), terms(name, steps, gamma, cap)
     around = interval(found, seed=seed, resamples=resamples)
     if refits is not None and not one.weighted:
-        around = refitted(around.estimate, refits)
+        around = refitted(around.estimate, refits, around.error)
     speaks = support(name, steps, gamma, one.cap(steps, cap))
     promises = fit(steps, gamma) if not one.weighted else None
     if one.weighted:
