@@ -139,19 +139,18 @@ def rewarded(decided: Decided, rewards: Floats) -> Steps:
 def _columns(played: Played, batch: Batch, lists: Tensor, logging: Logging | None, cluster: Tensor | None) -> Tensor:
     """[4, B] log π and log π̂_b of the logged list, π's mass on what the log hardly supports, the clusters' ratio."""
     pi, sampled = played.head(batch), played.play == "sample"
-    log_pi = log_b = rare = ratio = torch.zeros(len(batch), dtype=torch.double, device=lists.device)
-    if sampled:
-        log_pi = log_list(pi, lists)
-    if logging is not None:
-        b = logging.head(batch)
-        whole = logsumexp(b)
-        bound = whole + math.log(RARE)
-        if logging.network is not None:
-            log_b = (b.at(batch.action[:, None])[:, 0] - whole).double()
-        if sampled:
-            rare = reduce(pi, below=(b, bound)).mass.double()
-        else:
-            rare = (b.at(top_k(pi, played.k)[1]) <= bound[:, None]).double().mean(1)
-        if cluster is not None:
-            ratio = log_marginal(pi, b, batch.action, cluster)
-    return torch.stack([log_pi, log_b, rare, ratio])
+    log_b = rare = ratio = nothing = torch.zeros(len(batch), dtype=torch.double, device=lists.device)
+    if logging is None:
+        return torch.stack([log_list(pi, lists) if sampled else nothing, log_b, rare, ratio])
+    b = logging.head(batch)
+    whole = logsumexp(b)
+    bound = whole + math.log(RARE)
+    if logging.network is not None:
+        log_b = (b.at(batch.action[:, None])[:, 0] - whole).double()
+    if cluster is not None:
+        ratio = log_marginal(pi, b, batch.action, cluster)
+    if not sampled:
+        rare = (b.at(top_k(pi, played.k)[1]) <= bound[:, None]).double().mean(1)
+        return torch.stack([nothing, log_b, rare, ratio])
+    found = reduce(pi, below=(b, bound))  # one pass for both
+    return torch.stack([log_list(pi, lists, found.lse), log_b, found.mass.double(), ratio])

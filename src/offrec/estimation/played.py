@@ -57,16 +57,16 @@ class Played:
         return q.at(sample_k(head, self.k, generator)).mean(1)
 
 
-def log_list(head: Head, lists: Tensor) -> Tensor:
+def log_list(head: Head, lists: Tensor, whole: Tensor | None = None) -> Tensor:
     """[B] log probability of ordered lists [B, K] drawn without replacement from softmax(z), in double precision.
 
         log π(l₁) + Σ_j [z(l_j) − log(Σ_a e^{z(a)} − Σ_{i<j} e^{z(l_i)})]        Plackett and Luce
 
-    Lists that are shorter are padded with n_items at the right.
+    Lists that are shorter are padded with n_items at the right. `whole`: log Σ_a e^{z(a)} [B], where it is known.
     """
     inside = lists < head.n_items
     z = head.at(lists.clamp(max=head.n_items - 1)).double()
-    whole = logsumexp(head).double()[:, None]
+    whole = (logsumexp(head) if whole is None else whole).double()[:, None]
     share = torch.where(inside, (z - whole).exp(), 0.0)
     left = 1 - (share.cumsum(1) - share)
     rest = whole + left.clamp(min=LITTLE).log()
