@@ -27,9 +27,10 @@ class Estimate:
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = ()
-    """Folders made by `offrec train`, all on one dataset."""
+    """Folders made by `offrec train`, all on one dataset or at least of one catalogue."""
     dataset: Annotated[Path | None, unset("DATASET")] = None
-    """Where the runs' dataset is now, if it has moved; needed for baselines alone."""
+    """Another log to judge by, with the runs' catalogue (`offrec prepare --catalogue RUN`), such as what a server has
+    logged since; or where the runs' own dataset is now. Needed for baselines alone."""
     baselines: str = ""
     """Policies without training, separated by commas: popular, recent, markov, sknn, vsknn."""
     split: Literal["test", "validation"] = "test"
@@ -84,14 +85,16 @@ class Estimate:
     def _dataset(self) -> "Dataset":
         from offrec import experiment, run_folder
         from offrec.data.dataset import Dataset
-        from offrec.estimation.compare import check_one_dataset
+        from offrec.estimation.compare import check_catalogue, check_one_dataset
 
         if not self.runs and (self.dataset is None or not self.baselines):
             raise InputError("Give the folders of runs, or --baselines NAMES --dataset DATASET.")
         if not self.runs:
             return Dataset.open(str(self.dataset))
+        if self.dataset is not None:
+            return check_catalogue(Dataset.open(self.dataset), self.runs)
         check_one_dataset(list(map(str, self.runs)), [run_folder.read(run)["data_hash"] for run in self.runs])
-        return experiment.dataset_of(self.runs[0], self.dataset)
+        return experiment.dataset_of(self.runs[0])
 
     def _policies(self, dataset: "Dataset") -> "dict[str, Policy]":
         from offrec import experiment

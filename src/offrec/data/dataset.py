@@ -46,6 +46,19 @@ class Vocabulary:
         return len(self._ids)
 
     @property
+    def ids(self) -> Longs | list[str]:
+        """[A] by index."""
+        return self._ids
+
+    def __eq__(self, other: object) -> bool:
+        """The same items under the same numbers."""
+        if not isinstance(other, Vocabulary) or self.numeric != other.numeric:
+            return False
+        return np.array_equal(self._ids, other._ids) if self.numeric else self._ids == other._ids
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
     def numeric(self) -> bool:
         return isinstance(self._ids, np.ndarray)
 
@@ -170,6 +183,17 @@ def _decisions(path: Path, meta: dict[str, Any]) -> Decisions | None:
 
 def _damaged(path: Path) -> InputError:
     return InputError(f"{path} is damaged: its arrays do not have the lengths in dataset.json; prepare it again.")
+
+
+def catalogue_of(home: Path) -> Vocabulary:
+    """The items of a dataset's folder or of a run's."""
+    for name in ("dataset.json", "run.json"):
+        if (home / name).is_file():
+            try:
+                return read_vocabulary(home, json.loads((home / name).read_text(encoding="utf-8"))["item_ids"])
+            except (ValueError, KeyError) as error:
+                raise InputError(f"{home}/{name} is damaged ({error}); make {home} again.") from error
+    raise InputError(f"--catalogue {home} is neither a dataset nor a run; give a folder that offrec made.")
 
 
 def _load(path: Path, name: str) -> Any:

@@ -47,6 +47,9 @@ class PrepareOptions:
     the item alone."""
     propensity: str | None = None
     """The column that says how likely the list was, or the event's item (default: `propensity`, where there is one)."""
+    catalogue: str | None = None
+    """Number items as this dataset or run does, and keep all of its items, so that its policies can be judged on this
+    log (`offrec estimate RUN --dataset`). Events of items that it does not know are left out and counted."""
     sessions: Literal["auto", "column", "user", "gap"] = "auto"
     """What a session is: the session column's, all that a user did, or a user's events cut by inactivity. `auto`: the
     column where there is one, else the gap."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from offrec.data import decisions, folder, options, sessions, sources, statistics
-from offrec.data.dataset import FORMAT_VERSION, Dataset
+from offrec.data import catalogued, decisions, folder, options, sessions, sources, statistics
+from offrec.data.dataset import FORMAT_VERSION, Dataset, catalogue_of
 from offrec.data.faults import Faults
 from offrec.data.log import TICKS, Checked, Log, LogBuilder, Reader, TimeUnit
 from offrec.data.options import PrepareOptions
@@ -49,11 +49,14 @@ def prepare(
     options.check(chosen)
     folder.check_free(out, force)
     found = options.FORMATS[chosen.format].find([source] if isinstance(source, str | Path) else source)
+    known = None if chosen.catalogue is None else catalogue_of(Path(chosen.catalogue))
     log = _read(found, chosen, say)
+    if known is not None:
+        log = catalogued.numbered(log, known, Path(str(chosen.catalogue)))
     protocol = options.protocol(chosen, log)
-    events, steps = _sessions(log, protocol, say)
+    events, steps = _sessions(log, protocol, say, outside=known is not None)
     events, splits = sessions.split(events, protocol.split, protocol.split_seed, protocol.split_parts)
-    catalogue, arrays = _catalogue(events.gathered(), log, splits["train"][1])
+    catalogue, arrays = _catalogue(events.gathered(), log, splits["train"][1], whole=known is not None)
     say(f"writing {out}")
     folder.check_free(out, force)
     about = {"protocol": protocol.as_json(), "time_unit": log.times_as, "sources": log.rows, "steps": steps}
@@ -133,8 +136,10 @@ def _times(log: Log) -> str:
     return f"times read as {log.times_as}, {first} to {last} UTC"
 
 
-def _sessions(log: Log, protocol: Protocol, say: Say) -> tuple[Events, Steps]:
-    """The log's sessions after each step of the protocol, and what each step left."""
+def _sessions(log: Log, protocol: Protocol, say: Say, *, outside: bool) -> tuple[Events, Steps]:
+    """The log's sessions after each step of the protocol, and what each step left. `outside`: there may be items that
+    the catalogue does not know.
+    """
     events = sessions.arrange(log)
     if protocol.sessions == "gap" and log.time_unit:
         events = sessions.cut_by_gap(events, protocol.gap_minutes * 60 * TICKS[log.time_unit])
@@ -148,6 +153,8 @@ def _sessions(log: Log, protocol: Protocol, say: Say) -> tuple[Events, Steps]:
         return left
 
     after("read", events)
+    if outside:
+        events = after("drop items outside the catalogue", catalogued.within(events, len(log.item_ids)))
     for name in protocol.behaviours_dropped:
         events = after(f"drop {name}", sessions.drop_behaviour(events, name, log.behaviour_names))
     for text in protocol.filters:
@@ -157,13 +164,13 @@ def _sessions(log: Log, protocol: Protocol, say: Say) -> tuple[Events, Steps]:
     return events, steps
 
 
-def _catalogue(events: Events, log: Log, training: int) -> tuple[Catalogue, folder.Arrays]:
+def _catalogue(events: Events, log: Log, training: int, *, whole: bool) -> tuple[Catalogue, folder.Arrays]:
     """What is left of the log, and all of it as arrays."""
     if log.lists is None:
-        catalogue, _ = sessions.compact(events, log.item_ids, log.behaviour_names)
+        catalogue, _ = sessions.compact(events, log.item_ids, log.behaviour_names, whole=whole)
         return catalogue, _arrays(catalogue, log.time_unit)
     events, decided = decisions.part(events, log.lists, training)
-    catalogue, offered = sessions.compact(events, log.item_ids, log.behaviour_names, decided.items)
+    catalogue, offered = sessions.compact(events, log.item_ids, log.behaviour_names, decided.items, whole=whole)
     found = {f"decision_{name}": array for name, array in (vars(decided) | {"items": offered}).items()}
     return catalogue, _arrays(catalogue, log.time_unit) | found
 

@@ -232,13 +232,19 @@ class Catalogue:
 
 
 def compact(
-    events: Events, item_ids: Longs | list[str], names: tuple[str, ...], offered: Ints | None = None
+    events: Events,
+    item_ids: Longs | list[str],
+    names: tuple[str, ...],
+    offered: Ints | None = None,
+    *,
+    whole: bool = False,
 ) -> tuple[Catalogue, Ints | None]:
     """Gathered events, without the items and behaviours that no event is left of, and the lists that were offered,
-    padded with −1, whose items stay.
+    padded with −1, whose items stay. `whole`: all items stay.
     """
     lists = np.zeros(0, np.int32) if offered is None else offered[offered >= 0]
-    (items, listed), kept = _renumber([events.items, lists], len(item_ids))
+    everything: Ints = np.arange(len(item_ids) if whole else 0, dtype=np.int32)
+    (items, listed, _), kept = _renumber([events.items, lists, everything], len(item_ids))
     (behaviours,), kept_names = _renumber([events.behaviours], len(names))
     ids = item_ids[kept] if isinstance(item_ids, np.ndarray) else [item_ids[place] for place in kept]
     events = replace(events, items=items, behaviours=behaviours)

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from offrec.console import Console
-from offrec.data.dataset import Dataset
+from offrec.data.dataset import Dataset, catalogue_of
 from offrec.data.transitions import reward_of
 from offrec.errors import InputError
 from offrec.estimation import fitted_q
@@ -232,3 +233,14 @@ def check_one_dataset(names: Sequence[str], hashes: Sequence[str]) -> None:
                 f"{names[0]} and {name} were trained on different datasets, so no log can compare them; "
                 "estimate them apart."
             )
+
+
+def check_catalogue(dataset: Dataset, runs: Sequence[Path]) -> Dataset:
+    """The dataset, if the runs know its items by the same numbers."""
+    for run in runs:
+        if catalogue_of(run) != dataset.vocabulary:
+            raise InputError(
+                f"{dataset.path} numbers its items otherwise than {run} does; prepare its log again with "
+                f"--catalogue {run}."
+            )
+    return dataset
