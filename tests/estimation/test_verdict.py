@@ -49,6 +49,7 @@ def test_support_by_hand(by_hand: Steps) -> None:
     found = support("capped", by_hand, gamma=0.5, cap=1.5)
     assert found.largest_weight == pytest.approx(2)
     assert found.mass == pytest.approx((1 + 0.5 + 1) / 3)  # last weights
+    assert found.mass_error == pytest.approx(np.std([1, 0.5, 1]) / 3**0.5)
     assert found.capped == pytest.approx(1 / 3)
     assert found.cut == pytest.approx(0.5 / (2 + 0.5 * 1 + 0.5))
     assert found.rare == pytest.approx(0.2)
@@ -111,11 +112,36 @@ def test_one_heavy_session() -> None:
     assert "one session brings 100% of the estimate's variance" in found.reason
 
 
+def spread(n: int, mean: float, deviation: float) -> Steps:
+    """n sessions of one decision whose weights have this mean and deviation."""
+    weight = mean + deviation * np.where(np.arange(n) % 2 == 0, 1.0, -1.0)
+    return replace(sessions(n), log_pi=np.log(weight))
+
+
 def test_weights_that_do_not_add_up() -> None:
     low = assess("importance", changed(sessions(1000), 1.0, 700), resamples=100)
-    assert (low.verdict, low.reason) == ("caution", "the weights add up to 0.70 of what they should")
+    assert low.verdict == "do not trust"
+    assert "the weights add up to 0.70 of what they should" in low.reason
+    assert f"too little, by {0.3 / (0.7 * 0.3 / 1000) ** 0.5:.1f} standard errors" in low.reason
     high = assess("importance", changed(sessions(1000), 3.0, 900), resamples=100)
-    assert (high.verdict, high.reason) == ("do not trust", "the weights add up to 2.70 times what they should")
+    assert high.verdict == "do not trust"
+    assert "the weights add up to 2.70 times what they should" in high.reason
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "verdict"),
+    [
+        (1.03, 0.8, "trust"),  # 1.2 standard errors above
+        (1.03, 0.32, "caution"),  # 3
+        (1.05, 0.32, "do not trust"),  # 5
+        (0.97, 0.4, "trust"),  # 2.4 below
+        (0.97, 0.24, "caution"),  # 4
+        (0.97, 0.16, "do not trust"),  # 6
+        (1.015, 0.01, "trust"),  # 47, and slight
+    ],
+)
+def test_standard_errors_of_what_weights_add_up_to(mean: float, deviation: float, verdict: str) -> None:
+    assert assess("importance", spread(1024, mean, deviation), resamples=100).verdict == verdict
 
 
 def test_what_is_cut_off_and_rare_items_and_estimated_propensities() -> None:

@@ -20,9 +20,8 @@ class Support:
     effective: float | None  # sessions of the policy's own that the log is worth
     effective_by_step: tuple[float, ...]  # the same at each step
     largest_weight: float | None
-    mass: (
-        float | None
-    )  # mean of the weights that sessions end with: 1 in expectation, if the log has all the policy does
+    mass: float | None  # mean of the weights sessions end with: 1 in expectation, if the log has all the policy does
+    mass_error: float | None  # its standard error
     capped: float | None  # share of the decisions whose weight was cut
     cut: float | None  # share of all the weight that was cut off, later decisions discounted
     divergence: float | None  # KL(π‖b) a decision, in nats, at the log's states
@@ -41,7 +40,7 @@ def support(name: str, steps: Steps, gamma: float, cap: float) -> Support:
     rare = None if steps.rare is None or not steps.decisions else float(steps.rare.mean())
     divergence = _divergence(steps)
     if not named(name).weighted:
-        return Support(len(steps), steps.decisions, None, (), None, None, None, None, divergence, rare)
+        return Support(len(steps), steps.decisions, None, (), None, None, None, None, None, divergence, rare)
     found = terms("marginal" if named(name).marginal else "importance", steps, gamma)
     overall, by_step = effective(found, gamma)
     discounted = gamma**steps.step * found.weight
@@ -53,6 +52,7 @@ def support(name: str, steps: Steps, gamma: float, cap: float) -> Support:
         effective_by_step=tuple(by_step.tolist()),
         largest_weight=float(found.weight.max(initial=0.0)),
         mass=float(found.last.mean()),
+        mass_error=float(found.last.std() / len(steps) ** 0.5),
         capped=float((found.weight > cap).mean()) if steps.decisions else 0.0,
         cut=1 - float(kept.sum() / discounted.sum()) if discounted.any() else 0.0,
         divergence=divergence,

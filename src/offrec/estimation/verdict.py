@@ -14,6 +14,8 @@ from offrec.estimation.steps import Doubles, Steps
 from offrec.estimation.support import Fit, Support, fit, support
 
 Verdict = Literal["trust", "caution", "do not trust"]
+INFINITE = float("inf")
+SLIGHT = 0.02  # weights that add up to 1 within this do no harm, however sure it is that they do not
 VERDICTS: tuple[Verdict, ...] = ("trust", "caution", "do not trust")
 
 
@@ -41,6 +43,8 @@ LIMITS = (
     Limit("share", 0.25, 0.1, 0.01, "only {value:.1%} of the log speaks of the policy", at_least=True),
     Limit("mass", 0.8, 0.5, 0.1, "the weights add up to {value:.2f} of what they should", at_least=True),
     Limit("excess", 1.25, 2.0, 10.0, "the weights add up to {value:.2f} times what they should"),
+    Limit("lacking", 3.0, 5.0, INFINITE, "the weights add up to too little, by {value:.1f} standard errors"),
+    Limit("inflated", 2.0, 4.0, INFINITE, "the weights add up to too much, by {value:.1f} standard errors"),
     Limit("heaviest", 0.5, 1.0, 1.0, "one session brings {value:.0%} of the estimate's variance"),
     Limit("cut", 0.02, 0.1, 0.9, "{value:.0%} of the weight was cut off, and what it would have earned with it"),
     Limit("rare", 0.05, 0.25, 0.75, "{value:.0%} of its choices fall on items that the log hardly shows"),
@@ -142,10 +146,21 @@ def _of_weights(one: Estimator, speaks: Support, around: Interval, propensity_er
         **asdict(speaks),
         "share": (speaks.effective or 0.0) / speaks.sessions,
         "excess": speaks.mass,
+        "lacking": -_off(speaks),
+        "inflated": _off(speaks),
         "heaviest": around.heaviest,
         "propensity_error": propensity_error,
         "coarse": float(one.marginal),
     }
+
+
+def _off(speaks: Support) -> float:
+    """How far the weights' mean is above 1, in standard errors.
+
+    Too much is a sign of propensities that are off: with the right ones heavy weights make the error as large.
+    """
+    above = (speaks.mass or 0.0) - 1.0
+    return above / speaks.mass_error if abs(above) > SLIGHT and speaks.mass_error else 0.0
 
 
 def _of_model(speaks: Support, promises: Fit | None, refits: Doubles | None) -> dict[str, Any]:
