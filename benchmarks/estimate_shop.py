@@ -132,7 +132,7 @@ def judged(policy: Any, dataset: Any, play: Any, k: int, asked: argparse.Namespa
     from offrec.training import TrainingOptions
 
     quiet, rewards, decided = Console(quiet=True), reward_of(dataset.behaviours, {}), Decided.of(dataset, "test")
-    base = ValueOptions(updates=asked.updates, batch_size=asked.batch_size)
+    base = ValueOptions(updates=asked.updates, batch_size=asked.batch_size, capture=not asked.no_capture)
     network = NetworkOptions(width=base.network.width, history=policy.history)
     logging = logging_of(dataset, network, TrainingOptions(), policy.device, quiet)
     weighed = Played(policy, play, decided.k if play == "sample" else k)
@@ -259,6 +259,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--refits", type=int, default=4)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--no-capture", action="store_true", help="no CUDA graphs in fitted Q")
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no run after so many seconds")
     parser.add_argument("--summary", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)

@@ -124,6 +124,7 @@ def test_refused(work: Path, tmp_path: Path) -> None:
         (Estimate((run,), estimator="guess"), "There is no estimator 'guess'"),
         (Estimate((run,), reward=("cart",)), "--reward cart is not of the form"),
         (Estimate((run,), gamma=1.5), "gamma is 1.5"),
+        (Estimate((run,), play="topk", estimator="capped"), "has no weights, so capped cannot judge it"),
         (Estimate((run,), refits=1), "An interval from 1 refits"),
         (Estimate((run,), picture=Path("forest.xyz")), "must end in .png"),
         (Estimate((run,), temperature=-1.0, device="cpu"), "The temperature is -1.0"),

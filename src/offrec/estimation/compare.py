@@ -53,6 +53,12 @@ class Asked:
             raise InputError(f"gamma is {self.gamma}; it must lie between 0 and 1.")
         for name in self.named:
             estimator(name)
+        weighted = [name for name in self.named if ESTIMATORS[name].weighted]
+        if self.play == "topk" and weighted:
+            raise InputError(
+                f"A policy that is played by its best k has no weights, so {weighted[0]} cannot judge it; "
+                "leave it at direct, or --play sample."
+            )
         if self.refits == 1 or self.refits < 0:
             raise InputError(f"An interval from {self.refits} refits cannot be given; fit at least 2, or 0 for none.")
 
@@ -86,7 +92,7 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         asked = self.asked
-        return {
+        found = {
             "dataset": str(self.dataset.path),
             "fingerprint": self.dataset.fingerprint,
             "split": asked.split,
@@ -97,6 +103,8 @@ class Comparison:
             "logging": {"sessions": self.sessions, **self.logged.as_json()},
             "policies": [self._row(one) for one in self.policies],
         }
+        finite: dict[str, Any] = _finite(found)
+        return finite
 
     def _row(self, one: Judged) -> dict[str, Any]:
         found = {}
@@ -224,6 +232,15 @@ def _difference(
     wide = NORMAL * (around.error**2 + found.interval.error**2) ** 0.5
     wide = max(wide, (found.interval.high - found.interval.low) / 2)
     return Interval(around.estimate, around.estimate - wide, around.estimate + wide, wide / NORMAL)
+
+
+def _finite(tree: Any) -> Any:
+    """One session alone has no interval: null, not infinity."""
+    if isinstance(tree, dict):
+        return {name: _finite(value) for name, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_finite(value) for value in tree]
+    return None if isinstance(tree, float) and not np.isfinite(tree) else tree
 
 
 def check_one_dataset(names: Sequence[str], hashes: Sequence[str]) -> None:

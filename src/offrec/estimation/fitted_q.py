@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from offrec.agent import evaluating, frozen
-from offrec.catalogue import Head
+from offrec.catalogue import Head, chosen
 from offrec.console import Console
 from offrec.critic import Target
 from offrec.data.dataset import Dataset
+from offrec.data.replay import batch_of
 from offrec.data.transitions import Floats
 from offrec.errors import InputError
 from offrec.estimation import values
@@ -113,10 +114,17 @@ def fit(
         torch.manual_seed(options.seed)
         whole = values.with_history(options, played.policy.history)
         critic = Critic(played, decided, whole, values.unit_of(mdp), gamma).to(played.policy.device)
-    # Lists that are drawn, and the head of a baseline, are made on the host.
-    capture = played.exact and isinstance(played.policy, NetworkPolicy)
-    values.fit(critic, decided, mdp, console, label, capture=capture, resample=resample)
+    values.fit(critic, decided, mdp, console, label, capture=_capturable(played), resample=resample)
     return critic
+
+
+@torch.no_grad()
+def _capturable(played: Played) -> bool:
+    """Lists that are drawn, and the head of a baseline, are made on the host; all but kernels wait for the device."""
+    policy = played.policy
+    if not played.exact or not isinstance(policy, NetworkPolicy):
+        return False
+    return chosen(played.head(batch_of([[]], policy.n_items, policy.history, policy.device))) == "kernels"
 
 
 def _after(batch: Batch) -> Batch:

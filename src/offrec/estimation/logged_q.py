@@ -82,7 +82,7 @@ def _about(dataset: Dataset, rewards: Floats, gamma: float, options: ValueOption
         "train": list(dataset.meta["splits"]["train"]),
         "rewards": rewards.tolist(),
         "gamma": gamma,
-        "options": asdict(options),
+        "options": {name: value for name, value in asdict(options).items() if name != "capture"},
     }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from offrec import losses
 from offrec.agent import return_spread
-from offrec.catalogue import Head
+from offrec.catalogue import Head, has_triton
 from offrec.console import Console
 from offrec.critic import CriticOptions, unlogged
 from offrec.data.replay import Epochs
@@ -41,6 +41,8 @@ class ValueOptions:
     patience: float = 0.9
     """Picks only: what is left of a state's value after an ignored item; never more than γ."""
     seed: int = 0
+    capture: bool = True
+    """Capture updates as CUDA graphs, where that can be."""
 
     def __post_init__(self) -> None:
         if self.updates < 1 or not 0 <= self.patience < 1:
@@ -124,7 +126,7 @@ def fit(
     `capture`: nothing in the loss waits for the host.
     """
     options, device = values.options, values.device
-    captured = capture and device.type == "cuda"
+    captured = capture and options.capture and device.type == "cuda" and has_triton()
     replay = decided.replay(mdp, options.network.history, "sessions", device)
     replay = replay if resample is None else decided.resampled(replay, resample)
     size = options.batch_size or automatic_batch_size(len(mdp.reward))
