@@ -97,6 +97,20 @@ def test_ignored_lists_are_steps(tmp_path: Path) -> None:
     assert found.q[shown == 1].mean() - found.q[shown == 0].mean() == pytest.approx(1.0, abs=0.2)
 
 
+def test_an_ignored_list_leaves_the_state(tmp_path: Path) -> None:
+    dataset = served(tmp_path)
+    decided, played = Decided.of(dataset, "train"), Played(Fixed(dataset, OFTEN, again=2.0))
+    torch.manual_seed(0)
+    critic = fitted_q.Critic(played, decided, SMALL, 1.0, 1.0).eval()
+    mdp = decided.mdp(reward_of(dataset.behaviours, {}), 1.0)
+    batch = decided.replay(mdp, 5, "sessions", torch.device("cpu")).batch(np.arange(40))
+    after, stay = critic._backed_up(batch)
+    ignored = torch.from_numpy(decided.picked[batch.event.numpy()] < 0)
+    assert 0 < int(ignored.sum()) < 40
+    assert torch.equal(after[ignored], stay[ignored])
+    assert (after[~ignored] != stay[~ignored]).all()
+
+
 def test_an_unlogged_item_is_taken_to_be_ignored(tmp_path: Path) -> None:
     """Nobody ever takes the third of three items: grounded, it is worth `patience` of its state's value."""
     random = np.random.default_rng(2)
@@ -104,8 +118,14 @@ def test_an_unlogged_item_is_taken_to_be_ignored(tmp_path: Path) -> None:
     words = [[("view", "buy")[item] for item in session] for session in draws]
     dataset = write_dataset(tmp_path, draws, words, (300, 50, 50), items=3)
     never = Played(Fixed(dataset, [0.0, 0.0, 20.0]))
-    ignored = values(dataset, never, 1.0, replace(SMALL, critic=replace(SMALL.critic, ground=2), patience=0.5))
+    options = replace(SMALL, critic=replace(SMALL.critic, ground=2), patience=0.5)
+    ignored = values(dataset, never, 1.0, options)
     assert ignored.v.mean() == pytest.approx(0.0, abs=0.1)  # V = V / 2
+    rewards, cpu = reward_of(dataset.behaviours, {}), torch.device("cpu")
+    logged = logged_q.fitted(dataset, rewards, 1.0, replace(options, batch_size=16), cpu, QUIET)
+    batch = next(iter(Scored(dataset, "validation", 5, cpu).batches()))
+    worth = logged.critic(batch).at(torch.full((len(batch), 1), 2))[:, 0].detach() * logged.unit
+    assert float(worth[batch.position == 0].mean()) == pytest.approx(1.2 / 2, abs=0.15)  # a session earns 1.2
 
 
 def test_values_of_the_log_are_what_followed(coins: Any) -> None:

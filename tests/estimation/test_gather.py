@@ -77,7 +77,7 @@ def test_a_state_after_a_pick_from_a_list(tmp_path: Path) -> None:
 
 
 def test_orders_of_all_lists_sum_to_one_even_where_little_is_left() -> None:
-    for sharp in (1.0, 40.0):
+    for sharp in (1.0, 14.0, 40.0):
         logits = torch.tensor([[0.0, 1.0, 0.3, -0.5]]) * sharp
         lists = torch.tensor(list(itertools.permutations(range(4), 3)))
         head = Head(torch.zeros(len(lists), 0), torch.zeros(4, 0), logits[0])
