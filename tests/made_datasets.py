@@ -1,6 +1,7 @@
 """Small datasets, written as `offrec prepare` would leave them."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import numpy as np
 
 from offrec.data.dataset import FORMAT_VERSION, Dataset
 from offrec.data.protocol import Protocol
+
+Decided = tuple[int, Sequence[int], float, int | None]  # position, list, its propensity, the event of the session
 
 
 def write_dataset(
@@ -19,6 +22,7 @@ def write_dataset(
     *,
     items: int | None = None,
     ids: Sequence[int] | Sequence[str] | None = None,
+    decisions: Sequence[Sequence[Decided]] | None = None,
     **protocol: Any,
 ) -> Dataset:
     """A dataset folder below `path`, opened.
@@ -26,7 +30,8 @@ def write_dataset(
     sessions: item indices. behaviours: a name for each event, all "view" if left out. splits: how many sessions go to
     train, validation and test, in this order; by default the last is test, the one before it validation. items: the
     catalogue's size, by default as large as the sessions need. ids: the log's own item ids, by default 100, 101, …
-    protocol: fields of Protocol.
+    decisions: of each session the lists it was served, as (how many of its events came before, the list, how likely it
+    was, which of its events was picked from it or None). protocol: fields of Protocol.
     """
     splits = splits or (len(sessions) - 2, 1, 1)
     assert sum(splits) == len(sessions), f"{splits} of {len(sessions)} sessions"
@@ -40,6 +45,8 @@ def write_dataset(
         "offsets": np.cumsum([0, *map(len, sessions)], dtype=np.int64),
         **_id_arrays(list(ids) if ids is not None else list(range(100, 100 + n_items))),
     }
+    if decisions is not None:
+        arrays |= _decision_arrays(decisions, arrays["offsets"], n_items)
     edges = np.cumsum([0, *splits]).tolist()
     meta = {
         "format_version": FORMAT_VERSION,
@@ -50,6 +57,8 @@ def write_dataset(
         "protocol": Protocol(**protocol).as_json(),
         "splits": {name: edges[part : part + 2] for part, name in enumerate(("train", "validation", "test"))},
     }
+    if decisions is not None:
+        meta["decisions"] = dict(zip(("count", "k"), arrays["decision_items"].shape, strict=True))
     folder = path / f"dataset-{len(list(path.glob('dataset-*')))}"
     folder.mkdir()
     for name, array in arrays.items():
@@ -64,3 +73,19 @@ def _id_arrays(ids: list[Any]) -> dict[str, np.ndarray]:
     texts = [text.encode() for text in ids]
     offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
     return {"item_ids": np.frombuffer(b"".join(texts), dtype=np.uint8), "item_ids_offsets": offsets}
+
+
+def _decision_arrays(
+    decisions: Sequence[Sequence[Decided]], offsets: np.ndarray, padding: int
+) -> dict[str, np.ndarray]:
+    flat = [(begin, *one) for begin, session in zip(offsets.tolist(), decisions, strict=False) for one in session]
+    k = max(len(items) for _, _, items, _, _ in flat)
+    lists = [[*items, *[padding] * (k - len(items))] for _, _, items, _, _ in flat]
+    events = [-1 if event is None else begin + event for begin, *_, event in flat]
+    return {
+        "decision_offsets": np.cumsum([0, *map(len, decisions)], dtype=np.int64),
+        "decision_positions": np.array([position for _, position, *_ in flat], dtype=np.int32),
+        "decision_items": np.array(lists, dtype=np.int32),
+        "decision_log_propensity": np.array([math.log(propensity) for *_, propensity, _ in flat]),
+        "decision_event": np.array(events, dtype=np.int64),
+    }

@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from offrec.data.dataset import Dataset
     from offrec.data.prepare import prepare
     from offrec.errors import InputError
+    from offrec.estimation.compare import estimate
     from offrec.evaluation import evaluate
     from offrec.experiment import load, train
     from offrec.policy import Policy
 
-__all__ = ["Dataset", "InputError", "Policy", "baseline", "evaluate", "load", "prepare", "train"]
+__all__ = ["Dataset", "InputError", "Policy", "baseline", "estimate", "evaluate", "load", "prepare", "train"]
 
 _HOMES = {
     "Dataset": "offrec.data.dataset",
     "InputError": "offrec.errors",
     "Policy": "offrec.policy",
     "baseline": "offrec.baselines",
+    "estimate": "offrec.estimation.compare",
     "evaluate": "offrec.evaluation",
     "load": "offrec.experiment",
     "prepare": "offrec.data.prepare",

@@ -25,6 +25,7 @@ def _command() -> Any:
     import tyro
 
     from offrec.commands.demo import Demo
+    from offrec.commands.estimate import Estimate
     from offrec.commands.prepare import Prepare
     from offrec.commands.runs import Evaluate, Options, Recommend, Train
     from offrec.commands.shop import Simulate, WriteShop
@@ -33,6 +34,7 @@ def _command() -> Any:
         "prepare": Prepare,
         "train": Train,
         "evaluate": Evaluate,
+        "estimate": Estimate,
         "recommend": Recommend,
         "shop": WriteShop,
         "simulate": Simulate,

@@ -46,9 +46,10 @@ class RunOptions:
     """Count rewards in spreads of the log's returns, so that temperatures suit any log, or as they are."""
     reward_shift: bool = False
     """Subtract the largest reward from all, as in the paper. Not neutral: it makes long sessions worth less."""
-    select: Literal["ndcg", "reward", "last"] = "ndcg"
-    """The checkpoint kept: the largest NDCG@10 on validation, the largest reward@10 (hits weighted by reward), or the
-    last: both figures reward imitation, which is not what a policy that is to earn should be chosen by."""
+    select: Literal["ndcg", "reward", "value", "last"] = "ndcg"
+    """The checkpoint kept: the largest NDCG@10 on validation, the largest reward@10 (hits weighted by reward), the
+    largest value@5 (what its best five were worth to the log's visitors), or the last. The first two reward
+    imitation, which is not what a policy that is to earn should be chosen by."""
     diagnostics: Literal["all", "some"] = "all"
     """What is logged of a learner with rewards after each epoch. all: also how far its policy is from π̂_b, which is
     fitted for that where it is not there yet; some: only what needs no π̂_b that the learner itself does not need."""

@@ -7,7 +7,7 @@ folder is such a file.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,13 @@ from offrec.agent import Agent
 from offrec.config import RunOptions
 from offrec.console import Board, Console
 from offrec.data.dataset import Dataset, Vocabulary, read_vocabulary
+from offrec.data.transitions import reward_of
 from offrec.errors import InputError, Interrupted, RunError, first_line
+from offrec.estimation import logged_q
+from offrec.estimation.values import ValueOptions
 from offrec.job import Draft, Shared, agent, draft, implementation, job
 from offrec.logging_policy import Fitted
-from offrec.policy import NetworkPolicy
+from offrec.policy import NetworkPolicy, Policy
 from offrec.together import together
 from offrec.training import Trainer, load_module
 
@@ -150,13 +153,25 @@ def _fitted(dataset: Dataset, drafts: Mapping[str, Draft], consoles: Mapping[str
     return {name: fitted[key] for name, key in keys.items()}
 
 
+def _value(dataset: Dataset, made: Draft, console: Console) -> Callable[[Policy], float] | None:
+    """What judges a run's checkpoints, where they are chosen by value."""
+    options = made.options
+    if options.select != "value":
+        return None
+    rewards, network = reward_of(dataset.behaviours, options.reward), options.critic.network(options.network)
+    with implementation(options)():
+        logged = logged_q.fitted(dataset, rewards, options.gamma, ValueOptions(network), made.device, console)
+    return logged_q.judge(logged, made.scored)
+
+
 def _prepare(
     dataset: Dataset, out: Path, made: Draft, learning: Agent, fitted: Fitted, console: Console, *, resume: bool
 ) -> _Prepared:
     options, data_hash = made.options, dataset.meta["data_hash"]
     policy = NetworkPolicy(_name(options), learning, dataset.vocabulary, made.device, data_hash)
     policy.home = dataset.meta.get("shop")
-    whole = job(made, policy, fitted.network if learning.prior is None else None)
+    prior = fitted.network if learning.prior is None else None
+    whole = job(made, policy, prior, _value(dataset, made, console))
     trainer = Trainer(whole, options.training, out, {"data_hash": data_hash}, options.seed, console)
     if resume and (out / "last.safetensors").exists():
         trainer.resume()

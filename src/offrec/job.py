@@ -19,7 +19,7 @@ from offrec.errors import InputError, first_line
 from offrec.evaluation import Scored
 from offrec.memory import MemoryPlan
 from offrec.networks import Network
-from offrec.policy import NetworkPolicy
+from offrec.policy import NetworkPolicy, Policy
 from offrec.types import Batch
 from offrec.update import Job
 
@@ -80,7 +80,7 @@ class Shared:
         return sum(each.bytes for each in held if each.device == device)
 
     def _rewards(self, options: RunOptions) -> Floats:
-        needed = options.learner.needs_reward or options.select == "reward"
+        needed = options.learner.needs_reward or options.select in ("reward", "value")
         return reward_of(self.dataset.behaviours, options.reward, needed=needed)
 
     def _replay(self, split: Literal["train", "validation"], options: RunOptions, device: torch.device) -> Replay:
@@ -223,14 +223,17 @@ def agent(made: Draft, prior: Network | None = None, log_b: Tensor | None = None
             ) from error
 
 
-def job(made: Draft, policy: NetworkPolicy, prior: Network | None = None) -> Job:
-    """`prior`: π̂_b, for diagnostics of agents that do not hold it themselves."""
+def job(
+    made: Draft, policy: NetworkPolicy, prior: Network | None = None, value: Callable[[Policy], float] | None = None
+) -> Job:
+    """`prior`: π̂_b, for diagnostics of agents that do not hold it themselves. `value`: what select = value goes by."""
     options, learning = made.options, policy.agent
 
     def validate() -> dict[str, float]:
         ranks = made.scored.ranks(policy)
         found = ranks.figures((10,))
         figures = {name: found[name] for name in ("HR@10", "NDCG@10")}
+        figures |= {} if value is None else {"value@5": value(policy)}
         return figures if made.rewards is None else {**figures, "reward@10": ranks.reward(made.rewards, 10)}
 
     def diagnose() -> dict[str, float]:
@@ -242,7 +245,7 @@ def job(made: Draft, policy: NetworkPolicy, prior: Network | None = None) -> Job
         learning.loss,
         made.epochs,
         validate,
-        {"ndcg": "NDCG@10", "reward": "reward@10", "last": None}[options.select],
+        {"ndcg": "NDCG@10", "reward": "reward@10", "value": "value@5", "last": None}[options.select],
         after=learning.after,
         tables=[table for table in tables(learning, policy.n_items) if table.requires_grad],
         around=implementation(options),

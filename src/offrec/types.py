@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # preparing a log needs no torch, and importing it takes long
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
+Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,28 @@ class Sessions:
     @property
     def events(self) -> int:
         return int(self.offsets[-1] - self.offsets[0])
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Lists that were served, how likely each was, and what came of it: session s was served the lists offsets[s] …
+    offsets[s + 1] − 1, sessions in the order of `Sessions`.
+
+    As there, `offsets` need not start at 0. `event` is a place in the whole log.
+    """
+
+    offsets: Longs  # [S + 1]
+    positions: Ints  # [D] how many of the session's events came before the list: its state
+    items: Ints  # [D, K] the ordered list; n_items is padding, at the right
+    log_propensity: Doubles  # [D] log probability of the ordered list under the policy that served it
+    event: Longs  # [D] the event that was picked from it; −1: none
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1] - self.offsets[0])
+
+    @property
+    def k(self) -> int:
+        return int(self.items.shape[1])
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,13 @@
 """Small logs, and datasets read back as plain sessions of the log's own ids."""
 
+import io
+import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from offrec.data.dataset import Dataset
@@ -11,6 +15,7 @@ from offrec.errors import InputError
 
 Session = list[tuple[Any, str]]
 Prepare = Callable[..., Dataset]
+Told = tuple[int, list[Any], float, tuple[Any, str] | None]  # position, list, propensity, pick
 
 
 def sessions_of(dataset: Dataset, split: str | None = None) -> list[Session]:
@@ -26,6 +31,22 @@ def items_of(dataset: Dataset, split: str | None = None) -> list[list[Any]]:
     return [[item for item, _ in session] for session in sessions_of(dataset, split)]
 
 
+def told(dataset: Dataset) -> list[list[Told]]:
+    """Each session's decisions in the log's own ids."""
+    found = dataset.decisions
+    assert found is not None
+    name, events = dataset.vocabulary.id, dataset.sessions
+
+    def one(place: int) -> Told:
+        event = int(found.event[place])
+        pick = None if event < 0 else (name(events.items[event]), dataset.behaviours[events.behaviours[event]])
+        items = [name(item) for item in found.items[place] if item < dataset.n_items]
+        return int(found.positions[place]), items, round(math.exp(found.log_propensity[place]), 9), pick
+
+    edges = found.offsets.tolist()
+    return [[one(place) for place in range(begin, end)] for begin, end in pairwise(edges)]
+
+
 def written(folder: Path, sources: Sequence[tuple[str, str | bytes] | Path]) -> list[Path]:
     paths = []
     for source in sources:
@@ -36,6 +57,12 @@ def written(folder: Path, sources: Sequence[tuple[str, str | bytes] | Path]) -> 
             (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
             paths.append(folder / name)
     return paths
+
+
+def parquet(frame: pl.DataFrame) -> bytes:
+    packed = io.BytesIO()
+    frame.write_parquet(packed)
+    return packed.getvalue()
 
 
 def refused(prepared: Prepare, source: tuple[str, str | bytes], **choices: Any) -> str:

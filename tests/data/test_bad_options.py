@@ -17,7 +17,10 @@ NAN, INFINITE = float("nan"), float("inf")
     [
         ({"split": "tiem"}, "There is no choice 'tiem' for split; expected one of random, time."),
         ({"unseen": "no"}, "There is no choice 'no' for unseen; expected one of keep, drop."),
-        ({"format": "cvs"}, "There is no choice 'cvs' for format; expected one of retailrocket, yoochoose, events."),
+        (
+            {"format": "cvs"},
+            "There is no choice 'cvs' for format; expected one of retailrocket, yoochoose, events, decisions, served.",
+        ),
         ({"protocol": "papr"}, "There is no choice 'papr' for protocol; expected one of plain, paper."),
         ({"sessions": "x"}, "There is no choice 'x' for sessions; expected one of auto, column, user, gap."),
         ({"gap_minutes": NAN}, "A gap of nan minutes cannot be; expected a finite number above 0, such as 30."),

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import zstandard
-from small_logs import Prepare, items_of, sessions_of
+from small_logs import Prepare, items_of, parquet, sessions_of
 
 TABLE = """session,item,time,behaviour
 a,1,100,view
@@ -28,12 +28,6 @@ def zipped(**members: str) -> bytes:
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in members.items():
             archive.writestr(name.replace("_", "."), text)
-    return packed.getvalue()
-
-
-def parquet(frame: pl.DataFrame) -> bytes:
-    packed = io.BytesIO()
-    frame.write_parquet(packed)
     return packed.getvalue()
 
 

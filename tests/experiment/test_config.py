@@ -127,7 +127,7 @@ def test_later_layers_win(tmp_path: Path) -> None:
         ),
         ({"algorithm.name": "dc", "critic.width": 0}, "critic.width is 0; it must be above 0"),
         ({"algorithm.name": "dc", "critic.grond": 1}, "no option 'critic.grond'; the options are .*critic.ground"),
-        ({"select": "luck"}, "select is 'luck'; it must be one of ndcg, reward, last"),
+        ({"select": "luck"}, "select is 'luck'; it must be one of ndcg, reward, value, last"),
         ({"reward_unit": "euro"}, "reward_unit is 'euro'; it must be one of returns, absolute"),
         ({"reward_shift": True, "algorithm.weight": "reward"}, "With reward_shift no reward is above 0"),
     ],

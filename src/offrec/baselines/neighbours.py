@@ -112,12 +112,13 @@ def item_sets(dataset: Dataset) -> csr_array:
     """[T, A] 1 where a train session holds the item; the latest session last, where the log has times."""
     train = dataset.split("train")
     base, stop = int(train.offsets[0]), int(train.offsets[-1])
-    length = np.diff(train.offsets)
-    number = np.arange(len(train))
+    edges = np.unique(np.asarray(train.offsets))  # a session without an event is nobody's neighbour
+    length = np.diff(edges)
+    number = np.arange(len(length))
     if (dataset.path / "times.npy").exists():
         times = np.load(dataset.path / "times.npy", mmap_mode="r")
-        number[np.argsort(times[np.asarray(train.offsets[:-1])], kind="stable")] = np.arange(len(train))
+        number[np.argsort(times[edges[:-1]], kind="stable")] = np.arange(len(length))
     items = np.asarray(train.items[base:stop])
-    sets = csr_array((np.ones(len(items)), (np.repeat(number, length), items)), shape=(len(train), dataset.n_items))
+    sets = csr_array((np.ones(len(items)), (np.repeat(number, length), items)), shape=(len(length), dataset.n_items))
     sets.data[:] = 1.0  # equal pairs have added up
     return sets

@@ -20,7 +20,7 @@ class Prepare:
     sources: Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE [SOURCE …]", help_behavior_hint="")
     ]
-    """Files or quoted globs, plain or .gz, .zst, .zip."""
+    """Files or quoted globs, plain or .gz, .zst, .zip; of `served`, the folder."""
     out: Path
     """The folder to write."""
     options: Annotated[PrepareOptions, tyro.conf.arg(name="")]

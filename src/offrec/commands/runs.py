@@ -29,9 +29,9 @@ class Train:
     """History to state: gru (the default; of `paper`, cfn), cfn, caser, nextitnet or sasrec."""
     preset: Annotated[Literal["strong", "paper"] | None, unset("strong|paper")] = None
     """`strong` (the default) does well; `paper` is the paper's setting (Xin et al. 2020's, which its figures imply)."""
-    select: Annotated[Literal["ndcg", "reward", "last"] | None, unset("ndcg|reward|last")] = None
-    """The checkpoint kept: by NDCG@10 on validation, by hits weighted by their reward, or the last. By default what the
-    learner does best with."""
+    select: Annotated[Literal["ndcg", "reward", "value", "last"] | None, unset("ndcg|reward|value|last")] = None
+    """The checkpoint kept: by NDCG@10 on validation, by hits weighted by their reward, by a cheap estimate of value, or
+    the last. By default what the learner does best with."""
     config: Annotated[Path | None, unset("FILE")] = None
     """A TOML file with options of the run, such as the run.toml of another run."""
     set: tuple[str, ...] = ()

@@ -5,12 +5,22 @@
     item_ids.npy     int64 [A], ascending; or, for ids that are text, their UTF-8 bytes as uint8 beside
                      item_ids_offsets.npy int64 [A + 1]
 
+A log that says which lists were served, and how likely each was, has its decisions beside the events:
+
+    decision_offsets.npy         int64 [S + 1]  session s was served the lists decision_offsets[s] … [s + 1] − 1
+    decision_positions.npy       int32 [D]      how many of the session's events came before the list
+    decision_items.npy           int32 [D, K]   the ordered list, padded with A at the right
+    decision_log_propensity.npy  float64 [D]    log probability of the ordered list under the policy that served it
+    decision_event.npy           int64 [D]      the event that was picked from it; −1: none
+
+A session may then have decisions and no event.
+
 Sessions stand in the order train, validation, test; `splits` in dataset.json holds where each begins and ends.
 """
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +30,7 @@ import numpy as np
 
 from offrec.data.protocol import Protocol, fingerprint
 from offrec.errors import InputError
-from offrec.types import Longs, Sessions
+from offrec.types import Decisions, Longs, Sessions
 
 FORMAT_VERSION = 1
 SplitName = Literal["train", "validation", "test"]
@@ -34,6 +44,19 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self._ids)
+
+    @property
+    def ids(self) -> Longs | list[str]:
+        """[A] by index."""
+        return self._ids
+
+    def __eq__(self, other: object) -> bool:
+        """The same items under the same numbers."""
+        if not isinstance(other, Vocabulary) or self.numeric != other.numeric:
+            return False
+        return np.array_equal(self._ids, other._ids) if self.numeric else self._ids == other._ids
+
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def numeric(self) -> bool:
@@ -73,6 +96,7 @@ class Dataset:
     meta: dict[str, Any]
     sessions: Sessions
     protocol: Protocol
+    decisions: Decisions | None = None  # only of logs with propensities
 
     @staticmethod
     def open(path: str | Path) -> "Dataset":
@@ -92,10 +116,8 @@ class Dataset:
         counts = meta["counts"]
         found = (len(arrays["items"]), len(arrays["behaviours"]), len(arrays["offsets"]) - 1)
         if found != (counts["events"], counts["events"], counts["sessions"]):
-            raise InputError(
-                f"{path} is damaged: its arrays do not have the lengths in dataset.json; prepare it again."
-            )
-        return Dataset(path, meta, Sessions(**arrays), Protocol.from_json(meta["protocol"]))
+            raise _damaged(path)
+        return Dataset(path, meta, Sessions(**arrays), Protocol.from_json(meta["protocol"]), _decisions(path, meta))
 
     @property
     def n_items(self) -> int:
@@ -117,6 +139,13 @@ class Dataset:
         first, last = self.meta["splits"][name]
         return replace(self.sessions, offsets=self.sessions.offsets[first : last + 1])
 
+    def decisions_of(self, name: SplitName) -> Decisions | None:
+        """The decisions of a split's sessions. None where the log has none."""
+        if self.decisions is None:
+            return None
+        first, last = self.meta["splits"][name]
+        return replace(self.decisions, offsets=self.decisions.offsets[first : last + 1])
+
     @cached_property
     def train_counts(self) -> Longs:
         """[A] how often each item occurs in training."""
@@ -136,6 +165,35 @@ def read_vocabulary(path: Path, kind: str) -> Vocabulary:
     offsets = _load(path, "item_ids_offsets").tolist()
     text = ids.tobytes()
     return Vocabulary([text[a:b].decode() for a, b in pairwise(offsets)])
+
+
+def _decisions(path: Path, meta: dict[str, Any]) -> Decisions | None:
+    about = meta.get("decisions")
+    if about is None:
+        return None
+    found = Decisions(**{field.name: _load(path, f"decision_{field.name}") for field in fields(Decisions)})
+    count, sessions = about["count"], meta["counts"]["sessions"]
+    expected = [((sessions + 1,), "int64"), ((count,), "int32"), ((count, about["k"]), "int32")]
+    expected += [((count,), "float64"), ((count,), "int64")]
+    arrays = [getattr(found, field.name) for field in fields(Decisions)]
+    if [(array.shape, array.dtype.name) for array in arrays] != expected or found.offsets[-1] != count:
+        raise _damaged(path)
+    return found
+
+
+def _damaged(path: Path) -> InputError:
+    return InputError(f"{path} is damaged: its arrays do not have the lengths in dataset.json; prepare it again.")
+
+
+def catalogue_of(home: Path) -> Vocabulary:
+    """The items of a dataset's folder or of a run's."""
+    for name in ("dataset.json", "run.json"):
+        if (home / name).is_file():
+            try:
+                return read_vocabulary(home, json.loads((home / name).read_text(encoding="utf-8"))["item_ids"])
+            except (ValueError, KeyError) as error:
+                raise InputError(f"{home}/{name} is damaged ({error}); make {home} again.") from error
+    raise InputError(f"--catalogue {home} is neither a dataset nor a run; give a folder that offrec made.")
 
 
 def _load(path: Path, name: str) -> Any:

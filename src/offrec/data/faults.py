@@ -11,7 +11,9 @@ from offrec.errors import InputError
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows of a table; columns bear the names session, user, item, time, position, behaviour."""
+    """Some rows of a table; columns bear the names session, user, item, time, position, behaviour, offered,
+    propensity.
+    """
 
     source: Source
     frame: pl.DataFrame

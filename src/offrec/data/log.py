@@ -8,14 +8,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from offrec.data import values
+from offrec.data import served_lists, values
 from offrec.data.faults import Batch, Faults
 from offrec.data.numbering import by_appearance, by_id, changes
 from offrec.data.sources import Source
 from offrec.data.tables import Job
 from offrec.data.threads import together
 from offrec.errors import InputError
-from offrec.types import Bytes, Ints, Longs
+from offrec.types import Bytes, Doubles, Ints, Longs
 
 TICKS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
 CANONICAL_ORDER = ("view", "click", "cart", "buy")
@@ -25,12 +25,22 @@ TimeUnit = Literal["seconds", "milliseconds", "microseconds", "nanoseconds"]
 
 
 @dataclass(frozen=True)
+class Lists:
+    """The lists that were served, each at a row of the log: the row of its pick, or one without an event."""
+
+    row: Longs  # [D]
+    items: Ints  # [D, K] index into item_ids; −1 is padding, at the right
+    log_propensity: Doubles  # [D]
+    picked: Longs  # [D] the row of the event that was picked from it; −1: none
+
+
+@dataclass(frozen=True)
 class Log:
     """Events in the order of the files. Owners are numbered as they first appear."""
 
     owners: Ints  # [R] whose each run of events is: the session where the log has sessions, else the user
     runs: Longs  # [R] how many events in a row are the owner's
-    items: Ints  # [E] index into item_ids
+    items: Ints  # [E] index into item_ids; −1: no event but a list
     behaviours: Bytes  # [E] index into behaviour_names
     times: Longs | None  # [E] in time_unit
     positions: Longs | None  # [E] only where there are no times
@@ -40,6 +50,8 @@ class Log:
     times_as: str | None  # how the source spells times
     has_sessions: bool
     rows: dict[str, int]  # source → rows read
+    lists: Lists | None = None  # only of logs with propensities
+    notes: tuple[str, ...] = ()  # what was left out of the lists, in words
 
 
 @dataclass(frozen=True)
@@ -68,12 +80,16 @@ class Reader:
         kept: dict[str, pl.Series] = {}
         for name in ("session", "user", "item"):
             if name in frame:
-                kept[name] = values.ids(batch, name, faults, may_miss=name == "user" and "session" in frame)
+                kept[name] = values.ids(batch, name, faults, may_miss=_may_miss(name, frame))
         if "time" in frame:
             kept["time"] = values.times(batch, faults, numeric=self.numeric_times)
         elif "position" in frame:
             kept["position"] = values.positions(batch, faults)
         kept["behaviour"], names = self._behaviours(batch, faults)
+        if "propensity" in frame:
+            kept["log_propensity"] = served_lists.log_propensity(batch, faults)
+        if "offered" in frame:
+            kept |= served_lists.offered(batch, kept["item"], faults)
         if not faults:
             owners = [name for name in ("session", "user") if name in kept]
             begins = np.flatnonzero(changes([kept[name] for name in owners]))
@@ -84,11 +100,14 @@ class Reader:
     def _behaviours(self, batch: Batch, faults: Faults) -> tuple[pl.Series, list[str]]:
         if "behaviour" not in batch.frame:
             return pl.repeat(0, batch.frame.height, dtype=pl.UInt8, eager=True), [batch.behaviour]
-        column = batch.frame["behaviour"].cast(pl.String)
+        column, idle = batch.frame["behaviour"].cast(pl.String), None
+        if "offered" in batch.frame:  # nothing was done where nothing was picked, whatever it says
+            idle = batch.frame["item"].is_null()
+            column = pl.select(pl.when(~idle).then(column)).to_series()
         found = column.unique(maintain_order=True).drop_nulls().to_list()
         known = self.renamed if self.renamed is not None else {name: name for name in self.allowed or found}
         expected = f"expected one of {', '.join(list(known)[:20])}" if known else "expected a name"
-        missing = column.is_null() | (column == "")
+        missing = (column.is_null() if idle is None else column.is_null() & ~idle) | (column == "")
         faults.note("a missing behaviour", expected, batch, missing)
         faults.note("an unknown behaviour", expected, batch, ~column.is_in(list(known)) & ~missing, column)
         if len(found) > MOST_BEHAVIOURS:
@@ -96,6 +115,8 @@ class Reader:
                 f"{batch.source.name} holds more than {MOST_BEHAVIOURS} different behaviours, such as {found[0]!r}; "
                 "is another column meant by --behaviour?"
             )
+        if not found:
+            return pl.repeat(0, len(column), dtype=pl.UInt8, eager=True), []
         codes = column.replace_strict(found, list(range(len(found))), default=0, return_dtype=pl.UInt8)
         return codes, [known.get(name, name) for name in found]
 
@@ -136,18 +157,40 @@ class LogBuilder:
         if not sum(rows.values()):
             raise InputError(f"There are no events in {', '.join(rows)}, only a header; expected rows below it.")
         has_sessions = "session" in self._columns
-        owners, (item_ids, items), (times, unit, spelled) = together(
-            self._owners, lambda: by_id(self._take("item")), self._times
-        )
+        owners, (item_ids, items), (times, unit, spelled) = together(self._owners, self._items, self._times)
         positions = self._take("position").to_numpy() if "position" in self._columns else None
-        names = sorted(self._names, key=_behaviour_order)
+        names = sorted(self._names, key=behaviour_order)
         recode = np.zeros(256, np.uint8)
         for name, code in self._names.items():
             recode[code] = names.index(name)
         behaviours = recode[self._take("behaviour").to_numpy()]
         runs = self._take("runs").to_numpy()
         known = (item_ids, tuple(names), unit, spelled, has_sessions, rows)
-        return Log(owners, runs, items, behaviours, times, positions, *known)
+        lists, items = self._lists(items)
+        return Log(owners, runs, items, behaviours, times, positions, *known, lists)
+
+    def _items(self) -> tuple[Longs | list[str], Ints]:
+        """The catalogue, and in it the picked items, then those of the lists, one list after the other."""
+        picked = self._take("item")
+        if "offered" not in self._columns:
+            return by_id(picked)
+        picked, offered = picked.drop_nulls(), self._take("offered")
+        kind = _common({picked.dtype, offered.dtype})
+        return by_id(pl.concat([picked.cast(kind), offered.cast(kind)], rechunk=True))
+
+    def _lists(self, items: Ints) -> tuple[Lists | None, Ints]:
+        """`items` as `_items` gives them, parted."""
+        if "log_propensity" not in self._columns:
+            return None, items
+        log_propensity = self._take("log_propensity").to_numpy()
+        row = np.arange(len(log_propensity))
+        if "offered_length" not in self._columns:
+            return Lists(row, items[:, None], log_propensity, row), items
+        happened = self._take("happened").to_numpy()
+        picked = np.full(len(row), -1, np.int32)
+        picked[happened], rest = items[: happened.sum()], items[happened.sum() :]
+        offered = padded(rest, self._take("offered_length").to_numpy())
+        return Lists(row, offered, log_propensity, np.where(happened, row, -1)), picked
 
     def _owners(self) -> Ints:
         if "session" not in self._columns:
@@ -170,12 +213,28 @@ class LogBuilder:
         if name == "time" and len({kind.is_numeric() for kind in types}) > 1:
             raise InputError("Times are numbers in some files and dates in others; prepare files of one kind together.")
         if len(types) > 1:
-            common = pl.Float64 if name == "time" else pl.Int64 if pl.String not in types else pl.String
+            common = pl.Float64 if name == "time" else _common(types)
             parts = [part.cast(common) for part in parts]
         return pl.concat(parts, rechunk=True)
 
 
-def _behaviour_order(name: str) -> tuple[int, str]:
+def _may_miss(name: str, frame: pl.DataFrame) -> bool:
+    return (name == "user" and "session" in frame) or (name == "item" and "offered" in frame)
+
+
+def _common(types: set[pl.DataType]) -> type[pl.DataType]:
+    """Of ids."""
+    return pl.String if pl.String in types else pl.Int64
+
+
+def padded(numbers: Ints, lengths: Longs) -> Ints:
+    """Lists that stand one after the other, side by side: [D, K], padded with −1."""
+    table = np.full((len(lengths), int(lengths.max())), -1, np.int32)
+    table[np.arange(table.shape[1]) < lengths[:, None]] = numbers
+    return table
+
+
+def behaviour_order(name: str) -> tuple[int, str]:
     return (CANONICAL_ORDER.index(name) if name in CANONICAL_ORDER else len(CANONICAL_ORDER), name)
 
 

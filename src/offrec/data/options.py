@@ -1,10 +1,10 @@
 """The options of `offrec prepare`, and the protocol they come to for a log."""
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin
 
-from offrec.data.formats import Columns, Format, Preset, events, retailrocket, yoochoose
+from offrec.data.formats import Columns, Format, Preset, decisions, events, retailrocket, served, yoochoose
 from offrec.data.log import Log
 from offrec.data.protocol import Protocol, Split, Unseen
 from offrec.data.sessions import check_filter
@@ -14,6 +14,8 @@ FORMATS: dict[str, Format] = {
     "retailrocket": retailrocket.FORMAT,
     "yoochoose": yoochoose.FORMAT,
     "events": events.FORMAT,
+    "decisions": decisions.FORMAT,
+    "served": served.FORMAT,
 }
 
 
@@ -21,9 +23,10 @@ FORMATS: dict[str, Format] = {
 class PrepareOptions:
     """Every choice between a raw log and a dataset. What is left unset follows --protocol."""
 
-    format: Literal["retailrocket", "yoochoose", "events"] = "events"
-    """What the sources are: RetailRocket's events.csv; YooChoose's clicks, with or without its buys; or any table of
-    events as CSV, TSV, JSON lines or Parquet."""
+    format: Literal["retailrocket", "yoochoose", "events", "decisions", "served"] = "events"
+    """What the sources are: RetailRocket's events.csv; YooChoose's clicks, with or without its buys; any table, as CSV,
+    TSV, JSON lines or Parquet, of events, or of decisions (served lists, how likely each was, what was picked); or the
+    folder that `offrec serve` writes its decision log to."""
     protocol: Literal["plain", "paper"] = "plain"
     """`paper` filters and cuts as Xin et al. (2020) and the paper do for this format; `plain` keeps every event."""
     session: str | None = None
@@ -39,6 +42,14 @@ class PrepareOptions:
     file's order counts."""
     behaviour: str | None = None
     """The column that says what the user did (default: `behaviour`). Without it every event is a `view`."""
+    offered: str | None = None
+    """The column with the ordered list that was served (`decisions` only; default: `offered`). Without it each list is
+    the item alone."""
+    propensity: str | None = None
+    """The column that says how likely the list was, or the event's item (default: `propensity`, where there is one)."""
+    catalogue: str | None = None
+    """Number items as this dataset or run does, and keep all of its items, so that its policies can be judged on this
+    log (`offrec estimate RUN --dataset`). Events of items that it does not know are left out and counted."""
     sessions: Literal["auto", "column", "user", "gap"] = "auto"
     """What a session is: the session column's, all that a user did, or a user's events cut by inactivity. `auto`: the
     column where there is one, else the gap."""
@@ -68,8 +79,8 @@ class PrepareOptions:
 
     @property
     def columns(self) -> Columns:
-        named = Columns(self.session, self.user, self.item, self.time, self.position, self.behaviour)
-        return replace(named, use_session=self.sessions in {"auto", "column"})
+        named = {field.name: getattr(self, field.name) for field in fields(Columns) if field.name != "use_session"}
+        return Columns(**named, use_session=self.sessions in {"auto", "column"})
 
 
 def from_choices(choices: dict[str, Any]) -> PrepareOptions:
@@ -98,7 +109,7 @@ def check(options: PrepareOptions) -> None:
         value = getattr(options, name)
         if value is not None and value < least:
             raise InputError(f"--{name.replace('_', '-')} {value} cannot be; expected {least} or more.")
-    if options.behaviours and options.format != "events":
+    if options.behaviours and options.format not in {"events", "decisions"}:
         raise InputError(f"The behaviours of {options.format} are known; drop --behaviours or use --format events.")
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from offrec.data import folder, options, sessions, sources, statistics
-from offrec.data.dataset import FORMAT_VERSION, Dataset
+from offrec.data import catalogued, decisions, folder, options, sessions, sources, statistics
+from offrec.data.dataset import FORMAT_VERSION, Dataset, catalogue_of
 from offrec.data.faults import Faults
 from offrec.data.log import TICKS, Checked, Log, LogBuilder, Reader, TimeUnit
 from offrec.data.options import PrepareOptions
@@ -48,16 +48,20 @@ def prepare(
     out = Path(out)
     options.check(chosen)
     folder.check_free(out, force)
-    found = sources.find([source] if isinstance(source, str | Path) else source)
+    found = options.FORMATS[chosen.format].find([source] if isinstance(source, str | Path) else source)
+    known = None if chosen.catalogue is None else catalogue_of(Path(chosen.catalogue))
     log = _read(found, chosen, say)
+    if known is not None:
+        log = catalogued.numbered(log, known, Path(str(chosen.catalogue)))
     protocol = options.protocol(chosen, log)
-    events, steps = _sessions(log, protocol, say)
+    events, steps = _sessions(log, protocol, say, outside=known is not None)
     events, splits = sessions.split(events, protocol.split, protocol.split_seed, protocol.split_parts)
-    catalogue = sessions.compact(events.gathered(), log.item_ids, log.behaviour_names)
-    arrays = _arrays(catalogue, log.time_unit)
+    catalogue, arrays = _catalogue(events.gathered(), log, splits["train"][1], whole=known is not None)
     say(f"writing {out}")
     folder.check_free(out, force)
     about = {"protocol": protocol.as_json(), "time_unit": log.times_as, "sources": log.rows, "steps": steps}
+    if log.lists is not None:
+        about["decisions"] = decisions.describe(catalogue.events, arrays, [*log.notes, *decisions.notes(steps)])
     if (shop := common_shop(one.path for one in found)) is not None:
         about["shop"] = shop
     folder.write(out, arrays, lambda: {**_describe(catalogue, splits, arrays, protocol), **about})
@@ -90,13 +94,18 @@ def _describe(
 
 def _read(found: list[sources.Source], chosen: PrepareOptions, say: Say) -> Log:
     kind = options.FORMATS[chosen.format]
-    builder = LogBuilder(say)
-    for checked in _checked(kind.read(found, chosen.columns), Reader(kind.behaviours, chosen.behaviours)):
-        builder.add(checked)
-    log = builder.finish(found)
-    for name, rows in log.rows.items():
-        say(f"{name}: {rows:,} rows")
-    say(f"read {len(log.items):,} events of {len(log.item_ids):,} items; {_times(log)}")
+    if kind.whole is not None:
+        log = kind.whole(found, chosen.columns, say)
+    else:
+        assert kind.read is not None
+        builder = LogBuilder(say)
+        for checked in _checked(kind.read(found, chosen.columns), Reader(kind.behaviours, chosen.behaviours)):
+            builder.add(checked)
+        log = builder.finish(found)
+        for name, rows in log.rows.items():
+            say(f"{name}: {rows:,} rows")
+    lists = "" if log.lists is None else f" and {len(log.lists.row):,} lists"
+    say(f"read {np.count_nonzero(log.items >= 0):,} events{lists} of {len(log.item_ids):,} items; {_times(log)}")
     return log
 
 
@@ -127,8 +136,10 @@ def _times(log: Log) -> str:
     return f"times read as {log.times_as}, {first} to {last} UTC"
 
 
-def _sessions(log: Log, protocol: Protocol, say: Say) -> tuple[Events, Steps]:
-    """The log's sessions after each step of the protocol, and what each step left."""
+def _sessions(log: Log, protocol: Protocol, say: Say, *, outside: bool) -> tuple[Events, Steps]:
+    """The log's sessions after each step of the protocol, and what each step left. `outside`: there may be items that
+    the catalogue does not know.
+    """
     events = sessions.arrange(log)
     if protocol.sessions == "gap" and log.time_unit:
         events = sessions.cut_by_gap(events, protocol.gap_minutes * 60 * TICKS[log.time_unit])
@@ -137,11 +148,13 @@ def _sessions(log: Log, protocol: Protocol, say: Say) -> tuple[Events, Steps]:
     def after(step: str, left: Events) -> Events:
         if not len(left):
             raise InputError(f"{step} leaves nothing of {events.size()}; loosen the filters.")
-        steps.append({"step": step, "sessions": len(left), "events": left.total})
+        steps.append({"step": step, "sessions": len(left), "events": int(left.picks.sum())})
         say(f"{step}: {left.size()}")
         return left
 
     after("read", events)
+    if outside:
+        events = after("drop items outside the catalogue", catalogued.within(events, len(log.item_ids)))
     for name in protocol.behaviours_dropped:
         events = after(f"drop {name}", sessions.drop_behaviour(events, name, log.behaviour_names))
     for text in protocol.filters:
@@ -149,6 +162,17 @@ def _sessions(log: Log, protocol: Protocol, say: Say) -> tuple[Events, Steps]:
     if protocol.sample is not None:
         events = after(f"sample {protocol.sample}", sessions.sample(events, protocol.sample, protocol.split_seed))
     return events, steps
+
+
+def _catalogue(events: Events, log: Log, training: int, *, whole: bool) -> tuple[Catalogue, folder.Arrays]:
+    """What is left of the log, and all of it as arrays."""
+    if log.lists is None:
+        catalogue, _ = sessions.compact(events, log.item_ids, log.behaviour_names, whole=whole)
+        return catalogue, _arrays(catalogue, log.time_unit)
+    events, decided = decisions.part(events, log.lists, training)
+    catalogue, offered = sessions.compact(events, log.item_ids, log.behaviour_names, decided.items, whole=whole)
+    found = {f"decision_{name}": array for name, array in (vars(decided) | {"items": offered}).items()}
+    return catalogue, _arrays(catalogue, log.time_unit) | found
 
 
 def _arrays(catalogue: Catalogue, unit: TimeUnit | None) -> folder.Arrays:

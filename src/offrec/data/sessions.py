@@ -24,14 +24,16 @@ FILTER = re.compile(r"(?P<of>item|session)(\.(?P<behaviour>[^=]+))?=(?P<least>[1
 class Events:
     """Session s holds the `lengths[s]` events from `begins[s]` on, in order.
 
-    Choosing and ordering sessions touches no event: only `gathered` moves them, once, at the end.
+    Choosing and ordering sessions touches no event: only `gathered` moves them, once, at the end. Of a log with
+    decisions, lists from which nothing was picked stand among the events until `decisions` parts them.
     """
 
-    items: Ints  # [E]
+    items: Ints  # [E] −1: no event but a list from which nothing was picked
     behaviours: Bytes  # [E]
     times: Longs | None  # [E]
     begins: Longs  # [S]
     lengths: Longs  # [S]
+    rows: Longs | None = None  # [E] where each stands in the log; only of logs with decisions
 
     def __len__(self) -> int:
         return len(self.begins)
@@ -45,6 +47,21 @@ class Events:
         """[S + 1] of events that are gathered."""
         return offsets(self.lengths)
 
+    @property
+    def picks(self) -> Longs:
+        """[S] the events of each session, lists aside."""
+        return self.lengths if self.rows is None else self._within(self.items >= 0)
+
+    def counts(self, behaviour: int) -> Longs:
+        """[S] the events of this behaviour in each session."""
+        found = self.behaviours == behaviour
+        return self._within(found if self.rows is None else found & (self.items >= 0))
+
+    def _within(self, marked: NDArray[np.bool_]) -> Longs:
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(marked, dtype=np.int64)])
+        found: Longs = before[self.begins + self.lengths] - before[self.begins]
+        return found
+
     def take(self, sessions: NDArray[Any]) -> "Events":
         """The sessions chosen, by number or by a mask, in that order."""
         return replace(self, begins=self.begins[sessions], lengths=self.lengths[sessions])
@@ -54,29 +71,32 @@ class Events:
         places = self.offsets
         if self.total == len(self.items) and np.array_equal(self.begins, places[:-1]):
             return self
-        columns = [column for column in (self.items, self.behaviours, self.times) if column is not None]
-        moved = [np.empty(self.total, column.dtype) for column in columns]
+        columns = self._columns()
+        moved = {name: np.empty(self.total, column.dtype) for name, column in columns.items()}
 
         def move(part: slice) -> None:
             begin, end = places[part.start], places[part.stop]
             events = np.repeat(self.begins[part] - places[part], self.lengths[part]) + np.arange(begin, end)
-            for column, target in zip(columns, moved, strict=True):
-                target[begin:end] = column[events]
+            for name, column in columns.items():
+                moved[name][begin:end] = column[events]
 
         each(move, pieces(places))
-        items, behaviours, *times = moved
-        return Events(items, behaviours, times[0] if times else None, places[:-1], self.lengths)
+        return replace(self, **moved, begins=places[:-1])
 
     def where(self, keep: NDArray[np.bool_]) -> "Events":
         """Gathered events without those that are not kept; a session without events vanishes."""
         before = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep, dtype=np.int64)])
         lengths = np.diff(before[self.offsets])
         lengths = lengths[lengths > 0]
-        times = None if self.times is None else self.times[keep]
-        return Events(self.items[keep], self.behaviours[keep], times, offsets(lengths)[:-1], lengths)
+        kept = {name: column[keep] for name, column in self._columns().items()}
+        return replace(self, **kept, begins=offsets(lengths)[:-1], lengths=lengths)
+
+    def _columns(self) -> dict[str, Any]:
+        columns = {name: getattr(self, name) for name in ("items", "behaviours", "times", "rows")}
+        return {name: column for name, column in columns.items() if column is not None}
 
     def size(self) -> str:
-        return f"{len(self):,} sessions, {self.total:,} events"
+        return f"{len(self):,} sessions, {int(self.picks.sum()):,} events"
 
 
 def pieces(places: Longs) -> list[slice]:
@@ -105,12 +125,14 @@ def arrange(log: Log) -> Events:
         apart = np.flatnonzero(log.owners[1:] != log.owners[:-1]) + 1
         places = places[np.concatenate([[0], apart, [len(log.owners)]])]
         if keys is None or _are_in_order(keys, places):
-            return Events(log.items, log.behaviours, log.times, places[:-1], np.diff(places))
+            rows = None if log.lists is None else np.arange(len(log.items))
+            return Events(log.items, log.behaviours, log.times, places[:-1], np.diff(places), rows)
     owners = np.repeat(log.owners, log.runs)
     order = np.lexsort((owners,) if keys is None else (keys, owners))
     times = None if log.times is None else log.times[order]
     lengths = np.bincount(owners)
-    return Events(log.items[order], log.behaviours[order], times, offsets(lengths)[:-1], lengths)
+    rows = None if log.lists is None else order
+    return Events(log.items[order], log.behaviours[order], times, offsets(lengths)[:-1], lengths, rows)
 
 
 def _are_in_order(keys: Longs, places: Longs) -> bool:
@@ -137,7 +159,7 @@ def drop_behaviour(events: Events, name: str, behaviours: tuple[str, ...]) -> Ev
     if name not in behaviours:
         return events
     events = events.gathered()
-    return events.where(events.behaviours != behaviours.index(name))
+    return events.where((events.behaviours != behaviours.index(name)) | (events.items < 0))
 
 
 def check_filter(text: str, behaviours: tuple[str, ...] | None = None) -> re.Match[str]:
@@ -153,15 +175,15 @@ def apply_filter(events: Events, text: str, behaviours: tuple[str, ...]) -> Even
     """`item=3` keeps items with at least 3 events, `session=3` sessions; `session.click=3` counts only clicks."""
     parsed = check_filter(text, behaviours)
     least, behaviour = int(parsed["least"]), parsed["behaviour"]
-    if parsed["of"] == "session" and behaviour is None:
-        return events.take(events.lengths >= least)
-    events = events.gathered()
-    counted = np.True_ if behaviour is None else events.behaviours == behaviours.index(behaviour)
     if parsed["of"] == "session":
-        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(counted, dtype=np.int64)])
-        return events.take(np.diff(before[events.offsets]) >= least)
-    items = events.items if behaviour is None else events.items[counted]
-    return events.where((count(items, int(events.items.max()) + 1) >= least)[events.items])
+        found = events.picks if behaviour is None else events.counts(behaviours.index(behaviour))
+        return events.take(found >= least)
+    events = events.gathered()
+    items = events.items if behaviour is None else events.items[events.behaviours == behaviours.index(behaviour)]
+    if events.rows is None:
+        return events.where((count(items, int(events.items.max()) + 1) >= least)[events.items])
+    enough = count(items[items >= 0], int(events.items.max(initial=0)) + 1) >= least
+    return events.where(enough[events.items] | (events.items < 0))
 
 
 def sample(events: Events, size: int, seed: int) -> Events:
@@ -209,18 +231,34 @@ class Catalogue:
     behaviour_names: tuple[str, ...]
 
 
-def compact(events: Events, item_ids: Longs | list[str], names: tuple[str, ...]) -> Catalogue:
-    """Gathered events, without the items and behaviours that no event is left of."""
-    items, kept = _renumber(events.items, len(item_ids))
-    behaviours, kept_names = _renumber(events.behaviours, len(names))
+def compact(
+    events: Events,
+    item_ids: Longs | list[str],
+    names: tuple[str, ...],
+    offered: Ints | None = None,
+    *,
+    whole: bool = False,
+) -> tuple[Catalogue, Ints | None]:
+    """Gathered events, without the items and behaviours that no event is left of, and the lists that were offered,
+    padded with −1, whose items stay. `whole`: all items stay.
+    """
+    lists = np.zeros(0, np.int32) if offered is None else offered[offered >= 0]
+    everything: Ints = np.arange(len(item_ids) if whole else 0, dtype=np.int32)
+    (items, listed, _), kept = _renumber([events.items, lists, everything], len(item_ids))
+    (behaviours,), kept_names = _renumber([events.behaviours], len(names))
     ids = item_ids[kept] if isinstance(item_ids, np.ndarray) else [item_ids[place] for place in kept]
     events = replace(events, items=items, behaviours=behaviours)
-    return Catalogue(events, ids, tuple(names[place] for place in kept_names))
+    if offered is not None:
+        renamed = np.full_like(offered, len(ids))
+        renamed[offered >= 0] = listed
+        offered = renamed
+    return Catalogue(events, ids, tuple(names[place] for place in kept_names)), offered
 
 
-def _renumber(numbers: NDArray[Number], size: int) -> tuple[NDArray[Number], Longs]:
+def _renumber(parts: list[NDArray[Number]], size: int) -> tuple[list[NDArray[Number]], Longs]:
     """Numbers without gaps, and which of the old ones are left."""
-    used = count(numbers, size) > 0
+    used = np.logical_or.reduce([count(part, size) > 0 for part in parts])
     if used.all():
-        return numbers, np.arange(size)
-    return (np.cumsum(used) - 1).astype(numbers.dtype)[numbers], np.flatnonzero(used)
+        return parts, np.arange(size)
+    places = (np.cumsum(used) - 1).astype(parts[0].dtype)
+    return [places[part] for part in parts], np.flatnonzero(used)

@@ -49,6 +49,11 @@ def rows(meta: dict[str, Any]) -> list[tuple[str, str]]:
     lengths = " / ".join(f"{length:,}" for length in statistics["session_length"].values())
     table.append((f"session length ({' / '.join(statistics['session_length'])})", lengths))
     table.append(("share of repeats", f"{statistics['repeats']:.1%}"))
+    if decisions := meta.get("decisions"):
+        share = decisions["picked"] / decisions["count"]
+        lists = f"{decisions['count']:,} lists of up to {decisions['k']:,} items"
+        table.append(("decisions", f"{lists}, {share:.1%} picked from"))
+        table.append(("sessions without a pick", f"{decisions['sessions_without_events']:,}"))
     for name, split in statistics["splits"].items():
         table.append((name, f"{split['sessions']:,} sessions, {split['events']:,} events"))
     return table

@@ -30,6 +30,7 @@ class Layout:
     may_end_early: bool = False  # whether a row may lack its last fields
 
 
+LISTS = ("offered",)  # columns that hold lists, where the table can
 QUOTED = re.compile(rb'"[^"]*"')
 BLANK_LINES = re.compile(rb"\n{2,}")
 
@@ -148,7 +149,9 @@ def json_lines(source: Source, resolve: Resolve, optional: Sequence[str] = ()) -
 
 def _json_lines(block: Block, wanted: Mapping[str, str], absent: Sequence[str], faults: Faults) -> Batch | None:
     try:
-        frame = pl.read_ndjson(block.data, schema=dict.fromkeys([*wanted.values(), *absent], pl.String))
+        types: dict[str, Any] = dict.fromkeys([*wanted.values(), *absent], pl.String)
+        types |= {wanted.get(name, name): pl.List(pl.String) for name in LISTS if wanted.get(name, name) in types}
+        frame = pl.read_ndjson(block.data, schema=types)
     except pl.exceptions.PolarsError as error:
         if _note_bad_json(block, faults):
             return None
@@ -206,10 +209,14 @@ def parquet(source: Source, resolve: Resolve) -> Iterator[Job]:
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         _unreadable(source, "Parquet", error)
     wanted = resolve(source, schema.names())
-    for column in wanted.values():
-        if schema[column].is_nested() or schema[column] in (pl.Duration, pl.Object):
+    for name, column in wanted.items():
+        kind: Any = schema[column]
+        expected = "numbers, text or dates"
+        if name in LISTS and isinstance(kind, pl.List | pl.Array):
+            kind, expected = kind.inner, "lists of numbers or text"
+        if kind.is_nested() or kind in (pl.Duration, pl.Object):
             raise InputError(
-                f"{source.name} has a column {column!r} of type {schema[column]}; expected numbers, text or dates: "
+                f"{source.name} has a column {column!r} of type {schema[column]}; expected {expected}: "
                 "convert the column or name another."
             )
     try:

@@ -62,11 +62,12 @@ def transitions(sessions: Sessions, rewards: Floats, gamma: float) -> Transition
     if not 0 <= gamma <= 1:
         raise InputError(f"gamma is {gamma}; it must lie between 0 and 1.")
     base = int(sessions.offsets[0])
-    last = np.asarray(sessions.offsets[1:]) - 1 - base
+    edges = np.unique(np.asarray(sessions.offsets))  # a session without an event has no last one
+    last = edges[1:] - 1 - base
     reward = rewards[np.asarray(sessions.behaviours[base : sessions.offsets[-1]])]
     discount = np.full(len(reward), gamma, dtype=np.float32)
     discount[last] = 0.0
-    return Transitions(reward, discount, gamma, _to_go(reward, last, np.diff(sessions.offsets), gamma))
+    return Transitions(reward, discount, gamma, _to_go(reward, last, np.diff(edges), gamma))
 
 
 def _to_go(reward: Floats, last: NDArray[np.int64], length: NDArray[np.int64], gamma: float) -> Floats:

@@ -20,6 +20,8 @@ def ids(batch: Batch, name: str, faults: Faults, *, may_miss: bool = False) -> p
     elif values.dtype != pl.Int64:
         values = values.cast(pl.String)
     missing = values.is_null() if values.dtype == pl.Int64 else values.is_null() | (values == "")
+    if may_miss and values.dtype == pl.String:
+        values = pl.select(pl.when(~missing).then(values)).to_series()
     if not may_miss and (values.null_count() or missing.any()):
         faults.note(f"a missing {name} id", "every event needs one: fill it in or leave the row out", batch, missing)
         return values
@@ -28,7 +30,7 @@ def ids(batch: Batch, name: str, faults: Faults, *, may_miss: bool = False) -> p
 
 def _smaller(values: pl.Series) -> pl.Series:
     """Half the memory where all ids are small."""
-    if values.dtype != pl.Int64 or not len(values):
+    if values.dtype != pl.Int64 or values.null_count() == len(values):
         return values
     smallest, largest = int(values.min()), int(values.max())  # type: ignore[arg-type]
     return values.cast(pl.Int32) if smallest >= -(2**31) and largest < 2**31 else values

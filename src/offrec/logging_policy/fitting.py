@@ -43,7 +43,7 @@ def fit(wanted: Wanted, kinds: list[Kind], home: Path, device: torch.device, con
     dataset, history = wanted.dataset, wanted.network.history
     train = dataset.split("train")
     console.line(_announcement(wanted, kinds, home))
-    fold = _folds(len(train), wanted.folds, wanted.seed)
+    fold = _folds(len(np.unique(train.offsets)) - 1, wanted.folds, wanted.seed)
     learnt = _replay(dataset, train, history, wanted.training.encode, device)
     validation = _replay(dataset, dataset.split("validation"), history, "exact", device)
     with ExitStack() as stack:
@@ -111,8 +111,8 @@ def _folds(sessions: int, folds: int, seed: int) -> Longs:
 
 
 def _session(sessions: Sessions, event: Longs) -> Longs:
-    """The number, within `sessions`, of the session that holds an event."""
-    return np.searchsorted(np.asarray(sessions.offsets), event, side="right") - 1
+    """The number, among the sessions that have events, of the one that holds an event."""
+    return np.searchsorted(np.unique(sessions.offsets), event, side="right") - 1
 
 
 def _part(replay: Replay, index: Longs) -> Replay:

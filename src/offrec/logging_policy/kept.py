@@ -126,15 +126,13 @@ def _describe(wanted: Wanted, kind: Kind, calibration: dict[str, float], aside: 
     (aside / "about.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
-def writable(home: Path, console: Console) -> Path:
+def writable(home: Path, console: Console, what: str = "the logging policy") -> Path:
     """`home`, or where that cannot be written a folder that lasts as long as the process."""
     try:
         home.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=home).close()
     except OSError as error:
-        console.line(
-            f"{home} cannot be written ({error.strerror}), so the logging policy is kept for this process only"
-        )
+        console.line(f"{home} cannot be written ({error.strerror}), so {what} will be kept for this process only")
         return _temporary()
     return home
 
@@ -147,13 +145,13 @@ def _temporary() -> Path:
 
 
 @contextmanager
-def lock(folder: Path, console: Console) -> Iterator[None]:
+def lock(folder: Path, console: Console, what: str = "the logging policy") -> Iterator[None]:
     """One process at a time. The system frees the lock of a process that dies; the file stays, being only a name."""
     with folder.with_suffix(".lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            console.line(f"another process is fitting the logging policy {folder}; waiting for it")
+            console.line(f"another process is fitting {what} {folder}; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

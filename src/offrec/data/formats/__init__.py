@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from offrec.data.sources import Source
+from offrec.data.log import Log
+from offrec.data.sources import Source, find
 from offrec.data.tables import Job
 
 
@@ -17,6 +19,8 @@ class Columns:
     time: str | None = None
     position: str | None = None
     behaviour: str | None = None
+    offered: str | None = None
+    propensity: str | None = None
     use_session: bool = True  # False: sessions are made from users, even where the table has a session column
 
 
@@ -32,6 +36,10 @@ class Preset:
 
 @dataclass(frozen=True)
 class Format:
-    read: Callable[[Sequence[Source], Columns], Iterator[Job]]
+    """Its tables are read in batches, or, where rows must be joined first, as a whole."""
+
+    read: Callable[[Sequence[Source], Columns], Iterator[Job]] | None
     paper: Preset
     behaviours: dict[str, str] | None = field(default=None)  # the format's spelling → ours; None: any
+    whole: Callable[[Sequence[Source], Columns, Callable[[str], None]], Log] | None = None
+    find: Callable[[Sequence[str | Path]], list[Source]] = find

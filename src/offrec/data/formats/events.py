@@ -8,14 +8,21 @@ from offrec.data.sources import Source
 from offrec.data.tables import Job
 from offrec.errors import InputError
 
-NAMES = ("session", "user", "item", "time", "position", "behaviour")
+NAMES = ("session", "user", "item", "time", "position", "behaviour", "propensity")
 
 
 def read(sources: Sequence[Source], columns: Columns) -> Iterator[Job]:
+    if columns.offered:
+        raise InputError("A table of events has no lists, so --offered has no place; use --format decisions.")
+    return read_as(sources, columns, NAMES, ("item",))
+
+
+def read_as(sources: Sequence[Source], columns: Columns, names: Sequence[str], needed: Sequence[str]) -> Iterator[Job]:
+    """`names`: the columns that are read, of which the `needed` must be there."""
     first: dict[str, Mapping[str, str]] = {}
 
     def resolve_alike(source: Source, found: Sequence[str]) -> Mapping[str, str]:
-        resolved = resolve(source, found, columns)
+        resolved = resolve(source, found, columns, names, needed)
         for name, earlier in first.items():
             if differing := sorted(set(earlier) ^ set(resolved)):
                 raise InputError(
@@ -25,20 +32,22 @@ def read(sources: Sequence[Source], columns: Columns) -> Iterator[Job]:
         first.setdefault(source.name, resolved)
         return resolved
 
-    optional = [name for name in NAMES if not getattr(columns, name) and (name != "session" or columns.use_session)]
+    optional = [name for name in names if not getattr(columns, name) and (name != "session" or columns.use_session)]
     for source in sources:
         yield from tables.jobs(source, resolve_alike, optional)
 
 
-def resolve(source: Source, found: Sequence[str], columns: Columns) -> dict[str, str]:
+def resolve(
+    source: Source, found: Sequence[str], columns: Columns, names: Sequence[str], needed: Sequence[str]
+) -> dict[str, str]:
     """Our name → the table's, for the columns that it has or that were asked for."""
     listed = f"it has {', '.join(found[:20])}{', …' if len(found) > 20 else ''}"
     resolved: dict[str, str] = {}
-    for name in NAMES:
+    for name in names:
         asked = getattr(columns, name)
         wanted = asked or name
         if wanted not in found:
-            if asked or name == "item":
+            if asked or name in needed:
                 raise InputError(f"{source.name} has no column {wanted!r}; {listed}; name one with --{name}.")
         elif found.count(wanted) > 1:
             raise InputError(f"{source.name} has {found.count(wanted)} columns {wanted!r}; rename all but one.")

@@ -1,0 +1,114 @@
+"""Weights over a large catalogue: seconds, and the memory of the process.
+
+    python benchmarks/estimate.py [--items 1000000] [--events 100000] [--judged 100000] [--width 64] [--threads 2]
+                                  [--device cpu] [--fitted-q UPDATES]
+
+A made-up log; a policy and π̂_b that are networks with random weights, which cost what trained ones cost. `judged`: how
+many of the events are looked at, for a quick look; the time is of those. `fitted-q`: also so many updates of fitted Q.
+"""
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LENGTH = 10  # events a session
+
+
+def dataset_of(folder: Path, items: int, events: int, judged: int) -> Any:
+    from offrec.data.dataset import FORMAT_VERSION, Dataset
+    from offrec.data.protocol import Protocol
+
+    random = np.random.default_rng(0)
+    sessions, test = events // LENGTH, max(1, judged // LENGTH)
+    picks = np.minimum(random.zipf(1.2, sessions * LENGTH) - 1, items - 1).astype(np.int32)
+    arrays = {
+        "items": picks,
+        "behaviours": (random.random(len(picks)) < 0.05).astype(np.uint8),
+        "offsets": np.arange(sessions + 1, dtype=np.int64) * LENGTH,
+        "item_ids": np.arange(items, dtype=np.int64),
+    }
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    first = sessions - test
+    meta = {
+        "format_version": FORMAT_VERSION,
+        "data_hash": "a-benchmark",
+        "counts": {"sessions": sessions, "events": len(picks), "items": items},
+        "behaviours": ["view", "buy"],
+        "item_ids": "int",
+        "protocol": Protocol().as_json(),
+        "splits": {"train": [0, max(1, first)], "validation": [first, first], "test": [first, sessions]},
+    }
+    (folder / "dataset.json").write_text(json.dumps(meta))
+    return Dataset.open(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--items", type=int, default=1_000_000)
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--judged", type=int, default=100_000)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--fitted-q", type=int, default=0)
+    asked = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(asked.threads)
+    from offrec import config
+    from offrec.agent import Agent
+    from offrec.console import Console
+    from offrec.data.transitions import reward_of
+    from offrec.estimation import fitted_q
+    from offrec.estimation.gather import Logging, gather
+    from offrec.estimation.played import Played
+    from offrec.estimation.values import ValueOptions
+    from offrec.experiment import pick_device
+    from offrec.networks import Network, NetworkOptions
+    from offrec.policy import NetworkPolicy
+
+    device = pick_device(asked.device)
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = dataset_of(Path(folder), asked.items, asked.events, asked.judged)
+        network = NetworkOptions(width=asked.width)
+        learner = config.build({"algorithm.name": "sl"}).learner
+        policy = NetworkPolicy(
+            "sl/gru", Agent(asked.items, learner, network), dataset.vocabulary, device, "a-benchmark"
+        )
+        logging = Logging(Network(asked.items, network).to(device).eval().requires_grad_(False), None, {})
+        rewards = reward_of(dataset.behaviours, {})
+        with Console().counter("weights") as at:
+            started, computed = time.perf_counter(), time.process_time()
+            steps = gather(Played(policy), dataset, "test", rewards, logging, batch_size=asked.batch_size, progress=at)
+            seconds, computed = time.perf_counter() - started, time.process_time() - computed
+        found = {
+            "items": asked.items,
+            "events": asked.events,
+            "judged": steps.decisions,
+            "width": asked.width,
+            "threads": asked.threads,
+            "device": str(device),
+            "seconds": round(seconds, 1),
+            "processor_seconds": round(computed, 1),  # of all threads: what counts where others compute too
+            "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        }
+        if asked.fitted_q:
+            started = time.perf_counter()
+            options = ValueOptions(updates=asked.fitted_q, network=NetworkOptions(width=asked.width, dropout=0.1))
+            fitted_q.fit(Played(policy), dataset, rewards, 1.0, options, Console())
+            found |= {"updates": asked.fitted_q, "fitted_q_seconds": round(time.perf_counter() - started, 1)}
+            if device.type == "cuda":
+                found["gpu_gb"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

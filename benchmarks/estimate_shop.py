@@ -1,0 +1,289 @@
+"""Do estimates choose well? Policies trained in simulated shops, judged from their logs and by what they truly earn.
+
+    python benchmarks/estimate_shop.py DATASETS RUNS --out FOLDER [--jobs 8] [--visitors 4000] [--device auto]
+    python benchmarks/estimate_shop.py DATASETS RUNS --out FOLDER --summary results/estimates.json
+
+DATASETS holds prepared logs of shops; RUNS run folders (at any depth), whose run.json says by its data hash which log
+is theirs. The first command leaves FOLDER/<run>.json and .npz for each run and repeats none; it needs torch, numpy and
+safetensors only. The second reads them, needs scipy too, and prints Spearman's correlation of each figure with the true
+reward (the mean over shops), the true reward of the policy it would pick as a share of the best one's, and how often
+intervals cover the truth, by verdict. Truth: new visitors, the same for every policy of a shop, not discounted.
+
+Two plays: `topk`, the best k of a list as long as the shop's, and `sample`, as many drawn. Weights are of a list where
+the log has propensities, else of single picks.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+VISITORS_SEED = 1_000_000
+GAMMA = 1.0
+# Of fitted Q: what is varied, to see which would have chosen best.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "direct": {},
+    "direct, gamma 0.9": {"gamma": 0.9},
+    "direct, ungrounded": {"ground": 0},
+    "direct, patience 0.8": {"patience": 0.8},
+}
+
+
+def hashes(datasets: Path) -> dict[str, Path]:
+    """data hash → the dataset's folder."""
+    found = {}
+    for path in sorted(datasets.rglob("dataset.json")):
+        meta = json.loads(path.read_text())
+        if "shop" in meta:
+            found[meta["data_hash"]] = path.parent
+    return found
+
+
+def runs_of(folder: Path, known: dict[str, Path]) -> dict[str, tuple[Path, Path]]:
+    """name → (run, dataset) of every trained run in one of the shops."""
+    found = {}
+    for path in sorted(folder.rglob("run.json")):
+        run = path.parent
+        data_hash = json.loads(path.read_text())["data_hash"]
+        if data_hash in known and (run / "best.safetensors").exists():
+            found["__".join(run.relative_to(folder).parts)] = (run, known[data_hash])
+    return found
+
+
+def one(name: str, run: Path, data: Path, asked: argparse.Namespace) -> None:
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(1)
+    import offrec
+    from offrec.estimation.decided import Decided
+    from offrec.shop.store import Shop
+
+    started = time.time()
+    dataset = offrec.Dataset.open(data)
+    policy = offrec.load(run, asked.device)
+    shop = Shop.from_meta(dataset.meta["shop"], policy.device)
+    figures = offrec.evaluate(policy, dataset, "test").figures["all"].values
+    found: dict[str, Any] = {
+        "name": name,
+        "dataset": data.name,
+        "algorithm": json.loads((run / "run.json").read_text())["options"]["algorithm.name"],
+        "figures": {key: figures[key] for key in ("HR@5", "NDCG@10")} | {"value@5": cheap(policy, dataset)},
+        "plays": {},
+    }
+    arrays: dict[str, Any] = {}
+    served = Decided.of(dataset, "test").served
+    for play in ("topk", "sample") if policy.stochastic else ("topk",):
+        truth = shop.rollout(policy, asked.visitors, play=play, seed=VISITORS_SEED)
+        steps, values, again, error = judged(policy, dataset, play, shop.world.k, asked)
+        reward = truth.reward
+        found["plays"][play] = {
+            "truth": reward.mean,
+            "low": reward.low,
+            "high": reward.high,
+            "direct": values,
+            "refits": again,
+            "propensity_error": error,
+            "served": served,
+        }
+        columns = ("offsets", "reward", "log_pi", "log_b", "q", "v", "rare", "log_marginal")
+        arrays |= {f"{play}.{c}": getattr(steps, c) for c in columns if getattr(steps, c) is not None}
+    found["seconds"] = time.time() - started
+    aside = asked.out / f".{name}.npz"
+    with aside.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+    aside.replace(asked.out / f"{name}.npz")
+    (asked.out / f"{name}.json").write_text(json.dumps(found, indent=1, default=float) + "\n")
+    line = {
+        play: (round(part["truth"], 2), round(part["direct"]["direct"], 2)) for play, part in found["plays"].items()
+    }
+    print(f"{name:40s} truth and direct {line}  {found['seconds']:.0f} s", flush=True)
+
+
+def cheap(policy: Any, dataset: Any) -> float:
+    """What --select value goes by, but on validation as a whole."""
+    from offrec.console import Console
+    from offrec.data.transitions import reward_of
+    from offrec.estimation import logged_q
+    from offrec.estimation.values import ValueOptions, with_history
+    from offrec.evaluation import Scored
+
+    rewards, options = reward_of(dataset.behaviours, {}), with_history(ValueOptions(), policy.history)
+    logged = logged_q.fitted(dataset, rewards, 0.9, options, policy.device, Console(quiet=True))
+    return logged_q.judge(logged, Scored(dataset, "validation", policy.history, policy.device))(policy)
+
+
+def judged(policy: Any, dataset: Any, play: Any, k: int, asked: argparse.Namespace) -> tuple[Any, ...]:
+    """The steps with the first variant's Q and V, the direct value of every variant, of refits of the first, and by how
+    much estimated propensities are off.
+    """
+    from offrec.console import Console
+    from offrec.data.transitions import reward_of
+    from offrec.estimation import fitted_q
+    from offrec.estimation.decided import Decided
+    from offrec.estimation.gather import gather, logging_of
+    from offrec.estimation.played import Played
+    from offrec.estimation.values import ValueOptions
+    from offrec.networks import NetworkOptions
+    from offrec.training import TrainingOptions
+
+    quiet, rewards, decided = Console(quiet=True), reward_of(dataset.behaviours, {}), Decided.of(dataset, "test")
+    base = ValueOptions(updates=asked.updates, batch_size=asked.batch_size, capture=not asked.no_capture)
+    network = NetworkOptions(width=base.network.width, history=policy.history)
+    logging = logging_of(dataset, network, TrainingOptions(), policy.device, quiet)
+    weighed = Played(policy, play, decided.k if play == "sample" else k)
+    steps = gather(weighed, dataset, "test", rewards, logging, grouped=True)
+    played, values = Played(policy, play, k), {}
+
+    def direct(options: Any, gamma: float, resample: int | None = None) -> Any:
+        critic = fitted_q.fit(played, dataset, rewards, gamma, options, quiet, resample=resample)
+        found = critic.values(decided)
+        whole = replace(steps, q=found.q, v=found.v)
+        return whole, float(whole.starts.mean())
+
+    for label, change in VARIANTS.items():
+        if decided.served and label != "direct" and "gamma" not in change:
+            continue
+        critic = replace(base.critic, ground=change.get("ground", base.critic.ground))
+        options = replace(base, critic=critic, patience=change.get("patience", base.patience))
+        whole, values[label] = direct(options, change.get("gamma", GAMMA))
+        steps = whole if label == "direct" else steps
+    again = [direct(replace(base, seed=n), GAMMA, n)[1] for n in range(1, asked.refits + 1)]
+    return steps, values, again, logging.calibration.get("calibration_error")
+
+
+def spearman(a: list[float], b: list[float]) -> float:
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(a, b).statistic)
+
+
+def summary(asked: argparse.Namespace) -> None:
+    """What each figure would have chosen."""
+    rows = [json.loads(path.read_text()) for path in sorted(asked.out.glob("*.json"))]
+    table: list[dict[str, Any]] = []
+    for row in rows:
+        for play, part in row["plays"].items():
+            estimates = {**row["figures"], **part["direct"]}
+            table.append(
+                {**row, **part, "play": play, "estimates": estimates, "covered": assessed(row, part, play, asked)}
+            )
+            for name, found in table[-1]["covered"].items():
+                if name != "direct":
+                    estimates[name] = found["estimate"]
+    found: dict[str, Any] = {"policies": len(rows), "choice": [], "coverage": coverage(table)}
+    for play in ("topk", "sample"):
+        mine = [row for row in table if row["play"] == play]
+        for name in dict.fromkeys(name for row in mine for name in row["estimates"]):
+            found["choice"].append({"play": play, "figure": name, **chosen(mine, name)})
+    asked.summary.write_text(json.dumps({**found, "rows": [thin(row) for row in table]}, indent=1) + "\n")
+    for row in found["choice"]:
+        shops = " ".join(f"{value:.2f}" for value in row["by_shop"].values())
+        what = f"{row['play']:7s} {row['figure']:26s} policies {row['policies']:3d}"
+        print(f"{what}  correlation {row['correlation']:6.3f} ({shops})  picked {row['share']:.3f} of the best")
+    for row in found["coverage"]:
+        print(row)
+
+
+def chosen(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Mean over shops of rank correlation and of the picked policy's share: rewards of two shops are not compared."""
+    mine = [row for row in rows if name in row["estimates"]]
+    shops: dict[str, list[dict[str, Any]]] = {}
+    for row in mine:
+        shops.setdefault(row["dataset"], []).append(row)
+    several = {shop: part for shop, part in shops.items() if len(part) > 2}
+    by_shop = {s: spearman([r["estimates"][name] for r in p], [r["truth"] for r in p]) for s, p in several.items()}
+    shares = [
+        max(part, key=lambda r: r["estimates"][name])["truth"] / max(r["truth"] for r in part)
+        for part in several.values()
+    ]
+    count = max(1, len(several))
+    return {"policies": len(mine), "correlation": sum(by_shop.values()) / count, "share": sum(shares) / count,
+            "by_shop": by_shop}  # fmt: skip
+
+
+def assessed(row: dict[str, Any], part: dict[str, Any], play: str, asked: argparse.Namespace) -> dict[str, Any]:
+    import numpy as np
+
+    from offrec.estimation.compare import possible
+    from offrec.estimation.steps import Steps
+    from offrec.estimation.verdict import assess
+
+    stored = np.load(asked.out / f"{row['name']}.npz")
+    steps = Steps(**{key.partition(".")[2]: stored[key] for key in stored.files if key.startswith(f"{play}.")})
+    refits = np.array(part["refits"]) if len(part["refits"]) > 1 else None
+    found = {}
+    for name in possible(steps):
+        one = assess(
+            name,
+            steps,
+            gamma=GAMMA,
+            refits=refits if name == "direct" else None,
+            propensity_error=part["propensity_error"],
+        )
+        around = one.interval
+        found[name] = {"estimate": around.estimate, "low": around.low, "high": around.high, "verdict": one.verdict,
+                       "withheld": one.withheld, "reason": one.reason,
+                       "covers": around.low <= part["truth"] <= around.high}  # fmt: skip
+    return found
+
+
+def coverage(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How often an interval meets the truth's own, by play, estimator and verdict."""
+    count: dict[tuple[str, str, str], list[bool]] = {}
+    for row in table:
+        for name, found in row["covered"].items():
+            count.setdefault((row["play"], name, found["verdict"]), []).append(bool(found["covers"]))
+    return [
+        {"play": play, "estimator": name, "verdict": verdict, "policies": len(hits), "covered": sum(hits) / len(hits)}
+        for (play, name, verdict), hits in sorted(count.items())
+    ]
+
+
+def thin(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: row[key] for key in ("name", "dataset", "algorithm", "play", "truth", "estimates", "covered")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("datasets", type=Path)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--visitors", type=int, default=4000)
+    parser.add_argument("--updates", type=int, default=2000)
+    parser.add_argument("--batch-size", type=int, default=512)
+    parser.add_argument("--refits", type=int, default=4)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--no-capture", action="store_true", help="no CUDA graphs in fitted Q")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="start no run after so many seconds")
+    parser.add_argument("--summary", type=Path)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.summary is not None:
+        summary(asked)
+        return
+    found = runs_of(asked.runs, hashes(asked.datasets))
+    if asked.one is not None:
+        one(asked.one, *found[asked.one], asked)
+        return
+    asked.out.mkdir(parents=True, exist_ok=True)
+    waiting = [name for name in found if not (asked.out / f"{name}.json").exists()]
+    print(f"{len(found)} runs, {len(waiting)} to judge", flush=True)
+    running: list[subprocess.Popen[bytes]] = []
+    started = time.time()
+    while waiting or running:
+        running = [process for process in running if process.poll() is None]
+        while waiting and len(running) < asked.jobs and time.time() - started < asked.limit:
+            running.append(subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--one", waiting.pop(0)]))
+        if not running:
+            break
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""Off-policy estimates in the world that is solved exactly: bias, and how often 95 % intervals hold the truth.
+
+    python benchmarks/estimators_tiny.py                     400 logs of 2,000 sessions, some minutes on a core
+    python benchmarks/estimators_tiny.py --logs 20           a look
+    python benchmarks/estimators_tiny.py --folds --logs 60   propensities counted across folds, more or less shrunk
+
+Policies: the soft optimum of the dynamic programme at falling temperatures, from near the log to far from it; the far
+ones, for which no interval is claimed to hold, on half of the logs.
+Propensities: `true`, as the shop wrote them, and `counted`, how often each item was taken in a state of the same log.
+Q: `fitted`, the means of another log of the same size, and `poor`, which knows items' rewards and no future.
+Marginal weights: over the items' categories; they are held against the policy that they are unbiased for, too.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from offrec.estimation.steps import Steps
+from offrec.estimation.verdict import Assessment, assess
+from offrec.shop import Shop
+from offrec.shop.log import Recorded
+from offrec.shop.rollout import MAX_STEPS, play_out
+from offrec.shop.solve import Decisions, decisions, state_number
+from offrec.shop.visitors import Step, Visitors
+from offrec.shop.worlds import WORLDS
+
+Table = NDArray[np.float64]  # [states, items]
+TEMPERATURES = {"near": 1.0, "farther": 0.5, "far": 0.2, "farthest": 0.1}
+CLAIMED = ("near", "farther")  # where intervals are claimed to hold with 2,000 sessions; beyond, the verdict must speak
+REFITS = 40
+FOLDS, SHRUNK = 5, (1.0, 5.0, 20.0, 60.0)
+OUT = Path(__file__).parent.parent / "results" / "estimates-tiny.json"
+
+
+@dataclass(frozen=True)
+class Log:
+    """Decisions laid flat, in the order of sessions and steps."""
+
+    offsets: NDArray[np.int64]
+    state: NDArray[np.int64]
+    item: NDArray[np.int64]
+    reward: NDArray[np.float64]
+    propensity: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Tiny:
+    shop: Shop
+    mdp: Decisions
+    following: NDArray[np.int64]  # [states, items]
+    category: NDArray[np.int64]  # [items]
+
+    @staticmethod
+    def open(seed: int = 0) -> "Tiny":
+        mdp = decisions(WORLDS["tiny"], seed)
+        category = mdp.dynamics.items.category[: mdp.shape[1]].numpy()
+        return Tiny(Shop(WORLDS["tiny"], seed), mdp, mdp.following.numpy(), category)
+
+    def policy(self, temperature: float) -> Table:
+        return self.mdp.soft_optimal(temperature).policy.numpy()
+
+    def value(self, policy: Table, gamma: float = 1.0) -> float:
+        return self.mdp.value_of(torch.as_tensor(policy), gamma).value
+
+    def coarse(self, policy: Table) -> Table:
+        """The category as the policy takes it, the item in it as the log does."""
+        b = self.mdp.logging().numpy()
+        return b * self.by_category(policy) / self.by_category(b)
+
+    def by_category(self, policy: Table) -> Table:
+        """[states, items] the chance of each item's category."""
+        return policy @ (self.category[:, None] == self.category).astype(float)
+
+    def log(self, sessions: int, seed: int) -> Log:
+        recorded, states = Recorded(self.shop.dynamics), []
+
+        def watch(rows: torch.Tensor, number: int, lists: torch.Tensor, visitors: Visitors, found: Step) -> None:
+            states.append(state_number(visitors.memory, self.mdp.shape[1]))
+            recorded.watch(rows, number, lists, visitors, found)
+
+        with torch.no_grad():
+            play_out(self.shop.dynamics, recorded, sessions, seed, MAX_STEPS, watch)
+        columns = {name: torch.cat(parts).numpy() for name, parts in recorded.columns.items()}
+        order = np.lexsort((columns["step"], columns["session"]))
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(columns["session"], minlength=sessions))])
+        state, item = torch.cat(states).numpy()[order], columns["offered"][order, 0].astype(np.int64)
+        reward, chance = columns["reward"][order].astype(float), columns["propensities"][order, 0].astype(float)
+        return Log(offsets, state, item, reward, chance)
+
+    def fitted(self, log: Log, counts: NDArray[np.int64], policy: Table, gamma: float = 1.0) -> tuple[Table, Table]:
+        """Q [states, items] and V [states] from the means of a log in which session i stands counts[i] times.
+
+        What follows an item is known; what it earns and how many stay is not. Where nothing is known, the log's mean.
+        """
+        often = np.repeat(counts, np.diff(log.offsets)).astype(float)
+        stayed = np.ones(len(log.state))
+        stayed[log.offsets[1:] - 1] = 0.0
+        n, reward, stay = (self.summed(log, often * part) for part in (1.0, log.reward, stayed))
+        reward = np.where(n > 0, reward / np.maximum(n, 1), reward.sum() / n.sum())
+        stay = np.where(n > 0, stay / np.maximum(n, 1), stay.sum() / n.sum())
+        onward = np.zeros((len(n), len(n)))
+        np.add.at(onward, (np.arange(len(n))[:, None], self.following), gamma * policy * stay)
+        v = np.linalg.solve(np.eye(len(n)) - onward, (policy * reward).sum(1))
+        return reward + gamma * stay * v[self.following], v
+
+    def summed(self, log: Log, values: NDArray[np.float64]) -> Table:
+        found = np.zeros(self.following.shape)
+        np.add.at(found, (log.state, log.item), values)
+        return found
+
+    def steps(self, log: Log, policy: Table, b: Table, model: tuple[Table, Table]) -> Steps:
+        """`b`: the logging policy's chances, of whatever origin. All is read at what was logged."""
+        at, (q, v) = (log.state, log.item), model
+        return Steps(
+            log.offsets, log.reward, np.log(policy[at]), np.log(b[at]), q=q[at], v=v[log.state],
+            rare=np.zeros(len(log.state)), log_marginal=np.log(self.by_category(policy)[at] / self.by_category(b)[at]),
+        )  # fmt: skip
+
+
+def propensities(tiny: Tiny, log: Log) -> dict[str, Table]:
+    counts = tiny.summed(log, np.ones(len(log.state)))
+    true = np.zeros(tiny.following.shape) + tiny.mdp.logging().numpy()
+    return {"true": true, "counted": counts / np.maximum(counts.sum(1, keepdims=True), 1)}
+
+
+def across_folds(tiny: Tiny, log: Log, shrunk: float) -> NDArray[np.float64]:
+    """[D] propensities counted in the other folds' sessions, with `shrunk` more decisions as all states' share them."""
+    fold = np.repeat(np.arange(len(log.offsets) - 1) % FOLDS, np.diff(log.offsets))
+    found = np.zeros(len(fold))
+    for one in range(FOLDS):
+        counts = tiny.summed(log, (fold != one).astype(float))
+        table = (counts + shrunk * counts.sum(0) / counts.sum()) / (counts.sum(1, keepdims=True) + shrunk)
+        here = fold == one
+        found[here] = table[log.state[here], log.item[here]]
+    return found
+
+
+def poor(log: Log, policy: Table) -> tuple[Table, Table]:
+    """Q that is an item's mean reward, whatever the state and whatever follows."""
+    items = policy.shape[1]
+    mean = np.bincount(log.item, log.reward, minlength=items) / np.maximum(np.bincount(log.item, minlength=items), 1)
+    return np.broadcast_to(mean, policy.shape), policy @ mean
+
+
+def estimates(
+    tiny: Tiny, policy: Table, log: Log, other: Log, gamma: float, seed: int, resamples: int
+) -> Iterator[tuple[str, str, Assessment]]:
+    """Every estimator with true and counted propensities: (propensities, what it is called here, what it found)."""
+    judged = partial(assess, gamma=gamma, seed=seed, resamples=resamples, parts=False)
+    once = np.ones(len(other.offsets) - 1, np.int64)
+    model, simple = tiny.fitted(other, once, policy, gamma), poor(other, policy)
+    for source, b in propensities(tiny, log).items():
+        steps, poorly = tiny.steps(log, policy, b, model), tiny.steps(log, policy, b, simple)
+        for name in ("importance", "capped", "self_normalised", "doubly_robust", "weighted_doubly_robust", "marginal"):
+            yield source, name, judged(name, steps)
+        for name in ("doubly_robust", "weighted_doubly_robust"):
+            yield source, f"{name}, poor Q", judged(name, poorly)
+    random = np.random.default_rng(seed)
+    drawn = [np.bincount(random.integers(len(once), size=len(once)), minlength=len(once)) for _ in range(REFITS)]
+    again = np.array([tiny.fitted(other, counts, policy, gamma)[1][0] for counts in drawn])
+    yield "none", "direct, refitted", judged("direct", steps, refits=again)
+
+
+def folded(tiny: Tiny, sessions: int, logs: int, gamma: float, resamples: int) -> list[dict[str, Any]]:
+    """What estimated propensities do to weights when they were not fitted to the sessions they are laid on."""
+    found: dict[tuple[str, float, str], list[tuple[float, ...]]] = {}
+    for number in range(logs):
+        log, other = (tiny.log(sessions, 2 * number + one) for one in (0, 1))
+        for target in CLAIMED:
+            policy = tiny.policy(TEMPERATURES[target])
+            truth, model = tiny.value(policy, gamma), tiny.fitted(other, np.ones(sessions, np.int64), policy, gamma)
+            steps = tiny.steps(log, policy, tiny.mdp.logging().numpy(), model)
+            for shrunk in SHRUNK:
+                chance = across_folds(tiny, log, shrunk)
+                estimated = replace(steps, log_b=np.log(chance))
+                for name in ("importance", "self_normalised", "weighted_doubly_robust"):
+                    one = assess(name, estimated, gamma=gamma, seed=number, resamples=resamples, parts=False)
+                    held = one.interval.low <= truth <= one.interval.high
+                    row = (one.interval.estimate - truth, held, one.support.mass or 0.0, -float(np.log(chance).mean()))
+                    found.setdefault((target, shrunk, name), []).append(row)
+    names = ("bias", "coverage", "mass", "log_loss")
+    means = {key: dict(zip(names, np.mean(rows, 0).tolist(), strict=True)) for key, rows in found.items()}
+    return [{"policy": key[0], "shrunk": key[1], "estimator": key[2], **row} for key, row in means.items()]
+
+
+def measured(tiny: Tiny, sessions: int, logs: int, gamma: float, resamples: int) -> dict[str, Any]:
+    rows: dict[tuple[str, str, str], list[tuple[float, ...]]] = {}
+    verdicts: dict[tuple[str, str, str], list[str]] = {}
+    for number in range(logs):
+        log, other = (tiny.log(sessions, 2 * number + one) for one in (0, 1))
+        for target, temperature in TEMPERATURES.items():
+            if target not in CLAIMED and number >= logs // 2:
+                continue
+            policy = tiny.policy(temperature)
+            truth, coarse = tiny.value(policy, gamma), tiny.value(tiny.coarse(policy), gamma)
+            for source, name, found in estimates(tiny, policy, log, other, gamma, number, resamples):
+                for held, value in ((name, truth), *([("marginal, of π̃", coarse)] if name == "marginal" else [])):
+                    key, one = (target, source, held), found.interval
+                    rows.setdefault(key, []).append(
+                        (one.estimate - value, one.low <= value <= one.high, one.error, found.support.effective or 0.0)
+                    )
+                    verdicts.setdefault(key, []).append(found.verdict)
+    return {
+        "logs": logs,
+        "sessions": sessions,
+        "gamma": gamma,
+        "resamples": resamples,
+        "truth": {name: tiny.value(tiny.policy(heat), gamma) for name, heat in TEMPERATURES.items()},
+        "logging": tiny.value(tiny.mdp.logging().numpy(), gamma),
+        "rows": [summary(key, np.array(rows[key], float), np.array(verdicts[key])) for key in rows],
+    }
+
+
+def summary(key: tuple[str, str, str], found: NDArray[np.float64], verdict: NDArray[np.str_]) -> dict[str, Any]:
+    error, covered, own, effective = found.T
+    kinds = {str(one): verdict == one for one in np.unique(verdict)}
+    return {
+        "logs": len(found),
+        "policy": key[0],
+        "propensities": key[1],
+        "estimator": key[2],
+        "bias": error.mean(),
+        "bias_error": error.std(ddof=1) / len(error) ** 0.5,
+        "deviation": error.std(ddof=1),
+        "standard_error": own.mean(),
+        "coverage": covered.mean(),
+        "effective": effective.mean(),
+        "verdicts": {one: int(mask.sum()) for one, mask in kinds.items()},
+        "coverage_by_verdict": {one: covered[mask].mean() for one, mask in kinds.items()},
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    lines = ["| policy | propensities | estimator | bias | sd | coverage | sessions' worth | trust / caution / not |"]
+    lines.append("|---" * 8 + "|")
+    for row in result["rows"]:
+        given = " / ".join(str(row["verdicts"].get(one, 0)) for one in ("trust", "caution", "do not trust"))
+        figures = f"{row['bias']:+.3f} ± {row['bias_error']:.3f} | {row['deviation']:.3f} | {row['coverage']:.3f}"
+        names = f"{row['policy']} | {row['propensities']} | {row['estimator']}"
+        lines.append(f"| {names} | {figures} | {row['effective']:.0f} | {given} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--logs", type=int, default=400)
+    parser.add_argument("--sessions", type=int, default=2000)
+    parser.add_argument("--gamma", type=float, default=1.0)
+    parser.add_argument("--resamples", type=int, default=500)
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--folds", action="store_true")
+    options = parser.parse_args()
+    given = (Tiny.open(), options.sessions, options.logs, options.gamma, options.resamples)
+    if options.folds:
+        for row in folded(*given):
+            print(json.dumps(row))
+        return
+    result = measured(*given)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(table(result))
+
+
+if __name__ == "__main__":
+    main()

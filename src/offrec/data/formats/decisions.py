@@ -1,0 +1,15 @@
+"""Any table of decisions, a row a served list: what was offered, how likely that was, and what was picked of it."""
+
+from collections.abc import Iterator, Sequence
+
+from offrec.data.formats import Columns, Format, Preset, events
+from offrec.data.sources import Source
+from offrec.data.tables import Job
+
+
+def read(sources: Sequence[Source], columns: Columns) -> Iterator[Job]:
+    return events.read_as(sources, columns, (*events.NAMES, "offered"), ("item", "propensity"))
+
+
+# Unlike the paper's other logs, nothing is filtered: estimates from sessions of a certain length speak of those alone.
+FORMAT = Format(read, paper=Preset())

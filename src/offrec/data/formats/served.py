@@ -1,0 +1,205 @@
+"""A server's decision log: lists and events, in segments of JSON lines, joined into sessions.
+
+An event belongs to the list of its request or, where it names none, to its session's last list that held the item. What
+says nothing of how likely it was is left out, and counted in words.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from offrec.data import segments
+from offrec.data.formats import Columns, Format, Preset
+from offrec.data.log import MOST_BEHAVIOURS, Lists, Log, TimeUnit, behaviour_order, padded
+from offrec.data.numbering import by_appearance, by_id, changes
+from offrec.data.segments import Counted
+from offrec.data.sources import Source
+from offrec.data.values import as_numbers
+from offrec.errors import InputError
+from offrec.types import Doubles, Ints, Longs
+
+UNIT: TimeUnit = "milliseconds"
+BARE = "kept without a list"
+ROUNDING = 1e-5  # of a log probability that is a float32's sum: 0 may come out a little above
+
+
+@dataclass
+class Tally:
+    """What was left out, and why, in words."""
+
+    say: Callable[[str], None]
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, count: int, noun: str, what: str) -> None:
+        if count:
+            self.notes.append(f"{count:,} {noun}{'' if count == 1 else 's'} {what}.")
+            self.say(self.notes[-1])
+
+
+def log(sources: Sequence[Source], columns: Columns, say: Callable[[str], None]) -> Log:
+    if columns != Columns(use_session=columns.use_session):
+        raise InputError("The fields of a served log are known; drop --session, --item, … or use --format decisions.")
+    tally = Tally(say)
+    records, rows = _records(sources, tally)
+    lists, events = _joined(records, tally)
+    lists, events = _consistent(_usable(lists, tally), events, tally)
+    if not len(lists):
+        raise InputError(
+            "No list is left that says how likely it was in a session that can be followed: "
+            f"{' '.join(tally.notes).rstrip('.') or 'it holds none'}; serve with sampling and a session id."
+        )
+    return _log(lists, events, rows, tuple(tally.notes))
+
+
+def _records(sources: Sequence[Source], tally: Tally) -> tuple[pl.DataFrame, dict[str, int]]:
+    """All records by time, those of equal times as they stand in the files."""
+    frames: list[pl.DataFrame] = []
+    rows: dict[str, int] = {}
+    torn = 0
+    for source in sources:
+        counted = Counted()
+        frames += segments.read(source, counted)
+        rows[source.name], torn = counted.records, torn + counted.torn
+        tally.say(f"{source.name}: {counted.records:,} records")
+    records = pl.concat(frames)
+    tally.note(torn, "line", "skipped: torn, at the end of a segment")
+    lost = int(records.filter(kind="lost")["count"].sum())
+    tally.note(lost, "record", "lost by the server, of any kind")
+    return records.filter(pl.col("kind") != "lost").sort("time", maintain_order=True).with_row_index("at"), rows
+
+
+def _joined(records: pl.DataFrame, tally: Tally) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Lists, and events with their session and, as `list`, the list they belong to."""
+    every = records.filter(kind="list").drop("item", "behaviour", "kind")
+    _check(every)
+    lists = every.unique("request", keep="first", maintain_order=True)
+    tally.note(every.height - lists.height, "list", "left out: the id of an earlier request")
+    events = records.filter(kind="event").select("at", "time", "request", "session", "item", "behaviour")
+    known = lists.select("request", list="at", home="session", offered="items")
+    events = events.join(known, on="request", how="left", maintain_order="left").with_columns(
+        session=pl.coalesce("session", "home")
+    )
+    gone = pl.col("request").is_not_null() & pl.col("list").is_null()
+    tally.note(events.filter(gone).height, "event", f"{BARE}: its request is not in the log")
+    theirs = (pl.col("session") == pl.col("home")) & pl.col("offered").list.contains(pl.col("item"))
+    events = events.with_columns(gone=gone, list=pl.when(theirs).then("list"))
+    events = pl.concat([events.filter(pl.col("request").is_not_null()), _by_item(events, lists)]).sort("at")
+    tally.note(events["session"].null_count(), "event", "left out: no session id")
+    return lists, _first_of_each(events.filter(pl.col("session").is_not_null()), tally)
+
+
+def _check(lists: pl.DataFrame) -> None:
+    length = pl.col("items").list.len()
+    odd = (length == 0) | (pl.col("items").list.n_unique() != length) | (pl.col("log_probability") > ROUNDING)
+    odd |= pl.col("items").list.drop_nulls().list.len() != length
+    if len(bad := lists.filter(odd)):
+        many = "the only one" if len(bad) == 1 else f"the first of {len(bad):,}"
+        raise InputError(
+            f"The list of request {bad['request'][0]!r} is empty, holds an item twice or is likelier than 1, {many}; "
+            "expected what offrec serve writes: leave its file out."
+        )
+
+
+def _by_item(events: pl.DataFrame, lists: pl.DataFrame) -> pl.DataFrame:
+    """The events that name no request, with their session's last list that held the item."""
+    shown = lists.filter(pl.col("session").is_not_null()).select("at", "session", last="at", item="items")
+    shown = shown.explode("item").sort("at")
+    bare = events.filter(pl.col("request").is_null())
+    found = bare.join_asof(shown, on="at", by=["session", "item"], strategy="backward", check_sortedness=False)
+    return found.with_columns(list="last").drop("last")
+
+
+def _first_of_each(events: pl.DataFrame, tally: Tally) -> pl.DataFrame:
+    """A list is picked from once: what follows it stays in the session, and no decision earns it."""
+    first = pl.col("at") == pl.col("at").min().over("list")
+    events = events.with_columns(list=pl.when(first).then("list"), later=pl.col("list").is_not_null() & ~first)
+    tally.note(int(events["later"].sum()), "event", f"{BARE}: not the first of its list")
+    strange = events.filter(pl.col("list").is_null() & ~pl.col("later") & ~pl.col("gone")).height
+    tally.note(strange, "event", f"{BARE}: no list of its session offered the item")
+    return events.select("at", "time", "session", "item", "behaviour", "list")
+
+
+def _usable(lists: pl.DataFrame, tally: Tally) -> pl.DataFrame:
+    drawn = (pl.col("play") == "sample") & pl.col("log_probability").is_not_null()
+    reasons = {
+        "no session id": pl.col("session").is_not_null(),
+        "not drawn at random, so no probability": drawn,
+        "restricted to candidates, or by exclusions": ~pl.col("restricted"),
+    }
+    for reason, fit in reasons.items():
+        left = lists.filter(fit)
+        tally.note(lists.height - left.height, "list", f"left out: {reason}")
+        lists = left
+    return lists
+
+
+def _consistent(lists: pl.DataFrame, events: pl.DataFrame, tally: Tally) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Without the sessions whose lists were served to another history than their events make, or that have no list."""
+    rows = pl.concat([lists.select("session", "at"), events.select("session", "at", "item")], how="diagonal")
+    picked = pl.col("item").is_not_null().cast(pl.Int64)
+    rows = rows.sort("session", "at").with_columns(place=picked.cum_sum().over("session") - picked)
+    happened = rows["item"].is_not_null().to_numpy()
+    term = np.zeros(rows.height, np.uint64)
+    term[happened] = segments.terms(rows["item"].drop_nulls(), rows["place"].to_numpy()[happened])
+    until = np.cumsum(term, dtype=np.uint64) - term
+    begins = np.where(changes([rows["session"]]), np.arange(rows.height), 0)
+    start = until[np.maximum.accumulate(begins)]
+    found = rows.with_columns(hash=pl.Series(until - start)).select("at", "hash")
+    seen = lists.join(found, on="at", how="left", maintain_order="left")
+    strange = seen.filter(pl.col("history") != pl.col("hash"))["session"].unique()
+    tally.note(len(strange), "session", "left out: a list of it was served to another history than its events make")
+    lists = lists.filter(~pl.col("session").is_in(strange.implode()))
+    events = events.filter(~pl.col("session").is_in(strange.implode()))
+    kept = events.join(lists.select("session").unique(), on="session", how="semi", maintain_order="left")
+    bare = events["session"].n_unique() - kept["session"].n_unique()
+    tally.note(bare, "session", "left out: no list of it is left")
+    return lists, kept
+
+
+def _log(lists: pl.DataFrame, events: pl.DataFrame, rows: dict[str, int], notes: tuple[str, ...]) -> Log:
+    """Session after session, in each the lists and events by time."""
+    shown = lists.select("session", "at", "time", "items", "log_probability")
+    both = pl.concat([shown, events], how="diagonal").sort("at")
+    owner = by_appearance(both["session"])
+    both = both[np.argsort(owner, kind="stable")]
+    owners, runs = np.unique(owner, return_counts=True)
+    happened = both["item"].is_not_null().to_numpy()
+    item_ids, picked, offered = _numbered(both["item"].drop_nulls(), both["items"].drop_nulls())
+    items = np.full(both.height, -1, np.int32)
+    items[happened] = picked
+    names = sorted(events["behaviour"].unique().to_list(), key=behaviour_order)
+    if len(names) > MOST_BEHAVIOURS:
+        raise InputError(f"The log holds {len(names):,} different behaviours, such as {names[0]!r}; expected a few.")
+    behaviours = both["behaviour"].cast(pl.Enum(names)).to_physical().fill_null(0).cast(pl.UInt8).to_numpy()
+    served = Lists(np.flatnonzero(~happened), offered, _log_propensity(both), _picked(both, happened))
+    times, unit = both["time"].to_numpy(), UNIT
+    about = (item_ids, tuple(names), unit, unit, True, rows, served, notes)
+    return Log(owners.astype(np.int32), runs, items, behaviours, times, None, *about)
+
+
+def _numbered(picked: pl.Series, lists: pl.Series) -> tuple[Longs | list[str], Ints, Ints]:
+    """The catalogue, and in it the picked items and the lists, padded with −1."""
+    item_ids, places = by_id(as_numbers(pl.concat([picked, lists.explode().alias(picked.name)], rechunk=True)))
+    return item_ids, places[: len(picked)], padded(places[len(picked) :], lists.list.len().cast(pl.Int64).to_numpy())
+
+
+def _log_propensity(both: pl.DataFrame) -> Doubles:
+    found: Doubles = np.minimum(both["log_probability"].drop_nulls().to_numpy(), 0.0)
+    return found
+
+
+def _picked(both: pl.DataFrame, happened: NDArray[np.bool_]) -> Longs:
+    """[D] the row of the event that belongs to each list; −1: none."""
+    at, row = both["at"].to_numpy(), np.arange(both.height)
+    lists = both["list"].drop_nulls().to_numpy()
+    event = np.full(int(max(at.max(), lists.max(initial=0))) + 1, -1, np.int64)  # list → row
+    event[lists] = row[both["list"].is_not_null().to_numpy()]
+    found: Longs = event[at[~happened]]
+    return found
+
+
+# Unlike the paper's other logs, nothing is filtered: estimates from sessions of a certain length speak of those alone.
+FORMAT = Format(read=None, paper=Preset(), whole=log, find=segments.find)

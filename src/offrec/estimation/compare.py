@@ -1,0 +1,263 @@
+"""Several policies judged on one log, beside the policy that made it: from policies and a dataset to a table's rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from offrec.console import Console
+from offrec.data.dataset import Dataset, catalogue_of
+from offrec.data.transitions import reward_of
+from offrec.errors import InputError
+from offrec.estimation import fitted_q
+from offrec.estimation.decided import Decided
+from offrec.estimation.estimators import ESTIMATORS, Terms, estimator, terms
+from offrec.estimation.gather import Logging, gather, logging_of, rewarded
+from offrec.estimation.interval import Interval, interval
+from offrec.estimation.played import Play, Played
+from offrec.estimation.steps import Doubles, Steps
+from offrec.estimation.values import ValueOptions
+from offrec.estimation.verdict import Assessment, assess
+from offrec.networks import NetworkOptions
+from offrec.policy import Policy
+from offrec.training import TrainingOptions
+
+RECOMMENDED = "direct"
+NORMAL = 1.959964  # half the width of a 95 % interval, in standard errors
+
+JudgedSplit = Literal["test", "validation"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be estimated, and how."""
+
+    split: JudgedSplit = "test"
+    estimators: tuple[str, ...] = ()  # none: the recommended one; "all": every one that the log and the play allow
+    gamma: float = 1.0
+    play: Play = "sample"
+    k: int | None = None  # of the lists played; None: as long as the log's
+    temperature: float = 1.0
+    reward: Mapping[str, float] = field(default_factory=dict)
+    cap: float | None = None
+    refits: int = 4  # of Q, to resamples of the training sessions: an interval of the direct method takes two or more
+    seed: int = 0
+    values: ValueOptions = field(default_factory=ValueOptions)
+    network: NetworkOptions = field(default_factory=NetworkOptions)  # of π̂_b, where the log has no propensities
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise InputError(f"gamma is {self.gamma}; it must lie between 0 and 1.")
+        for name in self.named:
+            estimator(name)
+        weighted = [name for name in self.named if ESTIMATORS[name].weighted]
+        if self.play == "topk" and weighted:
+            raise InputError(
+                f"A policy that is played by its best k has no weights, so {weighted[0]} cannot judge it; "
+                "leave it at direct, or --play sample."
+            )
+        if self.refits == 1 or self.refits < 0:
+            raise InputError(f"An interval from {self.refits} refits cannot be given; fit at least 2, or 0 for none.")
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Estimators that were asked for by name."""
+        return tuple(name for name in self.estimators if name != "all")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One policy."""
+
+    name: str
+    play: Play
+    k: int
+    steps: Steps
+    assessed: dict[str, Assessment]  # by estimator
+    differences: dict[str, Interval]  # to the logging policy, paired over sessions; by estimator
+
+
+@dataclass(frozen=True)
+class Comparison:
+    dataset: Dataset
+    asked: Asked
+    served: bool  # the log has propensities
+    calibration: dict[str, float]  # of π̂_b, where it has none
+    logged: Interval  # what the logging policy earned, discounted
+    sessions: int
+    policies: list[Judged]
+
+    def as_json(self) -> dict[str, Any]:
+        asked = self.asked
+        found = {
+            "dataset": str(self.dataset.path),
+            "fingerprint": self.dataset.fingerprint,
+            "split": asked.split,
+            "gamma": asked.gamma,
+            "temperature": asked.temperature,
+            "propensities": "logged" if self.served else "estimated",
+            "calibration": self.calibration,
+            "logging": {"sessions": self.sessions, **self.logged.as_json()},
+            "policies": [self._row(one) for one in self.policies],
+        }
+        finite: dict[str, Any] = _finite(found)
+        return finite
+
+    def _row(self, one: Judged) -> dict[str, Any]:
+        found = {}
+        for name, assessment in one.assessed.items():
+            shown = name in self.asked.named or not assessment.withheld
+            difference = one.differences[name].as_json() if shown else None
+            found[name] = {**assessment.as_json(name in self.asked.named), "over_logging": difference}
+        return {"name": one.name, "play": one.play, "k": one.k, "estimates": found}
+
+
+def estimate(
+    policies: "Policy | Mapping[str, Policy]",
+    dataset: Dataset,
+    asked: Asked | None = None,
+    console: Console | None = None,
+) -> Comparison:
+    """What policies would earn in a session of the log's visitors, from the log alone."""
+    asked, console = asked or Asked(), console or Console(quiet=True)
+    named = {policies.name: policies} if isinstance(policies, Policy) else dict(policies)
+    decided = Decided.of(dataset, asked.split)
+    rewards = reward_of(dataset.behaviours, dict(asked.reward))
+    steps = rewarded(decided, rewards)
+    if not len(steps):
+        raise InputError(f"The {asked.split} split of {dataset.path} has no sessions; judge another split.")
+    returns = returned(steps, asked.gamma)
+    logging: dict[object, Logging] = {}
+    found = []
+    for name, policy in named.items():
+        played = played_as(policy, asked, decided)
+        key = (policy.history, policy.device)
+        if key not in logging:
+            network = replace(asked.network, history=policy.history)
+            logging[key] = logging_of(dataset, network, asked.training, policy.device, console, asked.seed)
+        found.append(_judged(name, played, dataset, asked, logging[key], returns, console))
+    calibration = next(iter(logging.values())).calibration if logging else {}
+    whole = Terms(steps.offsets, steps.step, returns, np.zeros(steps.decisions), np.ones(steps.decisions), False)
+    logged = interval(whole, seed=asked.seed)
+    return Comparison(dataset, asked, decided.served, calibration, logged, len(steps), found)
+
+
+def played_as(policy: Policy, asked: Asked, decided: Decided) -> Played:
+    """As asked; but a policy that is no distribution can only be played by its best k."""
+    k = asked.k or decided.k
+    if asked.play == "topk" or not policy.stochastic:
+        return Played(policy, "topk", k)
+    if decided.served and k != decided.k:
+        raise InputError(f"The log's lists have {decided.k} items, so lists of {k} have no weights; leave out k.")
+    return Played(policy, "sample", k, asked.temperature)
+
+
+def returned(steps: Steps, gamma: float) -> Doubles:
+    """[S] what each session earned, discounted."""
+    return np.bincount(steps.session, gamma**steps.step * steps.reward, minlength=len(steps)).astype(np.float64)
+
+
+def possible(steps: Steps) -> list[str]:
+    """The estimators that can speak of it."""
+    weights = steps.log_pi is not None and steps.log_b is not None
+    return [
+        name
+        for name, one in ESTIMATORS.items()
+        if (weights or not one.weighted) and (steps.log_marginal is not None or not one.marginal)
+    ]
+
+
+def _judged(
+    name: str, played: Played, dataset: Dataset, asked: Asked, logging: Logging, returns: Doubles, console: Console
+) -> Judged:
+    rewards = reward_of(dataset.behaviours, dict(asked.reward))
+    with console.counter(f"{name}: weights") as at:
+        grouped = "all" in asked.estimators or "marginal" in asked.estimators
+        steps = gather(played, dataset, asked.split, rewards, logging, grouped=grouped, progress=at)
+    can = possible(steps)
+    chosen = can if "all" in asked.estimators else [one for one in asked.named or (RECOMMENDED,) if one in can]
+    chosen = chosen or ["direct"]
+    again = None
+    if any(ESTIMATORS[one].modelled for one in chosen):
+        steps, again = _valued(name, played, dataset, asked, steps, "direct" in chosen, console)
+    error = logging.calibration.get("calibration_error")
+    assessed, differences = {}, {}
+    for one in chosen:
+        refits = again if one == "direct" else None
+        found = assess(
+            one, steps, gamma=asked.gamma, cap=asked.cap, seed=asked.seed, refits=refits, propensity_error=error
+        )
+        assessed[one] = found
+        differences[one] = _difference(one, steps, asked, returns, found, refits)
+    return Judged(name, played.play, played.k, steps, assessed, differences)
+
+
+def _valued(
+    name: str, played: Played, dataset: Dataset, asked: Asked, steps: Steps, refitting: bool, console: Console
+) -> tuple[Steps, Doubles | None]:
+    """The same decisions with Q and V, and the direct method's value of Q fitted again to resampled sessions."""
+    rewards, decided = reward_of(dataset.behaviours, dict(asked.reward)), Decided.of(dataset, asked.split)
+
+    def values(seed: int | None, label: str) -> fitted_q.Values:
+        options = replace(asked.values, seed=asked.values.seed + (0 if seed is None else seed))
+        return fitted_q.fit(
+            played, dataset, rewards, asked.gamma, options, console, label=f"{name}: {label}", resample=seed
+        ).values(decided)
+
+    whole = values(None, "fitted Q")
+    valued = replace(steps, q=whole.q, v=whole.v)
+    if not refitting or not asked.refits:
+        return valued, None
+    again = []
+    for number in range(1, asked.refits + 1):
+        found = values(number, f"fitted Q again, {number} of {asked.refits}")
+        starts = replace(steps, q=found.q, v=found.v).starts
+        assert starts is not None
+        again.append(float(starts.mean()))
+    return valued, np.array(again)
+
+
+def _difference(
+    name: str, steps: Steps, asked: Asked, returns: Doubles, found: Assessment, refits: Doubles | None
+) -> Interval:
+    """To what the same sessions earned."""
+    plain = terms(name, steps, asked.gamma, asked.cap)
+    around = interval(replace(plain, base=plain.base - returns), seed=asked.seed)
+    if refits is None:
+        return around
+    # Q's own error and that of the sessions' mean have nothing to do with each other.
+    wide = NORMAL * (around.error**2 + found.interval.error**2) ** 0.5
+    wide = max(wide, (found.interval.high - found.interval.low) / 2)
+    return Interval(around.estimate, around.estimate - wide, around.estimate + wide, wide / NORMAL)
+
+
+def _finite(tree: Any) -> Any:
+    """One session alone has no interval: null, not infinity."""
+    if isinstance(tree, dict):
+        return {name: _finite(value) for name, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_finite(value) for value in tree]
+    return None if isinstance(tree, float) and not np.isfinite(tree) else tree
+
+
+def check_one_dataset(names: Sequence[str], hashes: Sequence[str]) -> None:
+    for name, data_hash in zip(names, hashes, strict=True):
+        if data_hash != hashes[0]:
+            raise InputError(
+                f"{names[0]} and {name} were trained on different datasets, so no log can compare them; "
+                "estimate them apart."
+            )
+
+
+def check_catalogue(dataset: Dataset, runs: Sequence[Path]) -> Dataset:
+    """The dataset, if the runs know its items by the same numbers."""
+    for run in runs:
+        if catalogue_of(run) != dataset.vocabulary:
+            raise InputError(
+                f"{dataset.path} numbers its items otherwise than {run} does; prepare its log again with "
+                f"--catalogue {run}."
+            )
+    return dataset

@@ -1,0 +1,132 @@
+"""Fitted Q evaluation: what a given policy's choices are worth, learned from the log of another.
+
+    Q(s,a) ← r + discount · V(s′)       V(s) = E_{a ~ π(·|s)}[Q̄(s,a)], exactly; Q̄: the target network
+
+An ignored item, or list, leaves the state as it is (`values.py`).
+"""
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offrec.agent import evaluating, frozen
+from offrec.catalogue import Head, chosen
+from offrec.console import Console
+from offrec.critic import Target
+from offrec.data.dataset import Dataset
+from offrec.data.replay import batch_of
+from offrec.data.transitions import Floats
+from offrec.errors import InputError
+from offrec.estimation import values
+from offrec.estimation.decided import Decided
+from offrec.estimation.played import Played
+from offrec.estimation.values import DecisionValues, ValueOptions
+from offrec.policy import NetworkPolicy
+from offrec.types import Batch, Doubles
+
+BATCH_SIZE = 1024
+
+
+class Values(NamedTuple):
+    """In the log's own units."""
+
+    q: Doubles  # [D] of the logged decision
+    v: Doubles  # [D] of its state
+
+
+class Critic(DecisionValues):
+    """Q of the policy played, and its target network."""
+
+    def __init__(self, played: Played, decided: Decided, options: ValueOptions, unit: float, gamma: float) -> None:
+        super().__init__(decided, options, unit, gamma)
+        self.played = played
+        self.target = Target(frozen(deepcopy(self.critic)), options.critic)
+
+    def train(self, mode: bool = True) -> "Critic":
+        super().train(mode)
+        self.target.eval()
+        return self
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        return self.squared(batch, batch.reward / self.unit, batch.discount, *self._backed_up(batch))
+
+    def after(self) -> None:
+        self.target.follow(self.critic)
+
+    @torch.no_grad()
+    def _backed_up(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """V(s′) and V(s), [B] each, by the target network. After an ignored list s′ is s."""
+        network, after = self.target.network, _after(batch)
+        states, next_states = network.states_and_next(batch)
+        next_value = self._expect(after, network.head(next_states, after.recent))
+        if not self.ground and self.ignored is None:
+            return next_value, next_value
+        stay_value = self._expect(batch, network.head(states, batch.recent))
+        if self.ignored is not None:
+            next_value = torch.where(self.ignored[batch.event - self.first], stay_value, next_value)
+        return next_value, stay_value
+
+    def _expect(self, batch: Batch, q: Head) -> Tensor:
+        generator = None
+        if not self.played.exact:
+            generator = torch.Generator(batch.action.device).manual_seed(int(torch.randint(1 << 62, ())))
+        return self.played.expect(self.played.head(batch), q, generator)
+
+    @torch.no_grad()
+    def values(self, decided: Decided, batch_size: int = BATCH_SIZE) -> Values:
+        """Of the decisions of a split it was not fitted to."""
+        mdp = decided.mdp(np.zeros(len(decided.behaviours), dtype=np.float32), 0.0)
+        self.show(decided)
+        replay = decided.replay(mdp, self.played.policy.history, "exact", self.device)
+        found = np.zeros((2, len(mdp.reward)))
+        with evaluating(self), torch.random.fork_rng():
+            torch.manual_seed(self.options.seed)
+            for batch in replay.batches(batch_size):
+                q = self.critic(batch)
+                pair = torch.stack([self.logged(q, batch), self._expect(batch, q)]).double() * self.unit
+                found[:, (batch.event - self.first).cpu().numpy()] = pair.cpu().numpy()
+        return Values(found[0], found[1])
+
+
+def fit(
+    played: Played,
+    dataset: Dataset,
+    rewards: Floats,
+    gamma: float,
+    options: ValueOptions,
+    console: Console,
+    *,
+    label: str = "fitted Q",
+    resample: int | None = None,
+) -> Critic:
+    """Q of the policy played, fitted to the training split or, with a seed to `resample` by, to as many of its sessions
+    drawn with replacement.
+    """
+    decided = Decided.of(dataset, "train")
+    mdp = decided.mdp(rewards, gamma)
+    if not len(mdp.reward):
+        raise InputError(f"{dataset.path} has no training decisions to learn values from; prepare a larger log.")
+    with torch.random.fork_rng():
+        torch.manual_seed(options.seed)
+        whole = values.with_history(options, played.policy.history)
+        critic = Critic(played, decided, whole, values.unit_of(mdp), gamma).to(played.policy.device)
+    values.fit(critic, decided, mdp, console, label, capture=_capturable(played), resample=resample)
+    return critic
+
+
+@torch.no_grad()
+def _capturable(played: Played) -> bool:
+    """Lists that are drawn, and the head of a baseline, are made on the host; all but kernels wait for the device."""
+    policy = played.policy
+    if not played.exact or not isinstance(policy, NetworkPolicy):
+        return False
+    return chosen(played.head(batch_of([[]], policy.n_items, policy.history, policy.device))) == "kernels"
+
+
+def _after(batch: Batch) -> Batch:
+    """The same rows after their actions."""
+    return replace(batch, position=batch.position + 1, recent=batch.next_recent)

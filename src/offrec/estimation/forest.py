@@ -1,0 +1,44 @@
+"""A picture of a comparison: each estimate with its interval, around what the logging policy earned."""
+
+from pathlib import Path
+
+from offrec.errors import InputError
+from offrec.estimation.compare import Comparison
+
+COLOURS = {"trust": "#2b7a3d", "caution": "#c98a00", "do not trust": "#b03030"}
+
+
+def forest(found: Comparison, path: Path) -> None:
+    """Written aside, then renamed."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = [(one, name) for one in found.policies for name in one.assessed]
+    figure = Figure(figsize=(9, 1.6 + 0.42 * len(rows)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axvspan(found.logged.low, found.logged.high, color="0.88")
+    axes.axvline(found.logged.estimate, color="0.35", label="the logging policy, 95 % interval")
+    for place, (one, name) in enumerate(rows):
+        assessment = one.assessed[name]
+        colour = COLOURS[assessment.verdict]
+        if assessment.withheld and name not in found.asked.named:
+            axes.text(found.logged.estimate, place, " withheld: too little support", va="center", color=colour)
+            continue
+        around = assessment.interval
+        axes.plot([around.low, around.high], [place, place], color=colour)
+        axes.plot([around.estimate], [place], "o", color=colour)
+        axes.annotate(assessment.verdict, (around.high, place), (6, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(rows)), [f"{one.name} ({one.play})\n{name.replace('_', ' ')}" for one, name in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    discount = "" if found.asked.gamma == 1 else f", discounted by {found.asked.gamma:g} a step"
+    axes.set_xlabel(f"reward a session{discount}, {found.asked.split} sessions")
+    axes.legend(loc="upper right", fontsize="small")
+    aside = path.with_name(f".{path.stem}.partial{path.suffix}")
+    FigureCanvasAgg(figure)
+    try:
+        figure.savefig(aside, dpi=150)
+        aside.replace(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"The picture {path} cannot be written ({error}); give another --picture.") from error
+    finally:
+        aside.unlink(missing_ok=True)

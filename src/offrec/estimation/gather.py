@@ -1,0 +1,156 @@
+"""From a policy and a dataset to what an estimate is made from: a pass over the states, streaming the catalogue."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offrec import logging_policy
+from offrec.algorithms.diagnostics import RARE
+from offrec.catalogue import Head, logsumexp, reduce, top_k
+from offrec.console import Console
+from offrec.data.dataset import Dataset, SplitName
+from offrec.data.transitions import Floats
+from offrec.errors import InputError
+from offrec.estimation.decided import Decided
+from offrec.estimation.marginal import CLUSTERS, clusters, log_marginal
+from offrec.estimation.played import Played, log_list
+from offrec.estimation.steps import Steps
+from offrec.networks import Network, NetworkOptions
+from offrec.training import TrainingOptions
+from offrec.types import Batch
+
+BATCH_SIZE = 1024
+LEAST = 1e-30  # what an item never shown counts as, when shares of what was shown are compared
+
+Progress = Callable[[int, int], None]  # (decisions done, decisions)
+
+
+@dataclass(frozen=True)
+class Logging:
+    """The policy that made the log: what is known of it."""
+
+    network: Network | None  # π̂_b, where the log has no propensities
+    shown: Tensor | None  # [A] log share of the places of all training lists, where it has
+    calibration: dict[str, float]
+
+    def head(self, batch: Batch) -> Head:
+        """How often it takes what: π̂_b(·|s), or how often the log shows an item at all."""
+        if self.network is not None:
+            found: Head = self.network(batch)
+            return found
+        assert self.shown is not None
+        nothing = self.shown.new_zeros(len(batch), 0)
+        return Head(nothing, self.shown.new_zeros(len(self.shown), 0), self.shown)
+
+    def clusters(self) -> Tensor:
+        """[A] items that it takes for alike."""
+        assert self.network is not None
+        table = self.network.table
+        return clusters(table, min(CLUSTERS, len(table)))
+
+
+def logging_of(
+    dataset: Dataset,
+    network: NetworkOptions,
+    training: TrainingOptions,
+    device: torch.device,
+    console: Console,
+    seed: int = 0,
+) -> Logging:
+    """From the log's propensities or, where it has none, fitted to the training split: kept beside the dataset."""
+    decided = Decided.of(dataset, "train")
+    if decided.served:
+        shown = np.bincount(decided.lists.ravel(), minlength=dataset.n_items + 1)[: dataset.n_items]
+        share = torch.from_numpy(shown / max(1, shown.sum())).float()
+        return Logging(None, share.clamp(min=LEAST).log().to(device), {})
+    found = logging_policy.fitted(dataset, network, training, seed, device, console, need="network")
+    names = {name.removeprefix("network."): value for name, value in found.calibration.items()}
+    return Logging(found.network, None, names)
+
+
+def check(played: Played, dataset: Dataset) -> None:
+    policy = played.policy
+    if policy.data_hash not in (None, dataset.meta["data_hash"]) or policy.n_items != dataset.n_items:
+        raise InputError(
+            f"{policy.name} was made from another dataset than {dataset.path} ({dataset.fingerprint}); "
+            "judge it on its own."
+        )
+
+
+@torch.no_grad()
+def gather(
+    played: Played,
+    dataset: Dataset,
+    split: SplitName,
+    rewards: Floats,
+    logging: Logging | None,
+    *,
+    grouped: bool = False,
+    batch_size: int = BATCH_SIZE,
+    progress: Progress | None = None,
+) -> Steps:
+    """All but Q and V. A policy that is played by its best k has no weights: log_pi is None. `logging`: None where only
+    rewards and the policy's own chances are wanted. `grouped`: also weights over clusters of items, which cost two
+    more passes and need π̂_b.
+    """
+    check(played, dataset)
+    decided, device = Decided.of(dataset, split), played.policy.device
+    steps = rewarded(decided, rewards)
+    first, sampled = decided.inside.start, played.play == "sample"
+    lists = torch.from_numpy(decided.lists).to(device)
+    mdp = decided.mdp(rewards, 0.0)
+    replay = decided.replay(mdp, played.policy.history, "exact", device)
+    found = np.zeros((4, steps.decisions))
+    cluster = None
+    if grouped and sampled and logging is not None and logging.network is not None:
+        cluster = logging.clusters()
+    done = 0
+    for batch in replay.batches(batch_size):
+        row = batch.event - first
+        columns = _columns(played, batch, lists[row], logging, cluster)
+        found[:, row.cpu().numpy()] = columns.cpu().numpy()
+        done += len(batch)
+        if progress is not None:
+            progress(done, steps.decisions)
+    log_pi, log_b, rare, ratio = found
+    if decided.served:
+        log_b = np.asarray(decided.decisions.log_propensity[decided.inside])
+    known = decided.served or logging is not None
+    return replace(
+        steps,
+        log_pi=log_pi if sampled else None,
+        log_b=log_b if known else None,
+        rare=None if logging is None else rare,
+        log_marginal=None if cluster is None else ratio,
+    )
+
+
+def rewarded(decided: Decided, rewards: Floats) -> Steps:
+    """The decisions and what they earned."""
+    earned, parts = decided.rewards(rewards)
+    offsets = np.asarray(decided.decisions.offsets) - decided.inside.start
+    return Steps(offsets.astype(np.int64), earned, by=parts)
+
+
+def _columns(played: Played, batch: Batch, lists: Tensor, logging: Logging | None, cluster: Tensor | None) -> Tensor:
+    """[4, B] log π and log π̂_b of the logged list, π's mass on what the log hardly supports, the clusters' ratio."""
+    pi, sampled = played.head(batch), played.play == "sample"
+    log_b = rare = ratio = nothing = torch.zeros(len(batch), dtype=torch.double, device=lists.device)
+    if logging is None:
+        return torch.stack([log_list(pi, lists) if sampled else nothing, log_b, rare, ratio])
+    b = logging.head(batch)
+    whole = logsumexp(b)
+    bound = whole + math.log(RARE)
+    if logging.network is not None:
+        log_b = (b.at(batch.action[:, None])[:, 0] - whole).double()
+    if cluster is not None:
+        ratio = log_marginal(pi, b, batch.action, cluster)
+    if not sampled:
+        rare = (b.at(top_k(pi, played.k)[1]) <= bound[:, None]).double().mean(1)
+        return torch.stack([nothing, log_b, rare, ratio])
+    found = reduce(pi, below=(b, bound))  # one pass for both
+    return torch.stack([log_list(pi, lists, found.lse), log_b, found.mass.double(), ratio])

@@ -1,0 +1,117 @@
+"""Q of the policy that logged: what a decision was followed by. It judges a policy in one pass over states, while a run
+trains: by how much more its choices were worth to the visitors of the log than others.
+
+    Q_b(s,a) ← G        the return that followed, no target network
+    value@5 = mean over logged states of the mean Q_b of the policy's best five
+
+Fitted once and kept beside the dataset, DATASET/values/<key>/, as π̂_b is.
+"""
+
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offrec import checkpoint
+from offrec.agent import evaluating
+from offrec.catalogue import top_k
+from offrec.console import Console
+from offrec.data.dataset import Dataset
+from offrec.data.transitions import Floats
+from offrec.errors import InputError, first_line
+from offrec.estimation import values
+from offrec.estimation.decided import Decided
+from offrec.estimation.values import DecisionValues, ValueOptions
+from offrec.evaluation import Scored
+from offrec.job import automatic_batch_size
+from offrec.logging_policy import kept
+from offrec.policy import Policy
+from offrec.types import Batch
+
+VERSION = 1
+K = 5
+EPOCHS = 10  # more would learn the returns of single sessions by heart
+
+
+class LoggedValues(DecisionValues):
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        to_go = batch.to_go / self.unit
+        nothing = torch.zeros_like(to_go)
+        return self.squared(batch, to_go, nothing, nothing, to_go)
+
+
+def fitted(
+    dataset: Dataset, rewards: Floats, gamma: float, options: ValueOptions, device: torch.device, console: Console
+) -> LoggedValues:
+    """Of a dataset, from beside it or, the first time, fitted and left there."""
+    decided = Decided.of(dataset, "train")
+    mdp = decided.mdp(rewards, gamma)
+    batches = math.ceil(len(mdp.reward) / (options.batch_size or automatic_batch_size(len(mdp.reward))))
+    options = replace(options, updates=min(options.updates, EPOCHS * max(1, batches)))
+    with torch.random.fork_rng():
+        torch.manual_seed(options.seed)
+        made = LoggedValues(decided, options, values.unit_of(mdp), gamma).to(device)
+    about = _about(dataset, rewards, gamma, options)
+    name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
+    home = dataset.path / "values"
+    if not kept.is_there(home / name):
+        home = kept.writable(home, console, "the log's values")
+        with kept.lock(home / name, console, "the log's values"):
+            if not kept.is_there(home / name):
+                console.line(f"fitting the values of the log's own decisions; to be kept in {home / name}")
+                with kept.aside(home / name) as folder:
+                    values.fit(made, decided, mdp, console, "the log's values")
+                    _keep(made, about, folder)
+                return made
+    _load(made, home / name)
+    return made.eval()
+
+
+def _about(dataset: Dataset, rewards: Floats, gamma: float, options: ValueOptions) -> dict[str, Any]:
+    """All that shapes it."""
+    return {
+        "version": VERSION,
+        "data_hash": dataset.meta["data_hash"],
+        "train": list(dataset.meta["splits"]["train"]),
+        "rewards": rewards.tolist(),
+        "gamma": gamma,
+        "options": {name: value for name, value in asdict(options).items() if name != "capture"},
+    }
+
+
+def _keep(made: LoggedValues, about: dict[str, Any], folder: Path) -> None:
+    checkpoint.save(folder / "network.safetensors", made.critic.state_dict(), {"data_hash": about["data_hash"]})
+    (folder / "about.json").write_text(json.dumps(about, indent=2) + "\n")
+    shutil.copymode(folder / "about.json", folder / "network.safetensors")  # for whoever may read the dataset
+
+
+def _load(made: LoggedValues, folder: Path) -> None:
+    try:
+        made.critic.load_state_dict(checkpoint.load(folder / "network.safetensors")[0])
+    except (RuntimeError, InputError) as error:
+        raise InputError(
+            f"The values in {folder} cannot be read ({first_line(error)}); remove the folder, and they are fitted anew."
+        ) from error
+
+
+def judge(logged: LoggedValues, scored: Scored) -> Callable[[Policy], float]:
+    """value@5 on the scored events of a split, as often as one likes."""
+
+    @torch.no_grad()
+    def value(policy: Policy) -> float:
+        total, rows = 0.0, 0
+        with evaluating(logged):
+            for batch in scored.batches():
+                best = top_k(policy.head(batch), min(K, policy.n_items))[1]
+                worth = logged.critic(batch).at(best).mean(1)
+                total, rows = total + float(worth.double().sum()), rows + len(batch)
+        return total / rows * logged.unit
+
+    return value

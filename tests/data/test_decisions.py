@@ -1,0 +1,82 @@
+"""Decisions in a prepared dataset: read, viewed by split, and refused where they are damaged."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from made_datasets import write_dataset
+from offrec.data.dataset import Dataset
+from offrec.errors import InputError
+
+SESSIONS = [[0, 1], [], [2], [1]]
+DECISIONS = [
+    [(0, [0, 3], 0.5, 0), (1, [3], 0.25, None), (1, [1, 2], 0.125, 1)],
+    [(0, [1, 0], 0.5, None)],
+    [(0, [2, 0], 1.0, 0)],
+    [(0, [1, 3], 0.75, 0), (1, [0, 1], 0.5, None)],
+]
+
+
+def made(path: Path) -> Dataset:
+    return write_dataset(path, SESSIONS, splits=(2, 1, 1), items=4, decisions=DECISIONS)
+
+
+def test_decisions_stand_beside_the_events(tmp_path: Path) -> None:
+    found = made(tmp_path).decisions
+    assert found is not None
+    assert (len(found), found.k) == (7, 2)
+    assert found.offsets.tolist() == [0, 3, 4, 5, 7]
+    assert found.positions.tolist() == [0, 1, 1, 0, 0, 0, 1]
+    assert found.items.tolist() == [[0, 3], [3, 4], [1, 2], [1, 0], [2, 0], [1, 3], [0, 1]]
+    assert np.exp(found.log_propensity) == pytest.approx([0.5, 0.25, 0.125, 0.5, 1.0, 0.75, 0.5])
+    assert found.event.tolist() == [0, -1, 1, -1, 2, 3, -1]
+
+
+def test_a_split_is_a_view(tmp_path: Path) -> None:
+    dataset = made(tmp_path)
+    test = dataset.decisions_of("test")
+    assert test is not None
+    assert len(test) == 2
+    assert test.offsets.tolist() == [5, 7]
+    assert test.items[test.offsets[0]].tolist() == [1, 3]
+    assert test.items is dataset.decisions.items  # type: ignore[union-attr]
+
+
+def test_a_plain_log_has_none(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path, [[0], [1], [2]])
+    assert dataset.decisions is None
+    assert dataset.decisions_of("train") is None
+
+
+@pytest.mark.parametrize("name", ["offsets", "positions", "items", "log_propensity", "event"])
+def test_what_is_damaged_is_refused(tmp_path: Path, name: str) -> None:
+    path = made(tmp_path).path / f"decision_{name}.npy"
+    whole = np.load(path)
+    np.save(path, whole[:-1])
+    with pytest.raises(InputError, match="its arrays do not have the lengths in dataset"):
+        Dataset.open(path.parent)
+    np.save(path, whole.astype(np.float32))
+    with pytest.raises(InputError, match="damaged"):
+        Dataset.open(path.parent)
+    path.unlink()
+    with pytest.raises(InputError, match=f"decision_{name}.npy cannot be read"):
+        Dataset.open(path.parent)
+
+
+def test_offsets_that_do_not_end_with_the_lists_are_refused(tmp_path: Path) -> None:
+    path = made(tmp_path).path
+    offsets = np.load(path / "decision_offsets.npy")
+    np.save(path / "decision_offsets.npy", offsets + 1)
+    with pytest.raises(InputError, match="damaged"):
+        Dataset.open(path)
+
+
+def test_a_count_that_is_not_the_arrays_is_refused(tmp_path: Path) -> None:
+    path = made(tmp_path).path
+    meta = json.loads((path / "dataset.json").read_text())
+    meta["decisions"]["count"] = 6
+    (path / "dataset.json").write_text(json.dumps(meta))
+    with pytest.raises(InputError, match="damaged"):
+        Dataset.open(path)

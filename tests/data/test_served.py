@@ -1,0 +1,285 @@
+"""A server's decision log: segments, torn lines, what is joined, and what is left out and why."""
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_logs import Prepare, refused, sessions_of, told
+
+from offrec.data.prepare import prepare
+from offrec.errors import InputError
+
+Record = dict[str, Any]
+
+
+def listed(request: str, time: int, session: str | None, history: list[Any], items: list[Any], **more: Any) -> Record:
+    record = {"kind": "list", "request": request, "time": time, "session": session, "policy": "sr", "fingerprint": "f"}
+    record |= {
+        "history": history,
+        "items": items,
+        "probabilities": [0.5] * len(items),
+        "log_probability": math.log(0.5),
+    }
+    return record | {"play": "sample", "temperature": 1.0, "restricted": False} | more
+
+
+def event(time: int, item: Any, request: str | None = None, session: str | None = None, **more: Any) -> Record:
+    return {
+        "kind": "event",
+        "request": request,
+        "time": time,
+        "session": session,
+        "item": item,
+        "behaviour": "click",
+    } | more
+
+
+def lost(count: int) -> Record:
+    return {"kind": "lost", "count": count, "time": 1}
+
+
+GOOD = [
+    listed("1", 10, "a", [], [5, 7], log_probability=math.log(0.125)),
+    event(11, 7, "1"),
+    listed("2", 12, "a", [7], [9, 5]),
+    listed("3", 13, "b", [], [5, 6]),  # nothing comes of it
+    listed("4", 14, "a", [7], [6]),
+    event(15, 6, None, "a", behaviour="buy"),
+    listed("5", 16, "c", [], [8, 5]),
+    event(17, 5, "5", "c"),
+]
+PICKS = [event(21, 5, "9"), event(22, 4, "9")]
+NOT_DRAWN = "not drawn at random, so no probability"
+RESTRICTED = "restricted to candidates, or by exclusions"
+OTHER_HISTORY = "a list of it was served to another history than its events make"
+EXPECTED = [
+    [(0, [5, 7], 0.125, (7, "click")), (1, [9, 5], 0.5, None), (1, [6], 0.5, (6, "buy"))],
+    [(0, [5, 6], 0.5, None)],
+    [(0, [8, 5], 0.5, (5, "click"))],
+]
+
+
+def lines(records: list[Record]) -> bytes:
+    return b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "served"
+    path.mkdir()
+    return path
+
+
+def write(folder: Path, records: list[Record], name: str = "decisions-1000-7-0.jsonl") -> None:
+    (folder / name).write_bytes(lines(records))
+
+
+def served(folder: Path, **choices: Any) -> Any:
+    return prepare(folder, out=folder.parent / "dataset", format="served", force=True, **choices)
+
+
+def notes(folder: Path, *more: Record) -> list[str]:
+    """What is said of a log that holds more than it should; sessions a, b and c come out whole."""
+    write(folder, [*GOOD, *more])
+    dataset = served(folder)
+    assert sorted(one for one in told(dataset) if one in EXPECTED) == sorted(EXPECTED)
+    found: list[str] = dataset.meta["decisions"]["notes"]
+    return found
+
+
+def test_lists_and_events_become_decisions(folder: Path) -> None:
+    write(folder, GOOD)
+    said: list[str] = []
+    dataset = served(folder, progress=said.append)
+    assert sorted(told(dataset)) == sorted(EXPECTED)
+    assert sorted(sessions_of(dataset)) == [[], [(5, "click")], [(7, "click"), (6, "buy")]]
+    assert dataset.meta["decisions"] == {"count": 5, "k": 2, "picked": 3, "sessions_without_events": 1, "notes": []}
+    assert dataset.meta["time_unit"] == "milliseconds"
+    assert "decisions-1000-7-0.jsonl: 8 records" in said
+
+
+def test_segments_of_several_processes_are_read_by_time(folder: Path) -> None:
+    write(folder, GOOD[::2], "decisions-1000-7-0.jsonl.open")
+    (folder / "decisions-0900-8-0.jsonl.gz").write_bytes(gzip.compress(lines(GOOD[1::2])))
+    (folder / "decisions-2000-7-1.jsonl.open").write_bytes(b"")
+    (folder / "README").write_text("not a segment")
+    dataset = served(folder)
+    assert sorted(told(dataset)) == sorted(EXPECTED)
+    assert dataset.meta["sources"] == {"decisions-0900-8-0.jsonl.gz": 4, "decisions-1000-7-0.jsonl.open": 4}
+
+
+def test_ids_may_be_text(folder: Path) -> None:
+    rows = [listed(str(n), n, f"ü{n}", [], ["x y", 'say "hi"']) for n in range(3)]
+    write(folder, [*rows, event(9, 'say "hi"', "2")])
+    assert sorted(told(served(folder)), key=repr)[0] == [(0, ["x y", 'say "hi"'], 0.5, ('say "hi"', "click"))]
+
+
+@pytest.mark.parametrize("torn", [b'{"kind":"list","requ', b'{"kind":"event","item":"\xc3', b"{", b'{"kind":"lost"'])
+def test_a_torn_last_line_is_skipped_and_counted(folder: Path, torn: bytes) -> None:
+    (folder / "decisions-1-7-0.jsonl").write_bytes(lines(GOOD[:4]) + torn)
+    (folder / "decisions-2-8-0.jsonl.open").write_bytes(lines(GOOD[4:]) + torn)
+    dataset = served(folder)
+    assert sorted(told(dataset)) == sorted(EXPECTED)
+    assert dataset.meta["decisions"]["notes"] == ["2 lines skipped: torn, at the end of a segment."]
+
+
+def test_a_last_line_that_lacks_only_its_end_counts(folder: Path) -> None:
+    (folder / "decisions-1-7-0.jsonl").write_bytes(lines(GOOD).rstrip(b"\n"))
+    dataset = served(folder)
+    assert sorted(told(dataset)) == sorted(EXPECTED)
+    assert dataset.meta["decisions"]["notes"] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"nonsense",
+        b"[1]",
+        b'{"kind":"list","requ',
+        b'{"kind":"click","item":1}',
+        b'{"kind":"event","time":1}',
+        b'{"kind":"event","time":"noon","item":1,"behaviour":"click"}',
+        b'{"kind":"list","request":"1","time":1,"items":5,"history":[],"play":"sample","restricted":false}',
+        b'{"kind":"list","request":"1","time":1,"items":[5],"play":"sample","restricted":false}',
+    ],
+)
+def test_anything_else_unreadable_is_one_sentence(folder: Path, line: bytes) -> None:
+    (folder / "decisions-1-7-0.jsonl").write_bytes(lines(GOOD[:2]) + b"\n" + line + b"\n" + lines(GOOD[2:]))
+    with pytest.raises(InputError) as caught:
+        served(folder)
+    start = f"decisions-1-7-0.jsonl, line 4: {line[:60].decode()!r} is no whole list, event or lost record; "
+    assert str(caught.value).startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("more", "note"),
+    [
+        ([lost(3), lost(2)], "5 records lost by the server, of any kind."),
+        ([listed("9", 1, None, [], [5])], "1 list left out: no session id."),
+        ([listed("9", 9, "a", [7, 7], [5], play="topk")], f"1 list left out: {NOT_DRAWN}."),
+        ([listed("9", 9, "a", [], [5], log_probability=None)], f"1 list left out: {NOT_DRAWN}."),
+        ([listed("9", 9, "a", [], [5], restricted=True)], f"1 list left out: {RESTRICTED}."),
+        ([listed("1", 99, "a", [], [5])], "1 list left out: the id of an earlier request."),
+        ([event(9, 5), event(9, 5)], "2 events left out: no session id."),
+        (
+            [listed("9", 20, "d", [], [5]), listed("10", 21, "d", [4], [5])],
+            f"1 session left out: {OTHER_HISTORY}.",
+        ),
+        (
+            [listed("9", 20, "d", [4], [5]), event(21, 5, "9")],
+            f"1 session left out: {OTHER_HISTORY}.",
+        ),
+        (
+            [listed("9", 20, "d", [], [5, 4]), *PICKS, listed("10", 23, "d", [4, 5], [6])],
+            f"1 session left out: {OTHER_HISTORY}.",
+        ),
+        ([event(20, 5, None, "d")], "1 session left out: no list of it is left."),
+    ],
+)
+def test_what_is_left_out_is_counted_in_words(folder: Path, more: list[Record], note: str) -> None:
+    assert note in notes(folder, *more)
+
+
+def of_d(folder: Path, *more: Record) -> tuple[list[Any], list[str]]:
+    """What session d, which is served 5 and 4 at time 20, comes to with more records, and what is said of it."""
+    said = notes(folder, listed("9", 20, "d", [], [5, 4]), *more)
+    (found,) = [one for one in told(served(folder)) if one[0][1] == [5, 4]]
+    return found, said
+
+
+def test_a_second_event_of_a_list_stays_in_the_session(folder: Path) -> None:
+    after = listed("10", 23, "d", [5, 5], [6])
+    found, said = of_d(folder, event(21, 5, "9"), event(22, 5, "9", behaviour="buy"), after)
+    assert found == [(0, [5, 4], 0.5, (5, "click")), (2, [6], 0.5, None)]
+    assert said == ["1 event kept without a list: not the first of its list."]
+
+
+def test_an_item_that_was_not_offered_stays_in_the_session(folder: Path) -> None:
+    for pick in (event(21, 8, "9"), event(21, 8, None, "d")):
+        found, said = of_d(folder, pick, listed("10", 23, "d", [8], [6]))
+        assert found == [(0, [5, 4], 0.5, None), (1, [6], 0.5, None)]
+        assert said == ["1 event kept without a list: no list of its session offered the item."]
+
+
+def test_a_request_that_is_not_there_leaves_the_event_to_its_session(folder: Path) -> None:
+    found, said = of_d(folder, event(21, 5, "99", "d"), listed("10", 23, "d", [5], [6]))
+    assert found == [(0, [5, 4], 0.5, None), (1, [6], 0.5, None)]
+    assert said == ["1 event kept without a list: its request is not in the log."]
+
+
+def test_a_list_of_another_session_earns_nothing(folder: Path) -> None:
+    found, said = of_d(folder, listed("10", 20, "e", [], [5]), event(21, 5, "9", "e"))
+    assert found == [(0, [5, 4], 0.5, None)]
+    assert said == ["1 event kept without a list: no list of its session offered the item."]
+
+
+def test_what_is_dropped_takes_its_list_along(folder: Path) -> None:
+    write(folder, GOOD)
+    dataset = served(folder, drop=("buy",))
+    assert sorted(told(dataset)) == sorted([EXPECTED[0][:2], *EXPECTED[1:]])
+    note = "drop buy left 3 of 3 sessions and 2 of 3 events: estimates speak of what is left."
+    assert dataset.meta["decisions"]["notes"] == [note]
+
+
+def test_without_a_request_the_last_list_that_held_the_item_counts(folder: Path) -> None:
+    lists = [listed("10", 21, "d", [], [4]), listed("11", 22, "d", [], [6]), listed("12", 99, "d", [4], [4])]
+    found, _ = of_d(folder, *lists, event(30, 4, None, "d"))
+    assert found == [(0, [5, 4], 0.5, None), (0, [4], 0.5, (4, "click")), (0, [6], 0.5, None), (1, [4], 0.5, None)]
+
+
+def test_a_pick_that_came_after_the_next_list_was_served(folder: Path) -> None:
+    found, said = of_d(folder, listed("10", 21, "d", [], [6]), event(22, 5, "9"), event(23, 6, "10"))
+    assert found == [(0, [5, 4], 0.5, (5, "click")), (0, [6], 0.5, (6, "click"))]
+    assert said == []
+
+
+def test_events_of_lists_that_are_left_out_stay_in_histories(folder: Path) -> None:
+    chosen = [listed("10", 22, "d", [5], [6], play="topk"), event(23, 6, "10")]
+    found, said = of_d(folder, event(21, 5, "9"), *chosen, listed("11", 24, "d", [5, 6], [4]))
+    assert found == [(0, [5, 4], 0.5, (5, "click")), (2, [4], 0.5, None)]
+    assert said == [f"1 list left out: {NOT_DRAWN}."]
+
+
+@pytest.mark.parametrize("change", [{"items": []}, {"items": [5, 5]}, {"items": [None]}, {"log_probability": 0.5}])
+def test_a_list_that_cannot_be(folder: Path, change: Record) -> None:
+    write(folder, [*GOOD, listed("9", 20, "d", [], [5]) | change])
+    with pytest.raises(InputError) as caught:
+        served(folder)
+    assert str(caught.value) == (
+        "The list of request '9' is empty, holds an item twice or is likelier than 1, the only one; expected what "
+        "offrec serve writes: leave its file out."
+    )
+
+
+def test_a_probability_of_one_may_be_rounded_up(folder: Path) -> None:
+    write(folder, [*GOOD, listed("9", 20, "d", [], [5], log_probability=1e-7)])
+    decisions = served(folder).decisions
+    assert decisions.log_propensity.max() == 0.0
+
+
+def test_folders_that_are_no_log(folder: Path, prepared: Prepare) -> None:
+    with pytest.raises(
+        InputError, match=r"served holds no decisions-….jsonl; name the folder that offrec serve writes its log to\."
+    ):
+        served(folder)
+    (folder / "decisions-1-7-0.jsonl.open").write_bytes(b"")
+    with pytest.raises(InputError, match=r"Every segment in .*served is empty; nothing has been served"):
+        served(folder)
+    write(folder, [listed("1", 1, "a", [], [5], play="topk", log_probability=None), event(2, 5, "1")])
+    with pytest.raises(InputError) as caught:
+        served(folder)
+    assert str(caught.value) == (
+        "No list is left that says how likely it was in a session that can be followed: 1 list left out: not drawn at "
+        "random, so no probability. 1 session left out: no list of it is left; serve with sampling and a session id."
+    )
+    write(folder, [listed(str(n), 1, str(n), [], [5]) for n in range(3)])
+    with pytest.raises(InputError, match="Nothing was picked from any of the lists"):
+        served(folder)
+    write(folder, [event(1, 5, None, "a")])
+    with pytest.raises(InputError, match="1 session left out: no list of it is left; serve with sampling"):
+        served(folder)
+    sentence = "The fields of a served log are known; drop --session, --item, … or use --format decisions."
+    assert refused(prepared, ("decisions-1-7-0.jsonl", lines(GOOD)), format="served", item="id") == sentence

@@ -1,0 +1,135 @@
+"""`offrec estimate` as a person uses it: the table, JSON, the picture, and what it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fixed_policies import Fixed
+
+import offrec
+from made_datasets import write_dataset
+from offrec import experiment
+from offrec.commands.estimate import Estimate
+from offrec.console import Console
+from offrec.errors import InputError
+from offrec.estimation.compare import Asked, estimate
+from offrec.estimation.values import ValueOptions
+from offrec.networks import NetworkOptions
+
+SMALL = {"network.width": 8, "network.history": 5, "training.epochs": 2, "device": "cpu"}
+FEW = ValueOptions(network=NetworkOptions(width=8), updates=10)
+FAST = {"updates": 10, "refits": 0, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log, a run that imitates it and a run that is no distribution."""
+    folder, random = tmp_path_factory.mktemp("estimates"), np.random.default_rng(0)
+    sessions = [random.integers(10, size=random.integers(1, 4)).tolist() for _ in range(400)]
+    words = [["buy" if item < 3 else "view" for item in session] for session in sessions]
+    dataset = write_dataset(folder, sessions, words, (200, 20, 180), items=10)
+    for name in ("sl", "dqn"):
+        experiment.train(dataset, folder / name, algorithm=name, settings=SMALL, console=Console(quiet=True))
+    return folder
+
+
+def test_the_table_and_the_picture(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Estimate((work / "sl", work / "dqn"), baselines="recent", picture=work / "forest.png", **FAST).run()  # type: ignore[arg-type]
+    printed = capsys.readouterr().out
+    for words in (
+        "│ logging ",
+        "one draw",
+        "top 1",
+        "Propensities: estimated from picks",
+        "knows nothing of how far Q",
+    ):
+        assert words in " ".join(printed.split())
+    assert printed.count("direct:") == 3  # a reason for each
+    assert (work / "forest.png").read_bytes()[:4] == b"\x89PNG"
+    assert not list(work.glob(".forest*"))
+
+
+def test_json_of_every_estimator(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Estimate((work / "sl", work / "dqn"), estimator="all", gamma=0.9, json=True, **FAST).run()  # type: ignore[arg-type]
+    found = json.loads(capsys.readouterr().out)
+    assert found["propensities"] == "estimated"
+    assert 0 <= found["calibration"]["calibration_error"] <= 1
+    sl, dqn = found["policies"]
+    assert {"importance", "capped", "self_normalised", "marginal", "direct", "doubly_robust"} <= set(sl["estimates"])
+    assert (sl["play"], dqn["play"]) == ("sample", "topk")
+    assert set(dqn["estimates"]) == {"direct"}  # its best item has no weights
+    one = sl["estimates"]["self_normalised"]
+    assert one["low"] <= one["estimate"] <= one["high"]
+    gap = one["estimate"] - found["logging"]["estimate"]
+    assert one["over_logging"]["estimate"] == pytest.approx(gap)
+
+
+def test_the_log_judged_by_itself(tmp_path: Path) -> None:
+    """A policy that is the one that logged earns what the log earned, and a paired difference knows it."""
+    random = np.random.default_rng(1)
+    sessions = random.choice(4, size=(600, 2), p=[0.1, 0.2, 0.3, 0.4]).tolist()
+    words = [["buy" if item == 3 else "view" for item in session] for session in sessions]
+    chances = [0.1, 0.2, 0.3, 0.4]
+    decisions = [[(t, [item], chances[item], t) for t, item in enumerate(session)] for session in sessions]
+    dataset = write_dataset(tmp_path, sessions, words, (100, 0, 500), items=4, decisions=decisions)
+    same = Fixed(dataset, np.log(chances).tolist())
+    found = estimate({"same": same}, dataset, Asked(estimators=("importance", "self_normalised")))
+    (one,) = found.policies
+    for name, assessed in one.assessed.items():
+        assert assessed.interval.estimate == pytest.approx(found.logged.estimate, rel=1e-5)
+        assert assessed.verdict == "trust"
+        assert one.differences[name].estimate == pytest.approx(0.0, abs=1e-5)
+        assert one.differences[name].high - one.differences[name].low < 1e-4
+    assert found.served
+    better = Fixed(dataset, np.log([0.05, 0.1, 0.15, 0.7]).tolist())
+    (one,) = estimate(better, dataset, Asked(estimators=("importance",))).policies
+    truth = 2 * (0.7 + 0.3 * 0.2)
+    around = one.assessed["importance"].interval
+    assert around.low < truth < around.high
+    assert one.differences["importance"].low > 0
+
+
+def test_thin_support_is_withheld_unless_asked_for_by_name(tmp_path: Path) -> None:
+    sessions = [[0, 1, 0]] * 30
+    dataset = write_dataset(tmp_path, sessions, splits=(10, 0, 20), items=3,
+                            decisions=[[(t, [i], 0.5, t) for t, i in enumerate(s)] for s in sessions])  # fmt: skip
+    far = Fixed(dataset, [0.0, 0.0, 12.0])
+    found = estimate({"far": far}, dataset, Asked(estimators=("all",), refits=0, values=FEW)).as_json()
+    assert found["policies"][0]["estimates"]["importance"]["withheld"]
+    assert found["policies"][0]["estimates"]["importance"]["estimate"] is None
+    assert found["policies"][0]["estimates"]["importance"]["over_logging"] is None
+    named = estimate({"far": far}, dataset, Asked(estimators=("importance",))).as_json()
+    assert named["policies"][0]["estimates"]["importance"]["estimate"] is not None
+
+
+def test_refits_give_the_direct_method_an_interval(work: Path) -> None:
+    dataset = experiment.dataset_of(work / "sl")
+    found = offrec.estimate(Fixed(dataset, [0.0] * 10), dataset, Asked(refits=2, values=FEW))
+    around = found.policies[0].assessed["direct"].interval
+    assert around.low < around.estimate < around.high
+
+
+def test_refused(work: Path, tmp_path: Path) -> None:
+    other: Any = write_dataset(tmp_path, [[0, 1], [1], [0, 0], [1, 1]])
+    (other.path / "dataset.json").write_text(
+        (other.path / "dataset.json").read_text().replace("made-for-a-test", "another")
+    )
+    experiment.train(other.path, tmp_path / "run", settings=SMALL, console=Console(quiet=True))
+    run = work / "sl"
+    for asked, words in (
+        (Estimate((run, tmp_path / "run")), "trained on different datasets"),
+        (Estimate(), "Give the folders of runs, or --baselines"),
+        (Estimate((run,), estimator="guess"), "There is no estimator 'guess'"),
+        (Estimate((run,), reward=("cart",)), "--reward cart is not of the form"),
+        (Estimate((run,), gamma=1.5), "gamma is 1.5"),
+        (Estimate((run,), play="topk", estimator="capped"), "has no weights, so capped cannot judge it"),
+        (Estimate((run,), refits=1), "An interval from 1 refits"),
+        (Estimate((run,), picture=Path("forest.xyz")), "must end in .png"),
+        (Estimate((run,), temperature=-1.0, device="cpu"), "The temperature is -1.0"),
+        (Estimate((run,), updates=0, device="cpu"), "There are 0 updates"),
+        (Estimate((tmp_path,)), "is not a run"),
+    ):
+        with pytest.raises(InputError, match=words):
+            asked.run()

@@ -1,0 +1,140 @@
+"""What an estimate is made from, against numbers worked by hand."""
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fixed_policies import Fixed
+
+from made_datasets import write_dataset
+from offrec.catalogue import Head
+from offrec.data.transitions import reward_of
+from offrec.errors import InputError
+from offrec.estimation.decided import Decided
+from offrec.estimation.gather import Logging, gather, logging_of
+from offrec.estimation.played import Played, log_list
+
+LOGITS = [0.0, math.log(2.0), math.log(5.0)]  # 1/8, 2/8, 5/8
+PICKS = [[0, 1], [2, 2, 1], [1], [0, 2, 1]]
+DONE = [["view", "buy"], ["view", "view", "view"], ["buy"], ["view", "view", "buy"]]
+
+
+def shown(shares: list[float]) -> Logging:
+    return Logging(None, torch.tensor(shares).log(), {})
+
+
+def test_picks_are_decisions_of_one_item(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path, PICKS, DONE, (1, 1, 2))
+    steps = gather(Played(Fixed(dataset, LOGITS)), dataset, "test", reward_of(dataset.behaviours, {}), None)
+    assert steps.offsets.tolist() == [0, 1, 4]
+    assert steps.reward == pytest.approx([1.0, 0.2, 0.2, 1.0])
+    assert steps.by["buy"] == pytest.approx([1.0, 0.0, 0.0, 1.0])
+    assert np.exp(steps.log_pi) == pytest.approx([2 / 8, 1 / 8, 5 / 8, 2 / 8])
+    assert steps.log_b is None
+
+
+def test_the_state_is_the_picks_before(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path, PICKS, DONE, (1, 1, 2))
+    policy = Fixed(dataset, LOGITS, again=math.log(3.0))  # the item seen last is three times as likely
+    steps = gather(Played(policy), dataset, "test", reward_of(dataset.behaviours, {}), None, batch_size=1)
+    assert np.exp(steps.log_pi) == pytest.approx([2 / 8, 1 / 8, 5 / 10, 2 / 18])
+
+
+def test_a_temperature_sharpens(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path, PICKS, DONE, (1, 1, 2))
+    played = Played(Fixed(dataset, LOGITS), temperature=0.5)
+    steps = gather(played, dataset, "test", reward_of(dataset.behaviours, {}), None)
+    assert np.exp(steps.log_pi) == pytest.approx([4 / 30, 1 / 30, 25 / 30, 4 / 30])
+
+
+def test_lists_that_were_served_and_ignored(tmp_path: Path) -> None:
+    decisions = [
+        [(0, [0, 1], 0.3, 0)],
+        [],
+        [(0, [2, 1], 0.2, None), (0, [1, 2], 0.1, 0), (1, [0], 0.5, None)],
+        [(0, [1, 0], 0.25, None)],
+    ]
+    dataset = write_dataset(
+        tmp_path, [[0], [], [1], []], [["view"], [], ["buy"], []], (1, 0, 3), items=3, decisions=decisions
+    )
+    steps = gather(Played(Fixed(dataset, LOGITS), k=2), dataset, "test", reward_of(dataset.behaviours, {}), None)
+    assert steps.offsets.tolist() == [0, 0, 3, 4]  # a session without a decision counts
+    assert steps.reward == pytest.approx([0.0, 1.0, 0.0, 0.0])
+    assert np.exp(steps.log_b) == pytest.approx([0.2, 0.1, 0.5, 0.25])
+    expected = [5 / 8 * 2 / 3, 2 / 8 * 5 / 6, 1 / 8, 2 / 8 * 1 / 6]
+    assert np.exp(steps.log_pi) == pytest.approx(expected)
+
+
+def test_a_state_after_a_pick_from_a_list(tmp_path: Path) -> None:
+    decisions = [[(0, [0], 0.5, 0), (1, [0], 0.5, None), (1, [2], 0.5, 1)]] * 3
+    dataset = write_dataset(tmp_path, [[0, 2]] * 3, items=3, decisions=decisions)
+    policy = Fixed(dataset, LOGITS, again=math.log(3.0))
+    steps = gather(Played(policy), dataset, "test", reward_of(dataset.behaviours, {}), None)
+    assert np.exp(steps.log_pi) == pytest.approx([1 / 8, 3 / 10, 5 / 10])
+
+
+def test_orders_of_all_lists_sum_to_one_even_where_little_is_left() -> None:
+    for sharp in (1.0, 14.0, 40.0):
+        logits = torch.tensor([[0.0, 1.0, 0.3, -0.5]]) * sharp
+        lists = torch.tensor(list(itertools.permutations(range(4), 3)))
+        head = Head(torch.zeros(len(lists), 0), torch.zeros(4, 0), logits[0])
+        found = log_list(head, lists)
+        assert float(found.exp().sum()) == pytest.approx(1.0, abs=1e-6)
+        exact = torch.zeros(len(lists), dtype=torch.double)
+        for row, items in enumerate(lists.tolist()):
+            left = logits[0].double().clone()
+            for item in items:
+                exact[row] += left[item] - left.logsumexp(0)
+                left[item] = -torch.inf
+        assert torch.allclose(found, exact, atol=1e-4)
+
+
+def test_mass_on_what_the_log_hardly_shows(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path, PICKS, DONE, (1, 1, 2))
+    rewards, logging = reward_of(dataset.behaviours, {}), shown([0.5, 0.49999, 0.00001])
+    steps = gather(Played(Fixed(dataset, LOGITS)), dataset, "test", rewards, logging)
+    assert steps.rare == pytest.approx([5 / 8] * 4)
+    best = gather(Played(Fixed(dataset, LOGITS), "topk", 2), dataset, "test", rewards, logging)
+    assert best.rare == pytest.approx([0.5] * 4)
+    assert best.log_pi is None
+
+
+def test_what_a_log_of_lists_shows_is_counted(tmp_path: Path) -> None:
+    decisions = [[(0, [0, 1], 0.3, 0)], [(0, [0, 2], 0.3, None)], [(0, [0, 1], 0.3, 0)], [(0, [0, 1], 0.3, 0)]]
+    dataset = write_dataset(tmp_path, [[0], [], [0], [0]], splits=(2, 1, 1), items=4, decisions=decisions)
+    found = logging_of(dataset, None, None, torch.device("cpu"), None)  # type: ignore[arg-type]
+    assert found.shown is not None
+    assert found.shown.exp().tolist() == pytest.approx([0.5, 0.25, 0.25, 0.0], abs=1e-6)
+
+
+def test_a_resample_repeats_whole_sessions(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path, [[0, 1], [2], [1, 1, 1], [0, 2]] * 3, splits=(10, 1, 1))
+    decided = Decided.of(dataset, "train")
+    mdp = decided.mdp(reward_of(dataset.behaviours, {}), 0.5)
+    replay = decided.resampled(decided.replay(mdp, 5, "sessions", torch.device("cpu")), 3)
+    drawn = np.bincount(np.random.default_rng(3).integers(10, size=10), minlength=10)
+    seen = np.concatenate([batch.event.numpy() for batch in replay.batches(4)])
+    expected = np.repeat(np.arange(len(mdp.reward)), np.repeat(drawn, np.diff(decided.sessions.offsets)))
+    assert sorted(seen.tolist()) == expected.tolist()
+
+
+def test_refused(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path, PICKS, DONE, (1, 1, 2))
+    policy = Fixed(dataset, LOGITS)
+    for wrong, words in (
+        ({"play": "greedy"}, "cannot be played by 'greedy'"),
+        ({"temperature": 0.0}, "temperature is 0.0"),
+        ({"play": "topk", "temperature": 2.0}, "does not change"),
+        ({"k": 4}, "Lists of 4 items"),
+    ):
+        with pytest.raises(InputError, match=words):
+            Played(policy, **wrong)  # type: ignore[arg-type]
+    policy.stochastic = False
+    with pytest.raises(InputError, match="cannot be sampled"):
+        Played(policy)
+    policy.data_hash = "another"
+    with pytest.raises(InputError, match="made from another dataset"):
+        gather(Played(policy, "topk"), dataset, "test", reward_of(dataset.behaviours, {}), None)
