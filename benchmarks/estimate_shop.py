@@ -4,10 +4,12 @@
     python benchmarks/estimate_shop.py DATASETS RUNS --out FOLDER --summary results/estimates.json
 
 DATASETS holds prepared logs of shops; RUNS run folders (at any depth), whose run.json says by its data hash which log
-is theirs. The first command leaves FOLDER/<run>.json and .npz for each run and repeats none; it needs torch, numpy and
-safetensors only. The second reads them, needs scipy too, and prints Spearman's correlation of each figure with the true
-reward (the mean over shops), the true reward of the policy it would pick as a share of the best one's, and how often
-intervals cover the truth, by verdict. Truth: new visitors, the same for every policy of a shop, not discounted.
+is theirs. A run is also judged on every other log of its shop with its catalogue (`offrec prepare --catalogue`): new
+visitors, lists of another length, propensities. The first command leaves FOLDER/<run>.json and .npz for each run and
+repeats none; it needs torch, numpy and safetensors only. The second reads them, needs scipy too, and prints Spearman's
+correlation of each figure with the true reward (the mean over shops), the true reward of the policy it would pick as a
+share of the best one's, and how often intervals cover the truth, by verdict. Truth: new visitors, the same for every
+policy of a shop, not discounted.
 
 Two plays: `topk`, the best k of a list as long as the shop's, and `sample`, as many drawn. Weights are of a list where
 the log has propensities, else of single picks.
@@ -33,25 +35,32 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def hashes(datasets: Path) -> dict[str, Path]:
-    """data hash → the dataset's folder."""
-    found = {}
-    for path in sorted(datasets.rglob("dataset.json")):
-        meta = json.loads(path.read_text())
-        if "shop" in meta:
-            found[meta["data_hash"]] = path.parent
-    return found
+def logs_of(datasets: Path) -> list[Any]:
+    import offrec
+
+    opened = [offrec.Dataset.open(path.parent) for path in sorted(datasets.rglob("dataset.json"))]
+    return [dataset for dataset in opened if "shop" in dataset.meta]
 
 
-def runs_of(folder: Path, known: dict[str, Path]) -> dict[str, tuple[Path, Path]]:
-    """name → (run, dataset) of every trained run in one of the shops."""
+def runs_of(folder: Path, logs: list[Any]) -> dict[str, tuple[Path, Path]]:
+    """name → (run, dataset) of every trained run, on its own log and on others of its shop."""
+    from offrec.data.dataset import catalogue_of
+
     found = {}
     for path in sorted(folder.rglob("run.json")):
-        run = path.parent
-        data_hash = json.loads(path.read_text())["data_hash"]
-        if data_hash in known and (run / "best.safetensors").exists():
-            found["__".join(run.relative_to(folder).parts)] = (run, known[data_hash])
+        run, facts = path.parent, json.loads(path.read_text())
+        if not (run / "best.safetensors").exists():
+            continue
+        name, items = "__".join(run.relative_to(folder).parts), catalogue_of(run)
+        for log in logs:
+            own, shop = log.meta["data_hash"] == facts["data_hash"], log.meta["shop"]
+            if own or (same_shop(shop, facts["shop"]) and log.vocabulary == items):
+                found[name if own else f"{name}@{log.path.name}"] = (run, log.path)
     return found
+
+
+def same_shop(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return (one["world"], one["seed"]) == (other["world"], other["seed"])
 
 
 def one(name: str, run: Path, data: Path, asked: argparse.Namespace) -> None:
@@ -67,17 +76,22 @@ def one(name: str, run: Path, data: Path, asked: argparse.Namespace) -> None:
     dataset = offrec.Dataset.open(data)
     policy = offrec.load(run, asked.device)
     shop = Shop.from_meta(dataset.meta["shop"], policy.device)
-    figures = offrec.evaluate(policy, dataset, "test").figures["all"].values
+    own, figures = policy.data_hash == dataset.meta["data_hash"], {}
+    if own:
+        scored = offrec.evaluate(policy, dataset, "test").figures["all"].values
+        figures = {key: scored[key] for key in ("HR@5", "NDCG@10")} | {"value@5": cheap(policy, dataset)}
     found: dict[str, Any] = {
         "name": name,
         "dataset": data.name,
         "algorithm": json.loads((run / "run.json").read_text())["options"]["algorithm.name"],
-        "figures": {key: figures[key] for key in ("HR@5", "NDCG@10")} | {"value@5": cheap(policy, dataset)},
+        "figures": figures,
         "plays": {},
     }
     arrays: dict[str, Any] = {}
     served = Decided.of(dataset, "test").served
-    for play in ("topk", "sample") if policy.stochastic else ("topk",):
+    for play in asked.plays.split(",") if policy.stochastic else ("topk",):
+        if served != (play == "sample") and not asked.every:
+            continue
         truth = shop.rollout(policy, asked.visitors, play=play, seed=VISITORS_SEED)
         steps, values, again, error = judged(policy, dataset, play, shop.world.k, asked)
         reward = truth.reward
@@ -91,7 +105,8 @@ def one(name: str, run: Path, data: Path, asked: argparse.Namespace) -> None:
             "served": served,
         }
         columns = ("offsets", "reward", "log_pi", "log_b", "q", "v", "rare", "log_marginal")
-        arrays |= {f"{play}.{c}": getattr(steps, c) for c in columns if getattr(steps, c) is not None}
+        parts = {c: getattr(steps, c) for c in columns if getattr(steps, c) is not None}
+        arrays |= {f"{play}.{c}": part if c == "offsets" else part.astype(np.float32) for c, part in parts.items()}
     found["seconds"] = time.time() - started
     aside = asked.out / f".{name}.npz"
     with aside.open("wb") as file:
@@ -145,7 +160,7 @@ def judged(policy: Any, dataset: Any, play: Any, k: int, asked: argparse.Namespa
         whole = replace(steps, q=found.q, v=found.v)
         return whole, float(whole.starts.mean())
 
-    for label, change in VARIANTS.items():
+    for label, change in list(VARIANTS.items())[: asked.variants]:
         if decided.served and label != "direct" and "gamma" not in change:
             continue
         critic = replace(base.critic, ground=change.get("ground", base.critic.ground))
@@ -214,7 +229,8 @@ def assessed(row: dict[str, Any], part: dict[str, Any], play: str, asked: argpar
     from offrec.estimation.verdict import assess
 
     stored = np.load(asked.out / f"{row['name']}.npz")
-    steps = Steps(**{key.partition(".")[2]: stored[key] for key in stored.files if key.startswith(f"{play}.")})
+    mine = {key.partition(".")[2]: stored[key] for key in stored.files if key.startswith(f"{play}.")}
+    steps = Steps(**{key: part if key == "offsets" else part.astype(np.float64) for key, part in mine.items()})
     refits = np.array(part["refits"]) if len(part["refits"]) > 1 else None
     found = {}
     for name in possible(steps):
@@ -258,6 +274,11 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=2000)
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--refits", type=int, default=4)
+    parser.add_argument("--variants", type=int, default=len(VARIANTS), help="so many of fitted Q's variants")
+    parser.add_argument("--plays", default="topk,sample")
+    parser.add_argument(
+        "--every", action="store_true", help="both plays on every log; else topk on picks, sample on lists"
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--no-capture", action="store_true", help="no CUDA graphs in fitted Q")
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no run after so many seconds")
@@ -267,7 +288,7 @@ def main() -> None:
     if asked.summary is not None:
         summary(asked)
         return
-    found = runs_of(asked.runs, hashes(asked.datasets))
+    found = runs_of(asked.runs, logs_of(asked.datasets))
     if asked.one is not None:
         one(asked.one, *found[asked.one], asked)
         return

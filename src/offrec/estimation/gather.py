@@ -73,11 +73,14 @@ def logging_of(
 
 
 def check(played: Played, dataset: Dataset) -> None:
+    """Another log than its own will do, as long as items have the same numbers."""
     policy = played.policy
-    if policy.data_hash not in (None, dataset.meta["data_hash"]) or policy.n_items != dataset.n_items:
+    if policy.data_hash == dataset.meta["data_hash"]:
+        return
+    if policy.vocabulary != dataset.vocabulary:
         raise InputError(
-            f"{policy.name} was made from another dataset than {dataset.path} ({dataset.fingerprint}); "
-            "judge it on its own."
+            f"{policy.name} knows other items than {dataset.path} ({dataset.fingerprint}), or by other numbers; "
+            "prepare that log with --catalogue and the policy's run."
         )
 
 
