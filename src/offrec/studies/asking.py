@@ -175,7 +175,7 @@ def _opened(datasets: Sequence[Path]) -> list[Dataset]:
 
 def _repeats(datasets: Sequence[Dataset], seeds: str, redraw: bool) -> Iterator[tuple[str, Dataset, int]]:
     """(log, dataset, seed): where the split is redrawn, one log in several datasets, each with a seed of its own."""
-    numbers = _seeds(seeds)
+    numbers = seeds_of(seeds)
     if not redraw:
         yield from ((dataset.path.resolve().name, dataset, seed) for dataset in datasets for seed in numbers)
         return
@@ -197,7 +197,7 @@ def _logs(repeats: Iterable[tuple[str, Dataset, int]]) -> list[tuple[str, Datase
     return list({log: (log, dataset) for log, dataset, _ in repeats}.values())
 
 
-def _seeds(text: str) -> list[int]:
+def seeds_of(text: str) -> list[int]:
     """ "5": five of them, 0 to 4; "0,3": these."""
     try:
         numbers = [int(part) for part in text.split(",") if part.strip()]
