@@ -26,7 +26,7 @@ def _section(section: Section) -> list[str]:
         lines += [words, ""]
     for table in section.tables:
         lines += [f"### {table.title}", "", *_markdown_table(table), ""]
-        lines += [table.note, ""] if table.note else []
+        lines += [table.note.replace("*", "\\*"), ""] if table.note else []
     return lines
 
 
@@ -65,15 +65,9 @@ def _figures(reading: Reading) -> list[list[object]]:
         run, group, facts = result.run, result.study.group(result.run), result.facts
         varied = group.level or ", ".join(f"{key}={value}" for key, value in group.varied.items())
         known = result.study.log(run.dataset)
-        about = [
-            result.study.folder.name,
-            group.log,
-            run.dataset,
-            known.fingerprint,
-            group.policy,
-            group.backbone or "",
-        ]
-        about += [group.preset or "", run.seed if group.kind == "learner" else "", varied]
+        seed = run.seed if group.kind == "learner" else ""
+        about: list[object] = [result.study.folder.name, group.log, run.dataset, known.fingerprint, group.policy]
+        about += [group.backbone or "", group.preset or "", seed, varied]
         for split in ("validation", "test"):
             for behaviour, figures in facts.get(split, {}).items():
                 rows += [[*about, split, behaviour, name, value] for name, value in figures.items()]
