@@ -9,7 +9,7 @@ from offrec.studies import names
 from offrec.studies.earnings import own, sweeps
 from offrec.studies.reading import Entry, Reading
 from offrec.studies.statistics import Summary, summary
-from offrec.studies.svg import HEIGHT, SHAPES, Panel, Scale, short
+from offrec.studies.svg import HEIGHT, SHAPES, Panel, Scale, short, width
 
 FAMILIES = {
     "imitation": ("SL", ("sl",)),
@@ -167,7 +167,7 @@ def _ladder(reading: Reading, log: str, entries: Sequence[Entry]) -> Picture:
     for entry in entries:
         shops = [result.facts["shop"]["reward"] for result in entry.results]
         rows.append([mean(one[name] or one["mean"] for one in shops) for name in ("low", "mean", "high")])
-    left = int(16 + 6.6 * max(map(len, labels)))
+    left = int(14 + max(map(width, labels)))
     panel = Panel(
         f"True reward a session: {log}",
         "; ".join(f"{label} {row[1]:.3g}" for label, row in zip(labels, rows, strict=True)),

@@ -152,7 +152,7 @@ def read(folder: str | Path) -> Study:
 def _found(folder: Path, log: dict[str, Any]) -> dict[str, Any]:
     """The dataset lies where it lay, seen from the study, or else where it lay on the disk."""
     beside = folder / log.pop("relative")
-    return {**log, "path": str(beside)} if (beside / "dataset.json").is_file() else log
+    return {**log, "path": str(beside.resolve())} if (beside / "dataset.json").is_file() else log
 
 
 def at(study: Study, datasets: Iterable[Path]) -> Study:

@@ -10,7 +10,7 @@ from html import escape
 
 WIDTH, HEIGHT = 360, 250
 LEFT, RIGHT, TOP, BOTTOM = 50, 14, 30, 42
-LETTER = 6.1  # width of a letter at the size used, about
+SMALL, CAPITAL = 6.0, 7.7  # widths of letters at the size used, about
 LINE = 12.5  # height of a line of text
 
 Point = tuple[float, float]
@@ -95,17 +95,20 @@ class Panel:
     def name(self, point: Point, text: str) -> None:
         """A label beside a point, where it is in nobody's way; to be called after all marks are there."""
         x, y = self.at(*point)
-        wide = LETTER * len(text)
+        wide = width(text)
         places = [(x + 8, y + 4), (x - 8 - wide, y + 4), (x - wide / 2, y - 9), (x - wide / 2, y + 17)]
         places += [(x + 6, y - 8), (x - 6 - wide, y - 8), (x + 6, y + 16), (x - 6 - wide, y + 16)]
         places += [(x + 8, y + 4 + shift * LINE) for shift in (-2, 2, -3, 3)]
-        left, top = next((place for place in places if self._free(*place, wide)), places[0])
+        inside = [place for place in places if self._inside(*place, wide)] or places[1:2]
+        left, top = next((place for place in inside if self._free(*place, wide)), inside[0])
         self.boxes.append((left, top - 10, left + wide, top + 2))
         self.text(left, top, text)
 
+    def _inside(self, left: float, top: float, wide: float) -> bool:
+        return self.left <= left and left + wide <= WIDTH - 2 and top - 10 >= TOP and top <= self.height - BOTTOM
+
     def _free(self, left: float, top: float, wide: float) -> bool:
-        inside = self.left <= left and left + wide <= WIDTH - 2 and top - 10 >= TOP and top <= self.height - BOTTOM
-        return inside and not any(
+        return not any(
             left < right_ and left + wide > left_ and top - 10 < bottom and top + 2 > top_
             for left_, top_, right_, bottom in self.boxes
         )
@@ -155,6 +158,11 @@ class Panel:
         if self.y_label:
             turned = f' class="axis" transform="rotate(-90 11 {(top + bottom) / 2:.0f})"'
             self.text(11, (top + bottom) / 2, self.y_label, "middle", turned)
+
+
+def width(text: str) -> float:
+    """Of a label, about."""
+    return sum(CAPITAL if letter.isupper() else SMALL for letter in text)
 
 
 def short(value: float) -> str:

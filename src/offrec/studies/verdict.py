@@ -45,8 +45,8 @@ def answers(reading: Reading, comparer: Comparer) -> list[Answer]:
         learners = [e for e in here if e.group.policy not in IMITATES]
         about = f"{key[0]}, {names.backbone(here[0])}"
         if sl is None or not learners:
-            missing = "SL, which imitates," if sl is None else "any learner that reads rewards"
-            found.append(Answer(about, f"It cannot be told: {missing} was not run.", []))
+            missing = "SL, which imitates, was not run" if sl is None else "no learner that reads rewards was run"
+            found.append(Answer(about, f"It cannot be told: {missing}.", []))
         else:
             found.append(_answer(reading, comparer, about, sl, learners))
     return found
