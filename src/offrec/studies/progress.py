@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from statistics import mean
 from types import TracebackType
 
 from offrec.console import Advance, Console
@@ -21,9 +22,10 @@ class Progress:
         self.ended: set[str] = set()
         self.best: dict[str, tuple[float, str]] = {}  # log → its best figure on validation, and whose it is
         self.last_log = ""
+        self.took: dict[str, list[float]] = {}  # policy, and kind of policy → seconds of each run
         self._stack = ExitStack()
         self._look()
-        self.before = len(self.ended)
+        self.before = self._spent()
 
     def __enter__(self) -> "Progress":
         label = f"{self.study.folder.name}: runs"
@@ -37,10 +39,11 @@ class Progress:
         self._stack.close()
 
     def show(self) -> None:
-        """Look at the folder again and say what is new."""
+        """Look at the folder again and say what is new, if anything is."""
         before = len(self.ended)
         self._look()
-        self._advance(len(self.ended) - before, self.note())
+        if len(self.ended) > before:
+            self._advance(len(self.ended) - before, self.note())
 
     def say(self, text: str) -> None:
         """What the run that is under way says, on a terminal only."""
@@ -55,11 +58,19 @@ class Progress:
         return "; ".join(parts)
 
     def _left(self) -> str:
-        finished, waiting = len(self.ended) - self.before, len(self.study.runs) - len(self.ended)
-        if not finished or not waiting:
-            return ""
-        seconds = (time.monotonic() - self.started) * waiting / finished
-        return f"about {spoken(seconds)} left"
+        """From how long runs of the same policy took, or else of its kind, and how many go side by side."""
+        wanted = []
+        for run in (run for run in self.study.runs if run.name not in self.ended):
+            group = self.study.group(run)
+            known = self.took.get(group.policy) or self.took.get(group.kind)
+            if known is None:
+                return ""
+            wanted.append(mean(known))
+        abreast = (self._spent() - self.before) / (time.monotonic() - self.started)
+        return f"about {spoken(sum(wanted) / max(1.0, abreast))} left" if wanted else ""
+
+    def _spent(self) -> float:
+        return sum(sum(seconds) for kind, seconds in self.took.items() if kind in ("shop", "baseline", "learner"))
 
     def _look(self) -> None:
         for run in self.study.runs:
@@ -76,6 +87,8 @@ class Progress:
     def _add(self, run: Run) -> None:
         group = self.study.group(run)
         found = json.loads(self.study.path("results", f"{run.name}.json").read_text())
+        for kind in (group.policy, group.kind):
+            self.took.setdefault(kind, []).append(found["seconds"])
         figure = found.get("validation", {}).get("all", {}).get("NDCG@10")
         if figure is not None:
             self.last_log = group.log

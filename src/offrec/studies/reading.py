@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offrec.algorithms import ALGORITHMS
 from offrec.errors import InputError
 from offrec.studies import plan
 from offrec.studies.asking import check_protocols
@@ -141,7 +142,15 @@ def read(folders: Sequence[Path]) -> Reading:
         failures += [Failure(study, run, _json(study.path("failed", f"{run.name}.json"))["reason"]) for run in failed]
     if not any(entry.results for entry in entries.values()) and not failures:
         raise InputError(f"No run of {', '.join(map(str, folders))} is done yet; there is nothing to report.")
-    return Reading(studies, tuple(entries.values()), tuple(failures), logs)
+    return Reading(studies, tuple(sorted(entries.values(), key=_place)), tuple(failures), logs)
+
+
+def _place(entry: Entry) -> tuple[int, int]:
+    """The shop's own, baselines, learners in the paper's order; what is equal stays as it was asked."""
+    learners = list(ALGORITHMS)
+    kind = ("shop", "baseline", "learner").index(entry.group.kind)
+    varied = entry.group.varied or entry.group.level
+    return kind, learners.index(entry.group.policy) if kind == 2 and not varied else -1
 
 
 def _entries(study: Study) -> Iterable[Entry]:
