@@ -68,7 +68,7 @@ def _section(section: Section, name: str) -> str:
     words = "".join(f"<p>{escape(text)}</p>" for text in section.words)
     drawn = "".join(_picture(picture) for picture in section.pictures)
     if drawn:
-        keys = f'<p class="keys">{legend()}</p>' if section.legend else ""
+        keys = f'<p class="keys">{legend(section.pictures)}</p>' if section.legend else ""
         drawn = f'{keys}<div class="pictures">{drawn}</div>'
     tables = "".join(_table(table) for table in section.tables)
     return f'<section id="{name}"><h2>{escape(section.title)}</h2>{words}{tables}{drawn}</section>'

@@ -35,12 +35,13 @@ def family(entry: Entry) -> str:
     return next(name for name, (_, learners) in FAMILIES.items() if entry.group.policy in learners)
 
 
-def legend() -> str:
-    """The families' marks, once a section."""
+def legend(pictures: Sequence[Picture]) -> str:
+    """The marks of the families that are in them."""
     return "".join(
         f'<span class="key"><svg viewBox="-7 -7 14 14" aria-hidden="true"><g class="mark f-{name}">'
         f"{SHAPES[name](0, 0)}</g></svg>{label}</span>"
         for name, (label, _) in FAMILIES.items()
+        if any(f'"mark f-{name}"' in picture.svg for picture in pictures)
     )
 
 
@@ -156,7 +157,7 @@ def _scatter(
     panel = Panel(title, f"{x_label}, {y_label}: {told}", across, up, x_label, y_label)
     for entry, point in points:
         panel.mark(point, family(entry), f"{names.policy(entry)}: {point[0]:.4g}, {point[1]:.4g}")
-    for entry, point in points:
+    for entry, point in sorted(points, key=lambda one: list(FAMILIES).index(family(one[0]))):  # learners choose first
         panel.name(point, names.brief(entry))
     return Picture(key, panel.svg())
 

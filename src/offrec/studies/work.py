@@ -105,7 +105,9 @@ class _Worker:
                 self._learn(group, runs, dataset, console)
             else:
                 self._judge_untrained(group, runs[0], dataset)
-        except (Interrupted, Unusable):
+        except Interrupted as error:  # whose own words speak of an option that a study has not
+            raise Interrupted("Stopped; all of it is saved, and the same command goes on.") from error
+        except Unusable:
             raise
         except Exception as error:  # whatever it is: the study goes on without these runs
             if len(runs) > 1:
