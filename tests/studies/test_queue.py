@@ -9,10 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from small_studies import FAST, begun_by, finished, process, small_dataset, small_study
 
-from offrec.errors import InputError
+from offrec import experiment
+from offrec.errors import InputError, RunError
 from offrec.studies import plan
+from offrec.studies.claims import Claim
 from offrec.studies.plain import csv
 from offrec.studies.plan import Study
 from offrec.studies.report import report
@@ -107,8 +110,6 @@ def test_seeds_train_together(dataset: Path, undisturbed: Study, tmp_path: Path)
 def test_one_of_several_that_fails_does_not_take_the_others_along(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from offrec import experiment
-
     def broken(*arguments: object, **options: object) -> None:
         raise RuntimeError("no room for both")
 
@@ -140,6 +141,46 @@ def test_another_dataset_under_the_same_name(tmp_path: Path) -> None:
     small_dataset(tmp_path / "data", score_first=False)
     with pytest.raises(InputError, match=r"has the fingerprint .*, the study .* asks for"):
         plan.open_dataset(study, "small")
+
+
+def test_processes_side_by_side(dataset: Path, undisturbed: Study, tmp_path: Path) -> None:
+    study = small_study(dataset, tmp_path / "study")
+    assert finished(study, jobs=2) == Left(5, 0, 0)
+    assert tables(study) == tables(undisturbed)
+
+
+@pytest.mark.all
+def test_a_stop_request_reaches_every_process(dataset: Path, tmp_path: Path) -> None:
+    study = small_study(
+        dataset, tmp_path / "study", settings=[*FAST, "training.epochs=100000", "training.patience=9999999"]
+    )
+    command = [sys.executable, "-m", "offrec.studies", str(study.folder), "--jobs", "2", "--device", "cpu"]
+    working = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while len(list(study.path("runs").glob("*/last.safetensors"))) < 2:
+        assert working.poll() is None
+        time.sleep(0.1)
+    working.terminate()
+    _, said = working.communicate(timeout=60)
+    assert working.returncode == 130, said
+    assert "all of it is saved, and the same command goes on" in said
+    for run in study.runs:
+        with Claim(study, [run], 1) as claim:
+            assert claim.runs or study.done(run), "nobody is left who holds it"
+
+
+def test_a_device_that_is_lost_ends_the_process(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some failures nothing more can be computed: the rest is left to a fresh process, not failed as well."""
+    study = small_study(dataset, tmp_path / "study", algorithms="sl", baselines="none")
+
+    def lost(*arguments: object, **options: object) -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(experiment, "train", lost)
+    monkeypatch.setattr("offrec.studies.work.torch.zeros", lost)
+    monkeypatch.setattr(experiment, "pick_device", torch.device)
+    with pytest.raises(RunError, match=r"failed \(RuntimeError: an illegal memory.* and left cpu unusable"):
+        finished(study)
+    assert Left.of(study) == Left(0, 1, 1)
 
 
 BARE = """

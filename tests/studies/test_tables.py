@@ -15,6 +15,7 @@ from offrec.studies.earnings import earning_tables
 from offrec.studies.plain import csv as as_csv
 from offrec.studies.plain import latex, markdown
 from offrec.studies.reading import read
+from offrec.studies.statistics import holm
 from offrec.studies.tables import Cell, Table
 from offrec.studies.writing import write
 
@@ -72,6 +73,16 @@ def test_both_tests_have_to_agree(tmp_path: Path) -> None:
     assert one.p == found.p_sessions, "one seed: the bootstrap alone"
 
 
+def test_a_column_is_a_family(study: plan.Study) -> None:
+    """More policies in a column, a larger p: by Holm."""
+    reading = read([study.folder])
+    comparer, sl = Comparer(reading), next(e for e in reading.entries if e.group.policy == "sl")
+    others = [e for e in reading.entries if e.group.policy in ("dc", "dqn", "pc")]
+    found = comparer.family(others, [sl] * 3, "view", "HR@5")
+    assert [one.corrected for one in found if one] == holm([one.p for one in found if one])
+    assert comparer.family([sl], [sl], "view", "HR@5") == [None]
+
+
 def test_against_the_best_baseline(study: plan.Study) -> None:
     reading = read([study.folder])
     table = tables.ranking_tables(reading, Comparer(reading), against="baseline")[0]
@@ -111,7 +122,7 @@ def test_what_is_earned(tmp_path: Path) -> None:
     study = made_study(tmp_path / "study", [made_log()], HITS, earned=earned)
     reading = read([study.folder])
     (table,) = earning_tables(reading, Comparer(reading))
-    assert [title for title, _ in table.sections][-1] == "The shop's own"
+    assert [title for title, _ in table.sections][0] == "The shop's own"
     assert table.heads[0] == "true reward a session"
     assert "value, estimated" not in table.heads, "a column only where there are values"
     assert row(table, "DC")[0].stars == "**"
