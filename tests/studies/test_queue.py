@@ -20,6 +20,7 @@ from offrec.studies.plain import csv
 from offrec.studies.plan import Study
 from offrec.studies.report import report
 from offrec.studies.work import Left
+from offrec.training import Trainer
 
 KILLS = 8
 
@@ -116,6 +117,29 @@ def test_one_of_several_that_fails_does_not_take_the_others_along(
     monkeypatch.setattr(experiment, "train_many", broken)
     study = small_study(dataset, tmp_path / "study", algorithms="sl")
     assert finished(study, together=2) == Left(3, 0, 0), "each was tried alone"
+
+
+def test_half_a_run_is_not_repeated(
+    dataset: Path, undisturbed: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = small_study(dataset, tmp_path / "study", algorithms="sr", baselines="none", seeds="1")
+    close, closed = Trainer._close_epoch, []
+
+    def counted(trainer: Trainer) -> None:
+        close(trainer)
+        closed.append(trainer.place.epoch)
+        if len(closed) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "_close_epoch", counted)
+    with pytest.raises(KeyboardInterrupt):
+        finished(study)
+    assert finished(study) == Left(1, 0, 0)
+    assert closed == [1, 2], "the second epoch followed the first"
+    facts, whole = (json.loads(s.path("results", "small.sr.gru.0.json").read_text()) for s in (study, undisturbed))
+    assert facts["resumed"]
+    assert not whole["resumed"]
+    assert facts["curve"] == whole["curve"]
 
 
 def test_moved_with_its_dataset(dataset: Path, undisturbed: Study, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_what_is_earned(tmp_path: Path) -> None:
     study = made_study(tmp_path / "study", [made_log()], HITS, earned=earned)
     reading = read([study.folder])
     (table,) = earning_tables(reading, Comparer(reading))
-    assert [title for title, _ in table.sections][0] == "The shop's own"
+    assert next(title for title, _ in table.sections) == "The shop's own"
     assert table.heads[0] == "true reward a session"
     assert "value, estimated" not in table.heads, "a column only where there are values"
     assert row(table, "DC")[0].stars == "**"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from offrec.errors import InputError
-from offrec.studies import earnings, pictures, tables, verdict
+from offrec.studies import earnings, names, pictures, tables, verdict
 from offrec.studies.comparing import KS, Comparer
 from offrec.studies.pictures import Picture
 from offrec.studies.progress import spoken
@@ -64,7 +64,7 @@ def report(
         Section("Learning curves", [CURVES], [], pictures.curves(reading), legend=True),
         Section("Diagnostics", [], earnings.diagnostics_tables(reading), pictures.critics(reading), legend=True),
         Section("What failed, and what is still to do", _unfinished(reading), _failures(reading), []),
-        Section("What was run", _asked(theirs, "RQ1", "RQ2"), [_logs(reading), _made(reading)], []),
+        Section("What was run", _asked(theirs, "RQ1", "RQ2"), [_logs(reading), _settings(reading), _made(reading)], []),
     ]
     kept = [section for section in sections if section.tables or section.pictures or _needed(section)]
     answers = verdict.answers(reading, comparer)
@@ -132,6 +132,24 @@ def _logs(reading: Reading) -> Table:
         "Every logged item of a test session is ranked in the full catalogue; repeats allowed, ties against the policy."
     )
     return Table("logs", "Logs and protocol", note, [], kinds, [("", rows)])
+
+
+SHOWN = ("gamma", "select", "network.width", "training.epochs", "training.batch_size", "training.learning_rate")
+
+
+def _settings(reading: Reading) -> Table:
+    """What each learner was run with: its own options, and those that most depend on it. study.json has all."""
+    rows: dict[tuple[str, str], set[str]] = {}
+    for entry in (e for e in reading.compared if e.group.kind == "learner"):
+        options = entry.group.options
+        own = [key for key in options if key.startswith("algorithm.") and key != "algorithm.name"]
+        said = [f"{key.removeprefix('algorithm.')} {options[key]}" for key in [*own, *SHOWN] if key in options]
+        rows.setdefault((names.backbone(entry), entry.group.policy.upper()), set()).add(", ".join(said))
+    sections: dict[str, list[Row]] = {}
+    for (backbone, learner), texts in rows.items():
+        sections.setdefault(backbone, []).append(Row(learner, [Cell(" · ".join(sorted(texts)))]))
+    note = "Every option of every run stands in study.json. A batch size of None is chosen by the log's size."
+    return Table("settings", "Settings", note, [], ["options"], list(sections.items()))
 
 
 def _made(reading: Reading) -> Table:

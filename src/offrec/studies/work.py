@@ -1,5 +1,6 @@
 """Working off a study's queue, in one process: whatever is neither done nor claimed, until nothing is left."""
 
+import gc
 import json
 import math
 import time
@@ -61,8 +62,16 @@ def work(study: Study, how: How, console: Console, parent_alive: Any = lambda: T
                 if time.monotonic() - started > how.limit or not parent_alive():
                     break
                 worker.finish(claim.runs, Following(progress, claim.runs))
+            _give_back(device)
             progress.show()
     return Left.of(study)
+
+
+def _give_back(device: torch.device) -> None:
+    """What the runs held on a GPU that other processes may share: a cache looks full to them."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def forget_failures(study: Study) -> None:
