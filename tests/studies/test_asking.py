@@ -82,7 +82,7 @@ def test_a_sweep(dataset: Path, tmp_path: Path) -> None:
     assert finished(asking.begin(study)).done == 4
     found = report([study.folder])
     (table,) = [table for table in found.every_table if table.key.startswith("sweep")]
-    assert [row.label for row in table.rows] == ["β = 0.1", "β = 1.0", *(group.level for group in (adaptive, sl))]
+    assert [row.label for row in table.rows] == ["β = 0.1", "β = 1", "adaptive, ε = 1", "SL"]
     (section,) = [section for section in found.sections if section.title == "Sweeps"]
     assert [picture.svg.count("stroke-dasharray") for picture in section.pictures] == [2], "a dashed line a level"
 

@@ -177,7 +177,8 @@ def sweep_tables(reading: Reading) -> list[Table]:
                 figure_cell(summary(list(entry.values(b, f).values())), None, "", names.figure if b else names.money)
                 for f, b in shown
             ]
-            label = entry.group.level or f"{names.option(key)} = {entry.group.varied[key]}"
+            level = entry.group.level
+            label = names.level(level) if level else f"{names.option(key)} = {names.setting(entry.group.varied[key])}"
             sections.setdefault("Beside" if entry.group.level else "Varied", []).append(Row(label, cells))
         heads = [{"reward": "true reward", "value": "value, estimated"}.get(f, f) for f, _ in shown]
         title = f"{learner} over {names.option(key)}: {log}"

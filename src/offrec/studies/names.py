@@ -65,6 +65,20 @@ def option(key: str) -> str:
     return OPTIONS.get(key, key)
 
 
+def setting(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def level(text: str) -> str:
+    """What values of a sweep are set beside: "adaptive, ε = 1", "SL"."""
+    parts = []
+    for pair in text.split(","):
+        key, _, value = pair.partition("=")
+        known = OPTIONS.get(key, key.removeprefix("algorithm."))
+        parts.append(value.upper() if key == "algorithm.name" else known if value == "true" else f"{known} = {value}")
+    return ", ".join(parts)
+
+
 def figure(value: float | None, digits: int = 4) -> str:
     """.3174, as the paper prints it."""
     if value is None:

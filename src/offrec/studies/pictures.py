@@ -1,5 +1,6 @@
 """Which pictures a report has, and what is in them."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean
@@ -224,8 +225,10 @@ def _sweep(key: str, title: str, option: str, rows: Sequence[tuple[Entry, Summar
     levels = [(s, e) for e, s in rows if e.group.level]
     numbers = [value for value, _, _ in varied if isinstance(value, int | float) and not isinstance(value, bool)]
     plain = len(numbers) == len(varied)
-    log = plain and min(numbers) > 0 and max(numbers) >= 20 * min(numbers)
-    places = [float(value) if plain else float(n) for n, (value, _, _) in enumerate(varied)]
+    wide = plain and max(numbers) >= 20 * min((value for value in numbers if value > 0), default=math.inf)
+    log = wide and min(numbers) > 0
+    to_scale = plain and (log or not wide)  # else one after the other: 0 has no place beside powers of ten
+    places = [float(value) if to_scale else float(n) for n, (value, _, _) in enumerate(varied)]
     spreads = [one for _, s, _ in varied for one in (s.mean - (s.sd or 0), s.mean + (s.sd or 0))]
     panel = Panel(
         title,
@@ -234,6 +237,7 @@ def _sweep(key: str, title: str, option: str, rows: Sequence[tuple[Entry, Summar
         Scale.over([*spreads, *(s.mean for s, _ in levels)]),
         names.option(option),
         label,
+        right=int(14 + max((width(names.level(str(e.group.level))) + 4 for _, e in levels), default=0)),
         x_ticks=[
             (place, short(value) if plain else str(value)) for place, (value, _, _) in zip(places, varied, strict=True)
         ],
@@ -242,13 +246,11 @@ def _sweep(key: str, title: str, option: str, rows: Sequence[tuple[Entry, Summar
     found = [(places[n], varied[n][1], varied[n][2]) for n in order]
     panel.band([(x, s.mean - (s.sd or 0), s.mean + (s.sd or 0)) for x, s, _ in found], family(found[0][2]))
     panel.line([(x, s.mean) for x, s, _ in found], family(found[0][2]))
-    ends = (min(places), max(places))
     for s, entry in levels:
-        panel.line([(x, s.mean) for x in ends], family(entry), dashed=True)
+        panel.line([(x, s.mean) for x in (min(places), max(places))], family(entry), dashed=True)
     for x, s, entry in found:
-        panel.mark((x, s.mean), family(entry), f"{names.option(option)} = {x:g}: {s.mean:.4g}")
-    for s, entry in levels:
-        panel.name((ends[0], s.mean), str(entry.group.level))
+        panel.mark((x, s.mean), family(entry), f"{names.setting(entry.group.varied[option])}: {s.mean:.4g}")
+    panel.ends([(s.mean, names.level(str(entry.group.level)), family(entry)) for s, entry in levels])
     return Picture(
         key, panel.svg(), "Band: ± a standard deviation over seeds." if any(s.sd for _, s, _ in found) else ""
     )

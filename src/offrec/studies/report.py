@@ -54,7 +54,12 @@ def report(
     reading = read(folders)
     comparer = Comparer(reading)
     sections = [
-        Section("Next-item figures", [], tables.ranking_tables(reading, comparer, ks, against, theirs), []),
+        Section(
+            "Next-item figures",
+            _asked(theirs, "RQ1", "RQ2"),
+            tables.ranking_tables(reading, comparer, ks, against, theirs),
+            [],
+        ),
         Section(
             "What is earned", [], earnings.earning_tables(reading, comparer), pictures.earned(reading), legend=True
         ),
@@ -64,7 +69,7 @@ def report(
         Section("Learning curves", [CURVES], [], pictures.curves(reading), legend=True),
         Section("Diagnostics", [], earnings.diagnostics_tables(reading), pictures.critics(reading), legend=True),
         Section("What failed, and what is still to do", _unfinished(reading), _failures(reading), []),
-        Section("What was run", _asked(theirs, "RQ1", "RQ2"), [_logs(reading), _settings(reading), _made(reading)], []),
+        Section("What was run", [], [_logs(reading), *_settings(reading), _made(reading)], []),
     ]
     kept = [section for section in sections if section.tables or section.pictures or _needed(section)]
     answers = verdict.answers(reading, comparer)
@@ -137,11 +142,11 @@ def _logs(reading: Reading) -> Table:
 SHOWN = ("gamma", "select", "network.width", "training.epochs", "training.batch_size", "training.learning_rate")
 
 
-def _settings(reading: Reading) -> Table:
-    """What each learner was run with: its own options, and those that most depend on it. study.json has all."""
+def _settings(reading: Reading) -> list[Table]:
+    """What each learner was run with: its own options but for what is varied, and those that most depend on it."""
     rows: dict[tuple[str, str], set[str]] = {}
-    for entry in (e for e in reading.compared if e.group.kind == "learner"):
-        options = entry.group.options
+    for entry in (e for e in (*reading.compared, *reading.swept) if e.group.kind == "learner" and not e.group.level):
+        options = {key: value for key, value in entry.group.options.items() if key not in entry.group.varied}
         own = [key for key in options if key.startswith("algorithm.") and key != "algorithm.name"]
         said = [f"{key.removeprefix('algorithm.')} {options[key]}" for key in [*own, *SHOWN] if key in options]
         rows.setdefault((names.backbone(entry), entry.group.policy.upper()), set()).add(", ".join(said))
@@ -149,7 +154,7 @@ def _settings(reading: Reading) -> Table:
     for (backbone, learner), texts in rows.items():
         sections.setdefault(backbone, []).append(Row(learner, [Cell(" · ".join(sorted(texts)))]))
     note = "Every option of every run stands in study.json. A batch size of None is chosen by the log's size."
-    return Table("settings", "Settings", note, [], ["options"], list(sections.items()))
+    return [Table("settings", "Settings", note, [], ["options"], list(sections.items()))] if sections else []
 
 
 def _made(reading: Reading) -> Table:
@@ -195,7 +200,7 @@ def trial_tables(reading: Reading) -> list[Table]:
                         None,
                         "best" if place == 0 else "second" if place == 1 else "",
                     ),
-                    *(Cell(_spoken(entry.group.varied.get(key))) for key in options),
+                    *(Cell(names.setting(entry.group.varied.get(key))) for key in options),
                 ],
             )
             for place, entry in enumerate(trials[:10])
@@ -209,7 +214,3 @@ def trial_tables(reading: Reading) -> list[Table]:
 
 def _validated(values: dict[int, float]) -> float:
     return sum(values.values()) / len(values) if values else float("-inf")
-
-
-def _spoken(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
