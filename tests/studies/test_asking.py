@@ -118,6 +118,7 @@ def test_what_cannot_be_swept(dataset: Path, tmp_path: Path) -> None:
     refused("A sweep needs --vary KEY=VALUE,VALUE", algorithm="dc", vary=[])
     refused("is not of the form KEY=VALUE,VALUE", algorithm="dc", vary=["algorithm.alpha"])
     refused("algorithm.alpha is 'high'; it must be a float", algorithm="dc", vary=["algorithm.alpha=high"])
+    refused("--vary seed is not for a sweep", algorithm="dc", vary=["seed=1,2"])
     refused("There is no algorithm 'all'", algorithm="all,dc", vary=["gamma=0.5"])
 
 

@@ -90,15 +90,19 @@ def sweep(
                 groups.append(
                     Group(name, log, "learner", algorithm, network, preset, options, varied={key: options[key]})
                 )
-        for level in levels:
-            extra = config.parse_set(part for part in level.split(",") if part)
-            learner = str(extra.pop("algorithm.name", algorithm))
-            kept = flat if learner == algorithm else {k: v for k, v in flat.items() if not k.startswith("algorithm.")}
-            options = resolved(dataset, learner, {**kept, **extra})
-            name = f"{log}.{learner}.{network}.{level}"
-            groups.append(Group(name, log, "learner", learner, network, preset, options, level=level))
+        groups += [_level(log, dataset, algorithm, flat, level) for level in levels]
     question = {"algorithm": algorithm, "backbone": network, "preset": preset, "vary": list(vary)}
     return _study("sweep", out, groups, repeats, visitors, {**question, "settings": list(settings)})
+
+
+def _level(log: str, dataset: Dataset, algorithm: str, flat: Flat, level: str) -> Group:
+    """The same learner with other settings, or another learner, for which the first one's own settings mean nothing."""
+    extra = config.parse_set(part for part in level.split(",") if part)
+    learner = str(extra.pop("algorithm.name", algorithm))
+    kept = flat if learner == algorithm else {k: v for k, v in flat.items() if not k.startswith("algorithm.")}
+    options = resolved(dataset, learner, {**kept, **extra})
+    network, preset = str(flat["network.backbone"]), str(flat["preset"])
+    return Group(f"{log}.{learner}.{network}.{level}", log, "learner", learner, network, preset, options, level=level)
 
 
 def begin(study: Study) -> Study:
@@ -237,4 +241,8 @@ def _varied(text: str) -> tuple[str, list[str]]:
     found = [value.strip() for value in values.split(",") if value.strip()]
     if not equals or not found:
         raise InputError(f"--vary {text} is not of the form KEY=VALUE,VALUE…, for example algorithm.alpha=0.01,0.1,1.")
+    if key.strip() in (*ELSEWHERE, "algorithm.name", "preset", "network.backbone"):
+        raise InputError(
+            f"--vary {key.strip()} is not for a sweep; `offrec compare` sets learners, backbones and seeds."
+        )
     return key.strip(), list(dict.fromkeys(found))

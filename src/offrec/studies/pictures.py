@@ -199,7 +199,11 @@ def _over_epochs(reading: Reading, kind: str, label: str, value: Any) -> list[Pi
             runs = [[value(epoch) for epoch in result.facts["curve"]] for result in entry.results]
             shortest = min(map(len, runs))
             rows = [[run[n] for run in runs] for n in range(shortest)]
-            points = [(n + 1.0, mean(row)) for n, row in enumerate(rows) if all(v is not None for v in row)]
+            points = [
+                (n + 1.0, mean(row))
+                for n, row in enumerate(rows)
+                if all(v is not None and math.isfinite(v) for v in row)
+            ]
             if points:
                 lines.append((entry, points))
         if not lines:

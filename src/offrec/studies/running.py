@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from offrec.console import Console
 from offrec.errors import InputError
-from offrec.studies import side_by_side, work
+from offrec.studies import plan, side_by_side, work
 from offrec.studies.plan import Study
 from offrec.studies.work import How, Left
 
@@ -19,6 +19,8 @@ def finish(study: Study, how: How, console: Console, parent_alive: Callable[[], 
         )
     if how.retry:
         work.forget_failures(study)
+    for name in dict.fromkeys(run.dataset for run in study.runs if not study.done(run)):
+        plan.open_dataset(study, name)  # refused now, once, and not as the failure of each run
     alone = how.jobs == 1
     left = work.work(study, how, console, parent_alive) if alone else side_by_side.work(study, how, console)
     said = f"{left.done} of {len(study.runs)} runs done"
