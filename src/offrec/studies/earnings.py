@@ -157,11 +157,14 @@ def _took(entry: Entry) -> list[Cell]:
     epochs = mean(len(r.facts["curve"]) for r in entry.results)
     kept = mean(r.facts["kept_epoch"] for r in entry.results)
     memory = max((r.facts["memory"] or 0 for r in entry.results), default=0)
+    several = max(r.facts["together"] for r in entry.results)
     return [
         Cell(f"{epochs:.0f}", sort=epochs),
         Cell(f"{kept:.0f}", sort=kept),
         Cell(spoken(mean(whole)), sort=mean(whole)) if whole else Cell("resumed"),
-        Cell(f"{memory / 2**30:.2f} GiB", sort=memory) if memory else Cell(),
+        Cell(f"{memory / 2**30:.2f} GiB", f"{several} seeds at once" if several > 1 else "", sort=memory)
+        if memory
+        else Cell(),
     ]
 
 
