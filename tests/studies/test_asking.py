@@ -160,7 +160,7 @@ def test_folders_that_are_no_study(dataset: Path, tmp_path: Path) -> None:
 def test_the_commands_as_typed(dataset: Path, tmp_path: Path) -> None:
     def offrec(*words: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "offrec.cli", *map(str, words)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
         assert done.returncode == code, f"{done.returncode}: {done.stderr}{done.stdout}"
         return done
 
@@ -177,6 +177,7 @@ def test_the_commands_as_typed(dataset: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.csv"
     offrec("report", tmp_path / "study", "--out", out, "--out", tmp_path / "report.md", "--at", "5,10,20")
     assert out.exists()
+    assert not (tmp_path / "report.html").exists(), "what is asked for, and nothing beside it"
     assert "NDCG@20" in (tmp_path / "report.md").read_text()
     refused = offrec("report", dataset, code=2)
     assert [line for line in refused.stderr.splitlines() if line][-1].startswith("offrec: ")

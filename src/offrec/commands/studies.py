@@ -221,8 +221,8 @@ class Report:
         tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="STUDY [STUDY …]", help_behavior_hint="")
     ]
     """Folders made by compare, sweep or tune."""
-    out: tuple[Path, ...] = (Path("report.html"),)
-    """Files ending in .html, .md, .csv or .tex; a folder gets all four."""
+    out: tuple[Path, ...] = ()
+    """Files ending in .html, .md, .csv or .tex; a folder gets all four. By default report.html."""
     at: str = "5,10"
     """HR and NDCG at these lengths: of 5, 10 and 20."""
     against: Literal["sl", "baseline"] = "sl"
@@ -243,7 +243,7 @@ class Report:
         except ValueError as error:
             raise InputError(f"--at is {self.at!r}; give lengths separated by commas, such as 5,10,20.") from error
         found = report(self.studies, ks=ks, against=self.against, beside=self.beside, title=self.title)
-        paths = writing.write(found, self.out)
+        paths = writing.write(found, self.out or (Path("report.html"),))
         console_for(False).line(f"Written: {', '.join(map(str, paths))}")
 
 
