@@ -29,6 +29,7 @@ def _command() -> Any:
     from offrec.commands.prepare import Prepare
     from offrec.commands.runs import Evaluate, Options, Recommend, Train
     from offrec.commands.shop import Simulate, WriteShop
+    from offrec.commands.studies import Compare, Report, Sweep, Tune
 
     commands = {
         "prepare": Prepare,
@@ -38,6 +39,10 @@ def _command() -> Any:
         "recommend": Recommend,
         "shop": WriteShop,
         "simulate": Simulate,
+        "compare": Compare,
+        "sweep": Sweep,
+        "tune": Tune,
+        "report": Report,
         "options": Options,
         "demo": Demo,
     }

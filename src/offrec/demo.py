@@ -1,160 +1,84 @@
 """The demo: visitors come to the simulated shop, its log is learned from, and every policy is judged twice: by the log,
-which asks what was clicked next, and by the shop, which knows what is truly earned."""
+which asks what was clicked next, and by the shop, which knows what is truly earned. It is a study like any other, of
+one log, one backbone and one seed.
+"""
 
-import json
+import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
-import torch
-
-from offrec.baselines import BASELINES, baseline
 from offrec.console import Console
-from offrec.data.dataset import Dataset
 from offrec.data.prepare import prepare
-from offrec.errors import InputError
-from offrec.evaluation import Evaluation, evaluate
-from offrec.experiment import train
-from offrec.policy import Policy
-from offrec.shop import Rollout, Shop, paired
+from offrec.errors import InputError, RunError
+from offrec.shop import Shop
 from offrec.shop.log import write_log
+from offrec.studies import asking, names, writing
+from offrec.studies.plan import Study
+from offrec.studies.reading import Entry
+from offrec.studies.report import Report, report
+from offrec.studies.running import finish
+from offrec.studies.work import How
 
 PrintTable = Callable[[str, list[str], list[list[str]]], None]
 
-OWN = ("random", "logging", "greedy", "oracle")  # the shop's own policies; they rank no log
 LOG_SESSIONS, VISITORS = 20_000, 4_000
-# Imitation, and a learner that looks ahead and needs no π̂_b: small, so that the demo is short.
-LEARNERS: dict[str, dict[str, int | str]] = {
-    "sl": {"network.width": 32, "training.epochs": 12},
-    "sr": {"network.width": 32, "diagnostics": "some"},
-}
+JOBS = min(2, os.cpu_count() or 1)  # networks this small take twice as long on two cores: better two runs, a core each
+# Imitation, and a learner that looks ahead and needs no π̂_b: small, so that the demo is short. The longer one first.
+LEARNERS = ("sr", "sl")
+SETTINGS = ("network.width=32", "diagnostics=some", "sl:training.epochs=12")
 MARK = ".offrec-demo"  # a folder that has it may be replaced
-VISITORS_SEED = 1_000_000  # other visitors than the log's
-FIGURES = ("HR@5", "NDCG@10")
-COLUMNS = ["policy", *(f"test {figure}" for figure in FIGURES), "true reward a session", "picks", "purchases"]
-
-REPORT = f"""{LOG_SESSIONS:,} sessions of the simulated shop `demo`, dataset fingerprint `{{fingerprint}}`.
-HR and NDCG: the next logged item in the full catalogue, test sessions. True reward: what a session earned (view 0.2,
-cart 1, buy 1), with a 95 % interval, when the policy itself served {VISITORS:,} new visitors until they left; all met
-the same visitors. `greedy` knows every visitor's taste and shows what will be clicked most now; `oracle` also looks
-ahead. What lies between them is there to be won, and next-item figures do not show it. `sl` imitates the log; `sr`
-also learned from it what follows from a pick."""
+COLUMNS = ["policy", "test HR@5", "test NDCG@10", "true reward a session", "picks", "purchases"]
 
 
-@dataclass(frozen=True)
-class Judged:
-    """One policy: its figures in the log, if it ranks one, and what it earned."""
-
-    evaluation: Evaluation | None
-    rollout: Rollout
-
-    def row(self) -> list[str]:
-        found = self.evaluation
-        cells = [f"{found.figures['all'][figure]:.3f}" if found else "–" for figure in FIGURES]
-        reward = self.rollout.reward
-        earned = f"{reward.mean:.2f} ± {reward.high - reward.mean:.2f}"
-        return [
-            self.rollout.policy,
-            *cells,
-            earned,
-            f"{self.rollout.length.mean:.1f}",
-            f"{self.rollout.purchases.mean:.2f}",
-        ]
-
-
-def demo(out: Path, seed: int, console: Console, print_table: PrintTable) -> list[Judged]:
-    """Everything lands in `out`: log, dataset, runs, report.md with its picture, report.json."""
+def demo(out: Path, seed: int, console: Console, print_table: PrintTable) -> Report:
+    """Everything lands in `out`: log, dataset, study, report.html and report.md."""
     if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
         raise InputError(f"{out} is not a demo's folder and not empty; choose another --out.")
     out.mkdir(parents=True, exist_ok=True)
     (out / MARK).write_text("offrec demo\n")
-    for part in ("log", "dataset", "run", "runs"):
+    for part in ("log", "shop", "study"):
         shutil.rmtree(out / part, ignore_errors=True)
-    shop = Shop.open("demo", seed)
     console.line(f"{LOG_SESSIONS:,} visitors come to the shop …")
-    write_log(shop, LOG_SESSIONS, out / "log", seed=seed)
-    dataset = prepare(out / "log/events.parquet", out=out / "dataset", progress=console.line)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # networks this small take twice as long on two
-    try:
-        learned = [
-            train(dataset, out / "runs" / name, algorithm=name, seed=seed, settings=settings, console=console)
-            for name, settings in LEARNERS.items()
-        ]
-    finally:
-        torch.set_num_threads(threads)
-    judged = _judge(shop, dataset, [*(baseline(name, dataset) for name in BASELINES), *learned], console)
-    rows = [one.row() for one in judged]
-    console.line(verdict(judged))
-    print_table(f"The demo shop, seed {seed}: what the log says of a policy, and what it truly earns", COLUMNS, rows)
-    _write_report(out, dataset, judged, rows)
-    console.line(f"Written: {out}/report.md. Try: offrec recommend {out}/runs/sr --history 12,55,9 -k 5")
-    return judged
+    write_log(Shop.open("demo", seed), LOG_SESSIONS, out / "log", seed=seed)
+    dataset = prepare(out / "log/events.parquet", out=out / "shop", progress=console.line)
+    study = _asked(dataset.path, out / "study", seed)
+    console.line(f"{len(study.runs)} policies are made, and each serves {VISITORS:,} new visitors …")
+    left = finish(study, How(jobs=JOBS), console)
+    if left.failed or left.waiting:
+        raise RunError(
+            f"{left.failed + left.waiting} of {len(study.runs)} policies failed; see {study.path('failed')}."
+        )
+    found = report([study.folder], title=f"The demo shop, seed {seed}")
+    title = f"{found.title}: what the log says of a policy, and what it truly earns"
+    print_table(title, COLUMNS, [_row(entry) for entry in found.reading.entries])
+    for answer in found.answers:
+        console.line(answer.short)
+    page, _ = writing.write(found, [out / "report.html", out / "report.md"])
+    run = study.path("runs", f"{dataset.path.name}.sr.gru.{seed}")
+    console.line(f"The report: {page}. Try: offrec recommend {run} --history 12,55,9 -k 5")
+    return found
 
 
-def _judge(shop: Shop, dataset: Dataset, policies: list[Policy], console: Console) -> list[Judged]:
-    judged = []
-    with console.steps("judging", len(OWN) + len(policies)) as advance:
-        for own in OWN:
-            judged.append(Judged(None, shop.rollout(own, VISITORS, seed=VISITORS_SEED)))
-            advance(note=own)
-        for policy in policies:
-            earned = shop.rollout(policy, VISITORS, seed=VISITORS_SEED)
-            judged.append(Judged(evaluate(policy, dataset, "test"), earned))
-            advance(note=policy.name)
-    return judged
+def _asked(dataset: Path, folder: Path, seed: int) -> Study:
+    """What takes longest comes first, so that no core waits for it at the end."""
+    study = asking.compare(
+        [dataset], folder, algorithms=",".join(LEARNERS), seeds=f"{seed},", settings=SETTINGS, visitors=VISITORS
+    )
+    runs = sorted(study.runs, key=lambda run: study.group(run).kind != "learner")
+    return asking.begin(replace(study, runs=tuple(runs)))
 
 
-def _write_report(out: Path, dataset: Dataset, judged: list[Judged], rows: list[list[str]]) -> None:
-    lines = [
-        "# offrec demo",
-        "",
-        REPORT.format(fingerprint=dataset.fingerprint),
-        "",
-        *("| " + " | ".join(cells) + " |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows)),
-        "",
-        verdict(judged),
-        "",
-        "![true reward by policy](report.png)",
+def _row(entry: Entry) -> list[str]:
+    """A policy's figures in the log, if it ranks one, and what it earned."""
+    (result,) = entry.results
+    earned = result.facts["shop"]
+    reward = earned["reward"]
+    return [
+        names.policy(entry),
+        *(names.figure(result.figure("all", figure), 3) for figure in ("HR@5", "NDCG@10")),
+        f"{reward['mean']:.2f} ± {reward['high'] - reward['mean']:.2f}",
+        f"{earned['length']['mean']:.1f}",
+        f"{earned['purchases']['mean']:.2f}",
     ]
-    draw(judged, out / "report.png")
-    (out / "report.md").write_text("\n".join(lines) + "\n")
-    whole = [{"rollout": j.rollout.as_json(), "evaluation": j.evaluation and j.evaluation.as_json()} for j in judged]
-    (out / "report.json").write_text(json.dumps(whole, indent=2) + "\n")
-
-
-def verdict(judged: list[Judged]) -> str:
-    """What learning to look ahead brought, in words, from the same visitors' rewards."""
-    earned = {one.rollout.policy: one.rollout for one in judged}
-    ours = next(rollout for name, rollout in earned.items() if name.startswith("sr/"))
-    imitation = next(rollout for name, rollout in earned.items() if name.startswith("sl/"))
-    parts = []
-    for name, other in (("SL", imitation), ("the logging policy", earned["logging"])):
-        gain = paired(ours, other)
-        clear = "more than" if gain.low > 0 else "less than" if gain.high < 0 else "no clearly different amount from"
-        parts.append(f"{clear} {name} ({gain.mean:+.2f} a session, 95 % interval {gain.low:+.2f} to {gain.high:+.2f})")
-    return f"SR earned {parts[0]} and {parts[1]}, from the same log, served to the same visitors."
-
-
-def draw(judged: list[Judged], path: Path) -> None:
-    """True reward with its interval, and HR@5 in the log beside it."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    ordered = sorted(judged, key=lambda one: one.rollout.reward.mean)
-    names = [one.rollout.policy for one in ordered]
-    means = [one.rollout.reward.mean for one in ordered]
-    errors = [one.rollout.reward.high - one.rollout.reward.mean for one in ordered]
-    hits = [one.evaluation.figures["all"]["HR@5"] if one.evaluation else 0.0 for one in ordered]
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 4), sharey=True, constrained_layout=True)
-    left.barh(names, means, xerr=errors, color=["#9aa5b1" if name in OWN else "#2f6f9f" for name in names])
-    left.set_xlabel("true reward a session, 95 % interval")
-    right.barh(names, hits, color="#c98a2b")
-    right.set_xlabel("HR@5 in the log (grey policies rank no log)")
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)

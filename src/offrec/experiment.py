@@ -63,10 +63,12 @@ def train_many(
     resume: bool = False,
     force: bool = False,
     console: Console | None = None,
+    failed: Callable[[str, Exception], None] | None = None,
 ) -> dict[str, NetworkPolicy]:
     """Train several runs at once on one device, `runs` being name → settings (dotted keys), each into out/name.
 
-    Each is the run it would be alone. One that fails is reported and missing from what comes back; the others go on.
+    Each is the run it would be alone. One that fails is reported (`failed(name, why)`, or a line on the console) and
+    missing from what comes back; the others go on.
     """
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
     options = {name: config.build(config.layered(dict(flat), dataset.protocol.format)) for name, flat in runs.items()}
@@ -75,10 +77,10 @@ def train_many(
     with console.board() as board:
         prepared = _prepared(dataset, asked, resume=resume, force=force, console=console, board=board)
 
-        def failed(name: str, error: Exception) -> None:
+        def tell(name: str, error: Exception) -> None:
             console.line(f"{name} failed: {first_line(error)}")
 
-        done = together({name: run.trainer for name, run in prepared.items()}, failed)
+        done = together({name: run.trainer for name, run in prepared.items()}, failed or tell)
     return {name: prepared[name].finished() for name in prepared if name in done}
 
 

@@ -1,0 +1,228 @@
+"""Tuning: trials proposed by optuna, judged on validation alone, kept in the folder of a study like any other runs.
+
+What a trial is given depends on the trials before it and on the seed, on nothing else: stopped and continued, the
+trials are those of an undisturbed search.
+"""
+
+import fcntl
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from offrec import config
+from offrec.algorithms import ALGORITHMS
+from offrec.backbones import BACKBONES
+from offrec.console import Console
+from offrec.data.dataset import Dataset
+from offrec.errors import InputError
+from offrec.presets import Flat
+from offrec.studies import asking, plan
+from offrec.studies.plan import Group, Run, Study
+from offrec.studies.running import finish
+from offrec.studies.work import How
+
+OBJECTIVES = {"ndcg": "NDCG@10", "reward": "reward@10"}
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from low to high: by their logarithms, or whole ones."""
+
+    low: float
+    high: float
+    log: bool = True
+    whole: bool = False
+
+
+Space = Mapping[str, Range | tuple[Any, ...]]
+
+# What is searched: for every learner, and for each. Options given with --set are not.
+ALL: Space = {"training.learning_rate": Range(3e-4, 1e-2), "network.dropout": Range(0.0, 0.6, log=False)}
+_AHEAD: Space = {"gamma": Range(0.3, 0.97, log=False)}
+_SOFT: Space = {"algorithm.alpha": Range(0.002, 1.0), **_AHEAD}
+SPACES: dict[str, Space] = {
+    "sl": {"network.repeat": ("off", "bonus", "instead")},
+    "dqn": {**_AHEAD, "algorithm.double": (False, True)},
+    "pg": {**_AHEAD, "algorithm.cap": Range(1.0, 30.0), "algorithm.k": Range(1, 20, True, True)},
+    "sl+dqn": {**_AHEAD, "algorithm.weight": Range(0.03, 10.0)},
+    "sl+pg": {**_AHEAD, "algorithm.weight": Range(0.03, 10.0)},
+    "sdac": _SOFT,
+    "sc": {**_SOFT, "algorithm.beta": Range(0.3, 100.0), "algorithm.delta": Range(1e-5, 0.1)},
+    "sr": {**_SOFT, "algorithm.beta": Range(0.01, 30.0)},
+    "pc": {**_SOFT, "algorithm.beta": Range(0.01, 10.0)},
+    "dc": _SOFT,
+    "re": _SOFT,
+}
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is tuned, and how."""
+
+    dataset: Path
+    out: Path
+    algorithm: str
+    backbone: str | None = None
+    preset: str = "strong"
+    settings: Sequence[str] = ()
+    trials: int = 30
+    seeds: str = "1"
+    objective: str = "ndcg"
+    seed: int = 0
+
+    def base(self) -> Flat:
+        return {"preset": self.preset, "network.backbone": self.network, **config.parse_set(self.settings)}
+
+    @property
+    def network(self) -> str:
+        return self.backbone or ("cfn" if self.preset == "paper" else "gru")
+
+    def space(self) -> Space:
+        return {k: v for k, v in {**ALL, **SPACES[self.algorithm]}.items() if k not in self.base()}
+
+
+def tune(search: Search, how: How, console: Console) -> Study:
+    """All trials, however often it takes. Trial 0 is the preset as it is."""
+    study = _begin(search)
+    with _alone(study):
+        while len(study.groups) < search.trials:
+            finish(study, how, Console(quiet=True))
+            console.line(_so_far(search, study))
+            study = _asked(search, study, min(how.jobs, search.trials - len(study.groups)))
+            plan.write(study)
+        finish(study, how, console)
+    return study
+
+
+def best(study: Study) -> Group | None:
+    """The trial with the best mean on validation, of those that are done."""
+    values = _values(study)
+    known = [group for group in study.groups if values.get(group.name) is not None]
+    return max(known, key=lambda group: values[group.name] or -math.inf, default=None)
+
+
+def _so_far(search: Search, study: Study) -> str:
+    found, values = best(study), _values(study)
+    said = f"trial {len(study.groups)} of {search.trials}"
+    if found is None:
+        return f"{said}; none has succeeded so far"
+    return f"{said}; best so far: trial {found.trial}, {study.question['objective']} {values[found.name]:.4f}"
+
+
+def _begin(search: Search) -> Study:
+    if search.algorithm not in ALGORITHMS:
+        raise InputError(f"There is no algorithm {search.algorithm!r}; there are {', '.join(ALGORITHMS)}.")
+    if search.network not in BACKBONES:
+        raise InputError(f"There is no backbone {search.network!r}; there are {', '.join(BACKBONES)}.")
+    if search.trials < 1:
+        raise InputError(f"--trials is {search.trials}; it must be at least 1.")
+    _optuna()
+    dataset = Dataset.open(search.dataset)
+    if search.objective == "reward":
+        asking.resolved(dataset, search.algorithm, {**search.base(), "select": "reward"})
+    question = {
+        "algorithm": search.algorithm,
+        "backbone": search.network,
+        "preset": search.preset,
+        "objective": OBJECTIVES[search.objective],
+        "seed": search.seed,
+        "seeds": search.seeds,
+        "settings": list(search.settings),
+    }
+    if not plan.is_study(search.out):
+        study = Study(search.out, "tune", (plan.asked_log(dataset),), (), (), test=False, question=question)
+        return asking.begin(_with(search, study, [{}]))
+    study = plan.at(plan.read(search.out), [search.dataset])
+    if study.kind != "tune" or study.question != question or study.logs[0].fingerprint != dataset.fingerprint:
+        raise InputError(
+            f"{search.out} is a study that asked something else than this; choose another --out, or ask the same with "
+            "more --trials."
+        )
+    return study
+
+
+def _with(search: Search, study: Study, settings: Sequence[Flat]) -> Study:
+    """The study with more trials."""
+    dataset = Dataset.open(search.dataset)
+    log, groups, runs = study.logs[0].log, list(study.groups), list(study.runs)
+    for own in settings:
+        number = len(groups)
+        options = asking.resolved(dataset, search.algorithm, {**search.base(), **own})
+        name = f"trial-{number:03d}"
+        varied = {key: options[key] for key in search.space()}
+        backbone, preset = search.network, search.preset
+        groups.append(
+            Group(name, log, "learner", search.algorithm, backbone, preset, options, varied=varied, trial=number)
+        )
+        runs += [Run(f"{name}.{seed}", name, study.logs[0].name, seed) for seed in asking.seeds_of(search.seeds)]
+    return replace(study, groups=tuple(groups), runs=tuple(runs))
+
+
+def _asked(search: Search, study: Study, more: int) -> Study:
+    """Further trials, proposed from all that are there."""
+    optuna = _optuna()
+    space = {key: _distribution(optuna, kind) for key, kind in search.space().items()}
+    values = _values(study)
+    proposals: list[Flat] = []
+    for number in range(len(study.groups), len(study.groups) + more):
+        sampler = optuna.samplers.TPESampler(seed=1_000_003 * search.seed + number)
+        memory = optuna.create_study(direction="maximize", sampler=sampler)
+        for group in study.groups:
+            memory.add_trial(_trial(optuna, space, group, values.get(group.name)))
+        proposals.append(memory.ask(space).params)
+    return _with(search, study, proposals)
+
+
+def _trial(optuna: Any, space: dict[str, Any], group: Group, value: float | None) -> Any:
+    state = optuna.trial.TrialState.FAIL if value is None else optuna.trial.TrialState.COMPLETE
+    return optuna.trial.create_trial(params=group.varied, distributions=space, value=value, state=state)
+
+
+def _values(study: Study) -> dict[str, float | None]:
+    """Of each trial the mean over its seeds; None where one failed or is still to do."""
+    figure = study.question["objective"]
+    found: dict[str, list[float | None]] = {}
+    for run in study.runs:
+        value = None
+        if study.done(run):
+            facts = json.loads(study.path("results", f"{run.name}.json").read_text())
+            value = facts["validation"]["all"].get(figure)
+        found.setdefault(run.group, []).append(value)
+    return {
+        name: None if any(value is None for value in values) else sum(v for v in values if v is not None) / len(values)
+        for name, values in found.items()
+    }
+
+
+def _distribution(optuna: Any, kind: Range | tuple[Any, ...]) -> Any:
+    if isinstance(kind, tuple):
+        return optuna.distributions.CategoricalDistribution(kind)
+    if kind.whole:
+        return optuna.distributions.IntDistribution(int(kind.low), int(kind.high), log=kind.log)
+    return optuna.distributions.FloatDistribution(kind.low, kind.high, log=kind.log)
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise InputError("Tuning needs optuna, which is not installed; pip install 'offrec[tune]'.") from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+@contextmanager
+def _alone(study: Study) -> Iterator[None]:
+    """Trials are proposed by one process at a time; who works on them is another matter."""
+    with (study.folder / "tune.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"Another process is tuning {study.folder}; wait for it, or choose another --out."
+            ) from error
+        yield

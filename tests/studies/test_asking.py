@@ -1,0 +1,185 @@
+"""What a study asks, and the sentences for what it cannot ask."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_studies import FAST, finished, small_dataset, small_study
+
+from offrec.errors import InputError
+from offrec.studies import asking, plan
+from offrec.studies.reading import read
+from offrec.studies.report import report
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_dataset(tmp_path_factory.mktemp("data"))
+
+
+def test_everything_by_default(dataset: Path, tmp_path: Path) -> None:
+    study = asking.compare([dataset], tmp_path / "study", backbones="gru,caser", seeds="0,3")
+    assert len(study.groups) == 5 + 2 * 11
+    assert len(study.runs) == 5 + 2 * 2 * 11, "a policy without training is made once"
+    assert {run.seed for run in study.runs if run.group == "small.dc.caser"} == {0, 3}
+    dc = next(group for group in study.groups if group.name == "small.dc.gru")
+    assert dc.options["algorithm.alpha"] == 0.02, "presets are written out"
+    assert dc.options["select"] == "last"
+    assert not (tmp_path / "study").exists(), "nothing is written before it is begun"
+
+
+def test_study_json_says_what_is_asked(dataset: Path, tmp_path: Path) -> None:
+    study = small_study(dataset, tmp_path / "study")
+    assert plan.read(study.folder) == study
+    stored = json.loads((study.folder / "study.json").read_text())
+    assert stored["logs"][0]["fingerprint"] == study.logs[0].fingerprint
+    assert stored["logs"][0]["protocol"]["split"] == "random"
+
+
+def test_settings_for_one_learner(dataset: Path, tmp_path: Path) -> None:
+    settings = ["training.epochs=3", "dc:algorithm.alpha=0.5", "dc:training.epochs=7"]
+    study = asking.compare([dataset], tmp_path / "study", algorithms="sl,dc", settings=settings)
+    options = {group.policy: group.options for group in study.groups}
+    assert options["dc"]["algorithm.alpha"] == 0.5
+    assert options["dc"]["training.epochs"] == 7
+    assert options["sl"]["training.epochs"] == 3
+
+
+def test_a_redrawn_split_is_a_repeat(tmp_path: Path) -> None:
+    three = [small_dataset(tmp_path / str(seed), f"split-{seed}", split_seed=seed) for seed in range(3)]
+    study = asking.begin(
+        asking.compare(
+            three, tmp_path / "study", algorithms="sl", baselines="recent", seeds="3", settings=FAST, redraw=True
+        )
+    )
+    assert [(run.dataset, run.seed) for run in study.runs if run.group == "split-0.sl.gru"] == [
+        ("split-0", 0), ("split-1", 1), ("split-2", 2)
+    ]  # fmt: skip
+    assert finished(study).done == 6
+    found = read([study.folder])
+    assert list(found.logs) == ["split-0"], "one log, one column"
+    assert {len(entry.results) for entry in found.entries} == {3}
+    assert report([study.folder]).every_table[0].spans == [("split-0, view", 4)]
+    with pytest.raises(InputError, match="say --seeds 3"):
+        asking.compare(three, tmp_path / "x", redraw=True)
+    other = small_dataset(tmp_path / "other", "other", unseen="drop")
+    with pytest.raises(InputError, match="--redraw takes one log, split anew"):
+        asking.compare([three[0], other], tmp_path / "x", seeds="2", redraw=True)
+
+
+def test_a_sweep(dataset: Path, tmp_path: Path) -> None:
+    study = asking.sweep(
+        [dataset], tmp_path / "study", algorithm="sr", vary=["algorithm.beta=0.1,1"],
+        levels=["algorithm.adaptive=true,algorithm.epsilon=1", "algorithm.name=sl"], seeds="1", settings=FAST,
+    )  # fmt: skip
+    assert [group.varied for group in study.groups] == [{"algorithm.beta": 0.1}, {"algorithm.beta": 1.0}, {}, {}]
+    adaptive, sl = study.groups[2:]
+    assert adaptive.options["algorithm.adaptive"] is True
+    assert sl.policy == "sl"
+    assert finished(asking.begin(study)).done == 4
+    found = report([study.folder])
+    (table,) = [table for table in found.every_table if table.key.startswith("sweep")]
+    assert [row.label for row in table.rows] == ["β = 0.1", "β = 1", "adaptive, ε = 1", "SL"]
+    (section,) = [section for section in found.sections if section.title == "Sweeps"]
+    assert [picture.svg.count("stroke-dasharray") for picture in section.pictures] == [2], "a dashed line a level"
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"algorithms": "sl,magic"}, r"There is no algorithm 'magic'; there are sl, dqn, pg"),
+    ({"backbones": "mlp"}, r"There is no backbone 'mlp'; there are gru"),
+    ({"baselines": "best"}, r"There is no baseline 'best'; there are popular"),
+    ({"seeds": "many"}, r"--seeds is 'many'; give a number of seeds"),
+    ({"seeds": "0"}, r"--seeds is '0'"),
+    ({"seeds": "1,1"}, r"--seeds is '1,1'"),
+    ({"settings": ["training.epoch=3"]}, r"sl on small: There is no option 'training.epoch'; the options are"),
+    ({"settings": ["algorithm.alpha=1"]}, r"sl on small: There is no option 'algorithm.alpha'"),
+    ({"settings": ["dc:algorithm.alpha=1"], "algorithms": "sl"}, r"is for 'dc', which is not asked; asked are sl"),
+    ({"settings": ["training.epochs=many"]}, r"training.epochs is 'many'; it must be an int"),
+    ({"visitors": 0}, r"--visitors is 0; it must be at least 1"),
+]
+
+
+@pytest.mark.parametrize(("choices", "sentence"), REFUSED)
+def test_what_cannot_be_compared(dataset: Path, tmp_path: Path, choices: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        asking.compare([dataset], tmp_path / "study", **choices)
+    assert not (tmp_path / "study").exists()
+
+
+def test_what_cannot_be_swept(dataset: Path, tmp_path: Path) -> None:
+    def refused(sentence: str, **choices: Any) -> None:
+        with pytest.raises(InputError, match=sentence):
+            asking.sweep([dataset], tmp_path / "study", **choices)
+
+    refused("There is no option 'algorithm.gravity'; the options are", algorithm="dc", vary=["algorithm.gravity=1,2"])
+    refused("A sweep needs --vary KEY=VALUE,VALUE", algorithm="dc", vary=[])
+    refused("is not of the form KEY=VALUE,VALUE", algorithm="dc", vary=["algorithm.alpha"])
+    refused("algorithm.alpha is 'high'; it must be a float", algorithm="dc", vary=["algorithm.alpha=high"])
+    refused("--vary seed is not for a sweep", algorithm="dc", vary=["seed=1,2"])
+    refused("There is no algorithm 'all'", algorithm="all,dc", vary=["gamma=0.5"])
+
+
+def test_datasets_that_do_not_belong_together(dataset: Path, tmp_path: Path) -> None:
+    other = small_dataset(tmp_path, "other", score_first=False)
+    with pytest.raises(InputError, match=r"small has score_first = True and other has False, so they do not belong"):
+        asking.compare([dataset, other], tmp_path / "study")
+    parts = small_dataset(tmp_path, "parts", split_parts=(6, 2, 2))
+    with pytest.raises(InputError, match=r"split_parts = 8:1:1 and parts has 6:2:2"):
+        asking.compare([dataset, parts], tmp_path / "study")
+    (tmp_path / "twice").mkdir()
+    with pytest.raises(InputError, match="Two datasets are called small"):
+        asking.compare([dataset, small_dataset(tmp_path / "twice")], tmp_path / "study")
+    study = small_study(dataset, tmp_path / "begun")
+    with pytest.raises(InputError, match=r"score_first = False and small has True"):
+        asking.begin(asking.compare([other], study.folder, algorithms="sl"))
+
+
+def test_folders_that_are_no_study(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is not a study: it has no study.json; make one with `offrec compare`"):
+        plan.read(tmp_path)
+    study = small_study(dataset, tmp_path / "study")
+    stored = json.loads((study.folder / "study.json").read_text())
+    (study.folder / "study.json").write_text(json.dumps({**stored, "study_version": 99}))
+    with pytest.raises(InputError, match=r"has study format 99, this offrec reads 1"):
+        plan.read(study.folder)
+    (study.folder / "study.json").write_text("{")
+    with pytest.raises(InputError, match=r"study.json is damaged"):
+        plan.read(study.folder)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes").write_text("a person's own")
+    with pytest.raises(InputError, match="is not empty and no study"):
+        small_study(dataset, tmp_path / "mine")
+    empty = small_study(dataset, tmp_path / "empty")
+    with pytest.raises(InputError, match=r"No run of .* is done yet; there is nothing to report"):
+        report([empty.folder])
+
+
+def test_the_commands_as_typed(dataset: Path, tmp_path: Path) -> None:
+    def offrec(*words: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "offrec.cli", *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+        assert done.returncode == code, f"{done.returncode}: {done.stderr}{done.stdout}"
+        return done
+
+    fast = [word for setting in FAST for word in ("--set", setting)]
+    asked = ["compare", dataset, "--algorithms", "sl,dqn", "--baselines", "recent", "--seeds", "1", "--device", "cpu"]
+    done = offrec(*asked, *fast, "--out", tmp_path / "study")
+    assert "Clicks, recurrent backbones" in done.stdout
+    assert "Most recent items" in done.stdout
+    assert "small, GRU: " in done.stdout
+    assert (tmp_path / "study/report.html").exists()
+    found = json.loads(offrec(*asked, *fast, "--out", tmp_path / "study", "--json").stdout)
+    assert (found["done"], found["failed"], found["waiting"]) == (3, 0, 0)
+    assert {run["run"] for run in found["runs"]} == {"small.recent.0", "small.sl.gru.0", "small.dqn.gru.0"}
+    out = tmp_path / "report.csv"
+    offrec("report", tmp_path / "study", "--out", out, "--out", tmp_path / "report.md", "--at", "5,10,20")
+    assert out.exists()
+    assert not (tmp_path / "report.html").exists(), "what is asked for, and nothing beside it"
+    assert "NDCG@20" in (tmp_path / "report.md").read_text()
+    refused = offrec("report", dataset, code=2)
+    assert [line for line in refused.stderr.splitlines() if line][-1].startswith("offrec: ")
+    assert "is not a study" in refused.stderr
+    assert "Traceback" not in refused.stderr

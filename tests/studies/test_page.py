@@ -1,0 +1,102 @@
+"""The report as a person opens it: in a real Chromium."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from chromium import browser, missing
+from made_studies import BASELINES, LEARNERS, OWN, made_log, made_study
+
+from offrec.studies import page
+from offrec.studies.report import report
+
+HITS = {name: 0.25 + 0.03 * n for n, name in enumerate((*LEARNERS, *BASELINES))}
+EARNED = {name: 0.8 + 0.1 * n for n, name in enumerate((*LEARNERS, *OWN))}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    shop = made_study(folder / "shop", [made_log("shop")], HITS, earned=EARNED)
+    logs = [made_log("yoochoose <64>"), made_log("retailrocket")]
+    study = made_study(folder / "study", logs, HITS, backbones=("gru", "sasrec"))
+    path = folder / "report.html"
+    path.write_text(page.html(report([shop.folder, study.folder], beside="paper")))
+    return path
+
+
+def test_pictures_are_whole(written: Path) -> None:
+    text = written.read_text()
+    pictures = ["<svg role" + part.split("</svg>")[0] + "</svg>" for part in text.split("<svg role")[1:]]
+    assert len(pictures) == 1 + 3 * 1 + 4 * 2 + 5 + 5 * 2, "earned, trade-offs, curves, over-estimation and support"
+    for picture in pictures:
+        found = ElementTree.fromstring(picture)
+        assert found.find("{*}title") is not None
+        described = found.find("{*}desc")
+        assert described is not None
+        assert described.text
+        assert "nan" not in picture
+
+
+def test_nothing_from_outside(written: Path) -> None:
+    text = written.read_text()
+    assert "http://" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert "https://" not in text
+    assert "default-src 'none'" in text
+    assert "yoochoose &lt;64&gt;" in text
+    assert "yoochoose <64>" not in text
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_in_a_real_browser(written: Path) -> None:
+    with browser() as chrome:
+        for width, dark in ((375, True), (820, False), (1440, True)):
+            chrome.show(width, 900, dark)
+            chrome.go(written.as_uri())
+            sideways = chrome.script("return document.documentElement.scrollWidth - window.innerWidth")
+            assert sideways <= 0, f"the page itself does not scroll sideways at {width}"
+            hidden = chrome.script(
+                "return [...document.querySelectorAll('figure svg')].filter(one => {"
+                " const box = one.getBoundingClientRect(); return box.width < 200 || box.height < 100; }).length"
+            )
+            assert hidden == 0, f"every picture is there at {width}"
+            paper = chrome.script("return getComputedStyle(document.body).backgroundColor")
+            assert (int(paper.split("(")[1].split(",")[0]) < 60) is dark, f"{paper} at {width}"
+        assert chrome.script("return document.querySelectorAll('figure svg').length") == 27
+        outside = chrome.script(
+            "return [...document.querySelectorAll('figure svg')].flatMap(one => [...one.querySelectorAll('text')]"
+            ".filter(text => { const a = text.getBoundingClientRect(), b = one.getBoundingClientRect();"
+            " return a.left < b.left - 1 || a.right > b.right + 1 || a.bottom > b.bottom + 1; })"
+            ".map(text => text.textContent))"
+        )
+        assert outside == [], "no label is cut off"
+        _sorts(chrome)
+        assert [entry["message"] for entry in chrome.log("browser")] == []
+        asked = [entry["message"] for entry in chrome.log("performance") if "requestWillBeSent" in entry["message"]]
+        assert asked, "requests are seen"
+        assert [message for message in asked if '"url":"http' in message] == []
+
+
+def _sorts(chrome: object) -> None:
+    """A click on a head sorts rows within their kind, largest first."""
+    found = chrome.script(  # type: ignore[attr-defined]
+        "const table = document.querySelector('table.sortable'), button = table.querySelector('thead button');"
+        "button.click();"
+        "return [...table.tBodies].map(body => [...body.rows].filter(row => row.cells.length > 2)"
+        ".map(row => Number(row.cells[1].dataset.sort)))"
+    )
+    assert all(rows == sorted(rows, reverse=True) for rows in found)
+    assert [len(rows) for rows in found] == [5, 11]
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_it_can_be_read_without_scripts(written: Path) -> None:
+    with browser() as chrome:
+        chrome.devtools("Emulation.setScriptExecutionDisabled", value=True)
+        chrome.show(820, 900, False)
+        chrome.go(written.as_uri())
+        shown = chrome.picture()
+        assert shown.startswith(b"\x89PNG")
+        chrome.devtools("Emulation.setScriptExecutionDisabled", value=False)
+        assert chrome.script("return document.querySelectorAll('thead button').length") == 0
+        assert chrome.script("return document.querySelectorAll('tbody td').length") > 500

@@ -1,0 +1,89 @@
+"""Tuning: what is searched exists, test sessions are not looked at, a search that was stopped goes on as it would."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_studies import FAST, QUIET, small_dataset
+
+from offrec import config
+from offrec.algorithms import ALGORITHMS
+from offrec.errors import InputError
+from offrec.studies import plan, tuning
+from offrec.studies.report import report
+from offrec.studies.tuning import ALL, SPACES, Range, Search, best, tune
+from offrec.studies.work import How
+
+CPU = How(device="cpu")
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Search:
+    dataset = small_dataset(tmp_path / "data")
+    return Search(dataset, tmp_path / "study", "dc", settings=FAST, trials=4)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("preset", ["strong", "paper"])
+def test_spaces_hold_options_that_exist_and_the_presets_own_values(name: str, preset: str) -> None:
+    flat = {"algorithm.name": name, "preset": preset}
+    options = config.build(config.layered(flat, "events")).flat()
+    for key, kind in {**ALL, **SPACES[name]}.items():
+        assert key in options, key
+        inside = kind.low <= options[key] <= kind.high if isinstance(kind, Range) else options[key] in kind
+        assert inside, f"{key} = {options[key]} of {preset} lies outside of what is searched"
+
+
+def trials(study: plan.Study) -> list[tuple[dict[str, object], object]]:
+    """What each trial was given, and what came of it."""
+    found = []
+    for run in study.runs:
+        facts = json.loads(study.path("results", f"{run.name}.json").read_text())
+        found.append((study.group(run).varied, facts["validation"]["all"]["NDCG@10"]))
+    return found
+
+
+def test_stopped_and_continued(search: Search, tmp_path: Path) -> None:
+    whole = tune(search, CPU, QUIET)
+    assert [group.trial for group in whole.groups] == [0, 1, 2, 3]
+    assert whole.groups[0].varied["algorithm.alpha"] == 0.02, "the preset as it is comes first"
+    assert len({group.options["algorithm.alpha"] for group in whole.groups}) == 4
+    parts = replace(search, out=tmp_path / "parts")
+    tune(replace(parts, trials=2), CPU, QUIET)
+    (tmp_path / "parts/results/trial-001.0.json").unlink()  # killed before it was judged
+    again = tune(parts, CPU, QUIET)
+    assert trials(again) == trials(whole)
+    found = best(whole)
+    assert found is not None
+    values = [value for _, value in trials(whole)]
+    assert found.trial == values.index(max(values))  # type: ignore[type-var]
+
+
+def test_test_sessions_are_not_looked_at(search: Search) -> None:
+    study = tune(replace(search, trials=1), CPU, QUIET)
+    facts = json.loads(study.path("results", "trial-000.0.json").read_text())
+    assert "validation" in facts
+    assert not {"test", "shop", "value"} & facts.keys()
+    assert not list(study.path("results").glob("*.npy"))
+    (table,) = [table for table in report([study.folder]).every_table if table.key.startswith("trials")]
+    assert table.heads[0] == "NDCG@10 on validation"
+
+
+def test_what_cannot_be_tuned(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="There is no algorithm 'magic'"):
+        tune(replace(search, algorithm="magic"), CPU, QUIET)
+    with pytest.raises(InputError, match="--trials is 0"):
+        tune(replace(search, trials=0), CPU, QUIET)
+    study = tune(replace(search, trials=1), CPU, QUIET)
+    with pytest.raises(InputError, match="is a study that asked something else"):
+        tune(replace(search, objective="reward"), CPU, QUIET)
+    with tuning._alone(study), pytest.raises(InputError, match="Another process is tuning"):
+        tune(search, CPU, QUIET)
+
+
+def test_a_failed_trial_is_told_to_the_search(search: Search) -> None:
+    broken = replace(search, settings=[*FAST, "training.learning_rate=1e30"], trials=2)
+    study = tune(broken, CPU, QUIET)
+    assert best(study) is None
+    assert [study.failed(run) for run in study.runs] == [True, True]

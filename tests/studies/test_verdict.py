@@ -1,0 +1,78 @@
+"""The paragraph that answers for itself: right words for whatever came out."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_studies import made_log, made_study
+
+from offrec.studies.comparing import Comparer
+from offrec.studies.reading import read
+from offrec.studies.verdict import Answer, answers
+
+
+def answer(folder: Path, hits: dict[str, float], **more: Any) -> Answer:
+    study = made_study(folder / "study", [made_log()], hits, **more)
+    reading = read([study.folder])
+    (found,) = answers(reading, Comparer(reading))
+    return found
+
+
+SHOP = {"logging": 1.2, "oracle": 5.0}
+RANKS = {"sl": 0.5, "dc": 0.3, "recent": 0.4}
+
+
+def test_earns_more_and_ranks_worse(tmp_path: Path) -> None:
+    found = answer(tmp_path, RANKS, earned={"sl": 1.0, "dc": 2.0, **SHOP})
+    assert found.about == "yoochoose, GRU"
+    assert found.short.startswith("Yes: DC truly earns more than SL by +0.9")
+    assert found.short.endswith("Next-item figures say the opposite of DC.")
+    text = " ".join(found.sentences)
+    assert "below it: DC (−" in text
+    assert "In the shop itself SL earns" in text
+    assert "clearly more: DC" in text
+    assert "The policy that wrote the log earns" in text
+    assert "clearly more than it: DC; clearly less: SL" in text
+    assert "clearly above that: SL; clearly below: DC" in text
+    assert "over 3 seeds" in text
+
+
+def test_earns_less(tmp_path: Path) -> None:
+    found = answer(tmp_path, RANKS, earned={"sl": 1.0, "dc": 0.5})
+    assert found.short == "No: every learner that reads rewards truly earns less than SL."
+
+
+def test_nothing_clear(tmp_path: Path) -> None:
+    found = answer(tmp_path, RANKS, earned={"sl": 1.0, "dc": 1.0})
+    assert found.short == "Nothing clear: no learner that reads rewards truly earns clearly more than SL."
+
+
+def test_both_agree_and_the_most_is_named(tmp_path: Path) -> None:
+    hits = {"sl": 0.3, "dc": 0.5, "sr": 0.45}
+    found = answer(tmp_path, hits, earned={"sl": 1.0, "dc": 2.0, "sr": 1.5})
+    assert found.short.startswith("Yes: DC and SR truly earn more than SL, DC most, by +0.9")
+    assert found.short.endswith("Next-item figures agree.")
+
+
+def test_without_a_shop_next_item_figures_do_not_speak_of_earning(tmp_path: Path) -> None:
+    found = answer(tmp_path, {"sl": 0.3, "dc": 0.5})
+    assert found.short.startswith("It ranks better: DC is above SL in NDCG@10 (+")
+    assert found.short.endswith("Whether anything more is earned, this log does not show.")
+    assert not any("shop" in sentence for sentence in found.sentences)
+
+
+@pytest.mark.parametrize(("learners", "words"), [(("dc",), "it is not"), (("dc", "sr"), "none of them is")])
+def test_without_a_gain(tmp_path: Path, learners: tuple[str, ...], words: str) -> None:
+    found = answer(tmp_path, {"sl": 0.5, **dict.fromkeys(learners, 0.3)})
+    assert found.short.startswith(f"Not in next-item figures: {words} clearly above SL.")
+
+
+def test_one_seed_says_so(tmp_path: Path) -> None:
+    found = answer(tmp_path, RANKS, seeds=1)
+    assert "With one seed nothing is known of the spread over seeds" in found.sentences[-1]
+
+
+def test_without_sl_nothing_is_claimed(tmp_path: Path) -> None:
+    assert answer(tmp_path, {"dc": 0.5}).short == "It cannot be told: SL, which imitates, was not run."
+    alone = answer(tmp_path / "more", {"sl": 0.5})
+    assert alone.short == "It cannot be told: no learner that reads rewards was run."
