@@ -6,7 +6,7 @@ from pathlib import Path
 ORDER = [
     "errors", "types", "console", "data", "catalogue", "losses", "algorithms", "backbones", "networks", "critic",
     "agent", "policy", "baselines", "shop", "checkpoint", "optimiser", "isolation", "update", "training", "together",
-    "memory", "evaluation", "presets", "config", "run_folder", "job", "logging_policy", "experiment", "demo",
+    "memory", "evaluation", "presets", "config", "run_folder", "job", "logging_policy", "experiment", "serving", "demo",
     "commands", "cli",
 ]  # fmt: skip
 SOURCE = Path(__file__).parent.parent / "src" / "offrec"
