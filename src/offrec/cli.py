@@ -25,6 +25,7 @@ def _command() -> Any:
     import tyro
 
     from offrec.commands.demo import Demo
+    from offrec.commands.export import Export
     from offrec.commands.prepare import Prepare
     from offrec.commands.runs import Evaluate, Options, Recommend, Train
     from offrec.commands.shop import Simulate, WriteShop
@@ -34,6 +35,7 @@ def _command() -> Any:
         "train": Train,
         "evaluate": Evaluate,
         "recommend": Recommend,
+        "export": Export,
         "shop": WriteShop,
         "simulate": Simulate,
         "options": Options,
