@@ -28,6 +28,7 @@ def _command() -> Any:
     from offrec.commands.export import Export
     from offrec.commands.prepare import Prepare
     from offrec.commands.runs import Evaluate, Options, Recommend, Train
+    from offrec.commands.serve import Serve
     from offrec.commands.shop import Simulate, WriteShop
 
     commands = {
@@ -35,6 +36,7 @@ def _command() -> Any:
         "train": Train,
         "evaluate": Evaluate,
         "recommend": Recommend,
+        "serve": Serve,
         "export": Export,
         "shop": WriteShop,
         "simulate": Simulate,
