@@ -58,6 +58,10 @@ def load(name: str, run: Path, device: str, seed: int | None = None) -> Served:
     for weights, tensor in policy.agent.state_dict().items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise InputError(f"{run} has weights that are no numbers ({weights}); train it again.")
+    if len(policy.vocabulary) != policy.agent.n_items:
+        raise InputError(
+            f"{run} has {len(policy.vocabulary)} item ids for {policy.agent.n_items} items; train it again."
+        )
     engine = Engine(policy, seed)
     policy.vocabulary.index(policy.vocabulary.id(0))  # builds its table of ids now, not in somebody's request
     asks = [Ask([], 1), Ask([0], 1, temperature=1.0)] if policy.stochastic else [Ask([], 1), Ask([0], 1)]

@@ -79,6 +79,7 @@ async function start() {
 }
 
 function trouble(error) {
+  if (!columns.size) byId("columns").replaceChildren();
   if (error.status === 401) {
     const form = byId("token-form");
     byId("token-said").textContent = form.hidden ? "" : "The server does not take this token.";
@@ -122,7 +123,6 @@ function layColumns() {
   const fresh = new Map(facts.map((one) => [one.policy, columns.get(one.policy) ?? makeColumn(one, { take, retry: refresh })]));
   if ([...fresh.keys()].join("\n") !== [...columns.keys()].join("\n")) {
     byId("columns").replaceChildren(...[...fresh.values()].map(({ column }) => column));
-    byId("columns").dataset.count = fresh.size;
   }
   columns = fresh;
   return facts;
@@ -141,7 +141,7 @@ async function refresh() {
 async function fill(facts, signal) {
   const { session, length, mode, temperature } = state, drawn = mode === "drawn", column = columns.get(facts.policy);
   if (drawn && !facts.stochastic) {
-    column.fail("It ranks by a score and is no distribution, so no list can be drawn from it.", false);
+    column.say("It ranks by a score and is no distribution, so no list can be drawn from it.");
     return null;
   }
   column.waiting();
@@ -192,8 +192,10 @@ function legend(rows) {
   byId("columns").style.setProperty("--scale", Math.max(...shares, ...logged, 1e-12));
   const words = [element("span", { class: "key pi" }, "policy π")];
   if (logged.length) words.push(element("span", { class: "key b" }, "logging policy π̂", element("sub", {}, "b")));
-  if (logged.length) words.push(element("span", {}, "3× : three times as likely as in the log"));
-  if (state.session.length && state.mode === "best") words.push(element("span", {}, "▲▼ what the last click moved"));
+  if (logged.length) words.push(element("span", {}, "× how much likelier than in the log"));
+  const moved = state.session.length && state.mode === "best";
+  if (moved) words.push(element("span", {}, "▲▼ what the last click moved"));
+  byId("columns").classList.toggle("three-lines", Boolean(moved || logged.length || state.mode === "drawn"));
   byId("legend").replaceChildren(...words);
   byId("legend").hidden = !shares.length;
 }

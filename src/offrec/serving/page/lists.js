@@ -39,17 +39,21 @@ function row(shown, place, { before, seen, drawn }) {
     bar.append(element("span", { class: "tick" }));
     bar.style.setProperty("--logged", logged);
   }
+  const tags = [];
+  if (move) tags.push(element("span", { class: `move ${move.way}` }, DRAWN[move.way](move.by)));
+  if (seen.has(item)) tags.push(element("span", {}, "clicked"));
   return element(
     "li",
     {},
     element(
       "button",
-      { type: "button", class: seen.has(item) ? "row seen" : "row", "data-item": item, title: item, "aria-label": label.filter(Boolean).join(", ") },
+      { type: "button", class: "row", "data-item": item, title: item, "aria-label": label.filter(Boolean).join(", ") },
       element("span", { class: "place" }, String(place)),
       element("span", { class: "id" }, item),
-      move && element("span", { class: `move ${move.way}` }, DRAWN[move.way](move.by)),
-      element("span", { class: "share" }, known ? percent(share) : score.toFixed(2)),
-      element("span", { class: "under" }, bar || null, figures.length ? element("span", { class: "log" }, ...figures.map((text) => element("span", {}, text))) : null),
+      element("span", { class: "share" }, known ? percent(share) : score.toFixed(3)),
+      bar || null,
+      tags.length ? element("span", { class: "tags" }, ...tags) : null,
+      figures.length ? element("span", { class: "log" }, ...figures.map((text) => element("span", {}, text))) : null,
     ),
   );
 }
@@ -71,15 +75,18 @@ function leftBehind(now, before, length) {
   );
 }
 
-function notes({ facts, now, drawn, temperature }) {
+function notes({ now, drawn, temperature }) {
   const said = [];
   if (drawn) {
     const at = temperature === 1 ? "" : ` at temperature ${temperature}`;
-    said.push(element("p", { class: "drawn" }, "This list, in this order", at, ": ", element("b", {}, chance(now.log_probability))));
+    said.push(element("p", { class: "drawn" }, "Probability of this list, in this order", at, ": ", element("b", {}, chance(now.log_probability))));
   }
-  if (!facts.stochastic) said.push(element("p", { class: "quiet" }, "It ranks by a score, not by a probability."));
   if (now.unknown) said.push(element("p", { class: "quiet" }, `${now.unknown} ${now.unknown === 1 ? "click is" : "clicks are"} unknown to it, and skipped.`));
   return said;
+}
+
+function about({ learner, items, stochastic }) {
+  return `${learner} · ${items.toLocaleString("en")} items${stochastic ? "" : " · scores, no probabilities"}`;
 }
 
 export function makeColumn(facts, { take, retry }) {
@@ -91,7 +98,7 @@ export function makeColumn(facts, { take, retry }) {
       "header",
       {},
       element("h2", { title: facts.policy }, facts.policy),
-      element("p", { class: "quiet", title: `run ${facts.run}, fingerprint ${facts.fingerprint}` }, `${facts.learner} · ${facts.items.toLocaleString("en")} items`),
+      element("p", { class: "quiet", title: `run ${facts.run}, fingerprint ${facts.fingerprint}` }, about(facts)),
     ),
     body,
   );
@@ -113,14 +120,18 @@ export function makeColumn(facts, { take, retry }) {
       const focused = column.contains(document.activeElement) ? document.activeElement.dataset.item : null;
       const rows = now.items.slice(0, length).map((shown, at) => row(shown, at + 1, context));
       const left = before && leftBehind(now.items, before.items, length);
-      body.replaceChildren(...notes({ facts, ...found }), element("ol", { class: "rows" }, ...rows), ...(left ? [left] : []));
+      body.replaceChildren(...notes(found), element("ol", { class: "rows" }, ...rows), ...(left ? [left] : []));
       if (focused !== null) refocus(body, focused);
     },
-    fail(sentence, again = true) {
+    say(sentence) {
+      column.removeAttribute("aria-busy");
+      body.replaceChildren(element("p", { class: "quiet" }, sentence));
+    },
+    fail(sentence) {
       column.removeAttribute("aria-busy");
       const button = element("button", { type: "button" }, "Try again");
       button.addEventListener("click", retry);
-      body.replaceChildren(element("p", { class: "failed" }, sentence), ...(again ? [button] : []));
+      body.replaceChildren(element("p", { class: "failed", role: "alert" }, sentence), button);
     },
   };
 }
