@@ -37,6 +37,7 @@ class Counts:
 
     lists: int = 0
     events: int = 0
+    flushed: int = 0  # of both, on the disk
     lost: int = 0
     bytes: int = 0
     flushes: int = 0
@@ -122,6 +123,7 @@ class DecisionLog:
             self._unsaid -= unsaid
             for _ in range(len(lines) - bool(unsaid)):
                 self._queue.popleft()
+            self.counts.flushed += len(lines) - bool(unsaid)
             self.counts.bytes += written
             self.counts.flushes += bool(lines)
         if recovered is not None:
