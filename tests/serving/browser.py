@@ -61,7 +61,9 @@ class Browser:
     def until(self, met: Callable[[], Any], seconds: float = 10.0) -> None:
         end = time.monotonic() + seconds
         while not met():
-            assert time.monotonic() < end, f"waited {seconds} s in vain; the page says: {self.text('body')[0][:2000]}"
+            if time.monotonic() > end:
+                said = self.run("return document.body.innerText")
+                raise AssertionError(f"waited {seconds} s in vain; the page says:\n{said[:2000]}")
             time.sleep(0.03)
 
     def window(self, width: int, height: int, dark: bool) -> None:
@@ -96,24 +98,32 @@ def browser(folder: Path) -> Iterator[Browser]:
     """`folder`: an empty one for its profile."""
     with (folder / "chromedriver.log").open("w") as log:
         process = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=log, text=True)
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         ready = next(line for line in process.stdout if "successfully on port" in line)
-        address = f"http://127.0.0.1:{ready.rstrip('. \n').rpartition(' ')[2]}"
-        asked = {
-            "browserName": "chrome",
-            "goog:chromeOptions": {
-                "binary": shutil.which("chromium"),
-                "args": [*FLAGS, f"--user-data-dir={folder / 'profile'}"],
-            },
-            "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
-        }
-        session = _ask(f"{address}/session", {"capabilities": {"alwaysMatch": asked}})["sessionId"]
-        yield Browser(address, session)
-        _ask(f"{address}/session/{session}", None, "DELETE")
+        address = f"http://127.0.0.1:{ready.strip().rstrip('.').rpartition(' ')[2]}"
+        session = _ask(f"{address}/session", {"capabilities": {"alwaysMatch": _wanted(folder / "profile")}})[
+            "sessionId"
+        ]
+        try:
+            opened = Browser(address, session)
+            opened.open("about:blank")
+            opened.requests()  # the new tab's own
+            yield opened
+        finally:
+            _ask(f"{address}/session/{session}", None, "DELETE")  # ends Chromium: the driver's end alone would not
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.wait(timeout=20)
+        process.stdout.close()
+
+
+def _wanted(profile: Path) -> dict[str, Any]:
+    return {
+        "browserName": "chrome",
+        "goog:chromeOptions": {"binary": shutil.which("chromium"), "args": [*FLAGS, f"--user-data-dir={profile}"]},
+        "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
+    }
 
 
 def _ask(url: str, body: dict[str, Any] | None, method: str = "POST") -> Any:
