@@ -17,11 +17,13 @@ from typing import Any
 
 import torch
 
-from offrec import experiment, run_folder
+from offrec import run_folder
 from offrec.agent import Agent
 from offrec.console import Console
 from offrec.errors import InputError, RunError
 from offrec.policy import NetworkPolicy
+from offrec.serving import loading
+from offrec.serving.loading import Served
 
 CHECKED_HISTORIES, CHECKED_K = 256, 20
 IN_ONE_FILE = 1 << 30  # bytes of weights; a protobuf holds no more than 2 GiB, so beyond this they stand beside it
@@ -31,10 +33,11 @@ def export_onnx(run: Path, out: Path, *, force: bool = False, console: Console |
     """What stands in model.json."""
     facts, console = run_folder.read(run), console or Console(quiet=True)
     _check(out, force)
-    policy = experiment.load(run, "cpu")
+    served = loading.load(out.stem, run, "cpu")
+    policy = served.policy
     _exportable(run, policy.agent)
     with _written(out) as aside:
-        meta = _describe(facts, policy, out)
+        meta = _describe(facts, served, out)
         console.line(f"writing {policy.name}, {policy.n_items:,} items")
         meta |= _write_model(policy.agent, aside / out.name, meta)
         console.line(f"comparing it with torch on {CHECKED_HISTORIES} histories")
@@ -80,15 +83,15 @@ def _exportable(run: Path, agent: Agent) -> None:
                 f"{run} has the backbone {network.options.backbone}, which cannot be written as ONNX; train one of "
                 f"{', '.join(sorted(kind.__name__.lower() for kind in BACKBONES))}."
             )
-    if not all(bool(torch.isfinite(parameter).all()) for parameter in agent.parameters()):
-        raise InputError(f"{run} has weights that are not numbers, so it ranks nothing; train it again.")
 
 
-def _describe(facts: dict[str, Any], policy: NetworkPolicy, out: Path) -> dict[str, Any]:
+def _describe(facts: dict[str, Any], served: Served, out: Path) -> dict[str, Any]:
+    policy = served.policy
     return {
         "format": "onnx",
         "policy": policy.name,
-        "fingerprint": facts["fingerprint"],
+        "fingerprint": served.fingerprint,
+        "dataset_fingerprint": facts["fingerprint"],
         "data_hash": facts["data_hash"],
         "offrec": facts.get("offrec"),
         "items": policy.n_items,
@@ -105,7 +108,10 @@ def _write_model(agent: Agent, path: Path, meta: dict[str, Any]) -> dict[str, An
     from offrec.serving.export_graph import OPSET
     from offrec.serving.export_policy import build
 
-    props = {key: str(meta[key]) for key in ("policy", "fingerprint", "items", "history", "scores", "ids")}
+    props = {
+        key: str(meta[key])
+        for key in ("policy", "fingerprint", "dataset_fingerprint", "items", "history", "scores", "ids")
+    }
     model, size = build(agent, props)
     beside = size > IN_ONE_FILE
     onnx.save_model(model, str(path), save_as_external_data=beside, location=f"{path.name}.data" if beside else None)
