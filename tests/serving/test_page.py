@@ -40,7 +40,7 @@ def server(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[http
         "first": write_run(home / "one", WORDS, seed=1),
         "second": write_run(home / "two", WORDS, seed=2, algorithm_name="dc", algorithm_alpha=1.0),
         "values": write_run(home / "three", WORDS, seed=3, algorithm_name="dqn"),
-        "fourth": write_run(home / "four", WORDS, seed=4),
+        LONG[:80]: write_run(home / "four", WORDS, seed=4),
     }
     with client_of(runs, log=log, log_options=LogOptions(flush_seconds=0.01)) as client:
         yield client
