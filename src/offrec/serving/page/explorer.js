@@ -14,6 +14,7 @@ const state = { session: [], chosen: [], length: 10, mode: "best", unseen: false
 let served = { policies: [], limits: { k: 1000, history: 1000 } };
 let columns = new Map();
 let running = new AbortController();
+let tokenGiven = false; // and not yet known to be right
 const kept = new Map(); // what was asked, as text → a promise of the answer
 const prints = new Map(); // policy → fingerprint; another one means that it was reloaded
 
@@ -71,6 +72,8 @@ async function start() {
     return;
   }
   byId("token-form").hidden = true;
+  byId("token-said").textContent = "";
+  tokenGiven = false;
   const names = served.policies.map(({ policy }) => policy);
   state.chosen = state.chosen.filter((name) => names.includes(name));
   if (!state.chosen.length) state.chosen = names.slice(0, MOST);
@@ -82,7 +85,8 @@ function trouble(error) {
   if (!columns.size) byId("columns").replaceChildren();
   if (error.status === 401) {
     const form = byId("token-form");
-    byId("token-said").textContent = form.hidden ? "" : "The server does not take this token.";
+    if (tokenGiven) byId("token-said").textContent = "The server does not take this token.";
+    tokenGiven = false;
     form.hidden = false;
     byId("token").focus();
     return;
@@ -100,6 +104,7 @@ function showControls() {
     ...lengths.map((length) => element("option", { value: length, selected: length === state.length }, String(length))),
   );
   byId("unseen").checked = state.unseen;
+  document.querySelector(`input[name=mode][value=${state.mode}]`).checked = true; // browsers restore what was there
   byId("policies").replaceChildren(
     byId("policies").querySelector("legend"),
     ...served.policies.map(({ policy }) => {
@@ -203,6 +208,7 @@ function legend(rows) {
 byId("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   api.useToken(byId("token").value.trim());
+  tokenGiven = true;
   byId("token").value = "";
   start();
 });
