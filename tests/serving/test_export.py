@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from random_runs import write_run
@@ -77,6 +78,7 @@ def ranked(model: Any, history: Any, k: int = 5) -> tuple[Any, Any]:
 def test_every_backbone_ranks_as_torch_does(dataset: Dataset, tmp_path: Path, backbone: str) -> None:
     policy = trained(dataset, tmp_path / "run", {"network.backbone": backbone, **NETWORKS[backbone]})
     export_onnx(tmp_path / "run", tmp_path / "model.onnx")
+    onnx.checker.check_model(str(tmp_path / "model.onnx"), full_check=True)  # other runtimes read it too
     found = compare(policy, session(tmp_path / "model.onnx"), made_up(ITEMS, HISTORY, 300, seed=1), 20)
     assert found.largest_difference < 1e-5
     assert found.on_the_border == 0
