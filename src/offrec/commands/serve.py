@@ -97,5 +97,7 @@ class Serve:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise InputError(f"--{name.replace('_', '-')} is {value:g}; it must be above 0.")
+        if not 0 <= self.port < 1 << 16:
+            raise InputError(f"--port is {self.port}; it must lie between 0 and 65535.")
         if not 0 <= self.wait_ms <= 1000:
             raise InputError(f"--wait-ms is {self.wait_ms:g}; it must lie between 0 and 1000.")

@@ -49,37 +49,43 @@ def serve(options: ServerOptions, console: Console) -> None:
     except ImportError as error:
         raise InputError(f"Serving needs {error.name}; pip install 'offrec[serve]'.") from error
     check_address(options)
-    bound = _bind(options.host, options.port)
-    if options.threads is not None:
-        import torch
+    with _bind(options.host, options.port) as bound:
+        if options.threads is not None:
+            import torch
 
-        torch.set_num_threads(options.threads)
-    server: uvicorn.Server
+            torch.set_num_threads(options.threads)
+        running: list[uvicorn.Server] = []
 
-    def stopped(reason: str) -> None:
-        if options.on_log_failure == "stop":
-            service.stop(f"the decision log cannot be written ({reason})")
-            server.should_exit = True
+        def failed(reason: str) -> None:
+            if options.on_log_failure == "stop":
+                service.stop(f"the decision log cannot be written ({reason})")
+                for server in running:
+                    server.should_exit = True
 
-    service = make_service(options, console, stopped)
-    app = application(service, options.token, lifespan(service))
-    config = uvicorn.Config(
-        app,
-        lifespan="on",
-        access_log=False,
-        log_level="warning",
-        timeout_graceful_shutdown=10,
-        server_header=False,
-        proxy_headers=False,
-    )
-    server = uvicorn.Server(config)
-    host, port = bound.getsockname()[:2]
-    for slot in service.slots.values():
-        console.line(f"{slot.served.name}: {slot.served.policy.name} of {slot.served.run} ({slot.served.fingerprint})")
-    console.line(f"Serving on http://{f'[{host}]' if ':' in host else host}:{port}; Ctrl-C stops, SIGHUP reloads.")
-    server.run(sockets=[bound])
+        service = make_service(options, console, failed)
+        config = uvicorn.Config(
+            application(service, options.token, lifespan(service)),
+            lifespan="on",
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=10,
+            timeout_keep_alive=75,  # longer than nginx keeps an idle connection: it is never closed under a request
+            server_header=False,
+            proxy_headers=False,
+        )
+        running.append(uvicorn.Server(config))
+        _announce(service, bound, console)
+        if service.stopping is None:
+            running[0].run(sockets=[bound])
     if service.stopping is not None:
         raise RunError(f"Stopped: {service.stopping}.")
+
+
+def _announce(service: Service, bound: socket.socket, console: Console) -> None:
+    for slot in service.slots.values():
+        console.line(f"{slot.served.name}: {slot.served.policy.name} of {slot.served.run} ({slot.served.fingerprint})")
+    host, port = bound.getsockname()[:2]
+    console.line(f"Serving on http://{f'[{host}]' if ':' in host else host}:{port}; Ctrl-C stops, SIGHUP reloads.")
 
 
 def lifespan(service: Service) -> Callable[[object], AbstractAsyncContextManager[None]]:
@@ -135,14 +141,20 @@ def _is_loopback(host: str) -> bool:
 
 
 def _bind(host: str, port: int) -> socket.socket:
+    """Listened to at once: who comes while the policies are loaded waits rather than being turned away."""
+    bound = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"Port {port} on {host} cannot be listened to ({reason}); choose another --port.") from error
+        bound.listen(2048)
+    except OSError as error:
+        if bound is not None:
+            bound.close()
+        raise InputError(
+            f"Port {port} on {host} cannot be listened to ({error.strerror}); choose another --port."
+        ) from error
     return bound
 
 

@@ -45,7 +45,7 @@ def named(words: tuple[str, ...]) -> dict[str, Path]:
     for word in words:
         name, _, folder = word.rpartition("=")
         path = Path(folder if name else word)
-        name = name or path.resolve().name
+        name = name or path.absolute().name  # of a link its own: what it points to may change
         if name in found:
             raise InputError(f"Two policies would be called {name!r}; tell them apart with NAME=RUN.")
         found[name] = path
