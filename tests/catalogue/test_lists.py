@@ -1,13 +1,15 @@
 """Lists and how likely they were: against every ordered list's chance, worked out one place after the other."""
 
 import math
+from collections import Counter
 from itertools import permutations
 
 import pytest
 import torch
+from scipy.stats import chisquare
 from torch import Tensor
 
-from offrec.catalogue import Head, best_lists, drawn_lists, log_places, logsumexp, tiled, top_k
+from offrec.catalogue import MASKED, Head, best_lists, drawn_lists, draws, log_places, logsumexp, tiled, top_k
 
 
 def head(rows: int, n_items: int = 7, spread: float = 1.0) -> Head:
@@ -72,3 +74,35 @@ def test_best_lists_are_top_k_and_logsumexp(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(found.items, items)
     assert torch.equal(found.values, values)
     torch.testing.assert_close(found.lse, logsumexp(some).double(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("spread", [0.5, 4.0])
+def test_lists_come_as_often_as_their_places_say(spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of two, two draws at a time, tiles of three: every seam is crossed. One item is masked, one corrected."""
+    monkeypatch.setattr(draws, "BLOCK", 2)
+    monkeypatch.setattr(draws, "MOST", 2)
+    monkeypatch.setattr(tiled, "tile_width", lambda head: 3)
+    rows = 20_000
+    table = spread * torch.tensor([[0.3], [-0.5], [1.0], [0.0], [0.4]])
+    corrected = torch.tensor([[1, 3]]).expand(rows, -1), torch.tensor([[0.7, MASKED]]).expand(rows, -1)
+    many = Head(torch.ones(rows, 1), table, None, *corrected)
+    heat = torch.full((rows,), 1.5, dtype=torch.double)
+    found = drawn_lists(many, 3, heat, torch.Generator().manual_seed(2))
+    assert found.log_places is not None
+    lists, logs = [tuple(one) for one in found.items.tolist()], found.log_places.sum(1).tolist()
+    chances = {one: math.exp(log) for one, log in zip(lists, logs, strict=True)}
+    assert set(chances) == set(permutations([0, 1, 2, 4], 3))
+    assert sum(chances.values()) == pytest.approx(1.0, abs=1e-5)
+    counts = Counter(lists)
+    expected = [rows * chance / sum(chances.values()) for chance in chances.values()]
+    assert chisquare([counts[one] for one in chances], expected).pvalue > 1e-3
+
+
+def test_where_too_few_are_left_the_rest_is_masked() -> None:
+    some = head(4, 6).masked(torch.tensor([[0, 1, 2, 3]]).expand(4, -1))
+    found = drawn_lists(some, 4, torch.ones(4, dtype=torch.double), torch.Generator().manual_seed(0))
+    assert {*found.items[:, :2].flatten().tolist()} == {4, 5}
+    assert (found.values[:, :2] > MASKED / 10).all()
+    assert (found.values[:, 2:] == MASKED).all()
+    assert found.log_places is not None
+    torch.testing.assert_close(found.log_places[:, 1], torch.zeros(4, dtype=torch.double))

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from offrec.catalogue.choice import chosen
-from offrec.catalogue.head import Head
+from offrec.catalogue.draws import draw_lists
+from offrec.catalogue.head import MASKED, Head
 from offrec.catalogue.order import Best, sample_k, top_k
 from offrec.catalogue.reduction import logsumexp
 from offrec.catalogue.tiled import tiles
@@ -44,7 +45,18 @@ def best_lists(head: Head, k: int) -> Lists:
 
 @torch.no_grad()
 def drawn_lists(head: Head, k: int, temperature: Tensor, generator: torch.Generator) -> Lists:
-    """`sample_k` at temperatures [B] of their own; one pass to draw and one to weigh what was not drawn."""
+    """k items of each row drawn at a temperature [B] of its own. Where fewer can be drawn, the rest are MASKED."""
+    if head.within is not None:
+        return _raced_lists(head, k, temperature, generator)
+    items, left = draw_lists(head, k, temperature, generator)
+    missing = items == head.n_items
+    items = items.masked_fill(missing, 0)
+    values = head.at(items).masked_fill(missing, MASKED)
+    return Lists(items, values, left.own, log_places(values.double() / temperature[:, None], left.log()))
+
+
+def _raced_lists(head: Head, k: int, temperature: Tensor, generator: torch.Generator) -> Lists:
+    """The same by `sample_k`, for heads that others bound."""
     items = sample_k(head, k, generator, temperature)
     own, heated = _Sum(head), _Sum(head)
     for _, z in tiles(head.masked(items)):
