@@ -5,7 +5,9 @@
 A GRU with random weights, width 64, histories of 10, lists of 20. Both servers run on uvicorn with the same run; the
 plain one calls `policy.recommend` in a FastAPI route. Clients keep a number of connections busy, each asking again as
 soon as it is answered, and share the machine's cores with the server. The two are measured in turns, `--rounds` times,
-and the median round is reported. Memory is the server's peak, and its own before any request.
+and the median round is reported. `cpu_ms` is the server's processor time a request, which says the same on a machine
+where others are busy too; `waiting` how many processes wanted a core, on average over a minute, when the round began.
+Memory is the server's peak, and what it held before any request.
 """
 
 import argparse
@@ -73,15 +75,17 @@ async def client(port: int, bodies: list[bytes], end: float, found: list[float])
     writer.close()
 
 
-async def load(port: int, connections: int, seconds: float, bodies: list[list[bytes]]) -> dict[str, float]:
+async def load(server: "Server", connections: int, seconds: float, bodies: list[list[bytes]]) -> dict[str, float]:
     warm: list[float] = []
+    port = server.port
     await asyncio.gather(*(client(port, bodies[n], time.perf_counter() + 1, warm) for n in range(connections)))
     found: list[float] = []
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), server.cpu()
     await asyncio.gather(*(client(port, bodies[n], began + seconds, found) for n in range(connections)))
-    took = time.perf_counter() - began
+    took, cpu = time.perf_counter() - began, server.cpu() - cpu
     p50, p99 = np.percentile(found, [50, 99]) * 1000
-    return {"requests_per_second": len(found) / took, "p50_ms": float(p50), "p99_ms": float(p99)}
+    per_request = {"requests_per_second": len(found) / took, "cpu_ms": 1000 * cpu / len(found)}
+    return {**per_request, "p50_ms": float(p50), "p99_ms": float(p99)}
 
 
 def bodies(items: int, sample: bool) -> list[list[bytes]]:
@@ -119,6 +123,11 @@ class Server:
         total, count = (re.search(rf"offrec_batch_size_{end}{{[^}}]*}} ([\d.]+)", text) for end in ("sum", "count"))
         return (float(total[1]), float(count[1])) if total and count else (0.0, 0.0)
 
+    def cpu(self) -> float:
+        """Seconds."""
+        fields = Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def stop(self) -> dict[str, float]:
         peak = self._memory("VmHWM")
         self.child.terminate()
@@ -135,9 +144,8 @@ def measure(run: Path, items: int, args: argparse.Namespace, log: Path) -> list[
             for sample in (False, True) if kind == "offrec" else (False,):
                 for connections in CONNECTIONS:
                     before = server.batch_sum_and_count() if kind == "offrec" else None
-                    found: dict[str, Any] = asyncio.run(
-                        load(server.port, connections, args.seconds, bodies(items, sample))
-                    )
+                    found: dict[str, Any] = {"waiting": os.getloadavg()[0]}
+                    found |= asyncio.run(load(server, connections, args.seconds, bodies(items, sample)))
                     if before is not None:
                         after = server.batch_sum_and_count()
                         found["mean_batch"] = (after[0] - before[0]) / (after[1] - before[1])
@@ -164,10 +172,12 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         mine = [row for row in rows if tuple(row[name] for name in keys) == key]
         names = [name for name in mine[0] if name not in (*keys, "round")]
         found.append(dict(zip(keys, key, strict=True)) | {n: round(median(r[n] for r in mine), 3) for n in names})
-    plain = {(r["items"], r["connections"]): r["requests_per_second"] for r in found if r["server"] == "plain"}
+    plain = {(row["items"], row["connections"]): row for row in found if row["server"] == "plain"}
     for row in found:
         if row["server"] == "offrec" and not row["sample"]:
-            row["times_plain"] = round(row["requests_per_second"] / plain[row["items"], row["connections"]], 2)
+            other = plain[row["items"], row["connections"]]
+            row["times_plain"] = round(row["requests_per_second"] / other["requests_per_second"], 2)
+            row["cpu_of_plain"] = round(row["cpu_ms"] / other["cpu_ms"], 3)
     return found
 
 
