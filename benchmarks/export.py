@@ -51,10 +51,20 @@ def one(dataset: offrec.Dataset, home: Path, backbone: str, histories: list[list
         "export_seconds": round(seconds, 2),
         "megabytes": round(described["bytes_of_weights"] / 1e6, 1),
         "agreement": compare(policy, session, histories, K).as_json(),
+        "state_spread": _spread(policy, histories),
     }
     for rows in (1, 64):
         found[f"batch_{rows}"] = _latency(policy, session, histories, rows)
     return found
+
+
+@torch.no_grad()
+def _spread(policy: Policy, histories: list[list[int]]) -> float:
+    """How much states differ from history to history. Where they do not (Caser's last ReLU can die), scores agree
+    whatever became of the backbone.
+    """
+    states = policy.head(batch_of(histories, policy.n_items, policy.history, policy.device)).state
+    return round(float(states.std(0).mean()), 4)
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from random_runs import write_run
 
 from made_datasets import write_dataset
@@ -18,6 +19,7 @@ from offrec import experiment
 from offrec.commands.export import Export
 from offrec.console import Console
 from offrec.data.dataset import Dataset
+from offrec.data.replay import batch_of
 from offrec.errors import InputError, RunError
 from offrec.policy import NetworkPolicy
 from offrec.serving import export, export_backbones, export_policy, loading
@@ -74,12 +76,21 @@ def ranked(model: Any, history: Any, k: int = 5) -> tuple[Any, Any]:
     return items.tolist(), scores
 
 
+def alive(policy: NetworkPolicy, histories: list[list[int]]) -> bool:
+    """Do states differ from history to history? If not, scores agree whatever became of the backbone."""
+    with torch.no_grad():
+        states = policy.head(batch_of(histories, policy.n_items, policy.history, policy.device)).state
+    return float(states.std(0).max()) > 0.01 and bool(states.any(1).all())
+
+
 @pytest.mark.parametrize("backbone", NETWORKS)
 def test_every_backbone_ranks_as_torch_does(dataset: Dataset, tmp_path: Path, backbone: str) -> None:
     policy = trained(dataset, tmp_path / "run", {"network.backbone": backbone, **NETWORKS[backbone]})
     export_onnx(tmp_path / "run", tmp_path / "model.onnx")
     onnx.checker.check_model(str(tmp_path / "model.onnx"), full_check=True)  # other runtimes read it too
-    found = compare(policy, session(tmp_path / "model.onnx"), made_up(ITEMS, HISTORY, 300, seed=1), 20)
+    histories = made_up(ITEMS, HISTORY, 300, seed=1)
+    assert alive(policy, histories)
+    found = compare(policy, session(tmp_path / "model.onnx"), histories, 20)
     assert found.largest_difference < 1e-5
     assert found.on_the_border == 0
 
@@ -217,12 +228,15 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
 def test_a_thousand_real_sessions(tmp_path: Path, backbone: str) -> None:
     from offrec.data.prepare import prepare
 
-    data = prepare(REAL, out=tmp_path / "data", format="retailrocket", sample=4000)
-    settings = {"network.backbone": backbone, "network.width": 32, "network.history": 20, "training.epochs": 1}
-    policy = trained(data, tmp_path / "run", settings)
+    data = prepare(REAL, out=tmp_path / "data", format="retailrocket", filter=("session=3",), sample=4000)
+    settings = {"network.backbone": backbone, "network.width": 32, "network.history": 20}
+    # at the preset's .005 Caser's last ReLU dies within the epoch: all states 0, and nothing left to compare
+    policy = trained(data, tmp_path / "run", {**settings, "training.learning_rate": 0.001})
     export_onnx(tmp_path / "run", tmp_path / "model.onnx")
     bounds = data.sessions.offsets[-1001:].tolist()  # all of test, and validation before it
     sessions = [data.sessions.items[a:b].tolist() for a, b in pairwise(bounds)]
     assert len(sessions) == 1000
+    assert alive(policy, sessions)
     found = compare(policy, session(tmp_path / "model.onnx"), sessions, 20)
-    assert found.largest_difference < 1e-4
+    assert found.largest_absolute_difference < 1e-4
+    assert found.sound

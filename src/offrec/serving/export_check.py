@@ -23,7 +23,9 @@ class Agreement:
     histories: int
     k: int
     largest_difference: float
-    """Of a score: of the same item in both, and of the same place in both lists."""
+    """Of a score: of the same item in both, and of the same place in both lists. Relative where it is beyond ±1."""
+    largest_absolute_difference: float
+    """The same, whatever the score's size."""
     swapped: int
     """Places where the lists name different items of equal score, as far as TOLERANCE goes."""
     on_the_border: int
@@ -57,7 +59,7 @@ def made_up(n_items: int, history: int, rows: int, seed: int) -> list[list[int]]
 def compare(policy: Policy, session: Any, histories: Sequence[Sequence[int]], k: int, batch: int = 64) -> Agreement:
     """`session`: an onnxruntime.InferenceSession of the policy."""
     k = min(k, policy.n_items)
-    worst, swapped, border = 0.0, 0, 0
+    worst, absolute, swapped, border = 0.0, 0.0, 0, 0
     for first in range(0, len(histories), batch):
         rows = [list(items) for items in histories[first : first + batch]]
         items, scores = session.run(["items", "scores"], {"history": padded(rows), "k": np.array(k)})
@@ -66,12 +68,13 @@ def compare(policy: Policy, session: Any, histories: Sequence[Sequence[int]], k:
         unsure = _on_the_border(head, torch.cat([theirs, mine[1]], 1))
         wanted = torch.cat([mine[0], _lenient(head).at(theirs)], 1)[~unsure].double()
         found = torch.from_numpy(scores).to(policy.device).repeat(1, 2)[~unsure].double()
-        apart = (wanted - found).abs() / wanted.abs().clamp(min=1.0)
-        apart = apart.nan_to_num(nan=torch.inf)
-        worst = max(worst, float(apart.max()) if apart.numel() else 0.0)
+        apart = (wanted - found).abs().nan_to_num(nan=torch.inf)
+        if apart.numel():
+            absolute = max(absolute, float(apart.max()))
+            worst = max(worst, float((apart / wanted.abs().clamp(min=1.0)).max()))
         swapped += int((theirs != mine[1])[~unsure].sum())
         border += int(unsure.sum())
-    return Agreement(len(histories), k, worst, swapped, border)
+    return Agreement(len(histories), k, worst, absolute, swapped, border)
 
 
 def _on_the_border(head: Head, items: Tensor) -> Tensor:
