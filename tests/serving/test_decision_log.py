@@ -60,13 +60,21 @@ def test_a_queue_that_is_full_loses_and_says_so(tmp_path: Path) -> None:
     log = quick_log(tmp_path, flush_seconds=0.3, queue=5)
     took = [log.add(shown(number)) for number in range(9)]
     assert took == [True] * 5 + [False] * 4
-    until(lambda: records(tmp_path)[0])
+    until(lambda: log.counts.flushed == 5)
     assert log.add(shown(9))
     log.close()
     found = records(tmp_path)[0]
     lost = [record for record in found if record["kind"] == "lost"]
     assert [record["count"] for record in lost] == [4]
     assert [record["request"] for record in found if record["kind"] == "list"] == ["0", "1", "2", "3", "4", "9"]
+
+
+def test_long_records_fill_the_queue_too(tmp_path: Path) -> None:
+    log = quick_log(tmp_path, flush_seconds=0.3, queue_bytes=1000)
+    assert [log.add(shown(number, padding="x" * 400)) for number in range(3)] == [True, True, False]
+    until(lambda: log.counts.flushed == 2)
+    assert log.add(shown(3, padding="x" * 400)), "there is room again"
+    log.close()
 
 
 def test_a_full_disk_is_told_and_writing_goes_on_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

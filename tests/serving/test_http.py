@@ -2,6 +2,8 @@
 
 import json
 import math
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,6 +152,16 @@ def test_bodies_are_json_and_end_somewhere(client: httpx.Client) -> None:
     pieces = (b" " * 1000 for _ in range(20))  # whose length nobody states
     answer = client.post("/v1/recommend", content=pieces, headers={"content-type": "application/json"})
     assert answer.status_code == 413
+
+
+def test_a_client_that_goes_away_is_no_failure(client: httpx.Client) -> None:
+    with socket.create_connection((client.base_url.host, client.base_url.port)) as gone:
+        gone.sendall(
+            b"POST /v1/recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"
+        )
+        time.sleep(0.1)
+    until(lambda: 'path="/v1/recommend",status="400"' in client.get("/metrics").text)
+    assert 'status="500"' not in client.get("/metrics").text
 
 
 def test_events_and_lists_are_logged(client: httpx.Client) -> None:

@@ -29,6 +29,7 @@ class LogOptions:
     segment_bytes: int = 64 << 20
     segment_seconds: float = 3600.0
     queue: int = 100_000  # records that wait for the disk; more are lost, and counted
+    queue_bytes: int = 256 << 20  # the same, however long they are
 
 
 @dataclass
@@ -53,6 +54,7 @@ class DecisionLog:
         self.counts = Counts()
         self.failure: str | None = None  # why nothing can be written now
         self._queue: deque[bytes] = deque()
+        self._waiting = 0  # bytes in the queue
         self._unsaid = 0  # lost records that the log itself does not tell of yet
         self._changed = threading.Condition()
         self._closing = False
@@ -71,15 +73,19 @@ class DecisionLog:
         """Whether it was taken: not where the log cannot be written now, or too much waits to be."""
         line = json.dumps(record, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
         with self._changed:
-            if self.failure is not None or len(self._queue) >= self.options.queue or self._closing:
+            if self.failure is not None or self._closing or self._is_full(len(line)):
                 self._lose(1)
                 return False
             self._queue.append(line)
+            self._waiting += len(line)
             if record["kind"] == "list":
                 self.counts.lists += 1
             else:
                 self.counts.events += 1
         return True
+
+    def _is_full(self, more: int) -> bool:
+        return len(self._queue) >= self.options.queue or self._waiting + more > self.options.queue_bytes
 
     def close(self) -> int:
         """Writes what is left. Returns how many records of this process were lost."""
@@ -122,7 +128,7 @@ class DecisionLog:
             recovered, self.failure = self.failure, None
             self._unsaid -= unsaid
             for _ in range(len(lines) - bool(unsaid)):
-                self._queue.popleft()
+                self._waiting -= len(self._queue.popleft())
             self.counts.flushed += len(lines) - bool(unsaid)
             self.counts.bytes += written
             self.counts.flushes += bool(lines)

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from offrec.serving import messages
 from offrec.serving.http_door import Door
@@ -156,6 +157,8 @@ async def _body(request: Request, most: int) -> bytes:
                 if size > most:
                     raise too_large
                 parts.append(part)
+    except ClientDisconnect as error:
+        raise Refused(400, "The body ended before it was whole.") from error
     except TimeoutError as error:
         raise Refused(408, f"The body did not come within {BODY_SECONDS:g} seconds.") from error
     return b"".join(parts)
