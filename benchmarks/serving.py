@@ -31,6 +31,7 @@ from random_runs import write_run
 
 HISTORY, K, WIDTH = 10, 20, 64
 CONNECTIONS = (1, 16, 64)
+WARM_UP = 1.5  # seconds
 PLAIN = """
 import sys, torch, uvicorn, offrec
 from fastapi import FastAPI
@@ -53,7 +54,8 @@ uvicorn.run(app, port=int(sys.argv[2]), log_level="warning", access_log=False)
 """
 
 
-async def client(port: int, bodies: list[bytes], end: float, found: list[float]) -> None:
+async def client(port: int, bodies: list[bytes], end: float, found: list[tuple[float, float]]) -> None:
+    """Asks until the end, and notes when it asked and when it was answered."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     number = 0
     while time.perf_counter() < end:
@@ -71,20 +73,26 @@ async def client(port: int, bodies: list[bytes], end: float, found: list[float])
         assert head.startswith(b"HTTP/1.1 200"), head
         assert length is not None
         await reader.readexactly(int(length[1]))
-        found.append(time.perf_counter() - began)
+        found.append((began, time.perf_counter()))
     writer.close()
 
 
 async def load(server: "Server", connections: int, seconds: float, bodies: list[list[bytes]]) -> dict[str, float]:
-    warm: list[float] = []
-    port = server.port
-    await asyncio.gather(*(client(port, bodies[n], time.perf_counter() + 1, warm) for n in range(connections)))
-    found: list[float] = []
-    began, cpu = time.perf_counter(), server.cpu()
-    await asyncio.gather(*(client(port, bodies[n], began + seconds, found) for n in range(connections)))
-    took, cpu = time.perf_counter() - began, server.cpu() - cpu
-    p50, p99 = np.percentile(found, [50, 99]) * 1000
-    per_request = {"requests_per_second": len(found) / took, "cpu_ms": 1000 * cpu / len(found)}
+    times: list[tuple[float, float]] = []
+    start = time.perf_counter() + WARM_UP
+    end = start + seconds
+
+    async def processor_time() -> float:
+        await asyncio.sleep(start - time.perf_counter())
+        before = server.cpu()
+        await asyncio.sleep(end - time.perf_counter())
+        return server.cpu() - before
+
+    asking = (client(server.port, bodies[n], end, times) for n in range(connections))
+    cpu, *_ = await asyncio.gather(processor_time(), *asking)
+    answered = sum(start <= answer < end for _, answer in times)
+    p50, p99 = np.percentile([answer - asked for asked, answer in times if answer >= start], [50, 99]) * 1000
+    per_request = {"requests_per_second": answered / seconds, "cpu_ms": 1000 * cpu / answered}
     return {**per_request, "p50_ms": float(p50), "p99_ms": float(p99)}
 
 
