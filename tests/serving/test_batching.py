@@ -59,14 +59,14 @@ def test_a_lone_request_does_not_wait() -> None:
     engine = Slow()
 
     async def run() -> float:
-        made = batcher(engine, wait=5.0)
+        made = batcher(engine, wait=9.0)
         began = time.perf_counter()
         for k in range(5):
             await made.ask(Ask([], k))
         made.close()
         return time.perf_counter() - began
 
-    assert asyncio.run(run()) < 1.0
+    assert asyncio.run(run()) < 3.0
     assert engine.sizes == [1] * 5
 
 
@@ -74,7 +74,7 @@ def test_after_company_the_next_waits_for_as_many_but_not_for_long() -> None:
     engine = Slow()
 
     async def run() -> tuple[float, float]:
-        made = batcher(engine, wait=0.2)
+        made = batcher(engine, wait=1.0)
         engine.go.clear()
         first = asyncio.ensure_future(asked(made, 1))
         await asyncio.sleep(0.02)
@@ -97,8 +97,8 @@ def test_after_company_the_next_waits_for_as_many_but_not_for_long() -> None:
 
     together, alone = asyncio.run(run())
     assert engine.sizes == [1, 2, 2, 1]
-    assert together < 0.15, "as soon as as many are there"
-    assert 0.15 < alone < 1.0
+    assert together < 0.7, "as soon as as many are there"
+    assert 0.9 < alone < 3.0
 
 
 def test_too_many_are_refused_and_errors_reach_who_asked() -> None:
