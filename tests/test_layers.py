@@ -7,7 +7,7 @@ ORDER = [
     "errors", "types", "console", "data", "catalogue", "losses", "algorithms", "backbones", "networks", "critic",
     "agent", "policy", "baselines", "shop", "checkpoint", "optimiser", "isolation", "update", "training", "together",
     "memory", "evaluation", "presets", "unread", "config", "run_folder", "job", "logging_policy", "estimation",
-    "experiment", "studies", "demo", "commands", "cli",
+    "experiment", "studies", "serving", "demo", "commands", "cli",
 ]  # fmt: skip
 SOURCE = Path(__file__).parent.parent / "src" / "offrec"
 BARE = {"torch", "numpy", "safetensors"}  # all that a GPU image has

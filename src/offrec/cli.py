@@ -26,8 +26,10 @@ def _command() -> Any:
 
     from offrec.commands.demo import Demo
     from offrec.commands.estimate import Estimate
+    from offrec.commands.export import Export
     from offrec.commands.prepare import Prepare
     from offrec.commands.runs import Evaluate, Options, Recommend, Train
+    from offrec.commands.serve import Serve
     from offrec.commands.shop import Simulate, WriteShop
     from offrec.commands.studies import Compare, Report, Sweep, Tune
 
@@ -37,6 +39,8 @@ def _command() -> Any:
         "evaluate": Evaluate,
         "estimate": Estimate,
         "recommend": Recommend,
+        "serve": Serve,
+        "export": Export,
         "shop": WriteShop,
         "simulate": Simulate,
         "compare": Compare,

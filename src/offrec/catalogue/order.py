@@ -38,23 +38,24 @@ def top_k(head: Head, k: int) -> tuple[Tensor, Tensor]:
         from offrec.catalogue import kernels  # needs triton
 
         return kernels.top_k(head, k)
-    best = _Best(head, k)
+    best = Best(head, k)
     for first, z in tiles(head):
         best.add(first, z)
     return best.sorted()
 
 
 @torch.no_grad()
-def sample_k(head: Head, k: int, generator: torch.Generator) -> Tensor:
-    """[B, k] items drawn from softmax(z) one after the other without replacement, in the order drawn.
+def sample_k(head: Head, k: int, generator: torch.Generator, temperature: Tensor | None = None) -> Tensor:
+    """[B, k] items drawn from softmax(z / temperature [B]) one after the other without replacement, in the order drawn.
 
     Gumbel noise on every logit, then the k best (Kool et al. 2019). In double precision: single has too few numbers
     close to 0 for the smallest of a million draws, which would then tie. The generator lives on the head's device, and
     the draws hang on the tiles' width, so on the number of rows.
     """
-    best = _Best(head, k)
+    best = Best(head, k)
     for first, z in tiles(head):
         noise = torch.empty(z.shape, dtype=torch.double, device=z.device).exponential_(generator=generator)
+        z = z if temperature is None else z / temperature[:, None]
         best.add(first, z - noise.log_())
     return best.sorted()[1]
 
@@ -64,7 +65,7 @@ def rank_and_top_k(head: Head, target: Tensor, k: int) -> tuple[Tensor, Tensor, 
     """`rank` [B] and `top_k` [B, k] twice, each tile computed once."""
     if chosen(head) == "kernels":
         return rank(head, target), *top_k(head, k)
-    bar, above, best = _bar(head, target), torch.zeros_like(target), _Best(head, k)
+    bar, above, best = _bar(head, target), torch.zeros_like(target), Best(head, k)
     for first, z in tiles(head):
         best.add(first, z)
         above += _not_below(z, bar, target - first)
@@ -93,7 +94,7 @@ def _not_below(z: Tensor, bar: Tensor, column: Tensor) -> Tensor:
     return z.shape[1] - below.sum(1).long()
 
 
-class _Best:
+class Best:
     """The k best of the tiles seen so far, and a few that wait to be merged with them.
 
     An item waits if it beats the k-th best of the last merge. The t-th tile has about k / t such items, so merges, the

@@ -3,13 +3,16 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from offrec.commands.printing import console_for, figures_table, ids, print_json, print_table, unset
 from offrec.console import Console
 from offrec.errors import InputError, RunError
+
+if TYPE_CHECKING:
+    from offrec.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -152,9 +155,10 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Recommend:
-    """The best items after a history, under the log's own ids.
+    """The best items after a history, or after every session of a table, under the log's own ids.
 
-    Example: offrec recommend runs/sl --history 12,55,9 -k 10
+    Examples: offrec recommend runs/sl --history 12,55,9 -k 10
+              offrec recommend runs/sl --input sessions.parquet --out recommendations.parquet -k 20
     """
 
     run_: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN")]
@@ -169,6 +173,22 @@ class Recommend:
     """Item ids to leave out, separated by commas."""
     candidates: Annotated[str | None, unset("IDS")] = None
     """Choose among these item ids only, separated by commas."""
+    input: tuple[str, ...] = ()
+    """A table with an event a row, as `prepare` reads it, its sessions one after the other: a list for each of them."""
+    out: Annotated[Path | None, unset("FILE")] = None
+    """With --input: the table to write, .parquet, .csv, .tsv or .jsonl: session, rank, item, score, probability."""
+    chunk: int = 4096
+    """With --input: sessions held in memory at once, besides a block of the table (16 MB of text, 262,144 rows)."""
+    format: Literal["events", "retailrocket", "yoochoose"] = "events"
+    """With --input: what the table is, as for `prepare`."""
+    session: Annotated[str | None, unset("COLUMN")] = None
+    """With --input: the column that tells sessions apart (default: `session`, else `user`)."""
+    item: Annotated[str | None, unset("COLUMN")] = None
+    """With --input: the column with the item's id (default: `item`)."""
+    time: Annotated[str | None, unset("COLUMN")] = None
+    """With --input: the column that orders a session's events (default: `time`, else `position`, else the file)."""
+    force: bool = False
+    """With --out: replace the file if it exists."""
     device: str = "auto"
     """auto, cpu, cuda …"""
     json: bool = False
@@ -177,7 +197,14 @@ class Recommend:
     def run(self) -> None:
         from offrec import experiment
 
+        if bool(self.input) != (self.out is not None):
+            raise InputError("--input TABLE and --out FILE belong together; give both or neither.")
+        if self.input and (self.history or self.exclude or self.candidates is not None):
+            raise InputError("--history, --exclude and --candidates are for one history; leave them out with --input.")
         policy = experiment.load(self.run_, self.device)
+        if self.out is not None:
+            self._table(policy, self.out)
+            return
         found = policy.recommend(
             ids(self.history),
             self.k,
@@ -196,6 +223,20 @@ class Recommend:
         for row, probability in zip(rows, found.probabilities or [], strict=False):
             row.append(f"{probability:.4%}")
         print_table(f"{policy.name} after {self.history or 'nothing'}", ["", "item", "score", "probability"], rows)
+
+    def _table(self, policy: "Policy", out: Path) -> None:
+        from offrec.data.formats import Columns
+        from offrec.serving.batch import BatchOptions, recommend_table
+
+        columns = Columns(session=self.session, item=self.item, time=self.time)
+        options = BatchOptions(self.k, self.exclude_seen, self.format, columns, self.chunk)
+        console = console_for(self.json)
+        done = recommend_table(policy, self.input, out, options, console, force=self.force)
+        if self.json:
+            print_json(done.as_json())
+            return
+        skipped = f"; {done.unknown:,} of items not in the catalogue: skipped" if done.unknown else ""
+        console.line(f"Written: {out}, {done.sessions:,} sessions of {done.events:,} events{skipped}")
 
 
 @dataclass(frozen=True)

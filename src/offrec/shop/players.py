@@ -10,7 +10,7 @@ from offrec.errors import InputError
 from offrec.policy import Policy
 from offrec.shop.logging_policy import Mixture, draw_lists, mixture
 from offrec.shop.randomness import Purpose, generator
-from offrec.shop.visitors import Dynamics, Visitors
+from offrec.shop.visitors import Dynamics, Step, Visitors
 from offrec.types import Batch
 
 Play = Literal["topk", "sample"]
@@ -18,7 +18,7 @@ ROWS = 1024  # sessions whose lists are made together
 
 
 class Player:
-    """Lists for visitors. `begin` before the first step; `observe` after each."""
+    """Lists for visitors. `begin` before the first step; `came_of_it` after each."""
 
     name: str
     play: str = "topk"
@@ -32,6 +32,10 @@ class Player:
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
         """[n, k] lists for the visitors [n] of sessions `rows`."""
         raise NotImplementedError
+
+    def came_of_it(self, rows: Tensor, found: Step) -> None:
+        """How the visitors of sessions `rows` took their lists."""
+        self.observe(rows, found.item)
 
     def observe(self, rows: Tensor, item: Tensor) -> None:
         """What was picked in sessions `rows`: items [n]."""

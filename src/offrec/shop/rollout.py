@@ -143,7 +143,7 @@ def play_out(
         fate = luck(seed, number, sessions, dynamics.device, dynamics.items.worth.dtype)[:, rows]
         lists = player.offer(visitors, rows, number)
         found = dynamics.step(visitors, lists, fate)
-        player.observe(rows, found.item)
+        player.came_of_it(rows, found)
         watch(rows, number, lists, visitors, found)
         rows, visitors = rows[~found.leaves], found.visitors[~found.leaves]
         if progress is not None:

@@ -1,0 +1,153 @@
+"""A run as a file that needs neither offrec nor torch: `offrec export RUN --format onnx --out model.onnx`.
+
+    model.onnx         histories in, the best k items and their scores out; indices stand for items
+    model.ids.json     [the log's own id of item 0, of item 1, …]
+    model.json         what it is: fingerprint, options, how it was compared with torch
+
+docs/export.md says how to call it.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from offrec import run_folder
+from offrec.agent import Agent
+from offrec.console import Console
+from offrec.errors import InputError, RunError
+from offrec.policy import NetworkPolicy
+from offrec.serving import loading
+from offrec.serving.loading import Served
+
+CHECKED_HISTORIES, CHECKED_K = 256, 20
+IN_ONE_FILE = 1 << 30  # bytes of weights; a protobuf holds no more than 2 GiB, so beyond this they stand beside it
+
+
+def export_onnx(run: Path, out: Path, *, force: bool = False, console: Console | None = None) -> dict[str, Any]:
+    """What stands in model.json."""
+    facts, console = run_folder.read(run), console or Console(quiet=True)
+    _check(out, force)
+    served = loading.load(out.stem, run, "cpu")
+    policy = served.policy
+    _exportable(run, policy.agent)
+    with _written(out) as aside:
+        meta = _describe(facts, served, out)
+        console.line(f"writing {policy.name}, {policy.n_items:,} items")
+        meta |= _write_model(policy.agent, aside / out.name, meta)
+        console.line(f"comparing it with torch on {CHECKED_HISTORIES} histories")
+        meta["agreement"] = _compared(policy, aside / out.name)
+        ids = [policy.vocabulary.id(item) for item in range(policy.n_items)]
+        (aside / meta["ids"]).write_text(json.dumps(ids, ensure_ascii=False) + "\n", encoding="utf-8")
+        (aside / f"{out.stem}.json").write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return meta
+
+
+def _check(out: Path, force: bool) -> None:
+    _need_onnx()
+    if out.suffix != ".onnx":
+        raise InputError(f"--out is {out}; give a file that ends in .onnx.")
+    there = next((path for path in _files(out) if path.exists() or path.is_symlink()), None)
+    if there is not None and not there.is_file():
+        raise InputError(f"{there} exists and is no file; choose another --out.")
+    if there is not None and not force:
+        raise InputError(f"{there} exists already; choose another --out, or replace it with --force.")
+
+
+def _files(out: Path) -> list[Path]:
+    """All that an export may leave, the model last: where it is, the others are."""
+    return [out.with_name(f"{out.stem}{end}") for end in (".ids.json", ".json", ".onnx.data", ".onnx")]
+
+
+def _need_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            f"Exporting needs {error.name}, which is not installed: pip install 'offrec[onnx]'."
+        ) from error
+
+
+def _exportable(run: Path, agent: Agent) -> None:
+    from offrec.serving.export_backbones import BACKBONES
+
+    for network in filter(None, (agent.actor, agent.critic, agent.prior)):
+        if type(network.backbone) not in BACKBONES:
+            raise InputError(
+                f"{run} has the backbone {network.options.backbone}, which cannot be written as ONNX; train one of "
+                f"{', '.join(sorted(kind.__name__.lower() for kind in BACKBONES))}."
+            )
+
+
+def _describe(facts: dict[str, Any], served: Served, out: Path) -> dict[str, Any]:
+    policy = served.policy
+    return {
+        "format": "onnx",
+        "policy": policy.name,
+        "fingerprint": served.fingerprint,
+        "dataset_fingerprint": facts["fingerprint"],
+        "data_hash": facts["data_hash"],
+        "offrec": facts.get("offrec"),
+        "items": policy.n_items,
+        "history": policy.history,
+        "scores": "softmax(scores) is the policy" if policy.stochastic else "values; they say an order only",
+        "ids": f"{out.stem}.ids.json",
+        "options": facts["options"],
+    }
+
+
+def _write_model(agent: Agent, path: Path, meta: dict[str, Any]) -> dict[str, Any]:
+    import onnx
+
+    from offrec.serving.export_graph import OPSET
+    from offrec.serving.export_policy import build
+
+    props = {
+        key: str(meta[key])
+        for key in ("policy", "fingerprint", "dataset_fingerprint", "items", "history", "scores", "ids")
+    }
+    model, size = build(agent, props)
+    beside = size > IN_ONE_FILE
+    onnx.save_model(model, str(path), save_as_external_data=beside, location=f"{path.name}.data" if beside else None)
+    return {"opset": OPSET, "bytes_of_weights": size}
+
+
+def _compared(policy: NetworkPolicy, path: Path) -> dict[str, Any]:
+    import onnxruntime
+
+    from offrec.serving.export_check import compare, made_up
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    found = compare(policy, session, made_up(policy.n_items, policy.history, CHECKED_HISTORIES, seed=0), CHECKED_K)
+    if not found.sound:
+        raise RunError(
+            f"ONNX Runtime {onnxruntime.__version__} does not rank as torch does (scores differ by "
+            f"{found.largest_difference:.2g}), so nothing was written; please report it with the run's run.json."
+        )
+    return found.as_json() | {"onnxruntime": onnxruntime.__version__, "torch": str(torch.__version__)}
+
+
+@contextmanager
+def _written(out: Path) -> Iterator[Path]:
+    """A folder beside `out` whose files take their places if all goes well, and vanish if not."""
+    aside = out.parent / f".{out.name}.{os.getpid()}.partial"
+    try:
+        aside.mkdir(parents=True)
+        yield aside
+        for path in _files(out):
+            if (aside / path.name).exists():
+                (aside / path.name).replace(path)
+            else:
+                path.unlink(missing_ok=True)  # of an older export: weights that stood beside it
+    except OSError as error:
+        raise InputError(
+            f"{out} cannot be written ({error.strerror or error}); make room or choose another --out."
+        ) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

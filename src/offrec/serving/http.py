@@ -1,0 +1,197 @@
+"""The service over HTTP: paths, bodies, answers. Needs fastapi; `http_door` is what stands before every path."""
+
+import asyncio
+import json
+import mimetypes
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from offrec.serving import messages
+from offrec.serving.http_door import Door
+from offrec.serving.http_schema import described, page
+from offrec.serving.refusal import Refused
+from offrec.serving.service import Service
+
+PAGE = Path(__file__).parent / "page"
+BODY_SECONDS = 30.0  # in which a body must have come
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    400: {"model": messages.Problem, "description": "The body is no JSON."},
+    401: {"model": messages.Problem, "description": "The bearer token is missing or another."},
+    404: {"model": messages.Problem, "description": "There is no such policy."},
+    408: {"model": messages.Problem, "description": "The body did not come in time."},
+    413: {"model": messages.Problem, "description": "The body is too large."},
+    415: {"model": messages.Problem, "description": "The body is not application/json."},
+    422: {"model": messages.Problem, "description": "A field is not as expected."},
+    503: {"model": messages.Problem, "description": "Too many requests are waiting, or the server is stopping."},
+}
+
+
+def problems(*statuses: int, ok: Any) -> dict[int | str, dict[str, Any]]:
+    return {200: {"model": ok}, **{status: PROBLEMS[status] for status in statuses}}
+
+
+def application(service: Service, token: str | None = None, lifespan: Any = None) -> Door:
+    app = FastAPI(docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(HTTPException, _not_found)
+    app.add_exception_handler(RequestValidationError, _bad_query)
+    app.add_exception_handler(Exception, _failed)
+    _policies(app, service)
+    _recommend(app, service)
+    _health(app, service)
+    app.openapi = lambda: described(app, service, token is not None)  # type: ignore[method-assign]
+
+    @app.get("/docs", include_in_schema=False)
+    def documentation() -> HTMLResponse:
+        return HTMLResponse(page(app.openapi()))
+
+    _page(app)
+    return Door(app, service.metrics, token)
+
+
+def _recommend(app: FastAPI, service: Service) -> None:
+    posts = (400, 401, 404, 408, 413, 415, 422, 503)
+
+    @app.post("/v1/recommend", responses=problems(*posts, ok=messages.Recommended), **_takes(messages.Recommend))
+    async def recommend(request: Request) -> Response:
+        """The best items after a history, or a list drawn from the policy, with how likely it was."""
+        body = await _body(request, service.limits.body)
+        return _json(await service.recommend(messages.read(messages.Recommend, body)))
+
+    recorded = problems(400, 401, 408, 413, 415, 422, 503, ok=messages.Recorded)
+    recorded[409] = {"model": messages.Problem, "description": "The server keeps no decision log."}
+
+    @app.post("/v1/events", responses=recorded, **_takes(messages.Event))
+    async def events(request: Request) -> Response:
+        """Record what a visitor did, in the decision log."""
+        body = await _body(request, service.limits.body)
+        return _json(service.event(messages.read(messages.Event, body)))
+
+    reloaded = problems(*posts, ok=messages.Reloaded)
+    reloaded[409] = {"model": messages.Problem, "description": "The new run was refused; the old one stays."}
+
+    @app.post("/v1/reload", responses=reloaded, **_takes(messages.Reload))
+    async def reload(request: Request) -> Response:
+        """Read the runs again: loaded and checked first, then swapped at once; running requests end on the old."""
+        body = await _body(request, service.limits.body)
+        return _json(await service.reload(messages.read(messages.Reload, body or b"{}").policy))
+
+
+def _policies(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/policies", responses=problems(401, ok=messages.Policies))
+    async def policies() -> Response:
+        """What is served, and the limits."""
+        return _json(service.policies())
+
+    text = Query(max_length=200, description="A piece of an id; letters' case does not count.")
+    name = Query(max_length=200, description="Of which policy's catalogue; by default the default one's.")
+
+    @app.get("/v1/items", responses=problems(401, 404, 422, 503, ok=messages.Items))
+    async def items(
+        query: Annotated[str, text] = "",
+        limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 20,
+        policy: Annotated[str | None, name] = None,
+    ) -> Response:
+        """Items whose id begins with the query, then those that hold it elsewhere; the popular ones first."""
+        return _json(await service.items(query, limit, policy))
+
+
+def _health(app: FastAPI, service: Service) -> None:
+    @app.get("/healthz", responses={200: {"model": messages.Status}})
+    async def healthz() -> Response:
+        """The process lives."""
+        return _json({"status": "ok", "log": service.log_status()})
+
+    @app.get("/readyz", responses=problems(503, ok=messages.Status))
+    async def readyz() -> Response:
+        """It takes requests."""
+        service.slot(None)
+        return _json({"status": "ready", "log": service.log_status()})
+
+    @app.get("/metrics", responses={401: PROBLEMS[401]}, response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Counters for Prometheus."""
+        return PlainTextResponse(service.metrics_text(), media_type="text/plain; version=0.0.4")
+
+
+def _page(app: FastAPI) -> None:
+    """The explorer's files, known by name from the start: no path of a request is ever looked up on the disk."""
+    files = {str(file.relative_to(PAGE)): file for file in PAGE.rglob("*") if file.is_file()}
+
+    @app.get("/{path:path}", include_in_schema=False)
+    async def explorer(path: str) -> Response:
+        file = files.get(path or "index.html")
+        if file is None:
+            raise HTTPException(404)
+        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        return Response(file.read_bytes(), media_type=kind, headers={"cache-control": "no-cache"})
+
+
+def _takes(kind: type[messages.Asked]) -> dict[str, Any]:
+    """The body by hand: read once, as fast as it can be, and refused in one sentence."""
+    schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    content = {"application/json": {"schema": schema}}
+    return {"openapi_extra": {"requestBody": {"required": kind is not messages.Reload, "content": content}}}
+
+
+async def _body(request: Request, most: int) -> bytes:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    declared = request.headers.get("content-length", "")
+    too_large = Refused(413, f"The body is larger than the {most:,} bytes that are read here.")
+    if declared.isdecimal() and int(declared[:20]) > most:
+        raise too_large
+    # A browser sends JSON to another site only if that site agrees: no page can post here behind one's back.
+    if kind != "application/json":
+        raise Refused(415, f"The body is {kind[:80] or 'of no stated type'}; send Content-Type: application/json.")
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise too_large
+                parts.append(part)
+    except ClientDisconnect as error:
+        raise Refused(400, "The body ended before it was whole.") from error
+    except TimeoutError as error:
+        raise Refused(408, f"The body did not come within {BODY_SECONDS:g} seconds.") from error
+    return b"".join(parts)
+
+
+def _json(tree: Any, status: int = 200) -> Response:
+    text = json.dumps(tree, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return Response(text.encode(), status, media_type="application/json")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    answer = _json({"error": error.sentence}, error.status)
+    if error.status == 503:
+        answer.headers["retry-after"] = "1"
+    return answer
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:80]
+    said = {
+        404: f"There is nothing at {path}; see /docs.",
+        405: f"{request.method} is not what {path} takes; see /docs.",
+    }
+    return JSONResponse({"error": said.get(error.status_code, str(error.detail))}, error.status_code, error.headers)
+
+
+async def _bad_query(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    return _json({"error": f"{first['loc'][-1]}: {str(first['msg']).lower()}."}, 422)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return _json({"error": "The server failed to answer; what it wrote to standard error says why."}, 500)

@@ -1,0 +1,48 @@
+"""Runs with random weights, in folders as `offrec train` leaves them: served alike, however well they were trained."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from offrec import checkpoint, config
+from offrec.agent import Agent
+from offrec.run_folder import RUN_VERSION
+
+
+def write_run(
+    path: Path, ids: Sequence[int] | Sequence[str], *, seed: int = 0, spread: float = 1.0, **settings: Any
+) -> Path:
+    """`spread`: of the biases, so that some items are likelier than others. settings: `algorithm_name="dc"` …"""
+    small = {"network.width": 8, "network.history": 5, "algorithm.name": "sl"}
+    asked = {name.replace("_", ".", 1): value for name, value in settings.items()}
+    options = config.build(config.layered({**small, **asked}, "events"))
+    torch.manual_seed(seed)
+    agent = Agent(len(ids), options.learner, options.network, options.critic, restored=True)
+    for name, tensor in agent.state_dict().items():
+        if name.endswith("bias") and len(tensor) == len(ids):
+            tensor.copy_(spread * torch.randn(len(ids)))
+    path.mkdir(parents=True)
+    numeric = isinstance(ids[0], int)
+    facts = {
+        "run_version": RUN_VERSION,
+        "dataset": "nowhere",
+        "fingerprint": "made-for-a-test",
+        "data_hash": "made-for-a-test",
+        "items": len(ids),
+        "item_ids": "int" if numeric else "string",
+        "options": options.flat(),
+    }
+    (path / "run.json").write_text(json.dumps(facts))
+    if numeric:
+        np.save(path / "item_ids.npy", np.array(ids, np.int64))
+    else:
+        texts = [str(text).encode() for text in ids]
+        np.save(path / "item_ids.npy", np.frombuffer(b"".join(texts), np.uint8))
+        np.save(path / "item_ids_offsets.npy", np.cumsum([0, *map(len, texts)]))
+    tensors = {f"module.{name}": tensor for name, tensor in agent.state_dict().items()}
+    checkpoint.save(path / "best.safetensors", tensors, {"data_hash": facts["data_hash"]})
+    return path

@@ -1,0 +1,161 @@
+"""The decision log: what was taken is there, in order; what was not is counted; whatever happened to the process."""
+
+import errno
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_server import quick_log, records, until
+
+from offrec.errors import InputError
+from offrec.serving import decision_log
+from offrec.serving.decision_log import DecisionLog, LogOptions
+
+
+def shown(number: int, **more: Any) -> dict[str, Any]:
+    return {"kind": "list", "request": str(number), **more}
+
+
+def test_records_are_there_in_order_before_the_end(tmp_path: Path) -> None:
+    log = quick_log(tmp_path)
+    for number in range(100):
+        assert log.add(shown(number, text="é\u2028\n"))
+    until(lambda: len(records(tmp_path)[0]) == 100)
+    (file,) = tmp_path.iterdir()
+    assert file.name.endswith(f"-{os.getpid()}-0.jsonl.open")
+    log.add({"kind": "event"})
+    assert log.close() == 0
+    (file,) = tmp_path.iterdir()
+    assert file.suffix == ".jsonl"
+    found, torn = records(tmp_path)
+    assert [record.get("request") for record in found] == [*map(str, range(100)), None]
+    assert torn == 0
+    assert (log.counts.lists, log.counts.events, log.counts.lost) == (100, 1, 0)
+    assert log.counts.bytes == file.stat().st_size
+
+
+def test_nothing_taken_leaves_no_file(tmp_path: Path) -> None:
+    quick_log(tmp_path).close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_segments_end_by_size_and_by_age(tmp_path: Path) -> None:
+    by_size, by_age = tmp_path / "size", tmp_path / "age"
+    for folder, options in ((by_size, {"segment_bytes": 200}), (by_age, {"segment_seconds": 0.05})):
+        log = quick_log(folder, **options)
+        for number in range(6):
+            log.add(shown(number, padding="x" * 100))
+            until(lambda number=number, folder=folder: len(records(folder)[0]) == number + 1)
+            time.sleep(0.03)
+        log.close()
+        assert len(list(folder.glob("*.jsonl"))) >= 3
+        assert not list(folder.glob("*.open"))
+        assert [record["request"] for record in records(folder)[0]] == [str(number) for number in range(6)]
+
+
+def test_a_queue_that_is_full_loses_and_says_so(tmp_path: Path) -> None:
+    log = quick_log(tmp_path, flush_seconds=0.3, queue=5)
+    took = [log.add(shown(number)) for number in range(9)]
+    assert took == [True] * 5 + [False] * 4
+    until(lambda: log.counts.flushed == 5)
+    assert log.add(shown(9))
+    log.close()
+    found = records(tmp_path)[0]
+    lost = [record for record in found if record["kind"] == "lost"]
+    assert [record["count"] for record in lost] == [4]
+    assert [record["request"] for record in found if record["kind"] == "list"] == ["0", "1", "2", "3", "4", "9"]
+
+
+def test_long_records_fill_the_queue_too(tmp_path: Path) -> None:
+    log = quick_log(tmp_path, flush_seconds=0.3, queue_bytes=1000)
+    assert [log.add(shown(number, padding="x" * 400)) for number in range(3)] == [True, True, False]
+    until(lambda: log.counts.flushed == 2)
+    assert log.add(shown(3, padding="x" * 400)), "there is room again"
+    log.close()
+
+
+def test_a_full_disk_is_told_and_writing_goes_on_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a write, then no space: what was written of it is taken back, and tried again."""
+    full, real = [False], os.write
+
+    def write(file: int, data: Any) -> int:
+        if not full[0]:
+            return real(file, data)
+        if len(data) > 30:
+            return real(file, data[:30])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(decision_log.os, "write", write)
+    said: list[str] = []
+    failures: list[str] = []
+    log = DecisionLog(tmp_path, LogOptions(flush_seconds=0.02), said.append, failures.append)
+    log.add(shown(0))
+    until(lambda: records(tmp_path)[0])
+    full[0] = True
+    log.add(shown(1, padding="x" * 100))
+    until(lambda: log.failure is not None)
+    assert log.failure == "No space left on device"
+    assert [log.add(shown(number)) for number in (2, 3)] == [False, False]
+    time.sleep(0.1)
+    assert failures == ["No space left on device"], "told once"
+    assert records(tmp_path) == ([shown(0)], 0)
+    full[0] = False
+    until(lambda: log.failure is None)
+    assert log.add(shown(4))
+    assert log.close() == 2
+    found = records(tmp_path)[0]
+    assert [record["kind"] for record in found] == ["list", "lost", "list", "list"]
+    assert found[1]["count"] == 2
+    assert [record["request"] for record in found if record["kind"] == "list"] == ["0", "1", "4"]
+    assert "cannot be written (No space left on device)" in said[0]
+    assert "2 records were lost" in said[1]
+
+
+def test_what_cannot_be_taken_back_ends_its_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record cut short may only stand at the end of a file, so another one is begun."""
+    log = quick_log(tmp_path)
+    log.add(shown(0))
+    until(lambda: records(tmp_path)[0])
+    real = os.write
+
+    def fails(*_: Any) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(decision_log.os, "write", lambda file, data: real(file, data[:9]) if len(data) > 9 else fails())
+        broken.setattr(decision_log.os, "ftruncate", fails)
+        log.add(shown(1, padding="x" * 50))
+        until(lambda: log.failure is not None)
+        time.sleep(0.05)
+    until(lambda: log.failure is None)
+    log.close()
+    found, torn = records(tmp_path)
+    assert torn >= 1
+    assert [record["request"] for record in found] == ["0", "1"]
+
+
+def test_what_a_dead_server_left_is_named_and_kept(tmp_path: Path) -> None:
+    said: list[str] = []
+    left = tmp_path / "decisions-1-1-0.jsonl.open"
+    left.write_text(json.dumps(shown(0)) + "\n" + '{"kind":"li')
+    alive = quick_log(tmp_path)
+    first = next(path for path in tmp_path.iterdir() if str(os.getpid()) in path.name)
+    second = DecisionLog(tmp_path, LogOptions(), said.append)
+    assert (tmp_path / "decisions-1-1-0.jsonl").exists(), "taken over by the first to come"
+    assert first.exists(), "not that of a server that still writes"
+    assert said == []
+    alive.close()
+    second.close()
+    left.write_text(json.dumps(shown(0)) + "\n" + '{"kind":"li')
+    DecisionLog(tmp_path, LogOptions(), said.append).close()
+    assert "decisions-1-1-0.jsonl.open was left by a server that did not end cleanly: it holds 1 records" in said[0]
+    assert "11 bytes of a record cut short" in said[0]
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        quick_log(tmp_path / "file")
