@@ -159,3 +159,17 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         quick_log(tmp_path / "file")
+
+
+def test_logs_of_one_instant_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two servers in containers have the same process id; one that starts anew may do so within a millisecond."""
+    monkeypatch.setattr(decision_log.time, "time", lambda: 1.0)
+    logs = [quick_log(tmp_path), quick_log(tmp_path)]
+    for number, log in enumerate(logs):
+        log.add(shown(number))
+        log.close()
+    again = quick_log(tmp_path)
+    again.add(shown(2))
+    again.close()
+    assert sorted(record["request"] for record in records(tmp_path)[0]) == ["0", "1", "2"]
+    assert len(list(tmp_path.iterdir())) == 3

@@ -14,8 +14,6 @@ from random_runs import write_run
 from small_server import client_of, records, until
 
 from offrec import experiment
-from offrec.errors import InputError
-from offrec.serving import http_server
 from offrec.serving.decision_log import LogOptions
 from offrec.serving.service import Limits
 
@@ -290,24 +288,3 @@ def test_a_token_is_asked_for(runs: dict[str, Path]) -> None:
         assert client.post("/v1/recommend", json={}).status_code == 401
         assert client.get("/healthz").status_code == 200
         assert client.get("/openapi.json").json()["components"]["securitySchemes"]
-
-
-def test_other_addresses_need_a_token(runs: dict[str, Path], tmp_path: Path) -> None:
-    def check(**options: Any) -> None:
-        http_server.check_address(http_server.ServerOptions(runs, **options))
-
-    for host in ("127.0.0.1", "::1", "localhost", "127.0.0.9"):
-        check(host=host)
-    for host in ("0.0.0.0", "::", "192.168.0.1", "example.org"):
-        with pytest.raises(InputError, match="set a token"):
-            check(host=host)
-        check(host=host, insecure=True)
-        check(host=host, token="0123456789abcdef")
-    for bad in ("short", "0123456789 abcdef", "0123456789abcdé" * 2):
-        (tmp_path / "token").write_text(bad)
-        with pytest.raises(InputError, match="cannot be used"):
-            http_server.read_token(tmp_path / "token")
-    (tmp_path / "token").write_text("0123456789abcdef\n")
-    assert http_server.read_token(tmp_path / "token") == "0123456789abcdef"
-    with pytest.raises(InputError, match="cannot be read"):
-        http_server.read_token(tmp_path / "none")

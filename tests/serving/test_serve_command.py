@@ -14,6 +14,7 @@ from small_server import client_of
 from offrec.commands.runs import Recommend
 from offrec.commands.serve import Serve
 from offrec.errors import InputError
+from offrec.serving import http_server
 from offrec.serving.decision_log import LogOptions
 from offrec.serving.loading import named
 
@@ -83,3 +84,24 @@ def test_what_the_document_says_to_send_works(run: Path, tmp_path: Path) -> None
         paths = set(re.findall(r"`(?:GET |POST )?(/(?:v1/)?\w+)`", DOCUMENT.read_text()))
         described = client.get("/openapi.json").json()["paths"]
         assert set(described) <= paths
+
+
+def test_other_addresses_need_a_token(run: Path, tmp_path: Path) -> None:
+    def check(**options: Any) -> None:
+        http_server.check_address(http_server.ServerOptions({"run": run}, **options))
+
+    for host in ("127.0.0.1", "::1", "localhost", "127.0.0.9"):
+        check(host=host)
+    for host in ("0.0.0.0", "::", "192.168.0.1", "example.org"):
+        with pytest.raises(InputError, match="set a token"):
+            check(host=host)
+        check(host=host, insecure=True)
+        check(host=host, token="0123456789abcdef")
+    for bad in ("short", "0123456789 abcdef", "0123456789abcdé" * 2):
+        (tmp_path / "token").write_text(bad)
+        with pytest.raises(InputError, match="cannot be used"):
+            http_server.read_token(tmp_path / "token")
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    assert http_server.read_token(tmp_path / "token") == "0123456789abcdef"
+    with pytest.raises(InputError, match="cannot be read"):
+        http_server.read_token(tmp_path / "none")

@@ -162,8 +162,7 @@ class Segment:
 
     def __init__(self, folder: Path, number: int) -> None:
         self.began = time.time()
-        self.path = folder / f"decisions-{int(self.began * 1000)}-{os.getpid()}-{number}.jsonl.open"
-        self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        self.path, self.file = _created(folder, int(self.began * 1000), number)
         fcntl.flock(self.file, fcntl.LOCK_EX)
         self.size, self.broken = 0, False
         _flush_folder(folder)
@@ -194,6 +193,19 @@ class Segment:
         else:
             self.path.unlink()
         _flush_folder(self.path.parent)
+
+
+def _created(folder: Path, opened: int, number: int) -> tuple[Path, int]:
+    """A file of a name that no other has or had: servers in containers may share a folder, an instant and a number."""
+    while True:
+        path = folder / f"decisions-{opened}-{os.getpid()}-{number}.jsonl.open"
+        try:
+            if not path.with_suffix("").exists():
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+                return path, os.open(path, flags, 0o640)
+        except FileExistsError:
+            pass
+        opened += 1
 
 
 def adopt(folder: Path, say: Say) -> None:
