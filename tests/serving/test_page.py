@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from browser import Browser, browser, missing
 from random_runs import write_run
 from small_server import client_of, records, until
 
+from chromium import Browser, browser, missing
 from offrec.serving.decision_log import LogOptions
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
