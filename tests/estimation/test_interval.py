@@ -136,3 +136,22 @@ def test_refusals() -> None:
     for wrong in ({"level": 1.0}, {"resamples": 3}):
         with pytest.raises(InputError, match="give a level"):
             interval(plain([1.0, 2.0]), **wrong)
+
+
+@pytest.mark.parametrize(("sessions", "heavy"), [(50, 1), (2000, 1), (2000, 2)])
+def test_where_a_few_sessions_carry_all_the_interval_has_no_end(sessions: int, heavy: int) -> None:
+    """A good part of the resamples has none of them, so nothing in the log says how much more there might be."""
+    found = interval(plain([1.0] * heavy + [0.0] * (sessions - heavy)))
+    assert found.estimate == pytest.approx(heavy / sessions)
+    assert found.high == np.inf
+    assert 0 <= found.estimate - found.low < 10 * found.error
+
+
+def test_where_many_sessions_carry_it_the_interval_ends() -> None:
+    found = interval(plain([1.0] * 20 + [0.0] * 1980))
+    assert found.estimate < found.high < 0.03
+
+
+def test_resamples_of_one_session_many_times_over() -> None:
+    found = interval(plain([0.0, 1.0]))
+    assert (found.low, found.high) == (-np.inf, np.inf)

@@ -7,8 +7,9 @@ put around the estimate:
     [ estimate − t_{1 − a/2} · error,  estimate − t_{a/2} · error ],    t = (resample − estimate) / its own error
 
 A resample that lacks the few heavy sessions is too low *and* thinks itself exact; in units of its own error it lies far
-out, so the interval reaches up. The plain quantiles of resamples do not see that. Errors come from influence functions:
-what the estimate would change by if a session weighed a little more.
+out, so the interval reaches up. The plain quantiles of resamples do not see that. One that lacks all of them has no
+error at all and lies infinitely far out; where too many do, the interval has no end, for the log does not show one.
+Errors come from influence functions: what the estimate would change by if a session weighed a little more.
 """
 
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 LEVEL, RESAMPLES = 0.95, 1000
 ROUNDING = 1e-12  # sessions that differ by less are the same
+SPREADLESS = 1e-6  # of the estimate's error: a resample with less has none but that of rounding
 ELEMENTS = 400_000  # of a part of the resamples, all sessions: bounds what is held at a time
 
 
@@ -55,8 +57,11 @@ def interval(
     error = float(np.sqrt(squares.mean() / (len(found) - 1)))
     if error <= ROUNDING * abs(centre):
         return Interval(centre, centre, centre, 0.0)
-    parts = (_distances(sums, below, counts, centre) for counts in _draws(len(found), seed, resamples))
-    low, high = np.quantile(np.concatenate(list(parts)), [(1 + level) / 2, (1 - level) / 2])
+    parts = (_distances(sums, below, counts, centre, error) for counts in _draws(len(found), seed, resamples))
+    distances = np.concatenate(list(parts))
+    with np.errstate(invalid="ignore"):  # infinity less infinity: of those quantiles too there is no end
+        low, high = np.quantile(distances, [(1 + level) / 2, (1 - level) / 2])
+    low, high = np.nan_to_num(low, nan=np.inf, posinf=np.inf), np.nan_to_num(high, nan=-np.inf, neginf=-np.inf)
     heaviest = float(squares.max() / squares.sum())
     return Interval(centre, centre - float(low) * error, centre - float(high) * error, error, heaviest)
 
@@ -85,8 +90,8 @@ def _draws(sessions: int, seed: int, resamples: int) -> Iterator[Doubles]:
         yield np.bincount(drawn.ravel(), minlength=rows * sessions).reshape(rows, sessions).astype(np.float64)
 
 
-def _distances(sums: "_Sums", below: "_Sums | None", counts: Doubles, centre: float) -> Doubles:
-    """[b] of resampled estimates from the estimate, in their own standard errors."""
+def _distances(sums: "_Sums", below: "_Sums | None", counts: Doubles, centre: float, whole: float) -> Doubles:
+    """[b] of resampled estimates from the estimate, in their own standard errors; `whole`: the estimate's."""
     sessions = counts.shape[1]
     if below is None and not sums.normalised:  # two products, where influences would be a matrix of their size
         apart = sums.plain - centre
@@ -96,9 +101,9 @@ def _distances(sums: "_Sums", below: "_Sums | None", counts: Doubles, centre: fl
         values, influence = _influences(sums, below, counts)
         variance = (counts * influence**2).sum(1) / sessions
     error = np.sqrt(np.maximum(variance, 0.0) / (sessions - 1))
-    known = error > 0  # a resample of one session, many times over, knows no error
-    found: Doubles = (values[known] - centre) / error[known]
-    return found
+    spread, apart = error > SPREADLESS * whole, values - centre
+    endless = np.where(np.abs(apart) > SPREADLESS * whole, np.copysign(np.inf, apart), 0.0)
+    return np.where(spread, apart / np.where(spread, error, 1.0), endless)
 
 
 def _influences(sums: "_Sums", below: "_Sums | None", counts: Doubles) -> tuple[Doubles, Doubles]:
