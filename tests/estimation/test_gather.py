@@ -11,6 +11,7 @@ from fixed_policies import Fixed
 
 from made_datasets import write_dataset
 from offrec.catalogue import Head
+from offrec.data.dataset import Vocabulary
 from offrec.data.transitions import reward_of
 from offrec.errors import InputError
 from offrec.estimation.decided import Decided
@@ -136,5 +137,9 @@ def test_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be sampled"):
         Played(policy)
     policy.data_hash = "another"
-    with pytest.raises(InputError, match="made from another dataset"):
+    gather(
+        Played(policy, "topk"), dataset, "test", reward_of(dataset.behaviours, {}), None
+    )  # another log, the same items
+    policy.vocabulary = Vocabulary([f"item {n}" for n in range(dataset.n_items)])
+    with pytest.raises(InputError, match="knows other items"):
         gather(Played(policy, "topk"), dataset, "test", reward_of(dataset.behaviours, {}), None)

@@ -26,6 +26,7 @@ CERTAIN = {
     "training.batch_size": 60,
     "training.epochs": 80,
     "training.patience": 80,
+    "training.schedule": "plateau",
     "training.decay": 1.0,
     "training.learning_rate": 0.02,
     "diagnostics": "some",
