@@ -85,7 +85,7 @@ class Head:
         """z at given actions from the base's z there."""
         if self.items is not None and self.items.numel() * actions.shape[1] > PAIRS and actions.shape[1] > 1:
             width = max(1, PAIRS // self.items.numel())
-            parts = zip(z.split(width, 1), actions.split(width, 1), strict=True)
+            parts = zip(torch.split(z, width, 1), torch.split(actions, width, 1), strict=True)
             return torch.cat([self.corrected_at(*part) for part in parts], 1)
         if self.items is not None and self.values is not None:
             same = self.items[:, None, :] == actions[:, :, None]  # [B, n, H]
