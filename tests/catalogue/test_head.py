@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from offrec.catalogue import MASKED, Head, Within, reference
+from offrec.catalogue import head as head_module
 
 
 def test_logits_worked_by_hand() -> None:
@@ -24,6 +25,20 @@ def test_a_correction_that_is_not_a_number_stays_with_its_item() -> None:
     at = head.at(torch.tensor([[0, 1, 2]]))[0]
     assert at[1].isnan()
     assert at[[0, 2]].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("instead", [False, True])
+def test_many_corrections_are_looked_up_piece_by_piece(instead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    items, values = torch.randint(0, 12, (3, 5)), torch.randn(3, 5)
+    head = Head(torch.randn(3, 2), torch.randn(11, 2), None, items, values, instead)
+    head = replace(head, within=Within(Head(torch.ones(3, 1), torch.randn(11, 1)), torch.zeros(3)))
+    actions, asked, real = torch.randint(0, 11, (3, 8)), [], torch.where
+    whole = head.at(actions)
+    monkeypatch.setattr(head_module, "PAIRS", 45)
+    monkeypatch.setattr(head_module.torch, "where", lambda *parts: asked.append(parts[0].numel()) or real(*parts))
+    assert torch.equal(head.at(actions), whole)
+    assert max(asked) == 45
 
 
 def test_masked_items_keep_finite_values_and_no_probability() -> None:

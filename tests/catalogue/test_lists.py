@@ -106,3 +106,20 @@ def test_where_too_few_are_left_the_rest_is_masked() -> None:
     assert (found.values[:, 2:] == MASKED).all()
     assert found.log_places is not None
     torch.testing.assert_close(found.log_places[:, 1], torch.zeros(4, dtype=torch.double))
+
+
+@pytest.mark.parametrize("heat", [0.01, 1.0, 9.0, 20.0, 100.0])
+def test_what_is_masked_is_not_drawn_however_hot(heat: float) -> None:
+    """Rows of which five, two and all of twenty items are left, at a temperature of their own beside one of 1."""
+    barred = [[*range(15), *[20] * 5], [*range(18), 20, 20], [20] * 20, [*range(15), *[20] * 5]]
+    some = head(4, 20).masked(torch.tensor(barred))
+    heats = torch.tensor([heat, heat, heat, 1.0], dtype=torch.double)
+    found = drawn_lists(some, 20, heats, torch.Generator().manual_seed(0))
+    z = some.at(torch.arange(20).expand(4, -1)).double()
+    assert found.log_places is not None
+    for row, left in enumerate(([15, 16, 17, 18, 19], [18, 19], list(range(20)), [15, 16, 17, 18, 19])):
+        items = found.items[row, : len(left)].tolist()
+        assert sorted(items) == left
+        assert (found.values[row, len(left) :] == MASKED).all()
+        expected = by_hand(z[row, left], [left.index(item) for item in items], float(heats[row]))
+        assert found.log_places[row, : len(left)].tolist() == pytest.approx(expected, abs=1e-4)

@@ -1,6 +1,7 @@
 """The decision log: what was taken is there, in order; what was not is counted; whatever happened to the process."""
 
 import errno
+import fcntl
 import json
 import os
 import time
@@ -173,3 +174,100 @@ def test_logs_of_one_instant_do_not_meet(tmp_path: Path, monkeypatch: pytest.Mon
     again.close()
     assert sorted(record["request"] for record in records(tmp_path)[0]) == ["0", "1", "2"]
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def speechless(sentence: str) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_standard_error_that_cannot_be_written_does_not_end_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk that also holds what standard error goes to: failing is told, and recovered from."""
+    left = tmp_path / "decisions-1-1-0.jsonl.open"
+    left.write_text("")
+    full, real, failures = [False], os.write, []
+
+    def write(file: int, data: Any) -> int:
+        return speechless("") or 0 if full[0] else real(file, data)
+
+    monkeypatch.setattr(decision_log.os, "write", write)
+    log = DecisionLog(tmp_path, LogOptions(flush_seconds=0.01), speechless, failures.append)
+    full[0] = True
+    log.add(shown(0))
+    until(lambda: failures == ["No space left on device"])
+    full[0] = False
+    until(lambda: log.failure is None)
+    assert log.add(shown(1))
+    assert log.close() == 0
+    assert [record["request"] for record in records(tmp_path)[0]] == ["0", "1"]
+
+
+def test_a_log_whose_thread_ended_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> int:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(decision_log.Segment, "append", broken)
+    failures: list[str] = []
+    log = DecisionLog(tmp_path, LogOptions(flush_seconds=0.01), lambda line: None, failures.append)
+    log.add(shown(0))
+    until(lambda: failures)
+    assert log.failure == "what writes it ended: MemoryError: no more"
+    assert not log.add(shown(1))
+    assert log.close() == 2
+
+
+def test_a_segment_that_is_finished_meanwhile_is_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server goes on to its next segment between the listing of the folder and the opening or the locking."""
+    gone, renamed = tmp_path / "decisions-1-1-0.jsonl.open", tmp_path / "decisions-2-1-0.jsonl.open"
+    for path in (gone, renamed):
+        path.write_text(json.dumps(shown(0)) + "\n")
+    real_open, real_lock, said = Path.open, fcntl.flock, []
+
+    def opens(path: Path, *rest: Any, **more: Any) -> Any:
+        if path == gone:
+            gone.rename(gone.with_suffix(""))
+        return real_open(path, *rest, **more)
+
+    def locks(file: Any, how: int) -> None:
+        if renamed.exists():
+            renamed.rename(renamed.with_suffix(""))
+        real_lock(file, how)
+
+    monkeypatch.setattr(Path, "open", opens)
+    monkeypatch.setattr(decision_log.fcntl, "flock", locks)
+    DecisionLog(tmp_path, LogOptions(), said.append).close()
+    assert said == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["decisions-1-1-0.jsonl", "decisions-2-1-0.jsonl"]
+
+
+def test_a_segment_is_nobody_elses_from_its_first_moment_to_its_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server starts just before a new segment is locked, and just before a finished one is renamed."""
+    real_lock, real_rename, said, busy = fcntl.flock, Path.rename, [], [False]
+
+    def starts() -> None:
+        if not busy[0]:
+            busy[0] = True
+            decision_log.adopt(tmp_path, said.append)
+            busy[0] = False
+
+    def locks(file: Any, how: int) -> None:
+        if how == fcntl.LOCK_EX and not said:
+            starts()
+        real_lock(file, how)
+
+    def renames(path: Path, target: Path) -> Path:
+        starts()
+        return real_rename(path, target)
+
+    monkeypatch.setattr(decision_log.fcntl, "flock", locks)
+    log = quick_log(tmp_path)
+    assert len(said) == 1, "the empty file was taken for one left behind"
+    monkeypatch.setattr(Path, "rename", renames)
+    log.add(shown(0))
+    assert log.close() == 0
+    assert len(said) == 1
+    assert [record["request"] for record in records(tmp_path)[0]] == ["0"]
+    assert not list(tmp_path.glob("*.open"))

@@ -1,14 +1,16 @@
 """Answers of the engine: those of `Policy.recommend`, whoever else asks at the same time."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from random_runs import write_run
 
 from offrec import experiment
-from offrec.catalogue import log_prob
+from offrec.catalogue import Head, Lists, log_prob
 from offrec.data.replay import batch_of
+from offrec.serving import engine as engine_module
 from offrec.serving.engine import Ask, Engine
 
 ITEMS = 200
@@ -92,3 +94,28 @@ def test_what_a_policy_gives_no_chance_is_left_out(tmp_path: Path) -> None:
     answer = Engine(experiment.load(run, "cpu"), 0).answer([Ask([1], 40)])[0]
     assert 0 < len(answer.items) < 20
     assert min(answer.scores) > -1e6
+
+
+@pytest.mark.parametrize("temperature", [None, 2.0])
+def test_a_large_ask_does_not_swell_small_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float | None
+) -> None:
+    engine = Engine(experiment.load(write_run(tmp_path / "run", list(range(3000)), network_repeat="off"), "cpu"), 0)
+    name = "best_lists" if temperature is None else "drawn_lists"
+    real, sizes = getattr(engine_module, name), []
+
+    def watched(head: Head, k: int, *rest: Any) -> Lists:
+        sizes.append((head.rows, k, 0 if head.items is None else head.items.shape[1]))
+        found: Lists = real(head, k, *rest)
+        return found
+
+    monkeypatch.setattr(engine_module, name, watched)
+    small = [Ask([item], 5, frozenset({item}), temperature=temperature) for item in range(6)]
+    large = Ask([7], 800, frozenset(range(2000)), temperature=temperature)
+    long, barred = Ask([8], 800, temperature=temperature), Ask([9], 5, large.barred, temperature=temperature)
+    asks = [*small[:3], large, long, *small[3:], barred]
+    found = engine.answer(asks)
+    assert sorted(sizes) == [(1, 5, 2000), (1, 800, 0), (1, 800, 2000), (6, 5, 1)]
+    for ask, answer in zip(asks, found, strict=True):
+        assert len(set(answer.items)) == ask.k
+        assert not ask.barred & {*answer.items}

@@ -14,6 +14,7 @@ from random_runs import write_run
 from small_server import client_of, records, until
 
 from offrec import experiment
+from offrec.serving import http
 from offrec.serving.decision_log import LogOptions
 from offrec.serving.service import Limits
 
@@ -288,3 +289,38 @@ def test_a_token_is_asked_for(runs: dict[str, Path]) -> None:
         assert client.post("/v1/recommend", json={}).status_code == 401
         assert client.get("/healthz").status_code == 200
         assert client.get("/openapi.json").json()["components"]["securitySchemes"]
+
+
+def test_who_has_no_token_learns_no_ids_and_no_names(runs: dict[str, Path]) -> None:
+    served = {"secret-name": runs["text"]}
+    with client_of(served) as client:
+        for path in ("/openapi.json", "/docs"):
+            assert "sku-0" in client.get(path).text
+            assert "secret-name" in client.get(path).text
+    with client_of(served, token="0123456789abcdef") as client:
+        for path in ("/", "/openapi.json", "/docs", "/healthz", "/readyz", "/v1/recommend", "/nope"):
+            found = client.get(path)
+            assert "sku-0" not in found.text
+            assert "secret-name" not in found.text
+        for operation in ("/v1/recommend", "/v1/events", "/v1/reload"):
+            body = client.get("/openapi.json").json()["paths"][operation]["post"]["requestBody"]
+            assert body["content"]["application/json"]["examples"]
+
+
+def test_the_description_is_made_once_for_each_default_policy(
+    tmp_path: Path, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, real = [], http.described
+    monkeypatch.setattr(http, "described", lambda *words: made.append(words) or real(*words))
+    place = tmp_path / "run"
+    place.symlink_to(runs["text"])
+    with client_of({"run": place}) as client:
+        for _ in range(3):
+            assert "sku-0" in client.get("/openapi.json").text
+            assert "sku-0" in client.get("/docs").text
+        assert len(made) == 1
+        place.unlink()
+        place.symlink_to(runs["numbers"])
+        assert client.post("/v1/reload", json={}).status_code == 200
+        assert "sku-0" not in client.get("/openapi.json").text
+        assert len(made) == 2

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -14,9 +15,10 @@ from small_server import client_of
 from offrec.commands.runs import Recommend
 from offrec.commands.serve import Serve
 from offrec.errors import InputError
-from offrec.serving import http_server
+from offrec.serving import http_server, loading
 from offrec.serving.decision_log import LogOptions
 from offrec.serving.loading import named
+from offrec.serving.service import Service
 
 DOCUMENT = Path(__file__).parents[2] / "docs/serving.md"
 
@@ -105,3 +107,34 @@ def test_other_addresses_need_a_token(run: Path, tmp_path: Path) -> None:
     assert http_server.read_token(tmp_path / "token") == "0123456789abcdef"
     with pytest.raises(InputError, match="cannot be read"):
         http_server.read_token(tmp_path / "none")
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_reload_asked_for_while_loading_is_made_after_it(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], asked: bool
+) -> None:
+    """The first load is interrupted by SIGHUP, the server ends itself once it has loaded or reloaded."""
+    real, loads = loading.load, []
+
+    def load(*words: Any) -> loading.Served:
+        loads.append(words)
+        if asked and len(loads) == 1:
+            signal.raise_signal(signal.SIGHUP)
+        return real(*words)
+
+    def ends(service: Service, *_: Any) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 2.0)
+
+    monkeypatch.setattr(loading, "load", load)
+    monkeypatch.setattr(http_server, "_announce", ends)
+    before = signal.getsignal(signal.SIGHUP)
+    alarm = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))
+    ended = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        Serve((str(run),), port=0).run()
+    finally:
+        signal.signal(signal.SIGALRM, alarm)
+        signal.signal(signal.SIGTERM, ended)
+    assert len(loads) == 1 + asked
+    assert ("reloaded run" in capfd.readouterr().err) == asked
+    assert signal.getsignal(signal.SIGHUP) == before

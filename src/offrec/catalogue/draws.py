@@ -41,6 +41,10 @@ class Remaining:
         """[B] the log-weight of all that is left."""
         return self.weights.logsumexp(1)
 
+    def some(self) -> Tensor:
+        """[B] whether anything is left. Weights are of z / T, and so is what says that all of them are MASKED."""
+        return self.log() * self.heat > GONE
+
     def draw(self, rows: Tensor, n: int, generator: torch.Generator) -> Tensor:
         """[len(rows), n] items, with replacement."""
         block = _pick(self.weights[rows], n, generator)
@@ -68,7 +72,7 @@ class Remaining:
         return max(1, FLOATS // (BLOCK * self.head.table.shape[1] + corrections + self.gone.shape[1] + BLOCK))
 
     def values(self, rows: Tensor, block: Tensor) -> Tensor:
-        """[P, BLOCK] z / T in blocks of rows [P], what is gone and what stands beyond the block's end masked."""
+        """[P, BLOCK] z / T in blocks of rows [P], what is gone MASKED / T, what stands beyond the block's end −∞."""
         head, first = self.head, self.firsts[block][:, None]
         places = torch.arange(BLOCK, device=rows.device)
         z = Head(head.state[rows], head.table, head.bias).at((first + places).clamp(max=head.n_items - 1))
@@ -78,7 +82,7 @@ class Remaining:
             z, self.gone[rows] - first, z.new_full((1, 1), MASKED).expand(len(rows), self.gone.shape[1]), True
         )
         beyond = places >= (self.ends[block][:, None] - first)
-        return (z / self.heat[rows, None]).masked_fill(beyond, MASKED).double()
+        return (z / self.heat[rows, None]).masked_fill(beyond, -math.inf).double()
 
 
 def _corrected(z: Tensor, place: Tensor, values: Tensor, instead: bool) -> Tensor:
@@ -107,7 +111,7 @@ def draw_lists(head: Head, k: int, temperature: Tensor, generator: torch.Generat
     filled = torch.zeros_like(lists[:, 0])
     rows = torch.arange(head.rows, device=head.state.device)
     while True:
-        rows = rows[(filled[rows] < k) & (left.log()[rows] > GONE)]
+        rows = rows[(filled[rows] < k) & left.some()[rows]]
         if not len(rows):
             return lists, left
         n = min(MOST, int(k - filled[rows].min()))

@@ -17,6 +17,7 @@ from torch.nn.functional import embedding
 
 MASKED = -1e30  # finite: 0 · (−inf) would be NaN
 GONE = MASKED / 10  # a logsumexp this low says that nothing is left to choose from
+PAIRS = 1 << 24  # actions held against corrections at a time
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,10 @@ class Head:
 
     def corrected_at(self, z: Tensor, actions: Tensor) -> Tensor:
         """z at given actions from the base's z there."""
+        if self.items is not None and self.items.numel() * actions.shape[1] > PAIRS and actions.shape[1] > 1:
+            width = max(1, PAIRS // self.items.numel())
+            parts = zip(torch.split(z, width, 1), torch.split(actions, width, 1), strict=True)
+            return torch.cat([self.corrected_at(*part) for part in parts], 1)
         if self.items is not None and self.values is not None:
             same = self.items[:, None, :] == actions[:, :, None]  # [B, n, H]
             z = z.masked_fill(same.any(-1), 0.0) if self.instead else z

@@ -161,7 +161,7 @@ def read_vocabulary(path: Path, kind: str) -> Vocabulary:
     """The item ids in a dataset's folder, or in a run's, which keeps its own copy."""
     ids = _load(path, "item_ids")
     if kind == "int":
-        return Vocabulary(ids)
+        return Vocabulary(np.array(ids))  # copied: a run may be overwritten under a server that has it
     offsets = _load(path, "item_ids_offsets").tolist()
     text = ids.tobytes()
     return Vocabulary([text[a:b].decode() for a, b in pairwise(offsets)])

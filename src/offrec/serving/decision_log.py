@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ class DecisionLog:
         self._number = 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            adopt(folder, say)
+            adopt(folder, self._tell)
             self._open()
         except OSError as error:
             raise InputError(f"{folder} cannot be written ({error.strerror}); choose another --log.") from error
@@ -105,13 +106,20 @@ class DecisionLog:
         self._unsaid += count
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing, self.options.flush_seconds)
-                closing = self._closing
-            self._flush()
-            if closing:
-                return
+        try:
+            closing = False
+            while not closing:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closing, self.options.flush_seconds)
+                    closing = self._closing
+                self._flush()
+        except BaseException as error:  # nothing is written from here on, so nothing may be taken
+            self._fail(f"what writes it ended: {type(error).__name__}: {error}")
+
+    def _tell(self, sentence: str) -> None:
+        """Standard error may lie on the same full disk; whether it can be written is not the log's concern."""
+        with suppress(Exception):
+            self.say(sentence)
 
     def _flush(self) -> None:
         with self._changed:
@@ -133,7 +141,7 @@ class DecisionLog:
             self.counts.bytes += written
             self.counts.flushes += bool(lines)
         if recovered is not None:
-            self.say(f"the decision log is written again; {unsaid:,} records were lost")
+            self._tell(f"the decision log is written again; {unsaid:,} records were lost")
 
     def _write(self, lines: list[bytes]) -> int:
         if self._segment is None or self._segment.full(self.options):
@@ -153,8 +161,8 @@ class DecisionLog:
         with self._changed:
             before, self.failure = self.failure, reason
         if before is None:
-            self.say(f"the decision log in {self.folder} cannot be written ({reason}); records are being lost")
             self.failed(reason)
+            self._tell(f"the decision log in {self.folder} cannot be written ({reason}); records are being lost")
 
 
 class Segment:
@@ -163,7 +171,6 @@ class Segment:
     def __init__(self, folder: Path, number: int) -> None:
         self.began = time.time()
         self.path, self.file = _created(folder, int(self.began * 1000), number)
-        fcntl.flock(self.file, fcntl.LOCK_EX)
         self.size, self.broken = 0, False
         _flush_folder(folder)
 
@@ -187,41 +194,55 @@ class Segment:
         return len(data)
 
     def finish(self) -> None:
-        os.close(self.file)
-        if self.size or self.broken:
-            self.path.rename(self.path.with_suffix(""))
-        else:
-            self.path.unlink()
+        try:
+            if self.size or self.broken:
+                self.path.rename(self.path.with_suffix(""))
+            else:
+                self.path.unlink()
+        finally:
+            os.close(self.file)  # unlocked only under its last name, so that nobody takes it for one left behind
         _flush_folder(self.path.parent)
 
 
 def _created(folder: Path, opened: int, number: int) -> tuple[Path, int]:
-    """A file of a name that no other has or had: servers in containers may share a folder, an instant and a number."""
+    """A locked file of a name that no other has or had: servers in containers may share a folder, an instant and a
+    number, and one that starts may have taken the file for one left behind before it was locked.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
     while True:
         path = folder / f"decisions-{opened}-{os.getpid()}-{number}.jsonl.open"
-        try:
-            if not path.with_suffix("").exists():
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-                return path, os.open(path, flags, 0o640)
-        except FileExistsError:
-            pass
         opened += 1
+        with suppress(FileExistsError):
+            if path.with_suffix("").exists():
+                continue
+            file = os.open(path, flags, 0o640)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if _still(path, file):
+                return path, file
+            os.close(file)
+
+
+def _still(path: Path, file: int) -> bool:
+    """Whether the open file is what stands at the path."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file))
+    except FileNotFoundError:
+        return False
 
 
 def adopt(folder: Path, say: Say) -> None:
     """Segments whose server ended without closing them: named as finished ones, and what they hold is said."""
     for path in sorted(folder.glob("decisions-*.jsonl.open")):
-        with path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:  # finished since, or being written
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _still(path, file.fileno()):
                 continue
             data = file.read()
-        whole, torn = data.count(b"\n"), len(data) - (data.rfind(b"\n") + 1)
-        end = f", and {torn} bytes of a record cut short, which readers skip" if torn else ""
-        say(f"{path.name} was left by a server that did not end cleanly: it holds {whole:,} records{end}; "
-            "what came after its last flush is lost")  # fmt: skip
-        path.rename(path.with_suffix(""))
+            path.rename(path.with_suffix(""))
+            whole, torn = data.count(b"\n"), len(data) - (data.rfind(b"\n") + 1)
+            end = f", and {torn} bytes of a record cut short, which readers skip" if torn else ""
+            say(f"{path.name} was left by a server that did not end cleanly: it holds {whole:,} records{end}; "
+                "what came after its last flush is lost")  # fmt: skip
 
 
 def _flush_folder(folder: Path) -> None:

@@ -14,6 +14,8 @@ from offrec.policy import NetworkPolicy, Policy
 from offrec.types import Batch
 
 FEW = 64  # exclusions of a row that are looked up together with those of others; more are looked up alone
+LONG = 100  # a list, and
+MANY = 1024  # exclusions, beyond which an ask is not answered with smaller ones: all rows are padded to the largest
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,10 @@ class Engine:
                 found[row] = Answer(**{**vars(answer), "logging": chances})
 
 
-def _kind(ask: Ask) -> tuple[bool, bool]:
-    return ask.allowed is not None, ask.allowed is None and ask.temperature is not None
+def _kind(ask: Ask) -> tuple[bool, ...]:
+    if ask.allowed is not None:
+        return (True,)  # answered one by one, so that none is padded
+    return False, ask.temperature is not None, ask.k > LONG, len(ask.barred) > MANY
 
 
 def _logging_head(policy: Policy, batch: Batch) -> Head:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import mimetypes
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,14 +46,27 @@ def application(service: Service, token: str | None = None, lifespan: Any = None
     _policies(app, service)
     _recommend(app, service)
     _health(app, service)
-    app.openapi = lambda: described(app, service, token is not None)  # type: ignore[method-assign]
-
-    @app.get("/docs", include_in_schema=False)
-    def documentation() -> HTMLResponse:
-        return HTMLResponse(page(app.openapi()))
-
+    _description(app, service, token is not None)
     _page(app)
     return Door(app, service.metrics, token)
+
+
+def _description(app: FastAPI, service: Service, secured: bool) -> None:
+    """Made once for each default policy: everybody may ask for it, as often as they like."""
+
+    @lru_cache(maxsize=1)
+    def made(fingerprint: str) -> tuple[dict[str, Any], str]:
+        tree = described(app, service, secured)
+        return tree, page(tree)
+
+    def now() -> tuple[dict[str, Any], str]:
+        return made(service.slots[service.default].served.fingerprint)
+
+    app.openapi = lambda: now()[0]  # type: ignore[method-assign]
+
+    @app.get("/docs", include_in_schema=False)
+    async def documentation() -> HTMLResponse:
+        return HTMLResponse(now()[1])
 
 
 def _recommend(app: FastAPI, service: Service) -> None:

@@ -1,4 +1,7 @@
-"""The OpenAPI description, with this server's limits and with examples that work on it, and a page that shows it."""
+"""The OpenAPI description, with this server's limits and with examples that work on it, and a page that shows it.
+
+Both are open to everybody: where a token is asked for, the examples' ids and names are made up.
+"""
 
 import json
 from html import escape
@@ -7,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from offrec.policy import Id
 from offrec.serving import messages
 from offrec.serving.service import Service
 
@@ -22,7 +26,7 @@ def described(app: FastAPI, service: Service, secured: bool) -> dict[str, Any]:
     for kind in BODIES:
         schemas[kind.__name__] = kind.model_json_schema(ref_template="#/components/schemas/{model}")
     _limit(schemas["Recommend"]["properties"], service)
-    for (path, method), examples in _examples(service).items():
+    for (path, method), examples in (_made_up() if secured else _real(service)).items():
         operation = tree["paths"][path][method]
         if method == "post":
             operation["requestBody"]["content"]["application/json"]["examples"] = {
@@ -49,12 +53,21 @@ def _limit(fields: dict[str, Any], service: Service) -> None:
     fields["candidates"]["anyOf"][0]["maxItems"] = limits.candidates
 
 
-def _examples(service: Service) -> dict[tuple[str, str], dict[str, Any]]:
+Examples = dict[tuple[str, str], dict[str, Any]]
+
+
+def _real(service: Service) -> Examples:
     """With ids of the default policy's catalogue, so that they can be sent as they are."""
-    served = service.slots[service.default].served
-    words = served.policy.vocabulary
-    few = [words.id(index) for index in range(min(3, len(words)))]
-    k = min(5, len(words))
+    policy = service.slots[service.default].served.policy
+    few = [policy.vocabulary.id(index) for index in range(min(3, policy.n_items))]
+    return _examples(few, min(5, policy.n_items), policy.stochastic, service.default)
+
+
+def _made_up() -> Examples:
+    return _examples(["item-1", "item-2", "item-3"], 5, True, "POLICY")
+
+
+def _examples(few: list[Id], k: int, stochastic: bool, policy: str) -> Examples:
     drawn = {"history": few, "k": k, "sample": True, "session": "visit-1", "request": "list-1"}
     recommend: dict[str, Any] = {
         "the best after a history": {"history": few, "k": k},
@@ -62,15 +75,15 @@ def _examples(service: Service) -> dict[tuple[str, str], dict[str, Any]]:
         "some items are not to be shown": {"history": few[:1], "k": 1, "exclude": few[1:]},
         "among candidates": {"history": few[:1], "k": 2 if k > 1 else 1, "candidates": few},
     }
-    if served.policy.stochastic:
+    if stochastic:
         recommend["a drawn list"] = drawn
         recommend["a drawn list, chances evened out"] = {**drawn, "temperature": 2.0}
     picked = {"item": few[0], "behaviour": "click", "request": "list-1", "session": "visit-1"}
     return {
         ("/v1/recommend", "post"): recommend,
         ("/v1/events", "post"): {"a click on an item of a list": picked},
-        ("/v1/reload", "post"): {"all": {}, "one": {"policy": service.default}},
-        ("/v1/items", "get"): {"query": str(few[0])[:1], "limit": 5, "policy": service.default},
+        ("/v1/reload", "post"): {"all": {}, "one": {"policy": policy}},
+        ("/v1/items", "get"): {"query": str(few[0])[:1], "limit": 5, "policy": policy},
     }
 
 

@@ -5,6 +5,7 @@ import ipaddress
 import os
 import signal
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,15 @@ class ServerOptions:
 
 def serve(options: ServerOptions, console: Console) -> None:
     """Until a signal says to stop, or the decision log fails and was to stop it."""
+    early = threading.Event()  # a reload was asked for while the policies were loaded
+    before = signal.signal(signal.SIGHUP, lambda *_: early.set())
+    try:
+        _serve(options, console, early)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def _serve(options: ServerOptions, console: Console, early: threading.Event) -> None:
     try:
         import uvicorn
 
@@ -64,7 +74,7 @@ def serve(options: ServerOptions, console: Console) -> None:
 
         service = make_service(options, console, failed)
         config = uvicorn.Config(
-            application(service, options.token, lifespan(service)),
+            application(service, options.token, lifespan(service, early)),
             lifespan="on",
             access_log=False,
             log_level="warning",
@@ -88,8 +98,10 @@ def _announce(service: Service, bound: socket.socket, console: Console) -> None:
     console.line(f"Serving on http://{f'[{host}]' if ':' in host else host}:{port}; Ctrl-C stops, SIGHUP reloads.")
 
 
-def lifespan(service: Service) -> Callable[[object], AbstractAsyncContextManager[None]]:
-    """SIGHUP reloads as long as the server runs; then what waits is answered and the log closed."""
+def lifespan(service: Service, early: threading.Event) -> Callable[[object], AbstractAsyncContextManager[None]]:
+    """SIGHUP reloads as long as the server runs, at once if it came `early`; then what waits is answered and the log
+    closed.
+    """
 
     async def reload() -> None:
         with suppress(Refused):  # said on the console; the old one stays
@@ -105,6 +117,8 @@ def lifespan(service: Service) -> Callable[[object], AbstractAsyncContextManager
     @asynccontextmanager
     async def living(_: object) -> AsyncIterator[None]:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
+        if early.is_set():
+            hang_up()
         yield
         await asyncio.to_thread(service.close)
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ def named(words: tuple[str, ...]) -> dict[str, Path]:
 
 def load(name: str, run: Path, device: str, seed: int | None = None) -> Served:
     """The policy of a run, refused unless its weights are numbers and it recommends something to a new visitor."""
+    run = Path(os.path.realpath(run))  # once: a link switched meanwhile would mix two runs
     policy = experiment.load(run, device)
     for weights, tensor in policy.agent.state_dict().items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
