@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
 
 PLAIN_SECONDS = 10.0  # away from a terminal, a long step says at most so often how far it is
@@ -20,7 +20,8 @@ class Console:
 
     def line(self, text: str) -> None:
         if not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+            with suppress(OSError):  # a full disk behind `2> log` is no reason to end a run or a server
+                print(text, file=sys.stderr, flush=True)
 
     @contextmanager
     def steps(self, label: str, total: int) -> Iterator[Advance]:
