@@ -166,7 +166,7 @@ def estimates(
     random = np.random.default_rng(seed)
     drawn = [np.bincount(random.integers(len(once), size=len(once)), minlength=len(once)) for _ in range(REFITS)]
     again = np.array([tiny.fitted(other, counts, policy, gamma)[1][0] for counts in drawn])
-    yield "none", "direct, refitted", judged("direct", steps, refits=again)
+    yield "none", "direct, refitted", judged("direct", steps, refits=again, counted=True)
 
 
 def folded(tiny: Tiny, sessions: int, logs: int, gamma: float, resamples: int) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import pytest
 
 from offrec.estimation.estimators import ESTIMATORS, terms
 from offrec.estimation.steps import Steps
-from offrec.estimation.support import effective, fit, support
+from offrec.estimation.support import above, effective, fit, support
 from offrec.estimation.verdict import LIMITS, VERDICTS, Assessment, Limit, assess
 
 
@@ -55,6 +55,7 @@ def test_support_by_hand(by_hand: Steps) -> None:
     assert found.rare == pytest.approx(0.2)
     ratio = np.array([2, 0.5, 0.5])
     assert found.divergence == pytest.approx((ratio * np.log(ratio) - ratio + 1).mean())
+    assert found.overlap == pytest.approx((1 + 0.5 + 0.5) / 3)
     same = replace(by_hand, log_pi=by_hand.log_b)
     found = support("importance", same, gamma=1.0, cap=np.inf)
     assert (found.effective, found.mass, found.divergence, found.cut) == pytest.approx((3, 1, 0, 0))
@@ -168,7 +169,7 @@ def test_the_direct_method_is_judged_by_its_model() -> None:
     assert (alone.verdict, alone.support.effective) == ("caution", None)
     assert "knows nothing of how far Q itself may be off" in alone.reason
     again = np.array([0.9, 1.1, 1.0])
-    found = assess("direct", steps, refits=again)
+    found = assess("direct", steps, refits=again, counted=True)
     assert (found.verdict, found.interval.error) == ("trust", pytest.approx(0.1))  # all sessions start alike
     unlike = replace(steps, start=np.arange(400) % 2 * 2.0)
     beside = assess("direct", unlike, refits=again).interval
@@ -181,6 +182,41 @@ def test_the_direct_method_is_judged_by_its_model() -> None:
     assert "how well Q fits the log is not known" in blind.reason
     assert "how much of what the policy does the log shows is not known" in blind.reason
     assert assess("direct", replace(steps, rare=np.full(400, 0.9)), refits=again).withheld
+
+
+def test_a_networks_guesses_are_never_trusted() -> None:
+    """However well Q fits the log: what it says of other choices nothing in the log can show."""
+    steps, again = sessions(400), np.array([0.99, 1.0, 1.01])
+    found = assess("direct", steps, refits=again)
+    assert (found.verdict, found.support.overlap) == ("caution", pytest.approx(1.0))
+    assert "a network's guess" in found.reason
+    assert assess("direct", steps, refits=again, counted=True).verdict == "trust"
+
+
+@pytest.mark.parametrize(("log_ratio", "verdict"), [(-0.3, "caution"), (-0.4, "do not trust")])  # .74, .67
+def test_a_policy_that_leaves_the_log_is_not_believed(log_ratio: float, verdict: str) -> None:
+    steps = replace(sessions(400), log_pi=np.full(400, log_ratio))
+    found = assess("direct", steps, refits=np.array([0.99, 1.0, 1.01]))
+    assert found.verdict == verdict
+    assert f"it makes {np.exp(log_ratio):.0%} of the choices that the log makes" in found.reason
+    assert "choices that the log makes" not in assess("importance", steps, resamples=50).reason
+
+
+@pytest.mark.parametrize(("promise", "verdict"), [(1.05, "caution"), (1.2, "do not trust"), (0.2, "caution")])
+def test_a_promise_of_much_more_than_the_log_paid_is_not_believed(promise: float, verdict: str) -> None:
+    steps = replace(sessions(400), reward=np.ones(400), q=np.ones(400), log_pi=None, start=np.full(400, promise))
+    found = assess("direct", steps, refits=promise + np.array([-0.01, 0.0, 0.01]))
+    assert (found.verdict, found.withheld) == (verdict, False)
+    assert (f"promises {promise - 1:.0%} more than the log paid" in found.reason) == (promise > 1)
+
+
+def test_how_far_above_the_log_by_hand(by_hand: Steps) -> None:
+    """Sessions earned 1 + ½ · 3, 4 and 0: 6.5 / 3 on average."""
+    assert above(by_hand, 0.5, 3.0) == pytest.approx((3 - 6.5 / 3) / (6.5 / 3))
+    losses = replace(by_hand, reward=-by_hand.reward)
+    assert above(losses, 0.5, 0.0) == pytest.approx(1.0)
+    nothing = replace(by_hand, reward=np.zeros(3))
+    assert [above(nothing, 1.0, promise) for promise in (0.0, 1.0, -1.0)] == [0.0, np.inf, -np.inf]
 
 
 def test_values_by_behaviour_and_a_decision() -> None:

@@ -132,7 +132,7 @@ def test_what_is_earned(tmp_path: Path) -> None:
     assert row(table, "DC")[1].text.startswith("+0.9")
 
 
-def test_values_have_a_column_where_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_have_a_column_where_there_are_any(tmp_path: Path) -> None:
     import json
 
     study = made_study(tmp_path / "study", [made_log()], HITS)
@@ -144,6 +144,15 @@ def test_values_have_a_column_where_there_are_any(tmp_path: Path, monkeypatch: p
     (table,) = earning_tables(reading, Comparer(reading))
     assert table.heads == ["value, estimated", "verdict"]
     assert [cell.text for cell in row(table, "DC")] == ["1.50", "fair support"]
+    assert row(table, "DC")[0].spread == "1.20 … 1.80"
+    assert "estimated from test sessions alone" in table.note
+    figures = [line for line in as_csv(report.report([study.folder])).splitlines()[1:] if ",value" in line]
+    assert [line.rpartition(",")[2] for line in figures] == ["1.5", "1.2", "1.8", "fair support"]
+    facts["value"] |= {"value": None, "low": None, "high": None, "verdict": "do not trust"}
+    path.write_text(json.dumps(facts))
+    reading = read([study.folder])
+    (table,) = earning_tables(reading, Comparer(reading))
+    assert [cell.text for cell in row(table, "DC")] == ["withheld", "do not trust"]
 
 
 def test_csv_has_every_figure(study: plan.Study) -> None:

@@ -87,3 +87,13 @@ def test_a_failed_trial_is_told_to_the_search(search: Search) -> None:
     study = tune(broken, CPU, QUIET)
     assert best(study) is None
     assert [study.failed(run) for run in study.runs] == [True, True]
+
+
+def test_a_search_by_value(search: Search) -> None:
+    """The figure that --select value goes by, on validation, with one discount for all trials."""
+    study = tune(replace(search, objective="value", trials=2), CPU, QUIET)
+    found = [json.loads(path.read_text())["validation"]["all"] for path in sorted(study.path("results").glob("*.json"))]
+    assert [0 < one["value@5"] < 10 for one in found] == [True, True]
+    (chosen,) = [group for group in study.groups if group is best(study)]
+    assert chosen.trial == max((0, 1), key=lambda n: found[n]["value@5"])
+    assert len(list((search.dataset / "values").glob("*/about.json"))) == 1

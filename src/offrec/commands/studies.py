@@ -80,7 +80,7 @@ class Compare:
     """How many seeds, or which: 0,1,2."""
     preset: Literal["strong", "paper"] = "strong"
     """The preset of all runs."""
-    select: Annotated[Literal["ndcg", "reward", "last"] | None, unset("ndcg|reward|last")] = None
+    select: Annotated[Literal["ndcg", "reward", "value", "last"] | None, unset("ndcg|reward|value|last")] = None
     """The checkpoint kept, for all learners. By default what each does best with."""
     set: tuple[str, ...] = ()
     """An option for all learners, training.epochs=3, or for one, dc:algorithm.alpha=0.1; as often as needed."""
@@ -89,6 +89,9 @@ class Compare:
     redraw: bool = False
     """The datasets are one log with its split drawn again (`prepare --split-seed`): each is a repeat, with a seed of
     its own."""
+    value: bool = False
+    """Also estimate from the log what each policy would earn, with a verdict: three fits of a network a policy, which
+    may take longer than its training."""
 
     def run(self) -> None:
         from offrec.studies import asking
@@ -105,6 +108,7 @@ class Compare:
             settings=self.set,
             visitors=self.visitors,
             redraw=self.redraw,
+            value=self.value,
         )
         self.working.finish(asking.begin(study))
 
@@ -133,7 +137,7 @@ class Sweep:
     """How many seeds, or which: 0,1,2."""
     preset: Literal["strong", "paper"] = "strong"
     """The preset of all runs."""
-    select: Annotated[Literal["ndcg", "reward", "last"] | None, unset("ndcg|reward|last")] = None
+    select: Annotated[Literal["ndcg", "reward", "value", "last"] | None, unset("ndcg|reward|value|last")] = None
     """The checkpoint kept. By default what the learner does best with."""
     set: tuple[str, ...] = ()
     """An option of all runs, as often as needed."""
@@ -175,8 +179,9 @@ class Tune:
     working: Annotated[Working, tyro.conf.arg(name="")]
     trials: int = 30
     """How many, the preset as it is being the first."""
-    objective: Literal["ndcg", "reward"] = "ndcg"
-    """NDCG@10 on validation, or reward@10 (hits weighted by their reward)."""
+    objective: Literal["ndcg", "reward", "value"] = "ndcg"
+    """NDCG@10 on validation, reward@10 (hits weighted by their reward), or value@5 (what the policy's best five were
+    worth to the log's visitors)."""
     backbone: Annotated[str | None, unset("NAME")] = None
     """The backbone. By default gru; of `paper`, cfn."""
     preset: Literal["strong", "paper"] = "strong"

@@ -73,6 +73,20 @@ class Decided:
         parts = {name: np.where(behaviour == number, earned, 0.0) for number, name in enumerate(self.behaviours)}
         return earned, parts
 
+    def blind(self) -> Doubles | None:
+        """[D] an item's share of all that was shown over its chance at this decision, 1 on average; None where lists
+        are longer (few weights would be left) or their chances not known.
+
+        What logged may have known more of a visitor than the picks so far. Then who is shown an item likes it more
+        than others with the same picks would. So weighted, decisions are as if items had been shown to anyone.
+        """
+        chance = np.asarray(self.decisions.log_propensity[self.inside])
+        if not self.served or self.k > 1 or not np.isfinite(chance).all():
+            return None
+        shown = np.bincount(self.lists[:, 0], minlength=self.n_items)
+        weight = (shown / max(1, len(self.lists)))[self.lists[:, 0]] / np.exp(chance)
+        return np.asarray(weight / weight.mean()) if len(weight) else weight
+
     def replay(self, mdp: Transitions, history: int, how: Cut, device: torch.device) -> Replay:
         """Batches whose rows are decisions and whose `event` is the decision's number in the whole log."""
         if self.served:

@@ -2,7 +2,8 @@
 
     Q(s,a) ← r + discount · V(s′)       V(s) = E_{a ~ π(·|s)}[Q̄(s,a)], exactly; Q̄: the target network
 
-An ignored item, or list, leaves the state as it is (`values.py`).
+An ignored item, or list, leaves the state as it is (`values.py`). Where single items were shown with known chances, a
+decision weighs as `Decided.blind` says: else Q would credit π with what the logging policy knew of visitors.
 """
 
 from copy import deepcopy
@@ -41,10 +42,15 @@ class Values(NamedTuple):
 class Critic(DecisionValues):
     """Q of the policy played, and its target network."""
 
+    blind: Tensor | None
+
     def __init__(self, played: Played, decided: Decided, options: ValueOptions, unit: float, gamma: float) -> None:
         super().__init__(decided, options, unit, gamma)
         self.played = played
         self.target = Target(frozen(deepcopy(self.critic)), options.critic)
+        weight = decided.blind()
+        blind = None if weight is None else torch.from_numpy(weight).float()
+        self.register_buffer("blind", blind, persistent=False)
 
     def train(self, mode: bool = True) -> "Critic":
         super().train(mode)
@@ -52,7 +58,10 @@ class Critic(DecisionValues):
         return self
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        return self.squared(batch, batch.reward / self.unit, batch.discount, *self._backed_up(batch))
+        found = self.squared(batch, batch.reward / self.unit, batch.discount, *self._backed_up(batch))
+        if self.blind is None:
+            return found
+        return {"loss": self.blind[batch.event - self.first] * found["loss"]}
 
     def after(self) -> None:
         self.target.follow(self.critic)

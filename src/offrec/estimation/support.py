@@ -25,6 +25,7 @@ class Support:
     capped: float | None  # share of the decisions whose weight was cut
     cut: float | None  # share of all the weight that was cut off, later decisions discounted
     divergence: float | None  # KL(π‖b) a decision, in nats, at the log's states
+    overlap: float | None  # Σ min(π, b) over lists, at the log's states: 1 where both do the same
     rare: float | None  # share of the policy's choices at the log's states that fall on items π_b hardly ever takes
 
 
@@ -38,9 +39,9 @@ class Fit:
 
 def support(name: str, steps: Steps, gamma: float, cap: float) -> Support:
     rare = None if steps.rare is None or not steps.decisions else float(steps.rare.mean())
-    divergence = _divergence(steps)
+    divergence, common = _divergence(steps), _overlap(steps)
     if not named(name).weighted:
-        return Support(len(steps), steps.decisions, None, (), None, None, None, None, None, divergence, rare)
+        return Support(len(steps), steps.decisions, None, (), None, None, None, None, None, divergence, common, rare)
     found = terms("marginal" if named(name).marginal else "importance", steps, gamma)
     overall, by_step = effective(found, gamma)
     discounted = gamma**steps.step * found.weight
@@ -56,6 +57,7 @@ def support(name: str, steps: Steps, gamma: float, cap: float) -> Support:
         capped=float((found.weight > cap).mean()) if steps.decisions else 0.0,
         cut=1 - float(kept.sum() / discounted.sum()) if discounted.any() else 0.0,
         divergence=divergence,
+        overlap=common,
         rare=rare,
     )
 
@@ -89,6 +91,20 @@ def fit(steps: Steps, gamma: float) -> Fit | None:
     groups = [part for part in np.array_split(np.argsort(steps.q, kind="stable"), GROUPS) if len(part)]
     distance = sum(abs(float(gap[part].mean())) * len(part) for part in groups) / steps.decisions
     return Fit(calibration=distance / scale, drift=abs(float(gap.mean())) / scale)
+
+
+def above(steps: Steps, gamma: float, estimate: float) -> float:
+    """By how much an estimate is above what the sessions earned, in shares of what they earned (of its size)."""
+    earned = np.bincount(steps.session, gamma**steps.step * steps.reward, minlength=len(steps))
+    more, size = estimate - float(earned.mean()), float(np.abs(earned).mean())
+    return more / size if size else float(np.sign(more)) * np.inf if more else 0.0
+
+
+def _overlap(steps: Steps) -> float | None:
+    """Σ min(π, b) = E_b[min(ρ, 1)]; None without probabilities."""
+    if steps.log_pi is None or steps.log_b is None or not steps.decisions:
+        return None
+    return float(np.exp(np.minimum(steps.log_pi - steps.log_b, 0.0)).mean())
 
 
 def _divergence(steps: Steps) -> float | None:

@@ -34,6 +34,7 @@ def compare(
     settings: Sequence[str] = (),
     visitors: int = 4000,
     redraw: bool = False,
+    value: bool = False,
 ) -> Study:
     """Every learner with every backbone and every baseline on every log."""
     learners = _chosen(algorithms, ALGORITHMS, "algorithm")
@@ -50,10 +51,11 @@ def compare(
         for log, dataset in _logs(repeats):
             for name in learners:
                 flat = {"network.backbone": backbone, "preset": preset, **({"select": select} if select else {})}
-                options = resolved(dataset, name, {**flat, **own[name]})
+                options = resolved(dataset, name, {**flat, **own[name]}, valued=value)
                 groups.append(Group(f"{log}.{name}.{backbone}", log, "learner", name, backbone, preset, options))
     question = {"algorithms": learners, "backbones": networks, "preset": preset, "select": select, "redraw": redraw}
-    return _study("compare", out, groups, repeats, visitors, {**question, "settings": list(settings)})
+    study = _study("compare", out, groups, repeats, visitors, {**question, "settings": list(settings)})
+    return replace(study, value=value)
 
 
 def sweep(
@@ -116,11 +118,13 @@ def begin(study: Study) -> Study:
     return study
 
 
-def resolved(dataset: Dataset, algorithm: str, flat: Flat) -> dict[str, Any]:
-    """Every option of a policy, so that a study goes on with them whatever a later version's presets say."""
+def resolved(dataset: Dataset, algorithm: str, flat: Flat, *, valued: bool = False) -> dict[str, Any]:
+    """Every option of a policy, so that a study goes on with them whatever a later version's presets say. `valued`: its
+    value is to be estimated, which takes rewards.
+    """
     try:
         options = config.build(config.layered({**flat, "algorithm.name": algorithm}, dataset.protocol.format))
-        needed = options.learner.needs_reward or options.select == "reward"
+        needed = valued or options.learner.needs_reward or options.select in ("reward", "value")
         reward_of(dataset.behaviours, options.reward, needed=needed)
     except InputError as error:
         raise InputError(f"{algorithm} on {dataset.path.name}: {error}") from error

@@ -39,7 +39,7 @@ def earning_tables(reading: Reading, comparer: Comparer) -> list[Table]:
 
 
 def _valued(entry: Entry) -> bool:
-    return bool(entry.values("", "value"))
+    return any(result.facts.get("value") for result in entry.results)
 
 
 def _earning(reading: Reading, comparer: Comparer, log: str, entries: list[Entry]) -> Table:
@@ -67,17 +67,19 @@ def _earning(reading: Reading, comparer: Comparer, log: str, entries: list[Entry
     heads = ["true reward a session", "over SL", "over the logging policy", "picks", "purchases"] if true else []
     heads += ["value, estimated", "verdict"] if estimated else []
     title = f"What is earned: {log}" if true else f"What would be earned, estimated: {log}"
-    return Table(f"earned-{log}", title, _note(entries, true), [], heads, list(sections.items()))
+    return Table(f"earned-{log}", title, _note(entries, true, estimated), [], heads, list(sections.items()))
 
 
-def _note(entries: Sequence[Entry], true: bool) -> str:
+def _note(entries: Sequence[Entry], true: bool, estimated: bool) -> str:
+    value = "Value: estimated from test sessions alone, by fitted Q; believe it as far as its verdict goes."
     if not true:
-        return "Estimated from test sessions alone."
+        return value
     visitors = max(e.study.visitors for e in entries)
     return (
         f"What a session earned when the policy's best k items served {visitors:,} new visitors until they left, the "
         "same visitors for all. ± over seeds; intervals: 95 % over visitors, paired. Stars against SL as above. The "
         "shop's own policies know what no log tells; they have no stars, and best and second best are among the others."
+        + (f" {value}" if estimated else "")
     )
 
 
@@ -111,12 +113,15 @@ def _shop_mean(entry: Entry, what: str, digits: int) -> Cell:
 
 
 def _estimate(entry: Entry) -> list[Cell]:
+    known = [result.facts["value"] for result in entry.results if result.facts.get("value")]
+    verdict = Cell("; ".join(filter(None, dict.fromkeys(str(one.get("verdict", "")) for one in known))) or "–")
     found = summary(list(entry.values("", "value").values()))
     if found is None:
-        return [Cell(), Cell()]
-    verdicts = dict.fromkeys(str(r.facts["value"].get("verdict", "")) for r in entry.results if r.facts.get("value"))
+        return [Cell("withheld") if known else Cell(), verdict]
     spread = f"± {names.money(found.sd)}" if found.sd is not None else ""
-    return [Cell(names.money(found.mean), spread, sort=found.mean), Cell("; ".join(filter(None, verdicts)) or "–")]
+    if len(known) == 1:
+        spread = f"{names.money(known[0]['low'])} … {names.money(known[0]['high'])}"
+    return [Cell(names.money(found.mean), spread, sort=found.mean), verdict]
 
 
 def diagnostics_tables(reading: Reading) -> list[Table]:

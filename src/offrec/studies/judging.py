@@ -40,7 +40,10 @@ def judge(study: Study, policy: Policy, dataset: Dataset, rewards: Mapping[str, 
         facts["test"] = _figures(found, dataset, rewards)
         arrays["ranks"] = np.minimum(found.ranks.rank, BEYOND).astype(np.uint8)
         _keep_events(study, dataset, found)
-        facts["value"] = value.value_of(policy, dataset)
+        if study.value and known_reward_of(dataset.behaviours, dict(rewards)) is not None:
+            facts["value"] = value.value_of(policy, dataset, rewards)
+    if study.question.get("objective") == value.CHEAP:
+        facts["validation"]["all"][value.CHEAP] = value.cheap(policy, dataset, rewards)
     if study.test and "shop" in dataset.meta:
         earned = _shop(dataset, policy.device).rollout(policy, study.visitors, "topk", seed=VISITORS_SEED)
         facts["shop"], arrays["rewards"] = earned.as_json(), _kept(earned)

@@ -75,7 +75,8 @@ def _figures(reading: Reading) -> list[list[object]]:
             means = ("reward", "length", "purchases")
             rows += [[*about, "shop", "all", name, facts["shop"][name]["mean"]] for name in means]
         if facts.get("value"):
-            rows.append([*about, "test", "all", "value", facts["value"]["value"]])
+            kept = {"value": "value", "low": "value low", "high": "value high", "verdict": "value verdict"}
+            rows += [[*about, "test", "all", name, facts["value"].get(key)] for key, name in kept.items()]
     return rows
 
 

@@ -66,6 +66,7 @@ class Study:
     groups: tuple[Group, ...]
     runs: tuple[Run, ...]
     test: bool = True  # are test sessions looked at? Tuning does not
+    value: bool = False  # is what policies would earn estimated from test sessions?
     visitors: int = 4000  # who come to the shop for each policy, where a log comes from one
     question: dict[str, Any] = field(default_factory=dict)  # what else the command asked: for the reader
 
@@ -183,7 +184,7 @@ def widened(before: Study, now: Study) -> Study:
     """What was asked before and what is asked now, in one folder: more seeds, learners or logs may be added."""
     if before.kind != now.kind:
         raise InputError(f"{before.folder} is a study made with `offrec {before.kind}`; choose another --out.")
-    for name in ("test", "visitors"):
+    for name in ("test", "visitors", "value"):
         if getattr(before, name) != getattr(now, name):
             raise InputError(
                 f"{before.folder} was asked with {name} = {getattr(before, name)}, not {getattr(now, name)}; "

@@ -23,9 +23,10 @@ from offrec.presets import Flat
 from offrec.studies import asking, plan
 from offrec.studies.plan import Group, Run, Study
 from offrec.studies.running import finish
+from offrec.studies.value import CHEAP
 from offrec.studies.work import How
 
-OBJECTIVES = {"ndcg": "NDCG@10", "reward": "reward@10"}
+OBJECTIVES = {"ndcg": "NDCG@10", "reward": "reward@10", "value": CHEAP}
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,8 @@ def _begin(search: Search) -> Study:
         raise InputError(f"--trials is {search.trials}; it must be at least 1.")
     _optuna()
     dataset = Dataset.open(search.dataset)
-    if search.objective == "reward":
-        asking.resolved(dataset, search.algorithm, {**search.base(), "select": "reward"})
+    if search.objective in ("reward", "value"):
+        asking.resolved(dataset, search.algorithm, {**search.base(), "select": search.objective})
     question = {
         "algorithm": search.algorithm,
         "backbone": search.network,

@@ -18,7 +18,7 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError, Interrupted, RunError, first_line
 from offrec.policy import Policy
-from offrec.studies import judging, machine, plan
+from offrec.studies import judging, machine, plan, value
 from offrec.studies.claims import Claim
 from offrec.studies.plan import Group, Run, Study
 from offrec.studies.progress import Following, Progress
@@ -52,6 +52,8 @@ class Left:
 
 def work(study: Study, how: How, console: Console, parent_alive: Any = lambda: True) -> Left:
     """Finish what can be finished here. Killed at any moment, the same call goes on."""
+    if study.value:
+        value.check()
     device = experiment.pick_device(how.device)
     most = how.together or (len(study.runs) if device.type == "cuda" else 1)
     started = time.monotonic()
@@ -207,6 +209,6 @@ def kept_epoch(curve: Sequence[dict[str, Any]], select: str) -> int:
     """The epoch whose checkpoint was kept: the last, or the first of the best."""
     if select == "last":
         return len(curve)
-    figure = {"ndcg": "NDCG@10", "reward": "reward@10"}[select]
+    figure = {"ndcg": "NDCG@10", "reward": "reward@10", "value": "value@5"}[select]
     values = [epoch["validation"][figure] for epoch in curve]
     return values.index(max(values)) + 1

@@ -1,0 +1,118 @@
+"""What a logging policy knows of visitors and no state holds: what it does to the direct method, in a simulated shop.
+
+    python benchmarks/estimate_blind.py --seed 0 --out FILE [--sessions 12000] [--updates 2000]
+
+The shop's own policy knows visitors' tastes. Policies that know nothing of them, but show much of what the log shows,
+are judged on a new log of lists of one: by fitted Q with every decision alike, and weighted by their chances (`blind`),
+beside what they truly earn with 6,000 new visitors. One core: some ten minutes.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+import offrec
+from offrec.catalogue import Head
+from offrec.console import Console
+from offrec.critic import CriticOptions
+from offrec.data.transitions import reward_of
+from offrec.estimation import fitted_q
+from offrec.estimation.decided import Decided
+from offrec.estimation.gather import gather, rewarded
+from offrec.estimation.played import Played
+from offrec.estimation.support import support
+from offrec.estimation.values import ValueOptions
+from offrec.networks import NetworkOptions
+from offrec.policy import Policy
+from offrec.shop.store import Shop
+from offrec.types import Batch
+
+VISITORS, VISITORS_SEED = 6000, 1_000_000
+
+
+class Same(Policy):
+    """The same chances at every state, but for more of the item picked last."""
+
+    stochastic = True
+
+    def __init__(self, name: str, dataset: Any, chances: Any, again: float = 0.0) -> None:
+        super().__init__(dataset.vocabulary, 5, torch.device("cpu"), dataset.meta["data_hash"])
+        self.name, self.again = name, again
+        self.logits = torch.from_numpy(np.log(chances)).float()
+
+    def head(self, batch: Batch) -> Head:
+        nothing, table = self.logits.new_zeros(len(batch), 0), self.logits.new_zeros(len(self.logits), 0)
+        return Head(nothing, table, self.logits, batch.recent[:, :1], torch.full((len(batch), 1), self.again))
+
+
+def policies(dataset: Any, rewards: Any) -> list[Same]:
+    train = Decided.of(dataset, "train")
+    item, reward = train.lists[:, 0], rewarded(train, rewards).reward
+    shown = np.bincount(item, minlength=dataset.n_items)
+    rate = (np.bincount(item, reward, minlength=dataset.n_items) + 5 * reward.mean()) / (shown + 10)
+    return [
+        Same("as often as the log", dataset, shown + 0.5),
+        Same("all alike", dataset, np.ones(dataset.n_items)),
+        Same("what earned most, more often", dataset, (shown + 0.5) * np.exp(rate / rate.std())),
+        Same("as the log, the last pick more often", dataset, (shown + 0.5) / (shown + 0.5).sum(), again=5.0),
+    ]
+
+
+def direct(played: Played, dataset: Any, rewards: Any, options: ValueOptions) -> float:
+    test = Decided.of(dataset, "test")
+    found = fitted_q.fit(played, dataset, rewards, 1.0, options, Console(quiet=True)).values(test)
+    return float(replace(rewarded(test, rewards), q=found.q, v=found.v).starts.mean())  # type: ignore[union-attr]
+
+
+def judged(policy: Same, dataset: Any, rewards: Any, shop: Shop, options: ValueOptions) -> dict[str, Any]:
+    played = Played(policy, "sample", 1)
+    steps = gather(played, dataset, "test", rewards, None)
+    truth = shop.rollout(policy, VISITORS, play="sample", seed=VISITORS_SEED).reward
+    weighted = direct(played, dataset, rewards, options)
+    with mock.patch.object(Decided, "blind", return_value=None):
+        alike = direct(played, dataset, rewards, options)
+    overlap = support("direct", steps, 1.0, np.inf).overlap
+    return {"policy": policy.name, "truth": truth.mean, "low": truth.low, "high": truth.high, "overlap": overlap,
+            "all alike": alike, "by their chances": weighted}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sessions", type=int, default=12000)
+    parser.add_argument("--updates", type=int, default=2000)
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    options = ValueOptions(NetworkOptions(width=32, dropout=0.1), CriticOptions(target_rate=0.1), asked.updates,
+                           batch_size=512)  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "offrec.cli"]
+        log, data = f"{folder}/log", f"{folder}/data"
+        made = ["--world", "demo", "--seed", str(asked.seed), "-k", "1", "--sessions", str(asked.sessions)]
+        parts = ["--format", "decisions", "--split-parts", "6", "1", "3", "--out", data]
+        for more in (["shop", *made, "--out", log], ["prepare", f"{log}/full.parquet", *parts]):
+            subprocess.run([*command, *more], check=True, stdout=subprocess.DEVNULL)
+        dataset = offrec.Dataset.open(data)
+        rewards, shop = reward_of(dataset.behaviours, {}), Shop.from_meta(dataset.meta["shop"])
+        steps = rewarded(Decided.of(dataset, "test"), rewards)
+        found = {"seed": asked.seed, "logged": float(steps.reward.sum() / len(steps)), "policies": []}
+        for policy in policies(dataset, rewards):
+            started = time.time()
+            found["policies"].append(judged(policy, dataset, rewards, shop, options))
+            print(found["policies"][-1], f"{time.time() - started:.0f} s", flush=True)
+    asked.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

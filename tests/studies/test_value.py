@@ -1,0 +1,78 @@
+"""Values in studies: what is asked for is estimated, of what is played, and only then."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_studies import FAST, finished, small_dataset, small_study
+
+from made_datasets import write_dataset
+from offrec.baselines import baseline
+from offrec.catalogue import Head
+from offrec.data.dataset import Dataset
+from offrec.errors import InputError
+from offrec.policy import Policy
+from offrec.studies import asking, judging, value, work
+from offrec.types import Batch
+
+
+class First(Policy):
+    """The first item before all others."""
+
+    name = "first"
+
+    def head(self, batch: Batch) -> Head:
+        nothing = torch.zeros(len(batch), 0)
+        return Head(nothing, torch.zeros(self.n_items, 0), -torch.arange(float(self.n_items)))
+
+
+def test_what_a_policy_earns_in_a_log_whose_truth_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One item a list, one list a session; the first is bought, the second viewed. Best k of one: always bought."""
+    random = np.random.default_rng(0)
+    shown = random.integers(2, size=600).tolist()
+    decisions = [[(0, [item], 0.5, 0)] for item in shown]
+    words = [["view" if item else "buy"] for item in shown]
+    dataset = write_dataset(tmp_path, [[item] for item in shown], words, (300, 0, 300), items=2, decisions=decisions)
+    policy = First(dataset.vocabulary, 5, torch.device("cpu"), dataset.meta["data_hash"])
+    monkeypatch.setattr(value, "UPDATES", 150)
+    found = value.value_of(policy, dataset, {"buy": 3.0})
+    assert found["value"] == pytest.approx(3.0, abs=0.4)
+    assert found["low"] < found["value"] < found["high"]
+    assert found["verdict"] == "do not trust"  # the log paid 1.6 a session
+    assert "more than the log paid" in found["reason"]
+
+
+def test_a_study_has_values_where_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(value, "UPDATES", 5)
+    dataset = small_dataset(tmp_path / "data")
+    opened = Dataset.open(dataset)
+    study = small_study(dataset, tmp_path / "valued", algorithms="sl", seeds="1", value=True)
+    assert finished(study).failed == 0
+    facts = [json.loads(path.read_text()) for path in study.path("results").glob("*.json")]
+    assert len(facts) == 2
+    for one in facts:
+        assert {"value", "low", "high", "verdict", "reason"} == one["value"].keys()
+        assert one["value"]["verdict"] in ("caution", "do not trust")
+    without = small_study(dataset, tmp_path / "plain", algorithms="sl", baselines="none", seeds="1")
+    assert not without.value
+    assert "value" not in judging.judge(without, baseline("popular", opened), opened, {}).facts
+    with pytest.raises(InputError, match="asked with value = False, not True"):
+        small_study(dataset, tmp_path / "plain", algorithms="sl", baselines="none", seeds="1", value=True)
+
+
+def test_what_values_need_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    strange = write_dataset(tmp_path, [[0, 1]] * 8, [["gaze", "gaze"]] * 8)
+    with pytest.raises(InputError, match="No reward is known for the behaviour 'gaze'"):
+        asking.compare([strange.path], tmp_path / "study", algorithms="sl", settings=FAST, value=True)
+    study = small_study(small_dataset(tmp_path / "data"), tmp_path / "valued", algorithms="sl", seeds="1", value=True)
+    monkeypatch.setattr(value, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="need scipy"):
+        finished(study)
+    assert not list(study.path("runs").iterdir())
+
+
+def test_the_epoch_kept_by_value() -> None:
+    curve = [{"validation": {"value@5": worth}} for worth in (1.0, 3.0, 2.0)]
+    assert work.kept_epoch(curve, "value") == 2
