@@ -189,11 +189,62 @@ def of_d(folder: Path, *more: Record) -> tuple[list[Any], list[str]]:
     return found, said
 
 
-def test_a_second_event_of_a_list_stays_in_the_session(folder: Path) -> None:
-    after = listed("10", 23, "d", [5, 5], [6])
-    found, said = of_d(folder, event(21, 5, "9"), event(22, 5, "9", behaviour="buy"), after)
-    assert found == [(0, [5, 4], 0.5, (5, "click")), (2, [6], 0.5, None)]
-    assert said == ["1 event kept without a list: not the first of its list."]
+MERGED = "merged with an earlier one of the same item and list"
+IN_FULL = "kept without a list: a later one of the same item and list stands for it, the history holds both"
+
+
+@pytest.mark.parametrize(("history", "note"), [([5], MERGED), ([5, 5], IN_FULL)])
+def test_a_list_earns_the_furthest_of_what_became_of_its_pick(folder: Path, history: list[int], note: str) -> None:
+    """Whether the shop's histories hold an item once, or once for each event."""
+    bought, after = event(22, 5, "9", behaviour="buy"), listed("10", 24, "d", history, [6])
+    found, said = of_d(folder, event(21, 5, "9"), bought, after)
+    assert found == [(0, [5, 4], 0.5, (5, "buy")), (len(history), [6], 0.5, None)]
+    assert said == [f"1 event {note}."]
+    assert [(5, "click"), (5, "buy")][-len(history) :] in sessions_of(served(folder))
+
+
+def test_what_is_furthest_is_not_what_came_last(folder: Path) -> None:
+    words = ("view", "buy", "cart", "click")
+    picks = [event(21 + at, 5, "9", behaviour=word) for at, word in enumerate(words)]
+    found, said = of_d(folder, *picks, listed("10", 30, "d", [5], [6]))
+    assert found == [(0, [5, 4], 0.5, (5, "buy")), (1, [6], 0.5, None)]
+    assert said == [f"3 events {MERGED}."]
+    assert [(5, "buy")] in sessions_of(served(folder))
+    own = [event(21, 5, "9", behaviour="rented"), event(22, 5, "9", behaviour="kept"), event(23, 5, "9")]
+    assert of_d(folder, *own)[0] == [(0, [5, 4], 0.5, (5, "kept"))]
+
+
+def test_a_purchase_after_the_next_list_was_served(folder: Path) -> None:
+    after = [listed("10", 22, "d", [5], [6]), event(23, 6, "10"), event(24, 5, "9", behaviour="buy")]
+    for history in ([5, 6], [5, 6, 5]):
+        found, _ = of_d(folder, event(21, 5, "9"), *after, listed("11", 25, "d", history, [8]))
+        buy, click, nothing = (5, "buy"), (6, "click"), None
+        assert [(one[0], one[3]) for one in found] == [(0, buy), (1, click), (len(history), nothing)]
+
+
+def test_an_event_that_is_sent_twice_counts_once(folder: Path) -> None:
+    twice = [event(21, 5, "9"), event(22, 5, "9", "d"), event(23, 5, "9")]
+    found, said = of_d(folder, *twice, listed("10", 24, "d", [5], [6]))
+    assert found == [(0, [5, 4], 0.5, (5, "click")), (1, [6], 0.5, None)]
+    assert said == ["2 events left out: sent twice."]
+
+
+def test_another_item_of_the_list_stays_in_the_session(folder: Path) -> None:
+    others = [event(21, 5, "9"), event(22, 4, "9"), event(23, 5, "9", behaviour="buy")]
+    found, said = of_d(folder, *others, listed("10", 24, "d", [5, 4], [6]))
+    assert found == [(0, [5, 4], 0.5, (5, "buy")), (2, [6], 0.5, None)]
+    other = "1 event kept without a list: not of the item that was first picked from its list."
+    assert said == [other, f"1 event {MERGED}."]
+
+
+def test_events_without_any_list_belong_to_the_history(folder: Path) -> None:
+    """What a visitor finds by search: sent once for each event, as nothing says that two of them are one."""
+    for history, fits in (([8, 8], True), ([8], False), ([], False)):
+        lists = [listed("9", 20, "d", [], [5, 4]), listed("10", 24, "d", history, [6])]
+        said = notes(folder, *lists, event(21, 8, None, "d"), event(22, 8, None, "d", behaviour="buy"))
+        assert said[0] == "2 events kept without a list: no list of its session offered the item."
+        assert said[1:] == ([] if fits else [f"1 session left out: {OTHER_HISTORY}."])
+        assert ([(0, [5, 4], 0.5, None), (2, [6], 0.5, None)] in told(served(folder))) == fits
 
 
 def test_an_item_that_was_not_offered_stays_in_the_session(folder: Path) -> None:
@@ -304,7 +355,7 @@ def test_folders_that_are_no_log(folder: Path, prepared: Prepare) -> None:
     with pytest.raises(InputError, match="Nothing was picked from any of the lists"):
         served(folder)
     write(folder, [event(1, 5, None, "a")])
-    with pytest.raises(InputError, match="events and no list.: give every request its session for one"):
+    with pytest.raises(InputError, match=r"events and no list\): give every request its session for one"):
         served(folder)
     sentence = "The fields of a served log are known; drop --session, --item, … or use --format decisions."
     assert refused(prepared, ("decisions-1-7-0.jsonl", lines(GOOD)), format="served", item="id") == sentence

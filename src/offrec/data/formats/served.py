@@ -64,7 +64,8 @@ def log(sources: Sequence[Source], columns: Columns, say: Callable[[str], None])
         raise InputError("The fields of a served log are known; drop --session, --item, … or use --format decisions.")
     tally = Tally(say)
     records, rows = _records(sources, tally)
-    lists, events = _consistent(*_whole(*_joined(records, tally), tally), tally)
+    lists, events = _whole(*_joined(records, tally), tally)
+    lists, events = _consistent(lists, _picks(events, tally), tally)
     if not len(lists):
         why = "; ".join(note.rstrip(".") for note in tally.notes) or "it holds no list"
         advice = next((advice for advice, count in tally.advice.most_common(1) if count), HOME)
@@ -127,26 +128,59 @@ def _whole(lists: pl.DataFrame, events: pl.DataFrame, tally: Tally) -> tuple[pl.
         lists, events = _without(out, lists), _without(out, events)
     bare = events.join(lists, on="session", how="anti")["session"].unique()
     tally.note(len(bare), "session", "left out: events and no list", HOME)
-    return lists, _first_of_each(_without(bare, events), tally)
+    return lists, _without(bare, events)
 
 
 def _without(sessions: pl.Series, rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(~pl.col("session").is_in(sessions.implode()))
 
 
-def _first_of_each(events: pl.DataFrame, tally: Tally) -> pl.DataFrame:
-    """A list is picked from once: what follows it stays in the session, and no decision earns it."""
-    first = pl.col("at") == pl.col("at").min().over("list")
-    events = events.with_columns(list=pl.when(first).then("list"), later=pl.col("list").is_not_null() & ~first)
-    tally.note(int(events["later"].sum()), "event", f"{BARE}: not the first of its list")
+def _picks(events: pl.DataFrame, tally: Tally) -> pl.DataFrame:
+    """A list's pick is the item of its first event. The furthest of what became of it, its `end`, stands for all."""
+    same = pl.struct("session", "request", "list", "item", "behaviour").is_first_distinct()
+    once = events.filter(same | (pl.col("request").is_null() & pl.col("list").is_null()))
+    tally.note(events.height - once.height, "event", "left out: sent twice")
+    listed = pl.col("list").is_not_null()
+    picked = listed & (pl.col("item") == pl.col("item").first().over("list"))
+    events = once.with_columns(list=pl.when(picked).then("list"), other=listed & ~picked)
+    order = {name: behaviour_order(name)[0] for name in events["behaviour"].unique()}
+    rank = pl.col("behaviour").replace_strict(order, return_dtype=pl.Int64)
+    events = events.with_columns(
+        again=listed & (pl.col("at") > pl.col("at").min().over("list")),
+        end=listed & (pl.col("at") == pl.col("at").sort_by(rank, "at").last().over("list")),
+        furthest=pl.when(listed)
+        .then(pl.col("behaviour").sort_by(rank, "at").last().over("list"))
+        .otherwise("behaviour"),
+    )
+    tally.note(int(events["other"].sum()), "event", f"{BARE}: not of the item that was first picked from its list")
     tally.note(int(events["gone"].sum()), "event", f"{BARE}: its request is not in the log")
-    strange = events.filter(pl.col("list").is_null() & ~pl.col("later") & ~pl.col("gone")).height
+    strange = events.filter(pl.col("list").is_null() & ~pl.col("other") & ~pl.col("gone")).height
     tally.note(strange, "event", f"{BARE}: no list of its session offered the item")
-    return events.select("at", "time", "session", "item", "behaviour", "list")
+    return events
 
 
 def _consistent(lists: pl.DataFrame, events: pl.DataFrame, tally: Tally) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Without the sessions whose lists were served to another history than their events make."""
+    """Without the sessions whose lists were served to another history than their events make.
+
+    A shop may send an item that was clicked and then bought once, or once for each. The histories tell.
+    """
+    once = events.filter(~pl.col("again")).with_columns(behaviour="furthest")
+    repeated = _strange(lists, once)
+    out = _strange(lists.filter(pl.col("session").is_in(repeated.implode())), events)
+    what = "left out: a list that was served to another history than the events make"
+    tally.note(len(out), "session", what, "send what the visitor has picked so far as history")
+    in_full = _without(out, events.filter(pl.col("session").is_in(repeated.implode())))
+    steps = in_full.filter(pl.col("list").is_not_null() & ~pl.col("end")).height
+    tally.note(steps, "event", f"{BARE}: a later one of the same item and list stands for it, the history holds both")
+    merged = int(_without(repeated, events)["again"].sum())
+    tally.note(merged, "event", "merged with an earlier one of the same item and list")
+    found = pl.concat([_without(repeated, once), in_full.with_columns(list=pl.when("end").then("list"))])
+    return _without(out, lists), found.select("at", "time", "session", "item", "behaviour", "list")
+
+
+def _strange(lists: pl.DataFrame, events: pl.DataFrame) -> pl.Series:
+    """The sessions of lists that were served to another history than the events make."""
+    events = events.join(lists.select("session").unique(), on="session", how="semi", maintain_order="left")
     rows = pl.concat([lists.select("session", "at"), events.select("session", "at", "item")], how="diagonal")
     picked = pl.col("item").is_not_null().cast(pl.Int64)
     rows = rows.sort("session", "at").with_columns(place=picked.cum_sum().over("session") - picked)
@@ -158,10 +192,7 @@ def _consistent(lists: pl.DataFrame, events: pl.DataFrame, tally: Tally) -> tupl
     start = until[np.maximum.accumulate(begins)]
     found = rows.with_columns(hash=pl.Series(until - start)).select("at", "hash")
     seen = lists.join(found, on="at", how="left", maintain_order="left")
-    strange = seen.filter(pl.col("history") != pl.col("hash"))["session"].unique()
-    what = "left out: a list that was served to another history than the events make"
-    tally.note(len(strange), "session", what, "send what the visitor has picked so far as history")
-    return _without(strange, lists), _without(strange, events)
+    return seen.filter(pl.col("history") != pl.col("hash"))["session"].unique()
 
 
 def _log(lists: pl.DataFrame, events: pl.DataFrame, rows: dict[str, int], notes: tuple[str, ...]) -> Log:
