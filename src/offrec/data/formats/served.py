@@ -137,45 +137,49 @@ def _without(sessions: pl.Series, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _picks(events: pl.DataFrame, tally: Tally) -> pl.DataFrame:
     """A list's pick is the item of its first event. The furthest of what became of it, its `end`, stands for all."""
-    same = pl.struct("session", "request", "list", "item", "behaviour").is_first_distinct()
-    once = events.filter(same | (pl.col("request").is_null() & pl.col("list").is_null()))
-    tally.note(events.height - once.height, "event", "left out: sent twice")
     listed = pl.col("list").is_not_null()
+    first = pl.struct("session", "request", "list", "item", "behaviour").is_first_distinct()
     picked = listed & (pl.col("item") == pl.col("item").first().over("list"))
-    events = once.with_columns(list=pl.when(picked).then("list"), other=listed & ~picked)
-    order = {name: behaviour_order(name)[0] for name in events["behaviour"].unique()}
-    rank = pl.col("behaviour").replace_strict(order, return_dtype=pl.Int64)
     events = events.with_columns(
-        again=listed & (pl.col("at") > pl.col("at").min().over("list")),
-        end=listed & (pl.col("at") == pl.col("at").sort_by(rank, "at").last().over("list")),
-        furthest=pl.when(listed)
-        .then(pl.col("behaviour").sort_by(rank, "at").last().over("list"))
-        .otherwise("behaviour"),
+        list=pl.when(picked).then("list"),
+        other=listed & ~picked,
+        copy=~first & (listed | pl.col("request").is_not_null()),
     )
     tally.note(int(events["other"].sum()), "event", f"{BARE}: not of the item that was first picked from its list")
     tally.note(int(events["gone"].sum()), "event", f"{BARE}: its request is not in the log")
     strange = events.filter(pl.col("list").is_null() & ~pl.col("other") & ~pl.col("gone")).height
     tally.note(strange, "event", f"{BARE}: no list of its session offered the item")
-    return events
+    order = {name: behaviour_order(name)[0] for name in events["behaviour"].unique()}
+    rank = pl.col("behaviour").replace_strict(order, return_dtype=pl.Int64)
+    last = pl.col("at", "behaviour").sort_by(rank, ~pl.col("copy"), "at").last().over("list").name.prefix("last_")
+    again = listed & (pl.col("at") > pl.col("at").min().over("list"))
+    return events.with_columns(last, again=again).with_columns(end=listed & (pl.col("at") == pl.col("last_at")))
 
 
 def _consistent(lists: pl.DataFrame, events: pl.DataFrame, tally: Tally) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Without the sessions whose lists were served to another history than their events make.
 
-    A shop may send an item that was clicked and then bought once, or once for each. The histories tell.
+    A shop may send an item that was clicked and then bought once, or once for each, even for the same again. The
+    histories tell.
     """
-    once = events.filter(~pl.col("again")).with_columns(behaviour="furthest")
-    repeated = _strange(lists, once)
-    out = _strange(lists.filter(pl.col("session").is_in(repeated.implode())), events)
+    furthest = pl.when(pl.col("list").is_not_null()).then("last_behaviour").otherwise("behaviour")
+    at_end = pl.when("end").then("list")
+    once = events.filter(~pl.col("again"), ~pl.col("copy")).with_columns(behaviour=furthest, earns="list")
+    each = events.filter(~pl.col("copy")).with_columns(earns=at_end)
+    out, found = lists["session"].unique(), []
+    for reading in (once, each, events.with_columns(earns=at_end)):
+        tried = pl.col("session").is_in(out.implode())
+        out = _strange(lists.filter(tried), reading)
+        found.append(_without(out, reading.filter(tried)))
     what = "left out: a list that was served to another history than the events make"
     tally.note(len(out), "session", what, "send what the visitor has picked so far as history")
-    in_full = _without(out, events.filter(pl.col("session").is_in(repeated.implode())))
-    steps = in_full.filter(pl.col("list").is_not_null() & ~pl.col("end")).height
-    tally.note(steps, "event", f"{BARE}: a later one of the same item and list stands for it, the history holds both")
-    merged = int(_without(repeated, events)["again"].sum())
-    tally.note(merged, "event", "merged with an earlier one of the same item and list")
-    found = pl.concat([_without(repeated, once), in_full.with_columns(list=pl.when("end").then("list"))])
-    return _without(out, lists), found.select("at", "time", "session", "item", "behaviour", "list")
+    kept = pl.concat(found)
+    gone = _without(out, events).join(kept, on="at", how="anti")
+    tally.note(int(gone["copy"].sum()), "event", "left out: sent twice")
+    tally.note(int((~gone["copy"]).sum()), "event", "merged with an earlier one of the same item and list")
+    beside = kept.filter(pl.col("list").is_not_null() & pl.col("earns").is_null()).height
+    tally.note(beside, "event", f"{BARE}: another of the same item and list stands for it, the history holds both")
+    return _without(out, lists), kept.select("at", "time", "session", "item", "behaviour", list="earns")
 
 
 def _strange(lists: pl.DataFrame, events: pl.DataFrame) -> pl.Series:
