@@ -339,7 +339,7 @@ def test_an_id_that_two_sessions_share(folder: Path) -> None:
 
 def test_visits_with_exclude_seen_are_no_log_for_estimates(folder: Path) -> None:
     """Their first lists are free as nothing has been seen, and those alone would say that visits earn a click."""
-    rows: list[Record] = []
+    rows = [listed(f"short {n}", n, f"short {n}", [], [5, 9]) for n in range(2)]
     for visit in "abc":
         for step in range(4):
             request, behaviour = f"{visit}{step}", "buy" if step else "click"
@@ -349,9 +349,12 @@ def test_visits_with_exclude_seen_are_no_log_for_estimates(folder: Path) -> None
     with pytest.raises(InputError) as caught:
         served(folder)
     assert str(caught.value) == (
-        f"The log has no session that estimates can use (3 sessions left out: {RESTRICTED}): serve without exclude, "
-        "exclude_seen and candidates for one that has."
+        "The log has no session that estimates can use (5 sessions left out: all lists after a pick are restricted by "
+        "exclude, exclude_seen or candidates): serve without exclude, exclude_seen and candidates for one that has."
     )
+    assert notes(folder, *[row | {"session": f"of {row['session']}"} for row in rows if row["kind"] == "list"]) == [
+        f"3 sessions left out: {RESTRICTED}."
+    ]
 
 
 def test_a_probability_of_one_may_be_rounded_up(folder: Path) -> None:

@@ -31,16 +31,19 @@ ROUNDING = 1e-5  # of a log probability that is a float32's sum: 0 may come out 
 LENGTH = pl.col("items").list.len()
 ODD = (LENGTH == 0) | (pl.col("items").list.n_unique() != LENGTH)
 DRAWN = (pl.col("play") == "sample") & pl.col("log_probability").is_not_null()
+LATER = pl.col("history") != 0  # the hash of an empty one
+FREE = "serve without exclude, exclude_seen and candidates"
 UNUSABLE = (  # what a list is, in words; what to do about it
     (pl.col("twice"), "a request that was answered twice", "give every request an id of its own"),
     (ODD | pl.col("items").list.contains(None), "an empty list, or an item twice in one", "read a log of offrec serve"),
     (pl.col("log_probability") > ROUNDING, "a list likelier than 1", "read a log of offrec serve"),
     (~DRAWN, "a list that was not drawn at random, so no probability", "serve with sample"),
-    (
-        pl.col("restricted"),
-        "a list restricted by exclude, exclude_seen or candidates",
-        "serve without exclude, exclude_seen and candidates",
+    (  # exclude_seen excludes nothing from first lists: those that look free are of visits that ended early
+        (LATER & pl.col("restricted")).any() & (~LATER | pl.col("restricted")).all(),
+        "all lists after a pick are restricted by exclude, exclude_seen or candidates",
+        FREE,
     ),
+    (pl.col("restricted"), "a list restricted by exclude, exclude_seen or candidates", FREE),
 )
 
 
