@@ -27,7 +27,6 @@ BARE = "kept without a list"
 HOME = "give every request its session"
 ROUNDING = 1e-5  # of a log probability that is a float32's sum: 0 may come out a little above
 
-
 LENGTH = pl.col("items").list.len()
 ODD = (LENGTH == 0) | (pl.col("items").list.n_unique() != LENGTH)
 DRAWN = (pl.col("play") == "sample") & pl.col("log_probability").is_not_null()
