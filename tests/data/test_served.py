@@ -52,9 +52,11 @@ GOOD = [
     event(17, 5, "5", "c"),
 ]
 PICKS = [event(21, 5, "9"), event(22, 4, "9")]
-NOT_DRAWN = "not drawn at random, so no probability"
-RESTRICTED = "restricted to candidates, or by exclusions"
-OTHER_HISTORY = "a list of it was served to another history than its events make"
+NOT_DRAWN = "a list that was not drawn at random, so no probability"
+RESTRICTED = "a list restricted by exclude, exclude_seen or candidates"
+OTHER_HISTORY = "a list that was served to another history than the events make"
+TWICE = "a request that was answered twice"
+ODD = "an empty list, or an item twice in one"
 EXPECTED = [
     [(0, [5, 7], 0.125, (7, "click")), (1, [9, 5], 0.5, None), (1, [6], 0.5, (6, "buy"))],
     [(0, [5, 6], 0.5, None)],
@@ -159,10 +161,7 @@ def test_anything_else_unreadable_is_one_sentence(folder: Path, line: bytes) -> 
     [
         ([lost(3), lost(2)], "5 records lost by the server, of any kind."),
         ([listed("9", 1, None, [], [5])], "1 list left out: no session id."),
-        ([listed("9", 9, "a", [7, 7], [5], play="topk")], f"1 list left out: {NOT_DRAWN}."),
-        ([listed("9", 9, "a", [], [5], log_probability=None)], f"1 list left out: {NOT_DRAWN}."),
-        ([listed("9", 9, "a", [], [5], restricted=True)], f"1 list left out: {RESTRICTED}."),
-        ([listed("1", 99, "a", [], [5])], "1 list left out: the id of an earlier request."),
+        ([GOOD[0], GOOD[3]], "2 lists left out: written twice."),
         ([event(9, 5), event(9, 5)], "2 events left out: no session id."),
         (
             [listed("9", 20, "d", [], [5]), listed("10", 21, "d", [4], [5])],
@@ -176,7 +175,7 @@ def test_anything_else_unreadable_is_one_sentence(folder: Path, line: bytes) -> 
             [listed("9", 20, "d", [], [5, 4]), *PICKS, listed("10", 23, "d", [4, 5], [6])],
             f"1 session left out: {OTHER_HISTORY}.",
         ),
-        ([event(20, 5, None, "d")], "1 session left out: no list of it is left."),
+        ([event(20, 5, None, "d")], "1 session left out: events and no list."),
     ],
 )
 def test_what_is_left_out_is_counted_in_words(folder: Path, more: list[Record], note: str) -> None:
@@ -190,11 +189,86 @@ def of_d(folder: Path, *more: Record) -> tuple[list[Any], list[str]]:
     return found, said
 
 
-def test_a_second_event_of_a_list_stays_in_the_session(folder: Path) -> None:
-    after = listed("10", 23, "d", [5, 5], [6])
-    found, said = of_d(folder, event(21, 5, "9"), event(22, 5, "9", behaviour="buy"), after)
-    assert found == [(0, [5, 4], 0.5, (5, "click")), (2, [6], 0.5, None)]
-    assert said == ["1 event kept without a list: not the first of its list."]
+MERGED = "merged with an earlier one of the same item and list"
+IN_FULL = "kept without a list: another of the same item and list stands for it, the history holds both"
+
+
+@pytest.mark.parametrize(("history", "note"), [([5], MERGED), ([5, 5], IN_FULL)])
+def test_a_list_earns_the_furthest_of_what_became_of_its_pick(folder: Path, history: list[int], note: str) -> None:
+    """Whether the shop's histories hold an item once, or once for each event."""
+    bought, after = event(22, 5, "9", behaviour="buy"), listed("10", 24, "d", history, [6])
+    found, said = of_d(folder, event(21, 5, "9"), bought, after)
+    assert found == [(0, [5, 4], 0.5, (5, "buy")), (len(history), [6], 0.5, None)]
+    assert said == [f"1 event {note}."]
+    assert [(5, "click"), (5, "buy")][-len(history) :] in sessions_of(served(folder))
+
+
+def test_what_is_furthest_is_not_what_came_last(folder: Path) -> None:
+    words = ("view", "buy", "cart", "click")
+    picks = [event(21 + at, 5, "9", behaviour=word) for at, word in enumerate(words)]
+    found, said = of_d(folder, *picks, listed("10", 30, "d", [5], [6]))
+    assert found == [(0, [5, 4], 0.5, (5, "buy")), (1, [6], 0.5, None)]
+    assert said == [f"3 events {MERGED}."]
+    assert [(5, "buy")] in sessions_of(served(folder))
+    own = [event(21, 5, "9", behaviour="rented"), event(22, 5, "9", behaviour="kept"), event(23, 5, "9")]
+    assert of_d(folder, *own)[0] == [(0, [5, 4], 0.5, (5, "kept"))]
+
+
+def test_a_purchase_after_the_next_list_was_served(folder: Path) -> None:
+    after = [listed("10", 22, "d", [5], [6]), event(23, 6, "10"), event(24, 5, "9", behaviour="buy")]
+    for history in ([5, 6], [5, 6, 5]):
+        found, _ = of_d(folder, event(21, 5, "9"), *after, listed("11", 25, "d", history, [8]))
+        buy, click, nothing = (5, "buy"), (6, "click"), None
+        assert [(one[0], one[3]) for one in found] == [(0, buy), (1, click), (len(history), nothing)]
+
+
+SENT = "left out: sent twice"
+
+
+@pytest.mark.parametrize(
+    ("history", "said"),
+    [([5], [f"2 events {SENT}."]), ([5, 5, 5], [f"2 events {IN_FULL}."])],
+)
+def test_an_event_that_is_sent_twice(folder: Path, history: list[int], said: list[str]) -> None:
+    """A retry, unless histories say that the visitor came back to it."""
+    twice = [event(21, 5, "9"), event(22, 5, "9", "d"), event(23, 5, "9")]
+    found = of_d(folder, *twice, listed("10", 24, "d", history, [6]))
+    assert found == ([(0, [5, 4], 0.5, (5, "click")), (len(history), [6], 0.5, None)], said)
+
+
+@pytest.mark.parametrize(
+    ("history", "said"),
+    [
+        ([5], [f"1 event {SENT}.", f"1 event {MERGED}."]),
+        ([5, 5], [f"1 event {SENT}.", f"1 event {IN_FULL}."]),
+        ([5, 5, 5], [f"2 events {IN_FULL}."]),
+    ],
+)
+def test_a_purchase_that_is_sent_twice(folder: Path, history: list[int], said: list[str]) -> None:
+    buys = [event(22, 5, "9", behaviour="buy"), event(23, 5, "9", behaviour="buy")]
+    found = of_d(folder, event(21, 5, "9"), *buys, listed("10", 24, "d", history, [6]))
+    assert found == ([(0, [5, 4], 0.5, (5, "buy")), (len(history), [6], 0.5, None)], said)
+    assert sum(one == (5, "buy") for session in sessions_of(served(folder)) for one in session) == max(
+        1, len(history) - 1
+    )
+
+
+def test_another_item_of_the_list_stays_in_the_session(folder: Path) -> None:
+    others = [event(21, 5, "9"), event(22, 4, "9"), event(23, 5, "9", behaviour="buy")]
+    found, said = of_d(folder, *others, listed("10", 24, "d", [5, 4], [6]))
+    assert found == [(0, [5, 4], 0.5, (5, "buy")), (2, [6], 0.5, None)]
+    other = "1 event kept without a list: not of the item that was first picked from its list."
+    assert said == [other, f"1 event {MERGED}."]
+
+
+def test_events_without_any_list_belong_to_the_history(folder: Path) -> None:
+    """What a visitor finds by search: sent once for each event, as nothing says that two of them are one."""
+    for history, fits in (([8, 8], True), ([8], False), ([], False)):
+        lists = [listed("9", 20, "d", [], [5, 4]), listed("10", 24, "d", history, [6])]
+        said = notes(folder, *lists, event(21, 8, None, "d"), event(22, 8, None, "d", behaviour="buy"))
+        assert said[0] == "2 events kept without a list: no list of its session offered the item."
+        assert said[1:] == ([] if fits else [f"1 session left out: {OTHER_HISTORY}."])
+        assert ([(0, [5, 4], 0.5, None), (2, [6], 0.5, None)] in told(served(folder))) == fits
 
 
 def test_an_item_that_was_not_offered_stays_in_the_session(folder: Path) -> None:
@@ -236,22 +310,51 @@ def test_a_pick_that_came_after_the_next_list_was_served(folder: Path) -> None:
     assert said == []
 
 
-def test_events_of_lists_that_are_left_out_stay_in_histories(folder: Path) -> None:
-    chosen = [listed("10", 22, "d", [5], [6], play="topk"), event(23, 6, "10")]
-    found, said = of_d(folder, event(21, 5, "9"), *chosen, listed("11", 24, "d", [5, 6], [4]))
-    assert found == [(0, [5, 4], 0.5, (5, "click")), (2, [4], 0.5, None)]
-    assert said == [f"1 list left out: {NOT_DRAWN}."]
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"play": "topk"}, NOT_DRAWN),
+        ({"log_probability": None}, NOT_DRAWN),
+        ({"restricted": True}, RESTRICTED),
+        ({"items": [6, 6], "restricted": True}, ODD),
+        ({"items": []}, ODD),
+        ({"items": [None]}, ODD),
+        ({"log_probability": 0.5}, "a list likelier than 1"),
+        ({"request": "9"}, TWICE),
+        ({"request": "9", "items": [5, 4], "history": [], "time": 29}, TWICE),
+    ],
+)
+def test_a_list_that_cannot_be_used_takes_its_session_along(folder: Path, change: Record, reason: str) -> None:
+    """With what was picked from it, or after it, gone or moved, weights and rewards would be those of no visit."""
+    lists = [listed("9", 20, "d", [], [5, 4]), listed("10", 22, "d", [5], [6]) | change]
+    assert notes(folder, *lists, event(21, 5, "9"), event(23, 6, "10", "d")) == [f"1 session left out: {reason}."]
+    assert len(served(folder).sessions) == len(EXPECTED)
 
 
-@pytest.mark.parametrize("change", [{"items": []}, {"items": [5, 5]}, {"items": [None]}, {"log_probability": 0.5}])
-def test_a_list_that_cannot_be(folder: Path, change: Record) -> None:
-    write(folder, [*GOOD, listed("9", 20, "d", [], [5]) | change])
+def test_an_id_that_two_sessions_share(folder: Path) -> None:
+    said = notes(folder, listed("9", 20, "d", [], [5]), listed("9", 21, "e", [], [4]), event(22, 4, "9"))
+    assert said == [f"2 sessions left out: {TWICE}."]
+    assert len(served(folder).sessions) == len(EXPECTED)
+
+
+def test_visits_with_exclude_seen_are_no_log_for_estimates(folder: Path) -> None:
+    """Their first lists are free as nothing has been seen, and those alone would say that visits earn a click."""
+    rows = [listed(f"short {n}", n, f"short {n}", [], [5, 9]) for n in range(2)]
+    for visit in "abc":
+        for step in range(4):
+            request, behaviour = f"{visit}{step}", "buy" if step else "click"
+            rows += [listed(request, step, visit, list(range(step)), [step, 9], restricted=step > 0)]
+            rows += [event(step, step, request, behaviour=behaviour)]
+    write(folder, rows)
     with pytest.raises(InputError) as caught:
         served(folder)
     assert str(caught.value) == (
-        "The list of request '9' is empty, holds an item twice or is likelier than 1, the only one; expected what "
-        "offrec serve writes: leave its file out."
+        "The log has no session that estimates can use (5 sessions left out: all lists after a pick are restricted by "
+        "exclude, exclude_seen or candidates): serve without exclude, exclude_seen and candidates for one that has."
     )
+    assert notes(folder, *[row | {"session": f"of {row['session']}"} for row in rows if row["kind"] == "list"]) == [
+        f"3 sessions left out: {RESTRICTED}."
+    ]
 
 
 def test_a_probability_of_one_may_be_rounded_up(folder: Path) -> None:
@@ -272,14 +375,14 @@ def test_folders_that_are_no_log(folder: Path, prepared: Prepare) -> None:
     with pytest.raises(InputError) as caught:
         served(folder)
     assert str(caught.value) == (
-        "No list is left that says how likely it was in a session that can be followed: 1 list left out: not drawn at "
-        "random, so no probability. 1 session left out: no list of it is left; serve with sampling and a session id."
+        f"The log has no session that estimates can use (1 session left out: {NOT_DRAWN}): serve with sample for one "
+        "that has."
     )
     write(folder, [listed(str(n), 1, str(n), [], [5]) for n in range(3)])
     with pytest.raises(InputError, match="Nothing was picked from any of the lists"):
         served(folder)
     write(folder, [event(1, 5, None, "a")])
-    with pytest.raises(InputError, match="1 session left out: no list of it is left; serve with sampling"):
+    with pytest.raises(InputError, match=r"events and no list\): give every request its session for one"):
         served(folder)
     sentence = "The fields of a served log are known; drop --session, --item, … or use --format decisions."
     assert refused(prepared, ("decisions-1-7-0.jsonl", lines(GOOD)), format="served", item="id") == sentence

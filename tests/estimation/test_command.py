@@ -51,6 +51,19 @@ def test_the_table_and_the_picture(work: Path, capsys: pytest.CaptureFixture[str
     assert not list(work.glob(".forest*"))
 
 
+def test_what_was_left_out_of_the_log_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{n},{'ab'[n % 2]},0.5,{'view' if n % 3 else 'buy'}" for n in range(60)]
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join(["session,item,propensity,behaviour", *rows]))
+    offrec.prepare(log, out=tmp_path / "data", drop=("buy",))
+    note = "drop buy left 40 of 60 sessions and 40 of 60 events: estimates speak of what is left."
+    for as_json in (False, True):
+        asked = {"estimator": "importance", "json": as_json, **FAST}
+        Estimate(dataset=tmp_path / "data", baselines="markov", **asked).run()  # type: ignore[arg-type]
+        printed = capsys.readouterr().out
+        assert json.loads(printed)["notes"] == [note] if as_json else f"\n{note}\n" in printed
+
+
 def test_json_of_every_estimator(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Estimate((work / "sl", work / "dqn"), estimator="all", gamma=0.9, json=True, **FAST).run()  # type: ignore[arg-type]
     found = json.loads(capsys.readouterr().out)

@@ -78,7 +78,7 @@ class Estimate:
 
             forest(found, self.picture)
         if self.json:
-            print_json(found.as_json())
+            print_json(found.as_json() | {"notes": _notes(dataset)})
         else:
             _print(found)
 
@@ -159,13 +159,19 @@ def _print(found: "Comparison") -> None:
     own = ["logging", "", f"{logged.estimate:.3f}", _between(logged), *[""] * 6]
     print_table(title, columns, [own, *(row for one in found.policies for row in _rows(one, found))])
     if found.served:
-        print("Propensities: the log's own.")
+        print("Propensities: the log's own.", *_notes(found.dataset), sep="\n")
     else:
         error, best = (found.calibration.get(name, float("nan")) for name in ("calibration_error", "temperature"))
         print(f"Propensities: estimated from picks (calibration error {error:.3f}, best temperature {best:.2f}).")
     for one in found.policies:
         for name, assessment in one.assessed.items():
             print(f"{one.name}, {name.replace('_', ' ')}: {assessment.verdict}: {assessment.reason}.")
+
+
+def _notes(dataset: "Dataset") -> list[str]:
+    """What was left out of the log when it was prepared, and so of every estimate."""
+    notes: list[str] = dataset.meta.get("decisions", {}).get("notes", [])
+    return notes
 
 
 def _rows(one: "Judged", found: "Comparison") -> list[list[str]]:

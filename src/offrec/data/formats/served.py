@@ -1,9 +1,10 @@
 """A server's decision log: lists and events, in segments of JSON lines, joined into sessions.
 
-An event belongs to the list of its request or, where it names none, to its session's last list that held the item. What
-says nothing of how likely it was is left out, and counted in words.
+An event belongs to the list of its request or, where it names none, to its session's last list that held the item. A
+session is taken whole or not at all: without one of its lists, neither its weight nor what it earned is right.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -23,7 +24,26 @@ from offrec.types import Doubles, Ints, Longs
 
 UNIT: TimeUnit = "milliseconds"
 BARE = "kept without a list"
+HOME = "give every request its session"
 ROUNDING = 1e-5  # of a log probability that is a float32's sum: 0 may come out a little above
+
+LENGTH = pl.col("items").list.len()
+ODD = (LENGTH == 0) | (pl.col("items").list.n_unique() != LENGTH)
+DRAWN = (pl.col("play") == "sample") & pl.col("log_probability").is_not_null()
+LATER = pl.col("history") != 0  # the hash of an empty one
+FREE = "serve without exclude, exclude_seen and candidates"
+UNUSABLE = (  # what a list is, in words; what to do about it
+    (pl.col("twice"), "a request that was answered twice", "give every request an id of its own"),
+    (ODD | pl.col("items").list.contains(None), "an empty list, or an item twice in one", "read a log of offrec serve"),
+    (pl.col("log_probability") > ROUNDING, "a list likelier than 1", "read a log of offrec serve"),
+    (~DRAWN, "a list that was not drawn at random, so no probability", "serve with sample"),
+    (  # exclude_seen excludes nothing from first lists: those that look free are of visits that ended early
+        (LATER & pl.col("restricted")).any() & (~LATER | pl.col("restricted")).all(),
+        "all lists after a pick are restricted by exclude, exclude_seen or candidates",
+        FREE,
+    ),
+    (pl.col("restricted"), "a list restricted by exclude, exclude_seen or candidates", FREE),
+)
 
 
 @dataclass
@@ -32,11 +52,13 @@ class Tally:
 
     say: Callable[[str], None]
     notes: list[str] = field(default_factory=list)
+    advice: Counter[str] = field(default_factory=Counter)
 
-    def note(self, count: int, noun: str, what: str) -> None:
+    def note(self, count: int, noun: str, what: str, advice: str = "") -> None:
         if count:
             self.notes.append(f"{count:,} {noun}{'' if count == 1 else 's'} {what}.")
             self.say(self.notes[-1])
+            self.advice[advice] += count if advice else 0
 
 
 def log(sources: Sequence[Source], columns: Columns, say: Callable[[str], None]) -> Log:
@@ -44,13 +66,12 @@ def log(sources: Sequence[Source], columns: Columns, say: Callable[[str], None])
         raise InputError("The fields of a served log are known; drop --session, --item, … or use --format decisions.")
     tally = Tally(say)
     records, rows = _records(sources, tally)
-    lists, events = _joined(records, tally)
-    lists, events = _consistent(_usable(lists, tally), events, tally)
+    lists, events = _whole(*_joined(records, tally), tally)
+    lists, events = _consistent(lists, _picks(events, tally), tally)
     if not len(lists):
-        raise InputError(
-            "No list is left that says how likely it was in a session that can be followed: "
-            f"{' '.join(tally.notes).rstrip('.') or 'it holds none'}; serve with sampling and a session id."
-        )
+        why = "; ".join(note.rstrip(".") for note in tally.notes) or "it holds no list"
+        advice = next((advice for advice, count in tally.advice.most_common(1) if count), HOME)
+        raise InputError(f"The log has no session that estimates can use ({why}): {advice} for one that has.")
     return _log(lists, events, rows, tuple(tally.notes))
 
 
@@ -74,33 +95,22 @@ def _records(sources: Sequence[Source], tally: Tally) -> tuple[pl.DataFrame, dic
 def _joined(records: pl.DataFrame, tally: Tally) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Lists, and events with their session and, as `list`, the list they belong to."""
     every = records.filter(kind="list").drop("item", "behaviour", "kind")
-    _check(every)
-    lists = every.unique("request", keep="first", maintain_order=True)
-    tally.note(every.height - lists.height, "list", "left out: the id of an earlier request")
+    lists = every.unique(pl.exclude("at"), keep="first", maintain_order=True)
+    tally.note(every.height - lists.height, "list", "left out: written twice")
+    lists = lists.with_columns(twice=pl.col("request").is_duplicated())
     events = records.filter(kind="event").select("at", "time", "request", "session", "item", "behaviour")
-    known = lists.select("request", list="at", home="session", offered="items")
+    known = lists.unique("request", keep="first").select("request", list="at", home="session", offered="items")
     events = events.join(known, on="request", how="left", maintain_order="left").with_columns(
         session=pl.coalesce("session", "home")
     )
     gone = pl.col("request").is_not_null() & pl.col("list").is_null()
-    tally.note(events.filter(gone).height, "event", f"{BARE}: its request is not in the log")
     theirs = (pl.col("session") == pl.col("home")) & pl.col("offered").list.contains(pl.col("item"))
     events = events.with_columns(gone=gone, list=pl.when(theirs).then("list"))
     events = pl.concat([events.filter(pl.col("request").is_not_null()), _by_item(events, lists)]).sort("at")
+    tally.note(lists["session"].null_count(), "list", "left out: no session id")
     tally.note(events["session"].null_count(), "event", "left out: no session id")
-    return lists, _first_of_each(events.filter(pl.col("session").is_not_null()), tally)
-
-
-def _check(lists: pl.DataFrame) -> None:
-    length = pl.col("items").list.len()
-    odd = (length == 0) | (pl.col("items").list.n_unique() != length) | (pl.col("log_probability") > ROUNDING)
-    odd |= pl.col("items").list.drop_nulls().list.len() != length
-    if len(bad := lists.filter(odd)):
-        many = "the only one" if len(bad) == 1 else f"the first of {len(bad):,}"
-        raise InputError(
-            f"The list of request {bad['request'][0]!r} is empty, holds an item twice or is likelier than 1, {many}; "
-            "expected what offrec serve writes: leave its file out."
-        )
+    has_session = pl.col("session").is_not_null()
+    return lists.filter(has_session), events.filter(has_session)
 
 
 def _by_item(events: pl.DataFrame, lists: pl.DataFrame) -> pl.DataFrame:
@@ -112,32 +122,71 @@ def _by_item(events: pl.DataFrame, lists: pl.DataFrame) -> pl.DataFrame:
     return found.with_columns(list="last").drop("last")
 
 
-def _first_of_each(events: pl.DataFrame, tally: Tally) -> pl.DataFrame:
-    """A list is picked from once: what follows it stays in the session, and no decision earns it."""
-    first = pl.col("at") == pl.col("at").min().over("list")
-    events = events.with_columns(list=pl.when(first).then("list"), later=pl.col("list").is_not_null() & ~first)
-    tally.note(int(events["later"].sum()), "event", f"{BARE}: not the first of its list")
-    strange = events.filter(pl.col("list").is_null() & ~pl.col("later") & ~pl.col("gone")).height
+def _whole(lists: pl.DataFrame, events: pl.DataFrame, tally: Tally) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Without the sessions that hold a list of which nobody can say how likely it was."""
+    for unfit, what, advice in UNUSABLE:
+        out = lists.filter(unfit)["session"].unique()
+        tally.note(len(out), "session", f"left out: {what}", advice)
+        lists, events = _without(out, lists), _without(out, events)
+    bare = events.join(lists, on="session", how="anti")["session"].unique()
+    tally.note(len(bare), "session", "left out: events and no list", HOME)
+    return lists, _without(bare, events)
+
+
+def _without(sessions: pl.Series, rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.filter(~pl.col("session").is_in(sessions.implode()))
+
+
+def _picks(events: pl.DataFrame, tally: Tally) -> pl.DataFrame:
+    """A list's pick is the item of its first event. The furthest of what became of it, its `end`, stands for all."""
+    listed = pl.col("list").is_not_null()
+    first = pl.struct("session", "request", "list", "item", "behaviour").is_first_distinct()
+    picked = listed & (pl.col("item") == pl.col("item").first().over("list"))
+    events = events.with_columns(
+        list=pl.when(picked).then("list"),
+        other=listed & ~picked,
+        copy=~first & (listed | pl.col("request").is_not_null()),
+    )
+    tally.note(int(events["other"].sum()), "event", f"{BARE}: not of the item that was first picked from its list")
+    tally.note(int(events["gone"].sum()), "event", f"{BARE}: its request is not in the log")
+    strange = events.filter(pl.col("list").is_null() & ~pl.col("other") & ~pl.col("gone")).height
     tally.note(strange, "event", f"{BARE}: no list of its session offered the item")
-    return events.select("at", "time", "session", "item", "behaviour", "list")
-
-
-def _usable(lists: pl.DataFrame, tally: Tally) -> pl.DataFrame:
-    drawn = (pl.col("play") == "sample") & pl.col("log_probability").is_not_null()
-    reasons = {
-        "no session id": pl.col("session").is_not_null(),
-        "not drawn at random, so no probability": drawn,
-        "restricted to candidates, or by exclusions": ~pl.col("restricted"),
-    }
-    for reason, fit in reasons.items():
-        left = lists.filter(fit)
-        tally.note(lists.height - left.height, "list", f"left out: {reason}")
-        lists = left
-    return lists
+    order = {name: behaviour_order(name)[0] for name in events["behaviour"].unique()}
+    rank = pl.col("behaviour").replace_strict(order, return_dtype=pl.Int64)
+    last = pl.col("at", "behaviour").sort_by(rank, ~pl.col("copy"), "at").last().over("list").name.prefix("last_")
+    again = listed & (pl.col("at") > pl.col("at").min().over("list"))
+    return events.with_columns(last, again=again).with_columns(end=listed & (pl.col("at") == pl.col("last_at")))
 
 
 def _consistent(lists: pl.DataFrame, events: pl.DataFrame, tally: Tally) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Without the sessions whose lists were served to another history than their events make, or that have no list."""
+    """Without the sessions whose lists were served to another history than their events make.
+
+    A shop may send an item that was clicked and then bought once, or once for each, even for the same again. The
+    histories tell.
+    """
+    furthest = pl.when(pl.col("list").is_not_null()).then("last_behaviour").otherwise("behaviour")
+    at_end = pl.when("end").then("list")
+    once = events.filter(~pl.col("again"), ~pl.col("copy")).with_columns(behaviour=furthest, earns="list")
+    each = events.filter(~pl.col("copy")).with_columns(earns=at_end)
+    out, found = lists["session"].unique(), []
+    for reading in (once, each, events.with_columns(earns=at_end)):
+        tried = pl.col("session").is_in(out.implode())
+        out = _strange(lists.filter(tried), reading)
+        found.append(_without(out, reading.filter(tried)))
+    what = "left out: a list that was served to another history than the events make"
+    tally.note(len(out), "session", what, "send what the visitor has picked so far as history")
+    kept = pl.concat(found)
+    gone = _without(out, events).join(kept, on="at", how="anti")
+    tally.note(int(gone["copy"].sum()), "event", "left out: sent twice")
+    tally.note(int((~gone["copy"]).sum()), "event", "merged with an earlier one of the same item and list")
+    beside = kept.filter(pl.col("list").is_not_null() & pl.col("earns").is_null()).height
+    tally.note(beside, "event", f"{BARE}: another of the same item and list stands for it, the history holds both")
+    return _without(out, lists), kept.select("at", "time", "session", "item", "behaviour", list="earns")
+
+
+def _strange(lists: pl.DataFrame, events: pl.DataFrame) -> pl.Series:
+    """The sessions of lists that were served to another history than the events make."""
+    events = events.join(lists.select("session").unique(), on="session", how="semi", maintain_order="left")
     rows = pl.concat([lists.select("session", "at"), events.select("session", "at", "item")], how="diagonal")
     picked = pl.col("item").is_not_null().cast(pl.Int64)
     rows = rows.sort("session", "at").with_columns(place=picked.cum_sum().over("session") - picked)
@@ -149,14 +198,7 @@ def _consistent(lists: pl.DataFrame, events: pl.DataFrame, tally: Tally) -> tupl
     start = until[np.maximum.accumulate(begins)]
     found = rows.with_columns(hash=pl.Series(until - start)).select("at", "hash")
     seen = lists.join(found, on="at", how="left", maintain_order="left")
-    strange = seen.filter(pl.col("history") != pl.col("hash"))["session"].unique()
-    tally.note(len(strange), "session", "left out: a list of it was served to another history than its events make")
-    lists = lists.filter(~pl.col("session").is_in(strange.implode()))
-    events = events.filter(~pl.col("session").is_in(strange.implode()))
-    kept = events.join(lists.select("session").unique(), on="session", how="semi", maintain_order="left")
-    bare = events["session"].n_unique() - kept["session"].n_unique()
-    tally.note(bare, "session", "left out: no list of it is left")
-    return lists, kept
+    return seen.filter(pl.col("history") != pl.col("hash"))["session"].unique()
 
 
 def _log(lists: pl.DataFrame, events: pl.DataFrame, rows: dict[str, int], notes: tuple[str, ...]) -> Log:
