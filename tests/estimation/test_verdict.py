@@ -254,3 +254,13 @@ def test_a_policy_that_does_nothing_the_log_shows() -> None:
         found = assess(name, steps, resamples=50)
         assert (found.verdict, found.withheld) == ("do not trust", True)
         assert "worth 0 of the policy's own sessions" in found.reason
+
+
+def test_where_two_sessions_carry_all_the_figure_is_not_believed() -> None:
+    steps = sessions(2000)
+    rare = np.zeros(2000)
+    rare[:2] = 1.0
+    found = assess("importance", replace(steps, reward=rare, by={}), parts=False)
+    assert found.interval.high == np.inf
+    assert found.verdict == "do not trust"
+    assert "no end" in found.reason

@@ -12,6 +12,8 @@ is never trusted, and not believed where the policy leaves the log or promises m
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from offrec.estimation.estimators import Estimator, Terms, estimator, terms
 from offrec.estimation.interval import RESAMPLES, Interval, interval, refitted
 from offrec.estimation.steps import Doubles, Steps
@@ -50,6 +52,7 @@ LIMITS = (
     Limit("lacking", 3.0, 5.0, INFINITE, "the weights add up to too little, by {value:.1f} standard errors"),
     Limit("inflated", 2.0, 4.0, INFINITE, "the weights add up to too much, by {value:.1f} standard errors"),
     Limit("heaviest", 0.5, 1.0, 1.0, "one session brings {value:.0%} of the estimate's variance"),
+    Limit("endless", 0, 0, 1, "so few sessions carry all of it that its interval has no end"),
     Limit("cut", 0.02, 0.1, 0.9, "{value:.0%} of the weight was cut off, and what it would have earned with it"),
     Limit("rare", 0.05, 0.25, 0.75, "{value:.0%} of its choices fall on items that the log hardly shows"),
     Limit("propensity_error", 0.02, 0.1, 1.0, "the estimated propensities are off by {value:.3f} on average"),
@@ -137,6 +140,7 @@ def assess(
     else:
         guesses = {} if counted else {"guessed": 1.0, "above": above(steps, gamma, around.estimate)}
         measures = _of_model(speaks, promises, refits, guesses)
+    measures["endless"] = float(not np.isfinite([around.low, around.high]).all())
     level, reason = _judge(measures, _opening(speaks, promises))
     by, per_step = _parts(name, steps, gamma, cap, seed, resamples) if parts else ({}, None)
     return Assessment(

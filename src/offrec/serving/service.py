@@ -91,7 +91,8 @@ class Service:
             raise Refused(422, "Nothing is left to recommend: the policy gives every item that may be shown no chance.")
         ids = [served.policy.vocabulary.id(item) for item in answer.items]
         request = asked.request or uuid.uuid4().hex
-        restricted = bool(ask.barred) or ask.allowed is not None
+        # Also where nothing was seen yet: else the visits that ended before a pick would be the only free ones.
+        restricted = bool(ask.barred) or ask.allowed is not None or asked.exclude_seen
         logged = asked.log and self._log_list(served, asked, request, ids, answer, restricted)
         return {
             "request": request,
