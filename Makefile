@@ -12,7 +12,13 @@ setup: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: setup
+# The demo needs neither the server nor what tests need, and is to be short on a fresh machine too.
+.venv/core: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+demo: .venv/core
 	$(BIN)/offrec demo --out demo
 
 test: setup
