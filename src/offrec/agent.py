@@ -77,9 +77,9 @@ class Agent(nn.Module):
         self.actor = Network(n_items, network, second=second) if needs.actor else None
         own = needs.critic == "own"
         self.critic = Network(n_items, self.critic_options.network(network), value=True) if own else None
+        self._take_prior(prior, restored)
         online = self.critic if own else self.actor if needs.critic == "shared" else None
         self.target = None if online is None else Target(frozen(deepcopy(online)), self.critic_options)
-        self._take_prior(prior, restored)
         self._keep("multiplier", None if needs.multiplier is None else torch.tensor(float(needs.multiplier.init)), True)
         counts = self.facts.counts if self._drawn_by("popular") else None
         self._keep("cumulative", None if counts is None else counts.double().cumsum(0), False)
@@ -98,6 +98,13 @@ class Agent(nn.Module):
             if prior.options != self.options:
                 raise InputError("To start from it, π̂_b must have the policy's shape: fit it with the same network.")
             self.actor.load_state_dict(prior.state_dict(), strict=self.actor.second is None)
+        if needs.critic_start and prior is not None and self.critic is not None:
+            if self.critic.options != prior.options:
+                raise InputError(
+                    "To start from π̂_b, the critic must have its shape: leave critic.backbone, width, layers and "
+                    f"dropout as they are and set critic.repeat={prior.options.repeat}."
+                )
+            self.critic.take_scores(prior, needs.critic_start)
         if kept and prior is None:
             prior = Network(self.n_items, self.options)
         self.prior = frozen(deepcopy(prior)) if kept and prior is not None else None

@@ -62,6 +62,12 @@ class RepeatTerm(nn.Module):
         if self.by_state is not None:
             nn.init.zeros_(self.by_state.weight)
 
+    @torch.no_grad()
+    def take(self, other: "RepeatTerm", factor: float) -> None:
+        """Another's scores, times a factor."""
+        for mine, its in zip(self.parameters(), other.parameters(), strict=True):
+            mine.copy_(factor * its)
+
     def forward(self, state: Tensor, recent: Tensor, n_items: int) -> Tensor:
         """[B, H]: the score at an item's most recent place, 0 at its earlier ones and at padding; H ≤ history."""
         places = recent.shape[1]
@@ -167,6 +173,20 @@ class Network(nn.Module):
 
     def forward(self, batch: Batch) -> Head:
         return self.head(self.states(batch), batch.recent)
+
+    @torch.no_grad()
+    def take_scores(self, policy: "Network", factor: float) -> None:
+        """Begin, as a critic, with the scores of a policy of the same shape, times a factor."""
+        assert self.scale is not None
+        self.items_in.copy_(policy.items_in)
+        self.bias.copy_(factor * policy.bias)
+        self.backbone.load_state_dict(policy.backbone.state_dict())
+        self.scale.gain.fill_(factor)
+        self.scale.level.zero_()
+        if self.items_out is not None and policy.items_out is not None:
+            self.items_out.copy_(policy.items_out)
+        if self.repeat is not None and policy.repeat is not None:
+            self.repeat.take(policy.repeat, factor)
 
 
 def next_recent(batch: Batch) -> Tensor:

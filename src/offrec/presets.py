@@ -45,7 +45,8 @@ _TIED: Flat = {**_EARN, "critic.returns": 0.5}
 STRONG_ALGORITHMS: dict[str, Flat] = {
     "dqn": _TIED,
     "pg": _EARN,
-    "sl+dqn": {"gamma": 0.9},  # ranked by the policy that imitates, so chosen by how well it does
+    # These two rank by the policy that imitates, so are chosen by how well it does.
+    "sl+dqn": {"gamma": 0.9, "critic.returns": 0.5},
     "sl+pg": {"gamma": 0.9},
     "sdac": {**_TIED, "algorithm.alpha": 0.05},
     "sc": {**_TIED, "algorithm.alpha": 0.05},

@@ -201,6 +201,19 @@ def test_a_start_from_the_logging_policy(name: str) -> None:
         Agent(ITEMS, made.learner, OPTIONS, CriticOptions(), facts(), prior(replace(OPTIONS, width=4)))
 
 
+def test_re_starts_its_critic_as_alpha_times_the_logging_policys_scores() -> None:
+    """Up to a number a state α log π̂_b, so softmax(Q/α) = π̂_b, for the critic and its target alike."""
+    critic = CriticOptions(repeat=OPTIONS.repeat)
+    learner = ALGORITHMS["re"](alpha=0.3, start="both")
+    made, rows = Agent(ITEMS, learner, OPTIONS, critic, facts(), prior()).eval(), batch()
+    wanted = reference.logits(prior().eval()(rows))
+    for network in (made.critic, made.target.network):
+        torch.testing.assert_close(reference.logits(network(rows)) / 0.3, wanted, atol=1e-5, rtol=1e-5)
+    other = "off" if OPTIONS.repeat != "off" else "bonus"
+    with pytest.raises(InputError, match=r"critic\.repeat"):
+        Agent(ITEMS, learner, OPTIONS, CriticOptions(repeat=other), facts(), prior())
+
+
 def test_dqn_ranks_within_the_support() -> None:
     """Items with π̂_b ≥ δ in order of Q; where none is, the likeliest."""
     made, rows = agent("dqn", delta=0.05).eval(), batch()

@@ -9,6 +9,7 @@ V is DC's and needs no other.
 """
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from offrec import losses
 from offrec.algorithms.soft import Soft
@@ -18,9 +19,15 @@ from offrec.catalogue import log_prob
 
 @dataclass(frozen=True)
 class RewardExtrapolation(Soft):
+    start: Literal["fresh", "supervised", "both"] = "fresh"
+    """The actor starts from random weights or from the fitted π̂_b; both: and the critic from α log π̂_b but for a number
+    a state, which is what Q is worth where nothing is rewarded."""
+
     @property
     def needs(self) -> Needs:
-        return replace(super().needs, logging="here")
+        both = self.start == "both"
+        start, critic_start = both or self.start == "supervised", self.alpha if both else 0.0
+        return replace(super().needs, logging="here", start=start, critic_start=critic_start)
 
     def loss(self, x: Symbols) -> Terms:
         rewards = losses.extrapolated_reward(x.rewards, log_prob(x.b, x.actions), self.alpha)

@@ -72,6 +72,8 @@ class Needs:
     multiplier: Multiplier | None = None
     start: bool = False
     """The actor starts from π̂_b's weights."""
+    critic_start: float = 0.0
+    """The critic starts as this times π̂_b's scores; 0: from random weights."""
     ranks: Literal["actor", "critic"] = "actor"
     temperature: float | None = None
     """Of softmax(Q/α), where the critic ranks and is a distribution."""

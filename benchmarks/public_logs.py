@@ -1,0 +1,212 @@
+"""The eleven learners and the baselines on public logs, set to imitate: each learner's α, β, δ or weight is chosen on
+validation NDCG@10 from a grid of three, with GRU; the chosen ones then go on to more seeds and other backbones.
+
+    python benchmarks/public_logs.py grid DATASET… --out FOLDER          asks FOLDER/grid, a study
+    python -m offrec.studies FOLDER/grid --jobs 14 --together 1          on the machine that has the GPU
+    python benchmarks/public_logs.py chosen DATASET… --out FOLDER [--seeds 5]
+                                                                          asks FOLDER/strong-gru-LOG, strong-sasrec-LOG
+                                                                          and paper-cfn-LOG; what the grid has is taken
+    python -m offrec.studies FOLDER/strong-sasrec-LOG …
+    python benchmarks/public_logs.py table --out FOLDER --json FILE       all of it as one file and as Markdown
+
+The presets' defaults are set to earn; this table is of imitation, as the paper's is. So the checkpoint is the best by
+NDCG@10, the learning rate falls where that stops growing, and RE and PG start from π̂_b.
+"""
+
+import argparse
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from offrec.algorithms import ALGORITHMS
+from offrec.studies import asking, plan
+from offrec.studies.plan import Group, Study
+
+IMITATE = ("training.schedule=plateau", "training.epochs=50", "diagnostics=some")
+OWN = {
+    "re": ("algorithm.start=both", "critic.repeat=instead"),
+    "pg": ("algorithm.start=supervised",),
+    "sl+pg": ("algorithm.start=supervised",),
+}
+GRID = {
+    "dqn": ("algorithm.delta", ("0.001", "0.01", "0.03")),
+    "sl+dqn": ("algorithm.weight", ("0.1", "0.3", "1")),
+    "sl+pg": ("algorithm.weight", ("0.1", "0.3", "1")),
+    "sdac": ("algorithm.alpha", ("0.02", "0.1", "0.5")),
+    "sc": ("algorithm.delta", ("0.0001", "0.001", "0.01")),
+    "sr": ("algorithm.beta", ("1", "10", "100")),
+    "pc": ("algorithm.beta", ("0.3", "1", "10")),
+    "dc": ("algorithm.alpha", ("0.5", "2", "8")),
+    "re": ("algorithm.alpha", ("0.1", "0.5", "2")),
+}
+FIGURE = "NDCG@10"
+Row = dict[str, Any]
+
+
+def levels() -> list[str]:
+    """Every learner at every value, but for the sweep's own."""
+    found = []
+    for name in ALGORITHMS:
+        own = OWN.get(name, ())
+        key, values = GRID.get(name, ("", ("",)))
+        settings = [
+            ",".join([f"algorithm.name={name}", *([f"{key}={value}"] if key else []), *own]) for value in values
+        ]
+        found += [] if name == "dc" else settings
+    return found
+
+
+def grid(datasets: Sequence[Path], folder: Path) -> Study:
+    key, values = GRID["dc"]
+    vary = [f"{key}={','.join(values)}"]
+    return asking.sweep(
+        datasets,
+        folder / "grid",
+        algorithm="dc",
+        vary=vary,
+        levels=levels(),
+        seeds="1",
+        select="ndcg",
+        settings=IMITATE,
+    )
+
+
+def best(study: Study) -> dict[str, dict[str, Group]]:
+    """log → learner → the policy with the largest figure on validation."""
+    found: dict[str, dict[str, tuple[float, Group]]] = {}
+    for run in study.runs:
+        if study.done(run):
+            group, figures = study.group(run), read(study, run.name)["validation"]["all"]
+            of_log = found.setdefault(group.log, {})
+            if group.policy not in of_log or figures[FIGURE] > of_log[group.policy][0]:
+                of_log[group.policy] = figures[FIGURE], group
+    return {log: {name: group for name, (_, group) in mine.items()} for log, mine in found.items()}
+
+
+def chosen(datasets: Sequence[Path], folder: Path, seeds: str) -> list[Study]:
+    made, tried = [], plan.read(folder / "grid")
+    policies = best(tried)
+    for dataset in datasets:
+        log = dataset.resolve().name
+        values = [f"{name}:{setting(group)}" for name, group in policies[log].items() if name in GRID]
+        strong = [*IMITATE, *values, *(f"{name}:{pair}" for name, pairs in OWN.items() for pair in pairs)]
+        for preset, backbone, asked in (("strong", "gru", seeds), ("strong", "sasrec", "1"), ("paper", "cfn", "1")):
+            study = asking.compare(
+                [dataset],
+                folder / f"{preset}-{backbone}-{log}",
+                backbones=backbone,
+                baselines="all" if backbone == "gru" else "none",
+                seeds=asked,
+                preset=preset,
+                select="ndcg",
+                settings=strong if preset == "strong" else values,
+            )
+            made.append(asking.begin(study))
+        taken(tried, made[-3], policies[log])
+    return made
+
+
+def setting(group: Group) -> str:
+    key, _ = GRID[group.policy]
+    return f"{key}={group.options[key]:g}"
+
+
+def taken(tried: Study, study: Study, policies: dict[str, Group]) -> None:
+    """What the grid has of the chosen policies is not trained again."""
+    for run in study.runs:
+        group = study.group(run)
+        source = policies.get(group.policy) if group.kind == "learner" else None
+        before = next((one for one in tried.runs if source and (one.group, one.seed) == (source.name, run.seed)), None)
+        if source is None or before is None or not tried.done(before) or study.done(run):
+            continue
+        if group.options != source.options:
+            raise SystemExit(f"{group.name} was asked with other options than {source.name}.")
+        shutil.copy(tried.path("results", f"{before.name}.ranks.npy"), study.path("results", f"{run.name}.ranks.npy"))
+        plan.write_json(study.path("results", f"{run.name}.json"), {**read(tried, before.name), "run": run.name})
+        events = f"{run.dataset}.events.npy"
+        shutil.copy(tried.path("results", events), study.path("results", events))
+
+
+def read(study: Study, name: str) -> Row:
+    found: Row = json.loads(study.path("results", f"{name}.json").read_text())
+    return found
+
+
+def rows(folder: Path) -> list[Row]:
+    """Of every study in the folder, a row a run."""
+    found: list[Row] = []
+    for path in sorted(folder.glob("*/study.json")):
+        study = plan.read(path.parent)
+        for run in filter(study.done, study.runs):
+            group, facts = study.group(run), read(study, run.name)
+            key = GRID.get(group.policy, ("",))[0]
+            keep = {
+                name: facts[name] for name in ("validation", "test", "seconds", "kept_epoch", "memory") if name in facts
+            }
+            row = {"study": path.parent.name, "log": group.log, "policy": group.policy, "seed": run.seed}
+            row |= {"backbone": group.backbone, "preset": group.preset, "value": group.options.get(key), **keep}
+            found.append(row | {"epochs": len(facts.get("curve", [])), "machine": facts.get("machine")})
+    return found
+
+
+def table(found: Sequence[Row]) -> str:
+    """A row a policy of a log, in order of the test figure with GRU; seed 0."""
+    parts = []
+    for log in dict.fromkeys(row["log"] for row in found):
+        mine = [row for row in found if row["log"] == log and row["study"] != "grid" and row["seed"] == 0]
+        behaviours = [name for name in mine[0]["test"] if name != "all"]
+        cells: dict[str, dict[str, Row]] = {}
+        for row in mine:
+            cells.setdefault(row["policy"], {})[f"{row['preset']} × {row['backbone']}" if row["backbone"] else "–"] = (
+                row
+            )
+        columns = "strong × gru", "strong × sasrec", "paper × cfn"
+        reference = cells["sl"]["strong × gru"]["test"]["all"][FIGURE]
+        kinds = behaviours if len(behaviours) > 1 else ["all"]
+        parts.append(f"### {log}\n\nHR@5 / NDCG@10" + (f", {' · '.join(kinds)}" if len(kinds) > 1 else "") + "\n")
+        parts.append("| policy | value | " + " | ".join([columns[0], "of SL", *columns[1:]]) + " |\n|" + "---|" * 6)
+        main = {name: of.get(columns[0], of.get("–")) for name, of in cells.items()}
+        for name in sorted(cells, key=lambda name: -main[name]["test"]["all"][FIGURE] if main[name] else 0):
+            first, of = main[name], cells[name]
+            share = first["test"]["all"][FIGURE] / reference if first else float("nan")
+            value = f"{GRID[name][0].partition('.')[2]} {first['value']:g}" if name in GRID and first else ""
+            shown = [figures(of.get(column), kinds) for column in columns[1:]]
+            label = f"*{name}*" if "–" in of else name.upper()
+            parts.append(f"| {label} | {value} | {figures(first, kinds)} | {share:.1%} | {' | '.join(shown)} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def figures(row: Row | None, kinds: Sequence[str]) -> str:
+    if row is None:
+        return "–"
+    return " · ".join(f"{row['test'][kind]['HR@5']:.4f} / {row['test'][kind][FIGURE]:.4f}" for kind in kinds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("grid", "chosen", "table"))
+    parser.add_argument("datasets", type=Path, nargs="*")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", default="1", help="of strong × GRU")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    if asked.what == "table":
+        found = rows(asked.out)
+        print(table(found))
+        if asked.json:
+            asked.json.write_text("[\n" + ",\n".join(json.dumps(row) for row in found) + "\n]\n")
+        return
+    made = (
+        chosen(asked.datasets, asked.out, asked.seeds)
+        if asked.what == "chosen"
+        else [asking.begin(grid(asked.datasets, asked.out))]
+    )
+    for study in made:
+        print(f"{study.folder}: {len(study.runs)} runs asked")
+
+
+if __name__ == "__main__":
+    main()
