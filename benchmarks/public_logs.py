@@ -26,7 +26,7 @@ from offrec.studies.plan import Group, Study
 
 IMITATE = ("training.schedule=plateau", "training.epochs=50", "diagnostics=some")
 OWN = {
-    "re": ("algorithm.start=both", "critic.repeat=instead"),
+    "re": ("algorithm.start=supervised", "algorithm.critic_start=supervised", "critic.repeat=instead"),
     "pg": ("algorithm.start=supervised",),
     "sl+pg": ("algorithm.start=supervised",),
 }

@@ -204,7 +204,7 @@ def test_a_start_from_the_logging_policy(name: str) -> None:
 def test_re_starts_its_critic_as_alpha_times_the_logging_policys_scores() -> None:
     """Up to a number a state α log π̂_b, so softmax(Q/α) = π̂_b, for the critic and its target alike."""
     critic = CriticOptions(repeat=OPTIONS.repeat)
-    learner = ALGORITHMS["re"](alpha=0.3, start="both")
+    learner = ALGORITHMS["re"](alpha=0.3, critic_start="supervised")
     made, rows = Agent(ITEMS, learner, OPTIONS, critic, facts(), prior()).eval(), batch()
     wanted = reference.logits(prior().eval()(rows))
     for network in (made.critic, made.target.network):

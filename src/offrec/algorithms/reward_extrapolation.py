@@ -19,15 +19,14 @@ from offrec.catalogue import log_prob
 
 @dataclass(frozen=True)
 class RewardExtrapolation(Soft):
-    start: Literal["fresh", "supervised", "both"] = "fresh"
-    """The actor starts from random weights or from the fitted π̂_b; both: and the critic from α log π̂_b but for a number
-    a state, which is what Q is worth where nothing is rewarded."""
+    critic_start: Literal["fresh", "supervised"] = "fresh"
+    """The critic starts from random weights or, but for a number a state, from α log π̂_b: what Q is worth where nothing
+    is rewarded. It then has π̂_b's shape (critic.repeat=instead)."""
 
     @property
     def needs(self) -> Needs:
-        both = self.start == "both"
-        start, critic_start = both or self.start == "supervised", self.alpha if both else 0.0
-        return replace(super().needs, logging="here", start=start, critic_start=critic_start)
+        starts = self.alpha if self.critic_start == "supervised" else 0.0
+        return replace(super().needs, logging="here", critic_start=starts)
 
     def loss(self, x: Symbols) -> Terms:
         rewards = losses.extrapolated_reward(x.rewards, log_prob(x.b, x.actions), self.alpha)
