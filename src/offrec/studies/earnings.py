@@ -177,8 +177,10 @@ def sweep_tables(reading: Reading) -> list[Table]:
     """One a log and option: a row a value, and what they are set beside."""
     tables = []
     for (log, learner, key), entries in sweeps(reading).items():
-        shown = [(f, b) for f, b in (("NDCG@10", "all"), ("HR@5", "all"), ("reward", ""), ("value", ""))
-                 if any(e.values(b, f) for e in entries)]  # fmt: skip
+        several = reading.behaviours(log) if len(reading.behaviours(log)) > 1 else []
+        wanted = [("NDCG@10", "all"), ("HR@5", "all"), *(("NDCG@10", name) for name in several)]
+        wanted += [("reward", ""), ("value", "")]
+        shown = [(f, b) for f, b in wanted if any(e.values(b, f) for e in entries)]
         sections: dict[str, list[Row]] = {}
         for entry in entries:
             cells = [
@@ -188,9 +190,12 @@ def sweep_tables(reading: Reading) -> list[Table]:
             level = entry.group.level
             label = names.level(level) if level else f"{names.option(key)} = {names.setting(entry.group.varied[key])}"
             sections.setdefault("Beside" if entry.group.level else "Varied", []).append(Row(label, cells))
-        heads = [{"reward": "true reward", "value": "value, estimated"}.get(f, f) for f, _ in shown]
+        heads = [
+            {"reward": "true reward", "value": "value, estimated"}.get(f, f if b == "all" else f"{f} of {b}")
+            for f, b in shown
+        ]
         title = f"{learner} over {names.option(key)}: {log}"
-        note = "Test sessions, all behaviours; mean ± standard deviation over seeds."
+        note = "Test sessions, all behaviours unless one is named; mean ± standard deviation over seeds."
         tables.append(Table(f"sweep-{log}-{learner}-{key}", title, note, [], heads, list(sections.items())))
     return tables
 

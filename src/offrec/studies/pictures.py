@@ -21,6 +21,7 @@ FAMILIES = {
     "own": ("the shop's own", ()),
 }
 END = 62  # room at the right for the lines' names
+MOST_LEVELS, LONGEST = 8, 20  # lines across a sweep that are named, and letters of a name
 
 
 @dataclass(frozen=True)
@@ -101,14 +102,16 @@ def critics(reading: Reading) -> list[Picture]:
 def swept(reading: Reading) -> list[Picture]:
     found = []
     for (log, learner, key), entries in sweeps(reading).items():
+        several = reading.behaviours(log) if len(reading.behaviours(log)) > 1 else []
         for figure, behaviour, label in (
             ("NDCG@10", "all", "NDCG@10"),
+            *(("NDCG@10", name, f"NDCG@10 of {name}") for name in several),
             ("reward", "", "true reward a session"),
             ("value", "", "value, estimated"),
         ):
             rows = [(e, s) for e in entries if (s := summary(list(e.values(behaviour, figure).values())))]
             if any(e.group.varied for e, _ in rows):
-                name = f"sweep-{figure}-{log}-{learner}-{key}"
+                name = f"sweep-{figure}-{behaviour}-{log}-{learner}-{key}"
                 found.append(_sweep(name, f"{learner} over {names.option(key)}: {log}", key, rows, label))
     return found
 
@@ -234,6 +237,7 @@ def _sweep(key: str, title: str, option: str, rows: Sequence[tuple[Entry, Summar
     to_scale = plain and (log or not wide)  # else one after the other: 0 has no place beside powers of ten
     places = [float(value) if to_scale else float(n) for n, (value, _, _) in enumerate(varied)]
     spreads = [one for _, s, _ in varied for one in (s.mean - (s.sd or 0), s.mean + (s.sd or 0))]
+    ends = _ends(levels)
     panel = Panel(
         title,
         "; ".join(f"{value}: {s.mean:.4g}" for value, s, _ in varied),
@@ -241,7 +245,7 @@ def _sweep(key: str, title: str, option: str, rows: Sequence[tuple[Entry, Summar
         Scale.over([*spreads, *(s.mean for s, _ in levels)]),
         names.option(option),
         label,
-        right=int(14 + max((width(names.level(str(e.group.level))) + 4 for _, e in levels), default=0)),
+        right=int(14 + max((width(label) + 4 for _, label, _ in ends), default=0)),
         x_ticks=[
             (place, short(value) if plain else str(value)) for place, (value, _, _) in zip(places, varied, strict=True)
         ],
@@ -254,7 +258,15 @@ def _sweep(key: str, title: str, option: str, rows: Sequence[tuple[Entry, Summar
         panel.line([(x, s.mean) for x in (min(places), max(places))], family(entry), dashed=True)
     for x, s, entry in found:
         panel.mark((x, s.mean), family(entry), f"{names.setting(entry.group.varied[option])}: {s.mean:.4g}")
-    panel.ends([(s.mean, names.level(str(entry.group.level)), family(entry)) for s, entry in levels])
+    panel.ends(ends)
     return Picture(
         key, panel.svg(), "Band: ± a standard deviation over seeds." if any(s.sd for _, s, _ in found) else ""
     )
+
+
+def _ends(levels: Sequence[tuple[Summary, Entry]]) -> list[tuple[float, str, str]]:
+    """What the lines across are called, where there is room for it; the table beside the picture has it whole."""
+    labels = [(s.mean, names.level(str(entry.group.level)), family(entry)) for s, entry in levels]
+    if len(labels) > MOST_LEVELS:
+        return []
+    return [(y, text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…", kind) for y, text, kind in labels]
