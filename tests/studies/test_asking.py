@@ -84,7 +84,9 @@ def test_a_sweep(dataset: Path, tmp_path: Path) -> None:
     (table,) = [table for table in found.every_table if table.key.startswith("sweep")]
     assert [row.label for row in table.rows] == ["β = 0.1", "β = 1", "adaptive, ε = 1", "SL"]
     (section,) = [section for section in found.sections if section.title == "Sweeps"]
-    assert [picture.svg.count("stroke-dasharray") for picture in section.pictures] == [2], "a dashed line a level"
+    assert table.heads[:4] == ["NDCG@10", "HR@5", "NDCG@10 of view", "NDCG@10 of cart"]
+    dashed = [picture.svg.count("stroke-dasharray") for picture in section.pictures]
+    assert dashed == [2, 2, 2], "a picture of all behaviours and one of each, a dashed line a level"
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
