@@ -24,7 +24,7 @@ from offrec.algorithms import ALGORITHMS
 from offrec.studies import asking, plan
 from offrec.studies.plan import Group, Study
 
-IMITATE = ("training.schedule=plateau", "training.epochs=50", "diagnostics=some")
+IMITATE = ("training.schedule=plateau", "training.epochs=50", "training.precision=bf16", "diagnostics=some")
 OWN = {
     "re": ("algorithm.start=supervised", "algorithm.critic_start=supervised", "critic.repeat=instead"),
     "pg": ("algorithm.start=supervised",),
