@@ -17,6 +17,7 @@ from offrec.catalogue import (
     maximum,
     rank,
     reduce,
+    reduce_beside,
     reference,
     top_k,
     using,
@@ -134,6 +135,37 @@ def test_expectations_over_three_heads(shape: tuple[int, int, int], corrections:
         lambda pi, q, b: reduce(pi, [(1.0, pi), (-2.0, q), (0.5, b)], below=(b, bound.to(pi.dtype))),
         tolerance=5e-5,
     )
+
+
+@pytest.mark.parametrize("corrections", CORRECTIONS)
+@pytest.mark.parametrize("shape", [(1, 200, 5), (130, 150, 20)], ids=str)
+def test_what_is_found_beside(shape: tuple[int, int, int], corrections: str) -> None:
+    """Four heads in one pass: E_π[q − z + b] with its gradients, E_π[q̄ − z + b] and b's logsumexp without."""
+    rows, items, width = shape
+    pi, q = make(shape, corrections), make((rows, items, width), "added", seed=1)
+    b, stay = make((rows, items, 7), corrections, seed=2), make((rows, items, width), "added", seed=3)
+    if corrections != "none":  # as in training, all correct the same items
+        share = pi.head.items
+        q, b, stay = (Made(replace(one.head, items=share), one.leaves) for one in (q, b, stay))
+
+    def both(pi: Head, q: Head, b: Head, stay: Head) -> Sequence[Tensor]:
+        found, beside = reduce_beside(
+            pi, [(1.0, q), (-0.5, pi), (0.5, b)], [(1.0, stay), (-0.5, pi), (0.5, b)], normalised=b
+        )
+        assert not beside.mean.requires_grad
+        assert not beside.lse.requires_grad
+        return [found.mean, found.lse, beside.mean, beside.lse]
+
+    compare([pi, q, b, stay], both, tolerance=5e-5)
+
+
+def test_the_policy_itself_may_be_normalised_beside() -> None:
+    head = make((9, 40, 8), "instead").head
+    with using("kernels"):
+        found, beside = reduce_beside(head, [], [(2.0, head)], normalised=head)
+    torch.testing.assert_close(beside.lse, found.lse.detach())
+    torch.testing.assert_close(beside.mean, 2 * reference.reduce(head, [(1.0, head)])[1].detach())
+    assert not found.mean.any()
 
 
 def test_a_coefficient_may_be_a_tensor() -> None:
