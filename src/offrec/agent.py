@@ -23,7 +23,8 @@ from offrec.critic import (
     within_support,
 )
 from offrec.errors import InputError
-from offrec.networks import Network, NetworkOptions, Second, next_recent
+from offrec.networks import Network, NetworkOptions, Second, next_recent, prepared
+from offrec.streams import Beside
 from offrec.types import Batch
 
 
@@ -84,6 +85,7 @@ class Agent(nn.Module):
         counts = self.facts.counts if self._drawn_by("popular") else None
         self._keep("cumulative", None if counts is None else counts.double().cumsum(0), False)
         self._keep("log_b", self.facts.log_b if needs.logging == "values" else None, False)
+        self.kept: dict[str, Any] = {}  # what streams beside the update's own made for it
         self.constraint: Tensor | None = None  # the mean of what the multiplier watches, in the update under way
         self._check(restored)
 
@@ -136,6 +138,7 @@ class Agent(nn.Module):
 
     def after(self) -> None:
         """What an update does besides the optimiser's step."""
+        self.kept = {}
         if self.target is not None:
             online = self.critic if self.critic is not None else self.actor
             assert online is not None
@@ -146,16 +149,29 @@ class Agent(nn.Module):
 
     def symbols(self, batch: Batch) -> Symbols:
         """What the learner reads; what it did not declare is not computed."""
-        found = self._actor_heads(batch) | self._prior_heads(batch)
+        if self.target is not None or self.prior is not None:
+            prepared(batch, self.n_items)
+        beside = Beside(batch.action.device)
+        with beside(0):
+            found = self._prior_heads(batch)
+        if self._drawn_by("logging"):
+            beside.join()
+        found = self._actor_heads(batch) | found
         columns = self._columns(batch, found.get("b"))
         if self.target is not None:
-            found |= self._critic_heads(batch) | self._target_heads(batch, self.target.network)
+            with beside(1):
+                found |= self._critic_heads(batch)
+            with beside(2):
+                found |= self._target_heads(batch, self.target.network)
+        beside.join()
+        self.kept = found
         if self.needs.noise:
             found |= {name: random_noise(batch.action.device) for name in ("noise", "next_noise")}
         if self.needs.logging == "values":
             found["log_b"] = self.log_b[batch.event]
         if self.narrow:
-            found = {name: value.narrowed() if isinstance(value, Head) else value for name, value in found.items()}
+            tables: dict[int, Tensor] = {}  # each is narrowed once
+            found = {name: part.narrowed(tables) if isinstance(part, Head) else part for name, part in found.items()}
         return Symbols(
             **columns,
             **found,
@@ -179,11 +195,12 @@ class Agent(nn.Module):
         if needs.critic == "own":
             found["next_pi"] = _held(actor.head, next_states, next_recent(batch))
         if needs.critic == "shared" and actor.second is not None:
-            found["q"] = actor.second(states, batch.recent)
+            table = actor.second.values_table
+            found["q"] = actor.second.head(states, batch.recent, table)
             if needs.online_next:
-                found["next_online_q"] = _held(actor.second, next_states, next_recent(batch))
+                found["next_online_q"] = _held(actor.second.head, next_states, next_recent(batch), table)
         if needs.logging == "own" and actor.second is not None:
-            found["b"] = actor.second(states.detach(), batch.recent)  # it learns from the policy's state, not the state
+            found["b"] = actor.second.head(states.detach(), batch.recent)  # it learns from the policy's state, not the state
         return found
 
     @torch.no_grad()
@@ -203,15 +220,17 @@ class Agent(nn.Module):
         if not self.needs.online_next:
             return {"q": critic(batch)}
         states, next_states = critic.states_and_next(batch)
-        following = _held(critic.head, next_states, next_recent(batch))
-        return {"q": critic.head(states, batch.recent), "next_online_q": following}
+        table = critic.values_table
+        following = _held(critic.head, next_states, next_recent(batch), table)
+        return {"q": critic.head(states, batch.recent, table), "next_online_q": following}
 
     @torch.no_grad()
     def _target_heads(self, batch: Batch, target: Network) -> dict[str, Any]:
-        head = target.head if target.second is None else target.second
+        values = target if target.second is None else target.second
         states, next_states = target.states_and_next(batch)
-        found = {"next_q": head(next_states, next_recent(batch))}
-        return found | {"stay_q": head(states, batch.recent)} if self.critic_options.ground else found
+        table = values.values_table
+        found = {"next_q": values.head(next_states, next_recent(batch), table)}
+        return found | {"stay_q": values.head(states, batch.recent, table)} if self.critic_options.ground else found
 
     @torch.no_grad()
     def _columns(self, batch: Batch, b: Head | None) -> dict[str, Any]:
@@ -277,10 +296,10 @@ def frozen(network: Network) -> Network:
     return network.requires_grad_(False).eval()
 
 
-def _held(head: Callable[..., Head], states: Tensor, recent: Tensor) -> Head:
+def _held(head: Callable[..., Head], states: Tensor, recent: Tensor, table: Tensor | None = None) -> Head:
     """A head held fixed, made without a graph."""
     with torch.no_grad():
-        return head(states, recent).detach()
+        return head(states, recent, table).detach()
 
 
 @contextmanager

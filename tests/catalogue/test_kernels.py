@@ -19,6 +19,7 @@ from offrec.catalogue import (
     reduce,
     reduce_beside,
     reference,
+    rows_of,
     top_k,
     using,
 )
@@ -281,6 +282,28 @@ def test_picked_items_in_few_tiles(picks: int) -> None:
     made = make((150, 400, 16), dtype=torch.bfloat16)
     actions = torch.tensor([0, 63, 64, 191, 399], device=DEVICE).repeat(150 * picks // 5).reshape(150, picks)
     compare([made], lambda head: [log_prob(head, actions)], tolerance=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (70, 130, 16), (40, 300, 20)], ids=str)
+def test_values_at_few_items(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """Also at items that many rows take, whose gradients add up."""
+    made, random = make(shape, "added", dtype=dtype), torch.Generator().manual_seed(5)
+    actions = torch.randint(0, shape[1], (shape[0], 9), generator=random).clamp(max=shape[1] // 2).to(DEVICE)
+    compare([made], lambda head: [head.at(actions)], tolerance=2e-6 if dtype == torch.float32 else 0.01)
+
+
+def test_rows_of_a_table() -> None:
+    random = torch.Generator().manual_seed(6)
+    items = torch.randint(0, 130, (30, 7), generator=random).clamp(min=60).to(DEVICE)
+    tables = [torch.randn(130, 20, generator=torch.Generator().manual_seed(7)).to(DEVICE) for _ in range(2)]
+    weights = torch.randn(30, 7, 20, generator=random).to(DEVICE)
+    for table, name in zip(tables, ("kernels", "reference"), strict=True):
+        with using(name):
+            rows = rows_of(table.requires_grad_(), items)
+        assert torch.equal(rows, table[items])
+        (rows * weights).sum().backward()
+    torch.testing.assert_close(tables[0].grad, tables[1].grad)
 
 
 def test_kernels_refuse_what_they_do_not_take() -> None:

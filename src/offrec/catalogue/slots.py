@@ -23,19 +23,12 @@ class Compared:
     """
 
     same: Tensor  # [B, K, K] which items of a row are one
+    log_counts: Tensor  # [B, K] log of how often the row has each of them
     items: Tensor  # [B, K] n_items in empty slots
     empty: Tensor  # [B, K]
     inside: Tensor  # [B, K] the items, and some item of the catalogue in empty slots
     version: int  # of the tensor compared: it may have been written to since
     sorted: dict[Any, Any] = field(default_factory=dict)  # what kernels make of the items, by the shape of their tiles
-    _counts: list[Tensor] = field(default_factory=list)
-
-    @property
-    def log_count(self) -> Tensor:
-        """[B, K] log of how often the row has each item."""
-        if not self._counts:
-            self._counts.append(self.same.sum(2).log())
-        return self._counts[0]
 
 
 _known: Any = WeakTensorKeyDictionary()  # items → n_items → Compared; which holds no reference to them
@@ -48,7 +41,7 @@ def compared(items: Tensor, n_items: int) -> Compared:
     if n_items not in kept or kept[n_items].version != version or items.is_inference():
         same = items[:, :, None] == items[:, None, :]
         first = items.masked_fill(same.tril(-1).any(2), n_items)
-        kept[n_items] = Compared(same, first, first >= n_items, first.clamp(max=n_items - 1), version)
+        kept[n_items] = Compared(same, same.sum(2).log(), first, first >= n_items, first.clamp(max=n_items - 1), version)
     return kept[n_items]
 
 
