@@ -85,7 +85,6 @@ class Agent(nn.Module):
         counts = self.facts.counts if self._drawn_by("popular") else None
         self._keep("cumulative", None if counts is None else counts.double().cumsum(0), False)
         self._keep("log_b", self.facts.log_b if needs.logging == "values" else None, False)
-        self.kept: dict[str, Any] = {}  # what streams beside the update's own made for it
         self.constraint: Tensor | None = None  # the mean of what the multiplier watches, in the update under way
         self._check(restored)
 
@@ -138,7 +137,6 @@ class Agent(nn.Module):
 
     def after(self) -> None:
         """What an update does besides the optimiser's step."""
-        self.kept = {}
         if self.target is not None:
             online = self.critic if self.critic is not None else self.actor
             assert online is not None
@@ -152,36 +150,36 @@ class Agent(nn.Module):
         if self.target is not None or self.prior is not None:
             prepared(batch, self.n_items)
         beside = Beside(batch.action.device)
+        found = self._narrowed(self._actor_heads(batch))
         with beside(0):
-            found = self._prior_heads(batch)
-        if self._drawn_by("logging"):
-            beside.join()
-        found = self._actor_heads(batch) | found
-        columns = self._columns(batch, found.get("b"))
+            prior = self._prior_heads(batch)
+            columns = self._columns(batch, found.get("b", prior.get("b")))
+            found |= self._narrowed(prior)
         if self.target is not None:
             with beside(1):
-                found |= self._critic_heads(batch)
+                found |= self._narrowed(self._critic_heads(batch))
             with beside(2):
-                found |= self._target_heads(batch, self.target.network)
-        beside.join()
-        self.kept = found
+                found |= self._narrowed(self._target_heads(batch, self.target.network))
+        beside.join(keep=(columns, found))
         if self.needs.noise:
             found |= {name: random_noise(batch.action.device) for name in ("noise", "next_noise")}
         if self.needs.logging == "values":
             found["log_b"] = self.log_b[batch.event]
-        if self.narrow:
-            tables: dict[int, Tensor] = {}  # each is narrowed once
-            found = {name: part.narrowed(tables) if isinstance(part, Head) else part for name, part in found.items()}
         return Symbols(
             **columns,
             **found,
-            to_go=batch.to_go / self.facts.unit,
-            next_to_go=batch.next_to_go / self.facts.unit,
             weight=batch.weight,
             multiplier=self.multiplier,
             ground_weight=self.critic_options.ground_weight,
             returns=self.critic_options.returns,
         )
+
+    def _narrowed(self, found: dict[str, Any]) -> dict[str, Any]:
+        tables: dict[int, Tensor] = {}  # each is narrowed once
+        return {
+            name: part.narrowed(tables) if self.narrow and isinstance(part, Head) else part
+            for name, part in found.items()
+        }
 
     def _actor_heads(self, batch: Batch) -> dict[str, Any]:
         actor, needs = self.actor, self.needs
@@ -237,8 +235,9 @@ class Agent(nn.Module):
         """Actions, rewards and discounts: the logged item's, then those of unlogged ones, taken to be ignored."""
         n, how, facts = self.critic_options.ground, self.critic_options.ground_draw, self.facts
         action, reward, discount = batch.action[:, None], batch.reward[:, None] / facts.unit, batch.discount[:, None]
+        returns = {"to_go": batch.to_go / facts.unit, "next_to_go": batch.next_to_go / facts.unit}
         if self.target is None or n == 0:
-            return {"actions": action, "rewards": reward, "discounts": discount}
+            return {"actions": action, "rewards": reward, "discounts": discount, **returns}
         if how == "popular":
             items = unlogged_popular(batch.action, n, self.cumulative)
         elif how == "logging" and b is not None:
@@ -248,6 +247,7 @@ class Agent(nn.Module):
         ignored = (self.critic_options.ground_reward + facts.shift) / facts.unit
         like = reward.expand(-1, n)
         return {
+            **returns,
             "actions": torch.cat([action, items], 1),
             "rewards": torch.cat([reward, torch.full_like(like, ignored)], 1),
             "discounts": torch.cat([discount, torch.full_like(like, facts.stay_discount)], 1),

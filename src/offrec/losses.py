@@ -99,15 +99,15 @@ def soft_value(pi: Head, q: Head, alpha: float, prior: Prior = None, sample: Sam
     its entropy alone.
     """
     mean, lse, prior_lse = expectation(pi, _soft(pi, q, alpha, prior), sample, _head(prior))
-    return mean + alpha * (lse - _normaliser(prior, prior_lse, pi))
+    return mean + alpha * lse - alpha * _normaliser(prior, prior_lse, pi)
 
 
 def soft_values(pi: Head, q: Head, held_q: Head, alpha: float, prior: Prior = None) -> tuple[Tensor, Tensor]:
     """`soft_value` of q, and that of another one with all of it held fixed, in one pass over the catalogue."""
     held = _soft(pi, held_q, alpha, prior)
     found, beside = reduce_beside(pi, _soft(pi, q, alpha, prior), held, _head(prior))
-    divergence = alpha * (found.lse - _normaliser(prior, beside.lse, pi))
-    return found.mean + divergence, beside.mean + divergence.detach()
+    less = alpha * _normaliser(prior, beside.lse, pi)
+    return found.mean + alpha * found.lse - less, beside.mean + alpha * found.lse.detach() - less
 
 
 def _soft(pi: Head, q: Head, alpha: float, prior: Prior) -> list[tuple[float, Head]]:

@@ -5,10 +5,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, pad
+from torch.nn.functional import embedding, linear, pad
 
 from offrec.backbones import BACKBONES, Sizes
-from offrec.catalogue import Head, compared, rows_of
+from offrec.catalogue import Head, compared
 from offrec.types import Batch
 
 Second = Literal["critic", "policy"]
@@ -65,9 +65,9 @@ class RepeatTerm(nn.Module):
     def forward(self, state: Tensor, recent: Tensor, n_items: int) -> Tensor:
         """[B, H]: the score at an item's most recent place, 0 at its earlier ones and at padding; H ≤ history."""
         places, known = recent.shape[1], compared(recent, n_items)  # most recent first: an item's slot is its latest
-        score: Tensor = torch.addcmul(self.by_recency[:places], self.by_count, known.log_counts)
+        score: Tensor = self.by_recency[:places] + self.by_count * known.log_counts
         score = score if self.by_state is None else score + linear(state, self.by_state.weight[:places])
-        return score * (self.scale * ~known.empty)
+        return score * (self.scale * known.full)
 
 
 class ValueScale(nn.Module):
@@ -159,13 +159,13 @@ class Network(nn.Module):
     def _sequence(self, batch: Batch) -> Tensor:
         """[N · (1 + L), d] piece after piece; after the start alone: the state of an empty history."""
         tokens = batch.started(self.n_items)
-        states: Tensor = self.backbone(self.dropout(rows_of(self.items_in, tokens)))
+        states: Tensor = self.backbone(self.dropout(embedding(tokens, self.items_in)))
         return states.flatten(0, 1)
 
     def _windows(self, recent: Tensor) -> Tensor:
         size: int = self.backbone.window  # type: ignore[assignment]
         window = pad(recent, (0, max(0, size - recent.shape[1])), value=self.n_items)[:, :size].flip(1)
-        states: Tensor = self.backbone(self.dropout(rows_of(self.items_in, window)))
+        states: Tensor = self.backbone(self.dropout(embedding(window, self.items_in)))
         return states
 
     @property

@@ -33,12 +33,15 @@ class Beside:
         with torch.cuda.stream(side):
             yield
 
-    def join(self) -> None:
-        """From here on the current stream has what was made beside it."""
+    def join(self, keep: object = None) -> None:
+        """From here on the current stream has what was made beside it. `keep` is kept until its next join."""
         if self.main is not None:
             for side in self.used:
                 self.main.wait_stream(side)
-            self.used.clear()
+            _kept[self.main.device_index, self.main.cuda_stream] = keep
+
+
+_kept: dict[tuple[int, int], object] = {}
 
 
 @cache

@@ -11,6 +11,7 @@ from torch import Tensor
 from offrec.catalogue import (
     Head,
     Noise,
+    compared,
     gumbel_softmax,
     log_prob,
     logsumexp,
@@ -19,7 +20,6 @@ from offrec.catalogue import (
     reduce,
     reduce_beside,
     reference,
-    rows_of,
     top_k,
     using,
 )
@@ -293,17 +293,19 @@ def test_values_at_few_items(shape: tuple[int, int, int], dtype: torch.dtype) ->
     compare([made], lambda head: [head.at(actions)], tolerance=2e-6 if dtype == torch.float32 else 0.01)
 
 
-def test_rows_of_a_table() -> None:
-    random = torch.Generator().manual_seed(6)
-    items = torch.randint(0, 130, (30, 7), generator=random).clamp(min=60).to(DEVICE)
-    tables = [torch.randn(130, 20, generator=torch.Generator().manual_seed(7)).to(DEVICE) for _ in range(2)]
-    weights = torch.randn(30, 7, 20, generator=random).to(DEVICE)
-    for table, name in zip(tables, ("kernels", "reference"), strict=True):
+def test_corrections_compared() -> None:
+    """Padding and items that come again leave empty slots, by kernel as without."""
+    items = torch.randint(0, 9, (70, 7), generator=torch.Generator().manual_seed(6)).to(DEVICE)
+    found = []
+    for name in ("kernels", "tiled"):
         with using(name):
-            rows = rows_of(table.requires_grad_(), items)
-        assert torch.equal(rows, table[items])
-        (rows * weights).sum().backward()
-    torch.testing.assert_close(tables[0].grad, tables[1].grad)
+            found.append(compared(items.clone(), 7))
+    for part in ("items", "empty", "full", "inside", "log_counts"):
+        torch.testing.assert_close(getattr(found[0], part), getattr(found[1], part))
+    assert compared(items, 7) is compared(items, 7)
+    before = compared(items, 7)
+    items[0] = 3
+    assert compared(items, 7) is not before, "written to since"
 
 
 def test_kernels_refuse_what_they_do_not_take() -> None:
@@ -324,6 +326,28 @@ def test_nothing_is_computed_for_a_backward_pass_that_does_not_come() -> None:
             resting = reduce(made.head, [(1.0, made.head)])
     torch.testing.assert_close(learning.mean.detach(), resting.mean)
     assert not resting.mean.requires_grad
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [64, 128, 256])
+def test_four_heads_fit_the_card(width: int, dtype: torch.dtype) -> None:
+    """TF32: the largest there is, with a backward pass and without."""
+    torch.set_float32_matmul_precision("high")
+    made = [make((300, 3000, width), "instead", seed=seed, dtype=dtype) for seed in range(4)]
+    pi, q, b, stay = (one.head for one in made)
+    with using("kernels"):
+        for learns in (False, True):
+            with torch.set_grad_enabled(learns):
+                found, beside = reduce_beside(pi, [(1.0, q), (-0.5, b)], [(1.0, stay)], normalised=b)
+    found.mean.sum().backward()
+    with torch.no_grad():
+        truth = [one.double().head for one in made]
+        true = reference.reduce(truth[0], [(1.0, truth[1]), (-0.5, truth[2])])[1]
+        true_held, true_lse = reference.reduce(truth[0], [(1.0, truth[3])])[1], reference.logsumexp(truth[2])
+    for mine, its in ((found.mean, true), (beside.mean, true_held), (beside.lse, true_lse)):
+        assert (mine - its).abs().max() < 0.1 * width**0.5
+    assert all(leaf.grad is not None and leaf.grad.isfinite().all() for leaf in made[0].leaves)
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")

@@ -1,6 +1,6 @@
 """The whole catalogue without the [rows × items] matrix: heads, and what can be asked of them."""
 
-from offrec.catalogue.choice import MOST_WIDTH, chosen, has_triton, rows_of, using
+from offrec.catalogue.choice import MOST_WIDTH, chosen, has_triton, using
 from offrec.catalogue.head import GONE, MASKED, Below, Head, Linear, Within
 from offrec.catalogue.lists import Lists, best_lists, drawn_lists, log_places
 from offrec.catalogue.noise import Noise, gumbel_noise
@@ -20,5 +20,5 @@ from offrec.catalogue.slots import compared
 __all__ = [
     "GONE", "MASKED", "MOST_WIDTH", "Below", "Beside", "Head", "Linear", "Lists", "Noise", "Reduced", "Within", "best_lists",
     "chosen", "compared", "drawn_lists", "gumbel_noise", "gumbel_softmax", "has_triton", "log_places", "log_prob", "logsumexp",
-    "maximum", "rank", "rank_and_top_k", "reduce", "reduce_beside", "rows_of", "sample_k", "top_k", "using",
+    "maximum", "rank", "rank_and_top_k", "reduce", "reduce_beside", "sample_k", "top_k", "using",
 ]  # fmt: skip

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding
 
 if TYPE_CHECKING:
     from offrec.catalogue.head import Head
 
 NAMES = ("auto", "reference", "tiled", "kernels")
 MOST_WIDTH = 256  # that the kernels take
-MOST_PLACES = 1 << 17  # items that a kernel looks through for each block of a table
+MOST_PLACES = 1 << 20  # few items, of all rows together
 KINDS = (torch.float32, torch.bfloat16)
 _forced = "auto"
 
@@ -61,15 +60,20 @@ def has_triton() -> bool:
 
 def by_kernels(table: Tensor, items: Tensor) -> bool:
     """Are few items of a table read by kernels?"""
-    if table.dtype not in KINDS or not 1 <= table.shape[1] <= MOST_WIDTH or not 0 < items.numel() <= MOST_PLACES:
-        return False
-    return _forced == "kernels" or (_forced == "auto" and table.is_cuda and has_triton())
+    fits = table.dtype in KINDS and 1 <= table.shape[1] <= MOST_WIDTH and 0 < items.numel() <= MOST_PLACES
+    return fits and kernels_for(items)
 
 
-def rows_of(table: Tensor, items: Tensor) -> Tensor:
-    """The table's rows: [...] → [..., d]."""
-    if by_kernels(table, items):
-        from offrec.catalogue.kernel_few import rows_at  # needs triton
+def kernels_for(items: Tensor) -> bool:
+    return _forced == "kernels" or (_forced == "auto" and items.is_cuda and has_triton())
 
-        return rows_at(items, table)
-    return embedding(items, table)
+
+def matched(values: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
+    """[B, n] for each target [B, n] the sum of the values [B, H] whose source [B, H] is the same item."""
+    if by_kernels(values, targets) and values.dtype == torch.float32 and targets.shape[1] <= MOST_WIDTH:
+        from offrec.catalogue import kernel_few  # needs triton
+
+        return kernel_few.matched(values, sources, targets)
+    same = sources[:, None, :] == targets[:, :, None]  # [B, n, H]
+    return torch.where(same, values[:, None, :], 0.0).sum(-1)  # 0 · NaN would spoil the whole row
+

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from offrec.catalogue.choice import by_kernels
+from offrec.catalogue.choice import by_kernels, matched
 
 MASKED = -1e30  # finite: 0 · (−inf) would be NaN
 GONE = MASKED / 10  # a logsumexp this low says that nothing is left to choose from
@@ -90,9 +90,9 @@ class Head:
             parts = zip(torch.split(z, width, 1), torch.split(actions, width, 1), strict=True)
             return torch.cat([self.corrected_at(*part) for part in parts], 1)
         if self.items is not None and self.values is not None:
-            same = self.items[:, None, :] == actions[:, :, None]  # [B, n, H]
-            z = z.masked_fill(same.any(-1), 0.0) if self.instead else z
-            z = z + torch.where(same, self.values[:, None, :], 0.0).sum(-1)  # 0 · NaN would spoil the whole row
+            if self.instead:
+                z = z.masked_fill((self.items[:, None, :] == actions[:, :, None]).any(-1), 0.0)
+            z = z + matched(self.values, self.items, actions)
         if self.within is not None:
             z = z.masked_fill(self.within.head.at(actions) < self.within.bound[:, None], MASKED)
         return z

@@ -1,6 +1,4 @@
-"""Values at few items and rows of a table, whose gradients are gathered without a sort: each program keeps a block of
-the table's gradient and looks through all the items for its own, in their order. So sums are the same every time.
-"""
+"""What is asked of few items, each in one kernel: PyTorch would make five small ones of it, and a sort backwards."""
 
 from typing import Any
 
@@ -10,10 +8,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from offrec.catalogue.kernel_launch import interpreted, power
-from offrec.catalogue.kernel_parts import plus_product
-
-BLOCK = 64  # items of a table's block, and of those looked through at a time
+from offrec.catalogue.kernel_launch import power
 
 
 @triton.jit
@@ -55,47 +50,45 @@ def to_states(table, items, gradient, to_state, width, n, D: tl.constexpr, SOME:
 
 
 @triton.jit
-def to_tables(
-    rows, items, gradient, to_table, to_bias, width, n_items, n_pairs, per_row,
-    D: tl.constexpr, SIZE: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
+def compare(items, first, inside, full, log_counts, n_rows, n, n_items, BM: tl.constexpr, N: tl.constexpr):
+    """Some rows: which places are the first of their item, and how often the row has it."""
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    across = tl.arange(0, N)
+    place = rows[:, None] * n + across[None, :]
+    kept = (rows < n_rows)[:, None] & (across < n)[None, :]
+    item = tl.load(items + place, mask=kept, other=n_items)
+    before = tl.zeros([BM, N], dtype=tl.int32)
+    count = tl.zeros([BM, N], dtype=tl.int32)
+    for number in range(n):
+        other = tl.load(items + rows * n + number, mask=rows < n_rows, other=-1)
+        same = (item == other[:, None]).to(tl.int32)
+        count += same
+        before += tl.where(across[None, :] > number, same, 0)
+    found = tl.where(before > 0, n_items, item)
+    tl.store(first + place, found, mask=kept)
+    tl.store(inside + place, tl.minimum(found, n_items - 1), mask=kept)
+    tl.store(full + place, (found < n_items).to(tl.float32), mask=kept)
+    tl.store(log_counts + place, tl.log(tl.maximum(count, 1).to(tl.float32)), mask=kept)
+
+
+@triton.jit
+def matches(
+    sources, values, targets, found, n_rows, n_sources, n_targets,
+    BM: tl.constexpr, TARGETS: tl.constexpr,
 ):  # fmt: skip
-    """One block of items: Σ g rows[pair // per_row] over the pairs that are of the item; g = 1 where not SCALED."""
-    first = tl.program_id(0) * SIZE
-    own = first + tl.arange(0, SIZE)
-    across = tl.arange(0, D)
-    total = tl.zeros([SIZE, D], dtype=tl.float32)
-    of_bias = tl.zeros([SIZE], dtype=tl.float32)
-    for start in range(0, n_pairs, SIZE):
-        at = start + tl.arange(0, SIZE)
-        item = tl.load(items + at, mask=at < n_pairs, other=-1)
-        if tl.max(((item >= first) & (item < first + SIZE)).to(tl.int32), 0) > 0:
-            g = tl.where(at < n_pairs, 1.0, 0.0)
-            if SCALED:
-                g = tl.load(gradient + at, mask=at < n_pairs, other=0.0)
-            share = tl.where(own[:, None] == item[None, :], g[None, :], 0.0)
-            from_row = (at // per_row).to(tl.int64)
-            mask = (at < n_pairs)[:, None] & (across < width)[None, :]
-            vectors = tl.load(rows + from_row[:, None] * width + across[None, :], mask=mask, other=0.0)
-            total = plus_product(total, share, vectors.to(tl.float32), PRECISION)
-            if BIAS:
-                of_bias += tl.sum(share, 1)
-    kept = (own < n_items)[:, None] & (across < width)[None, :]
-    place = to_table + own.to(tl.int64)[:, None] * width + across[None, :]
-    tl.store(place, total.to(to_table.dtype.element_ty), mask=kept)
-    if BIAS:
-        tl.store(to_bias + own, of_bias, mask=own < n_items)
-
-
-def _table_gradient(
-    rows: Tensor, items: Tensor, gradient: Tensor | None, like: Tensor, bias: Tensor | None, per_row: int
-) -> tuple[Tensor, Tensor | None]:
-    to_table, to_bias = torch.empty_like(like), None if bias is None else torch.empty_like(bias)
-    to_tables[(triton.cdiv(len(like), BLOCK),)](
-        rows, items, rows if gradient is None else gradient, to_table, to_table if to_bias is None else to_bias,
-        like.shape[1], len(like), items.numel(), per_row, D=power(like.shape[1]), SIZE=BLOCK,
-        SCALED=gradient is not None, BIAS=to_bias is not None, PRECISION=interpreted("tf32x3"), num_warps=4,
-    )  # fmt: skip
-    return to_table, to_bias
+    """Some rows: for each target the sum of the values whose source is the same item."""
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    inside = (rows < n_rows)[:, None]
+    across = tl.arange(0, TARGETS)
+    place = rows[:, None] * n_targets + across[None, :]
+    kept = inside & (across < n_targets)[None, :]
+    target = tl.load(targets + place, mask=kept, other=-1)
+    total = tl.zeros([BM, TARGETS], dtype=tl.float32)
+    for number in range(n_sources):
+        source = tl.load(sources + rows * n_sources + number, mask=rows < n_rows, other=-2)
+        value = tl.load(values + rows * n_sources + number, mask=rows < n_rows, other=0.0)
+        total += tl.where(target == source[:, None], value[:, None], 0.0)
+    tl.store(found + place, total, mask=kept)
 
 
 class _Values(torch.autograd.Function):
@@ -123,23 +116,41 @@ class _Values(torch.autograd.Function):
             to_states[(len(state),)](
                 table, items, gradient, to_state, table.shape[1], items.shape[1], D=wide, SOME=16, num_warps=2
             )
-        if needed[1] or needed[2]:
-            to_table, to_bias = _table_gradient(state, items, gradient, table, bias, items.shape[1])
+        if needed[1]:
+            moves = (gradient[..., None] * state.float()[:, None]).reshape(-1, table.shape[1])
+            to_table = torch.zeros_like(table, dtype=torch.float32).index_add_(0, items.reshape(-1), moves)
+            to_table = to_table.to(table.dtype)
+        if needed[2]:
+            to_bias = torch.zeros_like(bias).index_add_(0, items.reshape(-1), gradient.reshape(-1))
         return to_state, to_table, to_bias, None
 
 
-class _Rows(torch.autograd.Function):
+class _Matched(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, items: Tensor, table: Tensor) -> Tensor:
-        ctx.save_for_backward(items, table)
-        return torch.nn.functional.embedding(items, table)
+    def forward(ctx: Any, values: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
+        ctx.save_for_backward(sources, targets)
+        return _matched(values, sources, targets)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        items, table = ctx.saved_tensors
-        rows = gradient.reshape(-1, table.shape[1]).contiguous()
-        return None, _table_gradient(rows, items.contiguous(), None, table, None, 1)[0]
+        sources, targets = ctx.saved_tensors
+        return _matched(gradient, targets, sources), None, None
+
+
+def _matched(values: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
+    found = torch.empty(targets.shape, device=values.device)
+    matches[(triton.cdiv(len(targets), 8),)](
+        sources.contiguous(), values.contiguous(), targets.contiguous(), found, *sources.shape, targets.shape[1],
+        BM=8, TARGETS=int(triton.next_power_of_2(targets.shape[1])), num_warps=1,
+    )  # fmt: skip
+    return found
+
+
+def matched(values: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
+    """[B, n] for each target [B, n] the sum of the values [B, H] whose source [B, H] is the same item."""
+    found: Tensor = _Matched.apply(values, sources, targets)  # type: ignore[no-untyped-call]
+    return found
 
 
 def values_at(state: Tensor, table: Tensor, bias: Tensor | None, items: Tensor) -> Tensor:
@@ -148,7 +159,17 @@ def values_at(state: Tensor, table: Tensor, bias: Tensor | None, items: Tensor) 
     return found
 
 
-def rows_at(items: Tensor, table: Tensor) -> Tensor:
-    """The table's rows: [...] → [..., d]."""
-    found: Tensor = _Rows.apply(items, table)  # type: ignore[no-untyped-call]
-    return found
+
+def compared(items: Tensor, n_items: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of items [B, K] the first places, n_items elsewhere; the same with some item elsewhere; 1 there and 0 elsewhere;
+    the logarithm of how often a row has each.
+    """
+    items = items.contiguous()
+    first, inside = torch.empty_like(items), torch.empty_like(items)
+    full, log_counts = (torch.empty(items.shape, device=items.device) for _ in range(2))
+    wide = int(triton.next_power_of_2(items.shape[1]))
+    rows = max(1, 256 // wide)
+    compare[(triton.cdiv(len(items), rows),)](
+        items, first, inside, full, log_counts, *items.shape, n_items, BM=rows, N=wide, num_warps=2
+    )
+    return first, inside, full, log_counts

@@ -19,7 +19,6 @@ from offrec.catalogue.kernel_parts import (
     restored,
     rounded,
     row_hash,
-    turned_block,
 )
 
 
@@ -38,20 +37,18 @@ def values(
 
 @triton.jit
 def forward(
-    s0, t0, b0, s1, t1, b1, s2, t2, b2, s3, t3, b3, w0, w1, w2, w3, turned, turned_stride,
+    s0, t0, b0, s1, t1, b1, s2, t2, b2, s3, t3, b3, w0, w1, w2, w3,
     c0, c1, c2, h0, h1, h2, h3, bound, seed, edges, pair_row, pair_item, scalars, vectors,
     n_rows, n_items, tiles_each, n_tiles, scale,
     BM: tl.constexpr, BN: tl.constexpr, D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, D3: tl.constexpr,
     BIAS0: tl.constexpr, BIAS1: tl.constexpr, BIAS2: tl.constexpr, BIAS3: tl.constexpr,
-    HEADS: tl.constexpr, LINEAR: tl.constexpr, HELD: tl.constexpr, BELOW: tl.constexpr, NORMED: tl.constexpr,
+    HEADS: tl.constexpr, LINEAR: tl.constexpr, BELOW: tl.constexpr, NORMED: tl.constexpr,
     NOISE: tl.constexpr, EXCLUDED: tl.constexpr, V0: tl.constexpr, V1: tl.constexpr, V2: tl.constexpr,
-    TURNED: tl.constexpr, DM: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr,
+    DM: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Per row and share of the catalogue: the largest score, Σ w, Σ w f, Σ w 1[below], Σ w h, and of the head NORMED
     its own largest score and Σ w; f = Σ c z and h = Σ h z. For the backward pass the same sums of the item vectors:
     Σ w t, Σ w f t, Σ w 1 t (V0), Σ w t′ of the other heads (V1, V2).
-
-    TURNED: π's table also lies transposed in `turned` [D0, items]; Hopper's TF32 products take no other operand.
     """
     group, share = tl.program_id(0), tl.program_id(1)
     first_row = group * BM
@@ -106,34 +103,38 @@ def forward(
         fade = tl.exp2(top - higher)
         top = higher
         total = total * fade + tl.sum(weight, 1)
-        if LINEAR:
+        # Each head's mean by itself, so that no tile waits in registers for the next head.
+        part = tl.sum(weight * z, 1)
+        mean = mean * fade + c0 * part
+        held = held * fade + h0 * part
+        if V0 and LINEAR:
             f = c0 * z
-        if HELD:
-            h = h0 * z
         judged = z
         if HEADS > 1:
             z1, table1 = values(state1, t1, b1, first, n_items, w1, BN, D1, BIAS1, PRECISION)
-            if LINEAR:
+            part = tl.sum(weight * z1, 1)
+            mean += c1 * part
+            held += h1 * part
+            if V0 and LINEAR:
                 f += c1 * z1
-            if HELD:
-                h += h1 * z1
             if BELOW == 1:
                 judged = z1
             if NORMED == 1:
                 y = z1
         if HEADS > 2:
             z2, table2 = values(state2, t2, b2, first, n_items, w2, BN, D2, BIAS2, PRECISION)
-            if LINEAR:
+            part = tl.sum(weight * z2, 1)
+            mean += c2 * part
+            held += h2 * part
+            if V0 and LINEAR:
                 f += c2 * z2
-            if HELD:
-                h += h2 * z2
             if BELOW == 2:
                 judged = z2
             if NORMED == 2:
                 y = z2
         if HEADS > 3:
             z3, _ = values(state3, t3, b3, first, n_items, w3, BN, D3, BIAS3, PRECISION)
-            h += h3 * z3
+            held += h3 * tl.sum(weight * z3, 1)
             if NORMED == 3:
                 y = z3
         if NORMED > 0:
@@ -146,8 +147,6 @@ def forward(
             normed = normed * tl.exp2(normed_top - normed_higher) + tl.sum(tl.exp2(y - normed_higher[:, None]), 1)
             normed_top = normed_higher
         if V0:
-            if TURNED:
-                table0 = turned_block(turned, first, n_items, w0, turned_stride, BN, D0)
             sum0 = plus_product(sum0 * fade[:, None], rounded(weight, PRECISION).to(table0.dtype), table0, PRECISION)
         if V1:
             sum1 = plus_product(sum1 * fade[:, None], rounded(weight, PRECISION).to(table1.dtype), table1, PRECISION)
@@ -158,13 +157,9 @@ def forward(
             mass = mass * fade + tl.sum(low, 1)
             if V0:
                 sum_b = plus_product(sum_b * fade[:, None], rounded(low, PRECISION).to(table0.dtype), table0, PRECISION)
-        if HELD:
-            held = held * fade + tl.sum(weight * h, 1)
-        if LINEAR:
-            f = weight * f
-            mean = mean * fade + tl.sum(f, 1)
-            if V0:
-                sum_f = plus_product(sum_f * fade[:, None], rounded(f, PRECISION).to(table0.dtype), table0, PRECISION)
+        if V0 and LINEAR:
+            f = rounded(weight * f, PRECISION).to(table0.dtype)
+            sum_f = plus_product(sum_f * fade[:, None], f, table0, PRECISION)
 
     out = scalars + share * 7 * n_rows + rows
     tl.store(out, top, mask=inside)

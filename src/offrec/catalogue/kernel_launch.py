@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import triton
@@ -31,26 +31,29 @@ class Blocks:
         return self.rows, self.items
 
 
-# (bytes of an operand, several heads?) → width → (rows, items, warps, stages). Measured on an H200 at widths 64 and 128
-# (benchmarks/catalogue.py); the others are chosen to fit its shared memory.
-FORWARD: dict[tuple[int, bool], dict[int, Blocks]] = {
-    (2, False): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 3), 256: Blocks(64, 64, 4, 2)},
-    (2, True): {64: Blocks(64, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(64, 32, 4, 2)},
-    (4, False): {64: Blocks(128, 64, 4, 3), 128: Blocks(128, 64, 8, 1), 256: Blocks(64, 32, 4, 2)},
-    (4, True): {64: Blocks(64, 32, 4, 2), 128: Blocks(32, 32, 4, 2), 256: Blocks(16, 32, 4, 1)},
+# (bytes of an operand, one head, several, or several with sums of item vectors for a backward pass) → width →
+# (rows, items, warps, stages). Measured on an H200 at widths 64 and 128; the others are chosen to fit its shared memory.
+Kind = Literal["one", "several", "learned"]
+FORWARD: dict[tuple[int, Kind], dict[int, Blocks]] = {
+    (2, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 3), 256: Blocks(64, 64, 4, 2)},
+    (2, "several"): {64: Blocks(64, 64, 4, 2), 128: Blocks(128, 64, 8, 2), 256: Blocks(64, 32, 4, 1)},
+    (2, "learned"): {64: Blocks(64, 64, 4, 1), 128: Blocks(128, 32, 8, 2), 256: Blocks(64, 32, 8, 1)},
+    (4, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(128, 64, 8, 1), 256: Blocks(64, 32, 4, 2)},
+    (4, "several"): {64: Blocks(128, 64, 8, 2), 128: Blocks(128, 32, 8, 1), 256: Blocks(16, 32, 4, 1)},
+    (4, "learned"): {64: Blocks(128, 32, 8, 2), 128: Blocks(64, 32, 4, 1), 256: Blocks(16, 16, 4, 1)},
 }
-BACKWARD: dict[tuple[int, bool], dict[int, Blocks]] = {
-    (2, False): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(32, 64, 4, 2)},
-    (2, True): {64: Blocks(64, 64, 4, 3), 128: Blocks(32, 64, 4, 2), 256: Blocks(32, 32, 4, 2)},
-    (4, False): {64: Blocks(64, 128, 4, 2), 128: Blocks(64, 64, 4, 1), 256: Blocks(32, 64, 4, 2)},
-    (4, True): {64: Blocks(32, 64, 4, 2), 128: Blocks(32, 32, 4, 2), 256: Blocks(16, 32, 4, 1)},
+BACKWARD: dict[tuple[int, Kind], dict[int, Blocks]] = {
+    (2, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(32, 64, 4, 2)},
+    (2, "learned"): {64: Blocks(64, 64, 4, 1), 128: Blocks(64, 128, 8, 1), 256: Blocks(32, 32, 4, 2)},
+    (4, "one"): {64: Blocks(64, 128, 4, 2), 128: Blocks(64, 64, 4, 1), 256: Blocks(32, 64, 4, 2)},
+    (4, "learned"): {64: Blocks(64, 128, 8, 1), 128: Blocks(32, 128, 8, 1), 256: Blocks(16, 32, 4, 1)},
 }
 
 
-def blocks(which: dict[tuple[int, bool], dict[int, Blocks]], heads: Sequence[Head]) -> Blocks:
+def blocks(which: dict[tuple[int, Kind], dict[int, Blocks]], heads: Sequence[Head], learned: bool) -> Blocks:
     widest = max(head.state.shape[1] for head in heads)
-    by_width = which[heads[0].state.element_size(), len(heads) > 1]
-    return next(size for width, size in by_width.items() if widest <= width)
+    kind: Kind = "one" if len(heads) == 1 else "learned" if learned else "several"
+    return next(size for width, size in which[heads[0].state.element_size(), kind].items() if widest <= width)
 
 
 def power(width: int) -> int:

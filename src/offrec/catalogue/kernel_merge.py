@@ -50,8 +50,8 @@ def combine(
         x = tl.where(real, x * scale, NOTHING)
         whole = tl.maximum(top, tl.max(x, 1))
         weight = tl.where(real, tl.exp2(x - whole[:, None]), 0.0)
-        less = tl.exp2(top - whole)
-        total = total * less + tl.sum(weight, 1)
+        fall = tl.exp2(top - whole)
+        total = total * fall + tl.sum(weight, 1)
         f = c0 * z
         h = h0 * z
         judged = z
@@ -77,11 +77,11 @@ def combine(
             h += h3 * value
             if NORMED == 3:
                 y = value
-        of_f = of_f * less + tl.sum(weight * f, 1)
-        of_h = of_h * less + tl.sum(weight * h, 1)
+        of_f = of_f * fall + tl.sum(weight * f, 1)
+        of_h = of_h * fall + tl.sum(weight * h, 1)
         if BELOW >= 0:
             limit = tl.load(bound + rows, mask=inside, other=0.0)
-            low = low * less + tl.sum(tl.where(judged <= limit[:, None], weight, 0.0), 1)
+            low = low * fall + tl.sum(tl.where(judged <= limit[:, None], weight, 0.0), 1)
     total = tl.maximum(total, 1.0e-37)  # nothing is left of a row of which every item is excluded
     all_of_it = whole + tl.log2(total)
     tl.store(found + rows, all_of_it, mask=inside)
@@ -106,13 +106,13 @@ def combine(
     for which in tl.static_range(NV):
         vector = tl.zeros([BM, DM], dtype=tl.float32)
         for first in range(0, shares, SOME):
-            share = first + some
-            here = (share < shares)[:, None] & inside[None, :]
-            tops = tl.load(scalars + share[:, None] * 7 * n_rows + rows[None, :], mask=here, other=NEVER)
-            fade = tl.exp2(tops - whole[None, :]) / total[None, :]
-            start = ((share * NV + which)[:, None].to(tl.int64) * n_rows + rows[None, :]) * DM
-            part = tl.load(vectors + start[:, :, None] + across[None, None, :], mask=here[:, :, None], other=0.0)
-            vector += tl.sum(fade[:, :, None] * part, 0)
+            number = first + some
+            there = (number < shares)[:, None] & inside[None, :]
+            high = tl.load(scalars + number[:, None] * 7 * n_rows + rows[None, :], mask=there, other=NEVER)
+            less = tl.exp2(high - whole[None, :]) / total[None, :]
+            begin = ((number * NV + which)[:, None].to(tl.int64) * n_rows + rows[None, :]) * DM
+            part = tl.load(vectors + begin[:, :, None] + across[None, None, :], mask=there[:, :, None], other=0.0)
+            vector += tl.sum(less[:, :, None] * part, 0)
         start = (which * n_rows + rows).to(tl.int64) * DM
         tl.store(expected + start[:, None] + across[None, :], vector, mask=inside[:, None])
 

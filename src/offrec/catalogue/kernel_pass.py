@@ -13,7 +13,6 @@ from offrec.catalogue.kernel_launch import Blocks, pairs_of, power, shares
 
 LOG2E = 1.4426950408889634
 ROWS = 4  # of a program that puts shares and slots together
-TURN = True
 
 
 @dataclass(frozen=True)
@@ -98,14 +97,12 @@ def streamed(
     scalars = torch.empty(grid[1], 7, n_rows, device=state.device)
     room = torch.empty if len(set(widths)) == 1 else torch.zeros  # what is narrower leaves the rest of its row as it is
     vectors = room(grid[1], n_vectors, n_rows, widest, device=state.device)
-    turn = TURN and plan.precision == "tf32" and wanted[0]
-    turned = _turned(table) if turn else table
     kernel_forward.forward[grid](
-        *arguments(parts, 4), turned, turned.stride(0), *plan.coefficients, *(plan.held or (0.0,) * 4),
+        *arguments(parts, 4), *plan.coefficients, *(plan.held or (0.0,) * 4),
         *(part if part is not None else state for part in extras), pairs.edges, pairs.row, pairs.item,
         scalars, vectors, n_rows, n_items, each, n_tiles, plan.scale,
         **constants(plan, plan.size, parts, 4), **plan.roles, EXCLUDED=few.n > 0,
-        LINEAR=plan.linear, HELD=plan.held is not None, V0=wanted[0], V1=wanted[1], V2=wanted[2], TURNED=turn, DM=widest, NV=n_vectors,
+        LINEAR=plan.linear, V0=wanted[0], V1=wanted[1], V2=wanted[2], DM=widest, NV=n_vectors,
     )  # fmt: skip
     return scalars, vectors
 
@@ -125,13 +122,6 @@ def combined(
         SOME=max(1, min(16, 2048 // (ROWS * widest))), num_warps=4,
     )  # fmt: skip
     return found, expected
-
-
-def _turned(table: Tensor) -> Tensor:
-    """Transposed, rows begun where sixteen bytes begin."""
-    room = torch.empty(table.shape[1], 16 * triton.cdiv(len(table), 16), dtype=table.dtype, device=table.device)
-    room[:, : len(table)].copy_(table.T)
-    return room
 
 
 def _vectors(plan: Plan, wanted: Sequence[bool]) -> tuple[int, ...]:

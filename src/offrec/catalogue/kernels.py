@@ -129,6 +129,7 @@ def _apply(
     fixed = [(coefficient, _fixed(heads, head)) for coefficient, head in held]
     normed = -1 if normalised is None else _fixed(heads, normalised)
     check(heads, learned)
+    learns = torch.is_grad_enabled() and any(head.state.requires_grad for head in heads[:learned])
     plan = Plan(
         heads=len(heads),
         learned=learned,
@@ -140,9 +141,9 @@ def _apply(
         noise=noise is not None,
         temperature=temperature,
         direct=direct,
-        size=blocks(FORWARD, heads),
-        back=blocks(BACKWARD, heads[:learned]),
-        learns=torch.is_grad_enabled(),
+        size=blocks(FORWARD, heads, learns),
+        back=blocks(BACKWARD, heads[:learned], True),
+        learns=learns,
         precision=precision(pi.state.dtype),
     )
     parts: list[Any] = []

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from offrec.catalogue.choice import kernels_for, matched
 from offrec.catalogue.head import MASKED, Head
 from offrec.catalogue.noise import Noise, gumbel_noise
 
@@ -22,10 +23,10 @@ class Compared:
     No sort: that is many small kernels on a GPU.
     """
 
-    same: Tensor  # [B, K, K] which items of a row are one
-    log_counts: Tensor  # [B, K] log of how often the row has each of them
     items: Tensor  # [B, K] n_items in empty slots
     empty: Tensor  # [B, K]
+    full: Tensor  # [B, K] 1 where a slot is not empty, 0 where it is
+    log_counts: Tensor  # [B, K] log of how often the row has each item
     inside: Tensor  # [B, K] the items, and some item of the catalogue in empty slots
     version: int  # of the tensor compared: it may have been written to since
     sorted: dict[Any, Any] = field(default_factory=dict)  # what kernels make of the items, by the shape of their tiles
@@ -39,10 +40,20 @@ def compared(items: Tensor, n_items: int) -> Compared:
     version = 0 if items.is_inference() else items._version
     kept: dict[int, Compared] = _known.setdefault(items, {})
     if n_items not in kept or kept[n_items].version != version or items.is_inference():
-        same = items[:, :, None] == items[:, None, :]
-        first = items.masked_fill(same.tril(-1).any(2), n_items)
-        kept[n_items] = Compared(same, same.sum(2).log(), first, first >= n_items, first.clamp(max=n_items - 1), version)
+        kept[n_items] = _compared(items, n_items, version)
     return kept[n_items]
+
+
+def _compared(items: Tensor, n_items: int, version: int) -> Compared:
+    if kernels_for(items) and items.numel() and items.shape[1] <= FEW:
+        from offrec.catalogue.kernel_few import compared as by_kernel  # needs triton
+
+        first, inside, full, log_counts = by_kernel(items, n_items)
+        return Compared(first, first >= n_items, full, log_counts, inside, version)
+    same = items[:, :, None] == items[:, None, :]
+    first = items.masked_fill(same.tril(-1).any(2), n_items)
+    inside, full = first.clamp(max=n_items - 1), (first < n_items).float()
+    return Compared(first, first >= n_items, full, same.sum(2).log(), inside, version)
 
 
 class Slots:
@@ -50,12 +61,12 @@ class Slots:
 
     def __init__(self, corrections: list[Tensor], n_items: int) -> None:
         self.corrections = corrections
-        self._same: Tensor | None = None  # [B, K, K] which corrections of a row are of one item
+        self._few = len(corrections) == 1 and corrections[0].shape[1] <= FEW
         self.sorted: dict[Any, Any] = {}
-        if len(corrections) == 1 and corrections[0].shape[1] <= FEW:
+        if self._few:
             known = compared(corrections[0], n_items)
-            self._same, self.items, self.empty, self._inside = known.same, known.items, known.empty, known.inside
-            self._places: tuple[Tensor, ...] = (known.items,)  # not looked at
+            self.items, self.empty, self._inside = known.items, known.empty, known.inside
+            self._places: tuple[Tensor, ...] = (corrections[0],)
             self.sorted = known.sorted
         else:
             self._sort(corrections, n_items)
@@ -102,8 +113,8 @@ class Slots:
         return z
 
     def _added_up(self, mine: Tensor, values: Tensor) -> Tensor:
-        if self._same is not None:
-            return torch.where(self._same, values[:, None, :], 0.0).sum(-1)
+        if self._few:
+            return matched(values, mine, mine)
         rows = torch.arange(len(mine), device=mine.device)[:, None].expand_as(mine)
         empty = torch.zeros(self.items.shape, dtype=values.dtype, device=mine.device)
         # unlike `scatter_add`, this adds in the same order every time, also on a GPU
