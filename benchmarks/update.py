@@ -33,6 +33,7 @@ import scale
 from offrec import config
 from offrec.agent import Agent
 from offrec.algorithms import ALGORITHMS
+from offrec.backbones.recurrent import GRU
 from offrec.catalogue import Head
 from offrec.console import Console
 from offrec.critic import unlogged
@@ -70,6 +71,9 @@ class Plain:
         assert whole.prior is not None
         self.actor, self.critic = deepcopy(whole.actor), deepcopy(whole.critic)
         self.target, self.prior = deepcopy(whole.target.network), deepcopy(whole.prior)
+        for network in (self.actor, self.critic, self.target, self.prior):
+            if isinstance(network.backbone, GRU):
+                network.backbone.cells.flatten_parameters()  # a copy's weights lie apart, which costs cuDNN a copy
         self.alpha, self.facts, self.options = whole.learner.alpha, whole.facts, whole.critic_options  # type: ignore[attr-defined]
         trained = [*self.actor.parameters(), *self.critic.parameters()]
         self.optimiser = torch.optim.Adam(trained, lr=rate, foreach=True)

@@ -1,6 +1,7 @@
 """Every equation by hand: two or three items, and numbers that can be worked out on paper."""
 
 import math
+from dataclasses import replace
 from math import exp, log
 
 import pytest
@@ -92,17 +93,37 @@ EXPECTED_Q = 0.5 * 1 + 0.25 * 2 - 0.25 * 2
 DIVERGENCE = 0.5 * log(2) + 0.25 * log(0.5)  # KL(π‖b)
 
 
+HEADS = (chances(PI), dense(Q), dense([0.5, -1.0, 3.0]), chances(B))
+
+
 def test_soft_value() -> None:
     pi, q, b, alpha = chances(PI), dense(Q), chances(B), 0.3
     value = EXPECTED_Q + alpha * ENTROPY
     assert losses.soft_value(pi, q, alpha).item() == pytest.approx(value)
     assert losses.soft_value(pi, q, alpha, "uniform").item() == pytest.approx(value - alpha * log(3))
-    assert losses.soft_value(pi, q, alpha, losses.Fixed.of(b)).item() == pytest.approx(EXPECTED_Q - alpha * DIVERGENCE)
+    assert losses.soft_value(pi, q, alpha, b).item() == pytest.approx(EXPECTED_Q - alpha * DIVERGENCE)
+
+
+@pytest.mark.parametrize("prior", [None, "uniform", "b"])
+def test_two_soft_values_are_those_of_two_calls(prior: str | None) -> None:
+    """The second is held fixed, whatever it is made of."""
+    pi, q, other, b = (replace(head, table=head.table.clone().requires_grad_()) for head in HEADS)
+    given = b if prior == "b" else prior
+    value, held = losses.soft_values(pi, q, other, 0.3, given)
+    assert held.item() == pytest.approx(losses.soft_value(pi, other, 0.3, given).item())
+    alone = losses.soft_value(pi, q, 0.3, given)
+    torch.testing.assert_close(value, alone)
+    assert not held.requires_grad
+    tables = [head.table for head in (pi, q, other, b)]
+    found, wanted = (torch.autograd.grad(one.sum(), tables, allow_unused=True) for one in (value, alone))
+    assert found[2] is found[3] is None
+    for mine, true in zip(found[:2], wanted[:2], strict=True):
+        torch.testing.assert_close(mine, true)
 
 
 def test_a_uniform_prior_is_a_prior() -> None:
     pi, q = chances(PI), dense(Q)
-    flat = losses.soft_value(pi, q, 0.3, losses.Fixed.of(chances([1 / 3] * 3)))
+    flat = losses.soft_value(pi, q, 0.3, chances([1 / 3] * 3))
     torch.testing.assert_close(losses.soft_value(pi, q, 0.3, "uniform"), flat)
 
 
@@ -115,7 +136,7 @@ def test_soft_value_is_largest_at_the_boltzmann_policy() -> None:
     assert losses.soft_value(dense(Q), dense(Q), alpha).item() < lse
     with_prior = dense([log(b) + q / alpha for b, q in zip(B, Q, strict=True)])
     lse = alpha * log(sum(b * exp(q / alpha) for b, q in zip(B, Q, strict=True)))
-    assert losses.soft_value(with_prior, dense(Q), alpha, losses.Fixed.of(chances(B))).item() == pytest.approx(lse)
+    assert losses.soft_value(with_prior, dense(Q), alpha, chances(B)).item() == pytest.approx(lse)
 
 
 def test_greedy_value_and_double_q() -> None:
@@ -220,7 +241,7 @@ def many(head: Head) -> Head:
 def test_straight_through_samples_converge_to_the_exact_value(prior: str | None) -> None:
     """A sample's value is that of one item drawn from π: the mean of 20,000 lies within four standard errors."""
     pi, q, b = many(chances(PI)), many(dense(Q)), many(chances(B))
-    given = losses.Fixed.of(b) if prior == "b" else prior
+    given = b if prior == "b" else prior
     sample = Sample(Noise(torch.tensor(5)), temperature=0.8, hard=True)
     drawn, exact = (losses.soft_value(pi, q, 0.3, given, s) for s in (sample, None))
     assert drawn.unique().numel() > 1

@@ -23,7 +23,8 @@ from offrec.critic import (
     within_support,
 )
 from offrec.errors import InputError
-from offrec.networks import Network, NetworkOptions, Second, next_recent
+from offrec.networks import Network, NetworkOptions, Second, next_recent, prepared
+from offrec.streams import Beside
 from offrec.types import Batch
 
 
@@ -153,26 +154,39 @@ class Agent(nn.Module):
 
     def symbols(self, batch: Batch) -> Symbols:
         """What the learner reads; what it did not declare is not computed."""
-        found = self._actor_heads(batch) | self._prior_heads(batch)
-        columns = self._columns(batch, found.get("b"))
+        if self.target is not None or self.prior is not None:
+            prepared(batch, self.n_items)
+        beside = Beside(batch.action.device)
+        found = self._narrowed(self._actor_heads(batch))
+        with beside(0):
+            prior = self._prior_heads(batch)
+            columns = self._columns(batch, found.get("b", prior.get("b")))
+            found |= self._narrowed(prior)
         if self.target is not None:
-            found |= self._critic_heads(batch) | self._target_heads(batch, self.target.network)
+            with beside(1):
+                found |= self._narrowed(self._critic_heads(batch))
+            with beside(2):
+                found |= self._narrowed(self._target_heads(batch, self.target.network))
+        beside.join(keep=(columns, found))
         if self.needs.noise:
             found |= {name: random_noise(batch.action.device) for name in ("noise", "next_noise")}
         if self.needs.logging == "values":
             found["log_b"] = self.log_b[batch.event]
-        if self.narrow:
-            found = {name: value.narrowed() if isinstance(value, Head) else value for name, value in found.items()}
         return Symbols(
             **columns,
             **found,
-            to_go=batch.to_go / self.facts.unit,
-            next_to_go=batch.next_to_go / self.facts.unit,
             weight=batch.weight,
             multiplier=self.multiplier,
             ground_weight=self.critic_options.ground_weight,
             returns=self.critic_options.returns,
         )
+
+    def _narrowed(self, found: dict[str, Any]) -> dict[str, Any]:
+        tables: dict[int, Tensor] = {}  # each is narrowed once
+        return {
+            name: part.narrowed(tables) if self.narrow and isinstance(part, Head) else part
+            for name, part in found.items()
+        }
 
     def _actor_heads(self, batch: Batch) -> dict[str, Any]:
         actor, needs = self.actor, self.needs
@@ -186,11 +200,12 @@ class Agent(nn.Module):
         if needs.critic == "own":
             found["next_pi"] = _held(actor.head, next_states, next_recent(batch))
         if needs.critic == "shared" and actor.second is not None:
-            found["q"] = actor.second(states, batch.recent)
+            table = actor.second.values_table
+            found["q"] = actor.second.head(states, batch.recent, table)
             if needs.online_next:
-                found["next_online_q"] = _held(actor.second, next_states, next_recent(batch))
+                found["next_online_q"] = _held(actor.second.head, next_states, next_recent(batch), table)
         if needs.logging == "own" and actor.second is not None:
-            found["b"] = actor.second(states.detach(), batch.recent)  # it learns from the policy's state, not the state
+            found["b"] = actor.second.head(states.detach(), batch.recent)  # it learns from the policy's state, not the state
         return found
 
     @torch.no_grad()
@@ -210,23 +225,26 @@ class Agent(nn.Module):
         if not self.needs.online_next:
             return {"q": critic(batch)}
         states, next_states = critic.states_and_next(batch)
-        following = _held(critic.head, next_states, next_recent(batch))
-        return {"q": critic.head(states, batch.recent), "next_online_q": following}
+        table = critic.values_table
+        following = _held(critic.head, next_states, next_recent(batch), table)
+        return {"q": critic.head(states, batch.recent, table), "next_online_q": following}
 
     @torch.no_grad()
     def _target_heads(self, batch: Batch, target: Network) -> dict[str, Any]:
-        head = target.head if target.second is None else target.second
+        values = target if target.second is None else target.second
         states, next_states = target.states_and_next(batch)
-        found = {"next_q": head(next_states, next_recent(batch))}
-        return found | {"stay_q": head(states, batch.recent)} if self.critic_options.ground else found
+        table = values.values_table
+        found = {"next_q": values.head(next_states, next_recent(batch), table)}
+        return found | {"stay_q": values.head(states, batch.recent, table)} if self.critic_options.ground else found
 
     @torch.no_grad()
     def _columns(self, batch: Batch, b: Head | None) -> dict[str, Any]:
         """Actions, rewards and discounts: the logged item's, then those of unlogged ones, taken to be ignored."""
         n, how, facts = self.critic_options.ground, self.critic_options.ground_draw, self.facts
         action, reward, discount = batch.action[:, None], batch.reward[:, None] / facts.unit, batch.discount[:, None]
+        returns = {"to_go": batch.to_go / facts.unit, "next_to_go": batch.next_to_go / facts.unit}
         if self.target is None or n == 0:
-            return {"actions": action, "rewards": reward, "discounts": discount}
+            return {"actions": action, "rewards": reward, "discounts": discount, **returns}
         if how == "popular":
             items = unlogged_popular(batch.action, n, self.cumulative)
         elif how == "logging" and b is not None:
@@ -236,6 +254,7 @@ class Agent(nn.Module):
         ignored = (self.critic_options.ground_reward + facts.shift) / facts.unit
         like = reward.expand(-1, n)
         return {
+            **returns,
             "actions": torch.cat([action, items], 1),
             "rewards": torch.cat([reward, torch.full_like(like, ignored)], 1),
             "discounts": torch.cat([discount, torch.full_like(like, facts.stay_discount)], 1),
@@ -284,10 +303,10 @@ def frozen(network: Network) -> Network:
     return network.requires_grad_(False).eval()
 
 
-def _held(head: Callable[..., Head], states: Tensor, recent: Tensor) -> Head:
+def _held(head: Callable[..., Head], states: Tensor, recent: Tensor, table: Tensor | None = None) -> Head:
     """A head held fixed, made without a graph."""
     with torch.no_grad():
-        return head(states, recent).detach()
+        return head(states, recent, table).detach()
 
 
 @contextmanager

@@ -6,30 +6,16 @@ the logged item and each of n unlogged ones. Equations are named by their labels
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from offrec.catalogue import Head, Noise, gumbel_softmax, logsumexp, maximum, reduce
+from offrec.catalogue import Head, Linear, Noise, gumbel_softmax, logsumexp, maximum, reduce, reduce_beside
 
 
-@dataclass(frozen=True)
-class Fixed:
-    """A policy held fixed, its normaliser computed once for all that ask for it."""
-
-    head: Head
-    lse: Tensor  # [B] log Σ exp z
-
-    @staticmethod
-    def of(head: Head) -> "Fixed":
-        held = head.detach()
-        return Fixed(held, logsumexp(held))
-
-
-Prior = Fixed | Literal["uniform"] | None
+Prior = Head | Literal["uniform"] | None
 
 
 def batch_mean(values: Tensor, weight: Tensor | None) -> Tensor:
@@ -92,33 +78,50 @@ class Sample:
     hard: bool = False  # straight-through: the value of the item drawn, the gradient of the soft sample
 
 
-def expectation(pi: Head, linear: Sequence[tuple[float, Head]], sample: Sample | None) -> tuple[Tensor, Tensor]:
-    """E_π[Σ cᵢ zᵢ(a)] and log Σ exp z_π, [B] each.
+def expectation(pi: Head, linear: Linear, sample: Sample | None, prior: Head | None) -> tuple[Tensor, Tensor, Tensor]:
+    """E_π[Σ cᵢ zᵢ(a)], log Σ exp z_π and log Σ exp z_prior, held fixed (0 without a prior): [B] each.
 
     Unlike the paper: its Gumbel-softmax formula takes the logarithm of what is already a logit; the noise goes on the
     log-probabilities.
     """
     if sample is None:
-        exact = reduce(pi, linear)
-        return exact.mean, exact.lse
+        exact, beside = reduce_beside(pi, linear, normalised=prior)
+        return exact.mean, exact.lse, beside.lse
     drawn = gumbel_softmax(pi, linear, temperature=sample.temperature, noise=sample.noise, hard=sample.hard)
-    return drawn, logsumexp(pi)
+    return drawn, logsumexp(pi), torch.zeros_like(drawn) if prior is None else logsumexp(prior.detach())
 
 
 def soft_value(pi: Head, q: Head, alpha: float, prior: Prior = None, sample: Sample | None = None) -> Tensor:
     """V(s) = E_π[Q(s,a) − α (log π(a|s) − log prior(a|s))]        paper, Eq. (Q), (DC); −V/α: Eq. (pi), (DCPi)
 
-    What the critic backs up and what the actor climbs. No prior: the paper's SDAC, which drops the uniform one as if it
-    were neutral. Unlike the paper: kept ("uniform"), a step no longer earns α log|A| for its entropy alone.
+    What the critic backs up and what the actor climbs. A prior's head is held fixed. No prior: the paper's SDAC, which
+    drops the uniform one as if it were neutral. Unlike the paper: kept ("uniform"), a step no longer earns α log|A| for
+    its entropy alone.
     """
-    linear: list[tuple[float, Head]] = [(1.0, q), (-alpha, pi)]
-    if isinstance(prior, Fixed):
-        linear.append((alpha, prior.head))
-    mean, lse = expectation(pi, linear, sample)
-    value = mean + alpha * lse
-    if isinstance(prior, Fixed):
-        return value - alpha * prior.lse
-    return value - alpha * math.log(pi.n_items) if prior == "uniform" else value
+    mean, lse, prior_lse = expectation(pi, _soft(pi, q, alpha, prior), sample, _head(prior))
+    return mean + alpha * lse - alpha * _normaliser(prior, prior_lse, pi)
+
+
+def soft_values(pi: Head, q: Head, held_q: Head, alpha: float, prior: Prior = None) -> tuple[Tensor, Tensor]:
+    """`soft_value` of q, and that of another one with all of it held fixed, in one pass over the catalogue."""
+    held = _soft(pi, held_q, alpha, prior)
+    found, beside = reduce_beside(pi, _soft(pi, q, alpha, prior), held, _head(prior))
+    less = alpha * _normaliser(prior, beside.lse, pi)
+    return found.mean + alpha * found.lse - less, beside.mean + alpha * found.lse.detach() - less
+
+
+def _soft(pi: Head, q: Head, alpha: float, prior: Prior) -> list[tuple[float, Head]]:
+    """Q − α (z_π − z_prior)"""
+    terms = [(1.0, q), (-alpha, pi)]
+    return [*terms, (alpha, prior.detach())] if isinstance(prior, Head) else terms
+
+
+def _head(prior: Prior) -> Head | None:
+    return prior.detach() if isinstance(prior, Head) else None
+
+
+def _normaliser(prior: Prior, lse: Tensor, pi: Head) -> Tensor | float:
+    return lse if isinstance(prior, Head) else math.log(pi.n_items) if prior == "uniform" else 0.0
 
 
 def greedy_value(q: Head, chosen_by: Head | None = None) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, pad
 
 from offrec.backbones import BACKBONES, Sizes
-from offrec.catalogue import Head
+from offrec.catalogue import Head, compared
 from offrec.types import Batch
 
 Second = Literal["critic", "policy"]
@@ -70,12 +70,10 @@ class RepeatTerm(nn.Module):
 
     def forward(self, state: Tensor, recent: Tensor, n_items: int) -> Tensor:
         """[B, H]: the score at an item's most recent place, 0 at its earlier ones and at padding; H ≤ history."""
-        places = recent.shape[1]
-        same = recent[:, :, None] == recent[:, None, :]  # [B, H, H]
-        latest = ~same.tril(-1).any(2) & (recent < n_items)
-        score: Tensor = self.by_recency[:places] + self.by_count * same.sum(2).log()
+        places, known = recent.shape[1], compared(recent, n_items)  # most recent first: an item's slot is its latest
+        score: Tensor = self.by_recency[:places] + self.by_count * known.log_counts
         score = score if self.by_state is None else score + linear(state, self.by_state.weight[:places])
-        return score * (self.scale * latest)
+        return score * (self.scale * known.full)
 
 
 class ValueScale(nn.Module):
@@ -92,8 +90,11 @@ class ValueScale(nn.Module):
         self.gain = nn.Parameter(torch.tensor(self.small))
         self.level = nn.Parameter(torch.zeros(width))
 
-    def forward(self, state: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-        return self.gain * state, table + self.level / self.small
+    def forward(self, state: Tensor) -> Tensor:
+        return self.gain * state
+
+    def table(self, table: Tensor) -> Tensor:
+        return table + self.level / self.small
 
 
 class ItemHead(nn.Module):
@@ -108,8 +109,14 @@ class ItemHead(nn.Module):
         by_state = options.repeat_state
         self.repeat = None if options.repeat == "off" else RepeatTerm(width, options.history, by_state, value)
 
-    def forward(self, states: Tensor, recent: Tensor) -> Head:
-        return _head(states, recent, self.items_out, self.bias, self.repeat, self.instead, self.scale)
+    @property
+    def values_table(self) -> Tensor:
+        """What its heads read: for several of them it is made once."""
+        return self.items_out if self.scale is None else self.scale.table(self.items_out)
+
+    def head(self, states: Tensor, recent: Tensor, table: Tensor | None = None) -> Head:
+        table = self.values_table if table is None else table
+        return _head(states, recent, table, self.bias, self.repeat, self.instead, self.scale)
 
 
 class Network(nn.Module):
@@ -137,7 +144,7 @@ class Network(nn.Module):
     def states(self, batch: Batch) -> Tensor:
         """[B, d] the state of each row."""
         if self.backbone.causal:
-            states = self._sequence(batch)[batch.piece, batch.position]
+            states = self._sequence(batch).index_select(0, batch.place)
         else:
             states = self._windows(batch.recent)
         out: Tensor = self.dropout(states)
@@ -149,17 +156,17 @@ class Network(nn.Module):
         """
         if self.backbone.causal:
             sequence = self._sequence(batch)  # a piece holds its rows' actions, so the place after each is there
-            found = sequence[batch.piece, batch.position], sequence[batch.piece, batch.position + 1]
+            found = sequence.index_select(0, batch.place), sequence.index_select(0, batch.place + 1)
         else:
             both = self._windows(torch.cat([batch.recent, next_recent(batch)]))
             found = both[: len(batch)], both[len(batch) :]
         return self.dropout(found[0]), self.dropout(found[1])
 
     def _sequence(self, batch: Batch) -> Tensor:
-        start = torch.full_like(batch.tokens[:, :1], self.n_items)
-        tokens = torch.cat([start, batch.tokens], 1)  # after the start alone: the state of an empty history
+        """[N · (1 + L), d] piece after piece; after the start alone: the state of an empty history."""
+        tokens = batch.started(self.n_items)
         states: Tensor = self.backbone(self.dropout(embedding(tokens, self.items_in)))
-        return states
+        return states.flatten(0, 1)
 
     def _windows(self, recent: Tensor) -> Tensor:
         size: int = self.backbone.window  # type: ignore[assignment]
@@ -167,9 +174,14 @@ class Network(nn.Module):
         states: Tensor = self.backbone(self.dropout(embedding(window, self.items_in)))
         return states
 
-    def head(self, states: Tensor, recent: Tensor) -> Head:
-        instead = self.options.repeat == "instead"
-        return _head(states, recent, self.table, self.bias, self.repeat, instead, self.scale)
+    @property
+    def values_table(self) -> Tensor:
+        """What its heads read: for several of them it is made once."""
+        return self.table if self.scale is None else self.scale.table(self.table)
+
+    def head(self, states: Tensor, recent: Tensor, table: Tensor | None = None) -> Head:
+        table = self.values_table if table is None else table
+        return _head(states, recent, table, self.bias, self.repeat, self.options.repeat == "instead", self.scale)
 
     def forward(self, batch: Batch) -> Head:
         return self.head(self.states(batch), batch.recent)
@@ -194,6 +206,14 @@ def next_recent(batch: Batch) -> Tensor:
     return batch.next_recent
 
 
+def prepared(batch: Batch, n_items: int) -> None:
+    """What several networks read of a batch, made once and before they run beside each other."""
+    batch.started(n_items)
+    batch.place  # noqa: B018 kept by the batch
+    for recent in (batch.recent, batch.next_recent):
+        compared(recent, n_items)
+
+
 def _head(
     states: Tensor,
     recent: Tensor,
@@ -204,6 +224,5 @@ def _head(
     scale: ValueScale | None,
 ) -> Head:
     values = None if repeat is None else repeat(states, recent, table.shape[0])
-    if scale is not None:
-        states, table = scale(states, table)
+    states = states if scale is None else scale(states)
     return Head(states, table, bias) if values is None else Head(states, table, bias, recent, values, instead)

@@ -97,6 +97,23 @@ class Batch:
         return (self.to_go - self.reward).where(goes_on, 0.0) / self.discount.where(goes_on, 1.0)
 
     @cached_property
+    def place(self) -> Tensor:
+        """[B] where a row's state is among the states of all pieces, one of each before its first item."""
+        return self.piece * (self.tokens.shape[1] + 1) + self.position
+
+    def started(self, start: int) -> Tensor:
+        """[N, 1 + L] the pieces' items after the mark of the start, one tensor for all networks."""
+        if start not in self._started:
+            from torch.nn.functional import pad
+
+            self._started[start] = pad(self.tokens, (1, 0), value=start)
+        return self._started[start]
+
+    @cached_property
+    def _started(self) -> dict[int, Tensor]:
+        return {}
+
+    @cached_property
     def next_recent(self) -> Tensor:
         """[B, H] `recent` after the action."""
         import torch

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from offrec.errors import RunError, first_line
 from offrec.optimiser import Optimiser
+from offrec.streams import Beside
 from offrec.types import Batch, Size
 
 WARM_UP = 2  # updates of a size that run as they are before it is captured: libraries set up and tune themselves
@@ -103,13 +104,16 @@ class Update:
         terms = self.job.loss(batch)
         means = {name: (batch.weight * term).sum() for name, term in terms.items()}
         minimised = [mean for name, mean in means.items() if not name.startswith("~")]
+        beside = Beside(self.step.device)
+        with beside(0):
+            self._note(means)
         self.optimiser.zero_grad()
         torch.stack(minimised).sum().backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
         if self.job.after is not None:
             self.job.after()
+        beside.join()
         self.step += 1
-        self._note(means)
 
     @torch.no_grad()
     def _note(self, means: Terms) -> None:
@@ -119,7 +123,7 @@ class Update:
         fresh = ~values.isfinite() & (step == 0)
         sums += values
         value.copy_(torch.where(fresh, values, value))
-        step.copy_(torch.where(fresh, self.step, step))
+        step.copy_(torch.where(fresh, self.step + 1, step))
 
     def _name(self, names: list[str]) -> None:
         if names != self.names:

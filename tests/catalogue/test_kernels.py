@@ -11,12 +11,14 @@ from torch import Tensor
 from offrec.catalogue import (
     Head,
     Noise,
+    compared,
     gumbel_softmax,
     log_prob,
     logsumexp,
     maximum,
     rank,
     reduce,
+    reduce_beside,
     reference,
     top_k,
     using,
@@ -136,6 +138,37 @@ def test_expectations_over_three_heads(shape: tuple[int, int, int], corrections:
     )
 
 
+@pytest.mark.parametrize("corrections", CORRECTIONS)
+@pytest.mark.parametrize("shape", [(1, 200, 5), (130, 150, 20)], ids=str)
+def test_what_is_found_beside(shape: tuple[int, int, int], corrections: str) -> None:
+    """Four heads in one pass: E_π[q − z + b] with its gradients, E_π[q̄ − z + b] and b's logsumexp without."""
+    rows, items, width = shape
+    pi, q = make(shape, corrections), make((rows, items, width), "added", seed=1)
+    b, stay = make((rows, items, 7), corrections, seed=2), make((rows, items, width), "added", seed=3)
+    if corrections != "none":  # as in training, all correct the same items
+        share = pi.head.items
+        q, b, stay = (Made(replace(one.head, items=share), one.leaves) for one in (q, b, stay))
+
+    def both(pi: Head, q: Head, b: Head, stay: Head) -> Sequence[Tensor]:
+        found, beside = reduce_beside(
+            pi, [(1.0, q), (-0.5, pi), (0.5, b)], [(1.0, stay), (-0.5, pi), (0.5, b)], normalised=b
+        )
+        assert not beside.mean.requires_grad
+        assert not beside.lse.requires_grad
+        return [found.mean, found.lse, beside.mean, beside.lse]
+
+    compare([pi, q, b, stay], both, tolerance=5e-5)
+
+
+def test_the_policy_itself_may_be_normalised_beside() -> None:
+    head = make((9, 40, 8), "instead").head
+    with using("kernels"):
+        found, beside = reduce_beside(head, [], [(2.0, head)], normalised=head)
+    torch.testing.assert_close(beside.lse, found.lse.detach())
+    torch.testing.assert_close(beside.mean, 2 * reference.reduce(head, [(1.0, head)])[1].detach())
+    assert not found.mean.any()
+
+
 def test_a_coefficient_may_be_a_tensor() -> None:
     two = torch.tensor(2.0, device=DEVICE)
     compare([make((9, 40, 8)), make((9, 40, 8), seed=1)], lambda pi, q: [reduce(pi, [(two.to(pi.dtype), q)]).mean])
@@ -251,6 +284,30 @@ def test_picked_items_in_few_tiles(picks: int) -> None:
     compare([made], lambda head: [log_prob(head, actions)], tolerance=0.01)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (70, 130, 16), (40, 300, 20)], ids=str)
+def test_values_at_few_items(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """Also at items that many rows take, whose gradients add up."""
+    made, random = make(shape, "added", dtype=dtype), torch.Generator().manual_seed(5)
+    actions = torch.randint(0, shape[1], (shape[0], 9), generator=random).clamp(max=shape[1] // 2).to(DEVICE)
+    compare([made], lambda head: [head.at(actions)], tolerance=2e-6 if dtype == torch.float32 else 0.01)
+
+
+def test_corrections_compared() -> None:
+    """Padding and items that come again leave empty slots, by kernel as without."""
+    items = torch.randint(0, 9, (70, 7), generator=torch.Generator().manual_seed(6)).to(DEVICE)
+    found = []
+    for name in ("kernels", "tiled"):
+        with using(name):
+            found.append(compared(items.clone(), 7))
+    for part in ("items", "empty", "full", "inside", "log_counts"):
+        torch.testing.assert_close(getattr(found[0], part), getattr(found[1], part))
+    assert compared(items, 7) is compared(items, 7)
+    before = compared(items, 7)
+    items[0] = 3
+    assert compared(items, 7) is not before, "written to since"
+
+
 def test_kernels_refuse_what_they_do_not_take() -> None:
     head = make((3, 9, 4)).head
     with using("kernels"):
@@ -269,6 +326,28 @@ def test_nothing_is_computed_for_a_backward_pass_that_does_not_come() -> None:
             resting = reduce(made.head, [(1.0, made.head)])
     torch.testing.assert_close(learning.mean.detach(), resting.mean)
     assert not resting.mean.requires_grad
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [64, 128, 256])
+def test_four_heads_fit_the_card(width: int, dtype: torch.dtype) -> None:
+    """TF32: the largest there is, with a backward pass and without."""
+    torch.set_float32_matmul_precision("high")
+    made = [make((300, 3000, width), "instead", seed=seed, dtype=dtype) for seed in range(4)]
+    pi, q, b, stay = (one.head for one in made)
+    with using("kernels"):
+        for learns in (False, True):
+            with torch.set_grad_enabled(learns):
+                found, beside = reduce_beside(pi, [(1.0, q), (-0.5, b)], [(1.0, stay)], normalised=b)
+    found.mean.sum().backward()
+    with torch.no_grad():
+        truth = [one.double().head for one in made]
+        true = reference.reduce(truth[0], [(1.0, truth[1]), (-0.5, truth[2])])[1]
+        true_held, true_lse = reference.reduce(truth[0], [(1.0, truth[3])])[1], reference.logsumexp(truth[2])
+    for mine, its in ((found.mean, true), (beside.mean, true_held), (beside.lse, true_lse)):
+        assert (mine - its).abs().max() < 0.1 * width**0.5
+    assert all(leaf.grad is not None and leaf.grad.isfinite().all() for leaf in made[0].leaves)
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")

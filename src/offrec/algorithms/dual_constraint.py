@@ -21,10 +21,6 @@ class DualConstraint(Soft):
         return replace(super().needs, logging="next", with_prior=True)
 
     def loss(self, x: Symbols) -> Terms:
-        b, next_b = losses.Fixed.of(x.b), losses.Fixed.of(x.next_b)
-        value = losses.soft_value(x.pi, x.q.detach(), self.alpha, b, self.relaxed(x.noise))
-        next_value = losses.soft_value(x.next_pi, x.next_q, self.alpha, next_b, self.drawn(x.next_noise))
-        stay_value = None
-        if x.grounded:
-            stay_value = losses.soft_value(x.pi.detach(), x.stay_q, self.alpha, b, self.drawn(x.noise))
+        next_value = losses.soft_value(x.next_pi, x.next_q, self.alpha, x.next_b, self.drawn(x.next_noise))
+        value, stay_value = self.values(x, x.b)
         return {"critic": self.squared(x, x.rewards, next_value, stay_value), "actor": -value / self.alpha}

@@ -30,9 +30,6 @@ class RewardExtrapolation(Soft):
 
     def loss(self, x: Symbols) -> Terms:
         rewards = losses.extrapolated_reward(x.rewards, log_prob(x.b, x.actions), self.alpha)
-        value = losses.soft_value(x.pi, x.q.detach(), self.alpha, None, self.relaxed(x.noise))
         next_value = losses.soft_value(x.next_pi, x.next_q, self.alpha, None, self.drawn(x.next_noise))
-        stay_value = None
-        if x.grounded:
-            stay_value = losses.soft_value(x.pi.detach(), x.stay_q, self.alpha, None, self.drawn(x.noise))
+        value, stay_value = self.values(x, None)
         return {"critic": self.squared(x, rewards, next_value, stay_value), "actor": -value / self.alpha}

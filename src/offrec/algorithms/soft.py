@@ -51,6 +51,19 @@ class Soft:
         """For targets: an item a′ ~ π(·|s′). The paper does not say where its a_{t+1} comes from."""
         return None if self.expectation == "exact" else losses.Sample(noise, hard=True)
 
+    def values(self, x: Symbols, prior: losses.Prior) -> tuple[Tensor, Tensor | None]:
+        """V(s) by Q, which the actor climbs, and by Q̄, held fixed, which unlogged items are worth; where there are any.
+
+        Two Gumbel samples are two passes over the catalogue; exact expectations share one.
+        """
+        q = x.q.detach()
+        if x.grounded and self.expectation == "exact":
+            return losses.soft_values(x.pi, q, x.stay_q, self.alpha, prior)
+        value = losses.soft_value(x.pi, q, self.alpha, prior, self.relaxed(x.noise))
+        if not x.grounded:
+            return value, None
+        return value, losses.soft_value(x.pi.detach(), x.stay_q, self.alpha, prior, self.drawn(x.noise))
+
     def squared(self, x: Symbols, rewards: Tensor, next_value: Tensor, stay_value: Tensor | None) -> Tensor:
         """½ (Q − sg[r + discount · V])² of the logged item, and of the unlogged ones where there are any."""
         next_value = losses.part_logged(next_value, x.next_to_go, x.returns)

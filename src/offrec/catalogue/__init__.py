@@ -5,10 +5,20 @@ from offrec.catalogue.head import GONE, MASKED, Below, Head, Linear, Within
 from offrec.catalogue.lists import Lists, best_lists, drawn_lists, log_places
 from offrec.catalogue.noise import Noise, gumbel_noise
 from offrec.catalogue.order import rank, rank_and_top_k, sample_k, top_k
-from offrec.catalogue.reduction import Reduced, gumbel_softmax, log_prob, logsumexp, maximum, reduce
+from offrec.catalogue.reduction import (
+    Beside,
+    Reduced,
+    gumbel_softmax,
+    log_prob,
+    logsumexp,
+    maximum,
+    reduce,
+    reduce_beside,
+)
+from offrec.catalogue.slots import compared
 
 __all__ = [
-    "GONE", "MASKED", "MOST_WIDTH", "Below", "Head", "Linear", "Lists", "Noise", "Reduced", "Within", "best_lists",
-    "chosen", "drawn_lists", "gumbel_noise", "gumbel_softmax", "has_triton", "log_places", "log_prob", "logsumexp",
-    "maximum", "rank", "rank_and_top_k", "reduce", "sample_k", "top_k", "using",
+    "GONE", "MASKED", "MOST_WIDTH", "Below", "Beside", "Head", "Linear", "Lists", "Noise", "Reduced", "Within", "best_lists",
+    "chosen", "compared", "drawn_lists", "gumbel_noise", "gumbel_softmax", "has_triton", "log_places", "log_prob", "logsumexp",
+    "maximum", "rank", "rank_and_top_k", "reduce", "reduce_beside", "sample_k", "top_k", "using",
 ]  # fmt: skip

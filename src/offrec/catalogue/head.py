@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from offrec.catalogue.choice import by_kernels, matched
+
 MASKED = -1e30  # finite: 0 · (−inf) would be NaN
 GONE = MASKED / 10  # a logsumexp this low says that nothing is left to choose from
 PAIRS = 1 << 24  # actions held against corrections at a time
@@ -88,9 +90,9 @@ class Head:
             parts = zip(torch.split(z, width, 1), torch.split(actions, width, 1), strict=True)
             return torch.cat([self.corrected_at(*part) for part in parts], 1)
         if self.items is not None and self.values is not None:
-            same = self.items[:, None, :] == actions[:, :, None]  # [B, n, H]
-            z = z.masked_fill(same.any(-1), 0.0) if self.instead else z
-            z = z + torch.where(same, self.values[:, None, :], 0.0).sum(-1)  # 0 · NaN would spoil the whole row
+            if self.instead:
+                z = z.masked_fill((self.items[:, None, :] == actions[:, :, None]).any(-1), 0.0)
+            z = z + matched(self.values, self.items, actions)
         if self.within is not None:
             z = z.masked_fill(self.within.head.at(actions) < self.within.bound[:, None], MASKED)
         return z
@@ -99,6 +101,10 @@ class Head:
         """The base at given actions: [B, n] → [B, n]."""
         if self.source is not None:
             return self.source.base_at(actions)
+        if by_kernels(self.table, actions):
+            from offrec.catalogue.kernel_few import values_at  # needs triton
+
+            return values_at(self.state, self.table, self.bias, actions)
         rows, state = embedding(actions, self.table).to(self.dtype), self.state.to(self.dtype)
         # on a GPU a matrix product may be TF32, and what is asked of few items is asked exactly
         z = (state[:, None] * rows).sum(-1) if state.is_cuda else torch.einsum("bd,bnd->bn", state, rows)
@@ -136,11 +142,16 @@ class Head:
             source=self.source and self.source.scaled(by),
         )
 
-    def narrowed(self) -> "Head":
+    def narrowed(self, known: dict[int, Tensor] | None = None) -> "Head":
         """Operands of products as bfloat16. What is asked of few items is still read from the wide ones, so that an
-        item taken often does not sum up its gradients in bfloat16.
+        item taken often does not sum up its gradients in bfloat16. `known`: narrow tables, by where the wide ones lie.
         """
-        return replace(self, state=self.state.bfloat16(), table=self.table.bfloat16(), source=self.base)
+        known = {} if known is None else known
+        narrow = known.get(self.table.data_ptr())
+        if narrow is None or narrow.shape != self.table.shape or (self.table.requires_grad > narrow.requires_grad):
+            narrow = known[self.table.data_ptr()] = self.table.bfloat16()
+        table = narrow if self.table.requires_grad else narrow.detach()
+        return replace(self, state=self.state.bfloat16(), table=table, source=self.base)
 
     def rows_slice(self, first: int, last: int) -> "Head":
         within = self.within

@@ -1,51 +1,74 @@
-"""What the kernels' backward pass does besides the kernel: small things, a number a row or a few rows of a table."""
+"""The backward pass: what each row's gradient comes to, then the tables' gradients, and those of picked items."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
-from offrec.catalogue.kernel_launch import Blocks
+from offrec.catalogue import kernel_backward, kernel_merge
+from offrec.catalogue.kernel_launch import pairs_of, power
+from offrec.catalogue.kernel_pass import ROWS, Few, Plan, arguments, constants
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What does not change between the forward and the backward pass."""
+def rows_gradients(
+    plan: Plan,
+    parts: Sequence[Any],
+    extras: tuple[Any, ...],
+    few: Few,
+    given: tuple[Any, ...],
+    found: Tensor,
+    expected: Tensor,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
+    """Factors [5, B] as the kernel has them; the gradients of the states and of the slots' values."""
+    n_rows, device = found.shape[1], found.device
+    factors = torch.empty(5, n_rows, device=device)
+    states = [torch.empty(parts[3 * i].shape, device=device) if wanted[i] else None for i in range(3)]
+    learned = few.values[: plan.learned]
+    slots: list[Tensor | None] = [torch.empty_like(values) for values in learned]
+    instead = [part if part is not None else factors for part in (*states, *slots, *[None] * (3 - len(slots)))]
+    gradients = [factors if g is None else g for g in given]
+    kernel_merge.spread[(triton.cdiv(n_rows, ROWS),)](
+        *gradients, *(g.stride(-1) for g in gradients), found, expected, *few.arguments(found, 3),
+        *(part if part is not None else found for part in extras), *plan.coefficients, factors,
+        *instead, *arguments(parts, 3)[9:], n_rows, len(parts[1]), few.n, plan.scale, plan.temperature,
+        OF_LSE=given[0] is not None, OF_MEAN=given[1] is not None, OF_MASS=given[2] is not None,
+        SLOTS=few.room, HEADS=plan.learned, LINEAR=plan.linear, BELOW=plan.below, NOISE=plan.noise,
+        DIRECT=plan.direct, V0=wanted[0], V1=wanted[1], V2=wanted[2], DM=expected.shape[2], BM=ROWS, num_warps=4,
+    )  # fmt: skip
+    return factors, states, slots + [None] * (len(few.values) - len(slots))
 
-    slots: int  # heads in use
-    own: bool  # is π itself among the linear heads?
-    linear: bool
-    below: int  # which head is compared with the bound; −1: none
-    noise: bool
-    excluded: bool
-    temperature: float
-    direct: bool
-    size: Blocks
-    back: Blocks
-    precision: str
-    learns: bool  # is there to be a backward pass?
 
-
-def factors(
-    plan: Plan, coefficients: Tensor, mean: Tensor, mass: Tensor, g_lse: Any, g_mean: Any, g_mass: Any
-) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """What f and 1[below] count for in each row's gradient, and for each head what every item gets besides."""
-    heat, nothing = plan.temperature, torch.zeros_like(mean)
-    always = nothing if g_lse is None else g_lse if heat == 1 else g_lse / heat
-    by_f = by_below = direct = nothing
-    if g_mean is not None:
-        by_f = g_mean / heat
-        always = torch.addcmul(always, by_f, mean, value=-1)
-        direct = g_mean if plan.direct else nothing
-    if g_mass is not None:
-        by_below = g_mass / heat
-        always = torch.addcmul(always, by_below, mass, value=-1)
-    if g_mean is None or not plan.direct:
-        return by_f, by_below, [always, nothing, nothing]
-    own = always + direct * coefficients[0] if plan.own else always
-    return by_f, by_below, [own, *(direct * coefficients[i] for i in range(1, plan.slots))]
+def table_gradients(
+    plan: Plan,
+    which: int,
+    parts: Sequence[Any],
+    extras: tuple[Any, ...],
+    few: Few,
+    lse: Tensor,
+    factors: Tensor,
+    picks: tuple[Tensor, Tensor] | None,
+    given: tuple[Any, ...],
+) -> tuple[Tensor, Tensor | None]:
+    """Of one head's table and bias."""
+    state, table, bias = parts[3 * which : 3 * which + 3]
+    to_table, to_bias = torch.empty_like(table), torch.empty(len(table), device=table.device)
+    n_tiles = triton.cdiv(len(table), plan.back.items)
+    pairs = pairs_of(few.items, len(table), plan.back, state, few.pairs)
+    turned = table.dtype == torch.float32
+    linear, below = plan.linear and given[1] is not None, plan.below if given[2] is not None else -1
+    kernel_backward.backward_table[(n_tiles,)](
+        *arguments(parts, 3), *plan.coefficients, *(part if part is not None else lse for part in extras),
+        pairs.edges, pairs.row, pairs.item, lse, factors[which + 2 if which else 0], factors[1], factors[2],
+        *(picks or (pairs.row, pairs.row)), state.T.contiguous() if turned else state, to_table, to_bias,
+        len(state), len(table), n_tiles, plan.scale, **constants(plan, plan.back, parts, 3),
+        HEADS=plan.learned, LINEAR=linear and which == 0, BELOW=-1 if which else below, NOISE=plan.noise,
+        EXCLUDED=few.n > 0, WHICH=which, TO_BIAS=bias is not None, PICKED=picks[0].shape[1] if picks else 0,
+        TURNED=turned, DW=power(table.shape[1]),
+    )  # fmt: skip
+    return to_table, None if bias is None else to_bias
 
 
 def add_picked(

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 import triton
@@ -13,7 +14,7 @@ from offrec.catalogue.choice import MOST_WIDTH
 from offrec.catalogue.head import Head
 
 PROGRAMS = 264  # enough to fill the largest card twice over
-STEP = 1024  # pairs sorted by one program
+STEP = 64  # pairs sorted by one program
 
 
 @dataclass(frozen=True)
@@ -30,35 +31,42 @@ class Blocks:
         return self.rows, self.items
 
 
-# (bytes of an operand, several heads?) → width → (rows, items, warps, stages). Measured on an H200 at widths 64 and 128
-# (benchmarks/catalogue.py); the others are chosen to fit its shared memory.
-FORWARD: dict[tuple[int, bool], dict[int, Blocks]] = {
-    (2, False): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 3), 256: Blocks(64, 64, 4, 2)},
-    (2, True): {64: Blocks(64, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(64, 32, 4, 2)},
-    (4, False): {64: Blocks(128, 64, 4, 3), 128: Blocks(128, 64, 8, 1), 256: Blocks(64, 32, 4, 2)},
-    (4, True): {64: Blocks(64, 32, 4, 2), 128: Blocks(32, 32, 4, 2), 256: Blocks(16, 32, 4, 1)},
+# (bytes of an operand, one head, several, or several with sums of item vectors for a backward pass) → width →
+# (rows, items, warps, stages). Measured on an H200 at widths 64 and 128; the others are chosen to fit its shared memory.
+Kind = Literal["one", "several", "learned"]
+FORWARD: dict[tuple[int, Kind], dict[int, Blocks]] = {
+    (2, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 3), 256: Blocks(64, 64, 4, 2)},
+    (2, "several"): {64: Blocks(64, 64, 4, 2), 128: Blocks(128, 64, 8, 2), 256: Blocks(64, 32, 4, 1)},
+    (2, "learned"): {64: Blocks(64, 64, 4, 1), 128: Blocks(128, 32, 8, 2), 256: Blocks(64, 32, 8, 1)},
+    (4, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(128, 64, 8, 1), 256: Blocks(64, 32, 4, 2)},
+    (4, "several"): {64: Blocks(128, 64, 8, 2), 128: Blocks(128, 32, 8, 1), 256: Blocks(16, 32, 4, 1)},
+    (4, "learned"): {64: Blocks(128, 32, 8, 2), 128: Blocks(64, 32, 4, 1), 256: Blocks(16, 16, 4, 1)},
 }
-BACKWARD: dict[tuple[int, bool], dict[int, Blocks]] = {
-    (2, False): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(32, 64, 4, 2)},
-    (2, True): {64: Blocks(64, 64, 4, 3), 128: Blocks(32, 64, 4, 2), 256: Blocks(32, 32, 4, 2)},
-    (4, False): {64: Blocks(64, 128, 4, 2), 128: Blocks(64, 64, 4, 1), 256: Blocks(32, 64, 4, 2)},
-    (4, True): {64: Blocks(32, 64, 4, 2), 128: Blocks(32, 32, 4, 2), 256: Blocks(16, 32, 4, 1)},
+BACKWARD: dict[tuple[int, Kind], dict[int, Blocks]] = {
+    (2, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(32, 64, 4, 2)},
+    (2, "learned"): {64: Blocks(64, 64, 4, 1), 128: Blocks(64, 128, 8, 1), 256: Blocks(32, 32, 4, 2)},
+    (4, "one"): {64: Blocks(64, 128, 4, 2), 128: Blocks(64, 64, 4, 1), 256: Blocks(32, 64, 4, 2)},
+    (4, "learned"): {64: Blocks(64, 128, 8, 1), 128: Blocks(32, 128, 8, 1), 256: Blocks(16, 32, 4, 1)},
 }
 
 
-def blocks(which: dict[tuple[int, bool], dict[int, Blocks]], heads: Sequence[Head]) -> Blocks:
+def blocks(which: dict[tuple[int, Kind], dict[int, Blocks]], heads: Sequence[Head], learned: bool) -> Blocks:
     widest = max(head.state.shape[1] for head in heads)
-    by_width = which[heads[0].state.element_size(), len(heads) > 1]
-    return next(size for width, size in by_width.items() if widest <= width)
+    kind: Kind = "one" if len(heads) == 1 else "learned" if learned else "several"
+    return next(size for width, size in which[heads[0].state.element_size(), kind].items() if widest <= width)
 
 
 def power(width: int) -> int:
     return max(16, int(triton.next_power_of_2(width)))
 
 
-def check(heads: Sequence[Head]) -> None:
-    if len(heads) > 3:
-        raise ValueError(f"kernels take three heads at most, found {len(heads)}; use the tiled implementation")
+def check(heads: Sequence[Head], learned: int = 1) -> None:
+    """`learned`: so many of them may get a gradient."""
+    if learned > 3 or len(heads) > 4:
+        raise ValueError(
+            f"kernels take three heads at most and one that is held fixed, found {learned} and "
+            f"{len(heads) - learned}; use the tiled implementation"
+        )
     for head in heads:
         if head.state.dtype not in (torch.float32, torch.bfloat16) or head.table.dtype != head.state.dtype:
             raise ValueError(f"kernels take float32 or bfloat16, found {head.state.dtype} and {head.table.dtype}")
@@ -75,13 +83,6 @@ def precision(dtype: torch.dtype) -> str:
     return interpreted("tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32")
 
 
-def rounded(x: Tensor | None, precision: str) -> Tensor | None:
-    """To the nearest TF32 number, where products are TF32's, which would cut it off."""
-    if x is None or x.dtype != torch.float32 or precision != "tf32":
-        return x
-    return ((x.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
-
-
 def interpreted(otherwise: str) -> str:
     return "interpreted" if os.environ.get("TRITON_INTERPRET") == "1" else otherwise
 
@@ -95,22 +96,32 @@ class Pairs:
     item: Tensor
 
 
-def pairs_of(excluded: Tensor | None, n_items: int, size: Blocks, like: Tensor) -> Pairs:
+def pairs_of(
+    excluded: Tensor | None, n_items: int, size: Blocks, like: Tensor, known: dict[Any, Pairs] | None = None
+) -> Pairs:
+    """`known`: those of the same items, by shape of tile."""
     if excluded is None or excluded.numel() == 0:
-        nothing = torch.zeros(1, dtype=torch.int32, device=like.device)
+        nothing = torch.empty(1, dtype=torch.int32, device=like.device)
         return Pairs(nothing, nothing, nothing)
-    excluded = excluded.contiguous()
+    known = {} if known is None else known
+    if size.tile not in known:
+        known[size.tile] = _sorted(excluded.contiguous(), n_items, size)
+    return known[size.tile]
+
+
+def _sorted(excluded: Tensor, n_items: int, size: Blocks) -> Pairs:
     n_tiles = triton.cdiv(n_items, size.items)
     n_pairs, per_row = excluded.numel(), excluded.shape[1]
-    counts = torch.zeros(triton.cdiv(len(excluded), size.rows) * n_tiles, dtype=torch.int32, device=like.device)
+    counts = torch.zeros(
+        1 + triton.cdiv(len(excluded), size.rows) * n_tiles, dtype=torch.int32, device=excluded.device
+    )
     grid = (triton.cdiv(n_pairs, STEP),)
-    constants = {"BM": size.rows, "BN": size.items, "STEP": STEP}
+    constants = {"BM": size.rows, "BN": size.items, "STEP": STEP, "num_warps": 1}
     kernel_order.count_pairs[grid](excluded, counts, n_pairs, per_row, n_items, n_tiles, **constants)
-    edges = torch.zeros(len(counts) + 1, dtype=torch.int32, device=like.device)
-    torch.cumsum(counts, 0, dtype=torch.int32, out=edges[1:])
-    cursors, row = edges[:-1].clone(), torch.empty(n_pairs, dtype=torch.int32, device=like.device)
+    edges = torch.cumsum(counts, 0, dtype=torch.int32)
+    row = torch.empty(n_pairs, dtype=torch.int32, device=excluded.device)
     item = torch.empty_like(row)
-    kernel_order.place_pairs[grid](excluded, cursors, row, item, n_pairs, per_row, n_items, n_tiles, **constants)
+    kernel_order.place_pairs[grid](excluded, counts, edges, row, item, n_pairs, per_row, n_items, n_tiles, **constants)
     return Pairs(edges, row, item)
 
 

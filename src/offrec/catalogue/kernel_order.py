@@ -107,23 +107,25 @@ def peaks(
 def count_pairs(
     items, counts, n_pairs, per_row, n_items, n_tiles, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr
 ):
-    """How many excluded pairs (row, item) each tile of BM rows × BN items has."""
+    """How many excluded pairs (row, item) each tile of BM rows × BN items has, in the place after its own."""
     at = tl.program_id(0) * STEP + tl.arange(0, STEP)
     item = tl.load(items + at, mask=at < n_pairs, other=n_items)
     bucket = (at // per_row // BM) * n_tiles + (item // BN).to(tl.int32)
-    tl.atomic_add(counts + bucket, 1, mask=item < n_items)
+    tl.atomic_add(counts + bucket + 1, 1, mask=item < n_items)
 
 
 @triton.jit
 def place_pairs(
-    items, cursors, pair_row, pair_item, n_pairs, per_row, n_items, n_tiles,
+    items, counts, edges, pair_row, pair_item, n_pairs, per_row, n_items, n_tiles,
     BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """The pairs, tile by tile; their order within a tile is of no consequence."""
+    """The pairs, tile by tile; their order within a tile is of no consequence. Counts down what was counted."""
     at = tl.program_id(0) * STEP + tl.arange(0, STEP)
     item = tl.load(items + at, mask=at < n_pairs, other=n_items)
     kept = item < n_items
     row = at // per_row
-    place = tl.atomic_add(cursors + (row // BM) * n_tiles + (item // BN).to(tl.int32), 1, mask=kept)
+    after = (row // BM) * n_tiles + (item // BN).to(tl.int32) + 1
+    left = tl.atomic_add(counts + after, -1, mask=kept)
+    place = tl.load(edges + after, mask=kept, other=0) - left
     tl.store(pair_row + place, row, mask=kept)
     tl.store(pair_item + place, item.to(tl.int32), mask=kept)

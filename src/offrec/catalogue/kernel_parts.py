@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+LOG2E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-1.0e30)
 NEVER = tl.constexpr(float("-inf"))
 
@@ -39,6 +40,15 @@ def block(pointer, first, stop, width, LENGTH: tl.constexpr, WIDTH: tl.constexpr
     across = tl.arange(0, WIDTH)
     inside = (at < stop)[:, None] & (across < width)[None, :]
     return tl.load(pointer + (at.to(tl.int64) * width)[:, None] + across[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def turned_block(pointer, first, stop, width, stride, LENGTH: tl.constexpr, WIDTH: tl.constexpr):
+    """The same of a matrix that lies transposed, [width, stride]."""
+    at = first + tl.arange(0, LENGTH)
+    across = tl.arange(0, WIDTH)
+    inside = (across < width)[:, None] & (at < stop)[None, :]
+    return tl.trans(tl.load(pointer + across.to(tl.int64)[:, None] * stride + at[None, :], mask=inside, other=0.0))
 
 
 @triton.jit

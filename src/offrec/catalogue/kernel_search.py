@@ -13,7 +13,7 @@ from offrec.catalogue import kernel_order
 from offrec.catalogue.head import Head
 from offrec.catalogue.kernel_launch import Blocks, check, interpreted, pairs_of, power, shares
 from offrec.catalogue.noise import Noise
-from offrec.catalogue.reduction import Slots
+from offrec.catalogue.slots import Slots
 
 SIZES = {64: Blocks(64, 128, 4, 2), 128: Blocks(64, 64, 4, 2), 256: Blocks(32, 32, 4, 2)}  # by width
 PRECISION = "tf32x3"  # three TF32 products, as exact as float32

@@ -1,7 +1,8 @@
 """Sums over the catalogue in two parts: the bases, by a core that streams them, and the few corrected items, by hand.
 
-A core (`tiled`, `kernels`) knows no corrections. It leaves out the items of a row that any of the heads corrects; their
-values [B, K] are plain differentiable code here, merged with what the core found. Nothing here waits for the device.
+A core (`tiled`, `kernels`) leaves out the items of a row that any of the heads corrects. Their values [B, K] are plain
+differentiable code; they are merged with what the core found here or, on a GPU, where that would be a hundred small
+kernels, by `kernels` itself. Nothing here waits for the device.
 """
 
 from dataclasses import replace
@@ -13,10 +14,10 @@ from torch import Tensor
 
 from offrec.catalogue import reference, tiled
 from offrec.catalogue.choice import chosen
-from offrec.catalogue.head import GONE, MASKED, Below, Head, Linear, Within
-from offrec.catalogue.noise import Noise, gumbel_noise
+from offrec.catalogue.head import GONE, Below, Head, Linear, Within
+from offrec.catalogue.noise import Noise
+from offrec.catalogue.slots import Slots
 
-FEW = 64  # corrections of a row that are compared with each other rather than sorted
 NOTHING = -3e38  # far below MASKED: an item that is masked still weighs more than one that is not there
 
 
@@ -24,6 +25,13 @@ class Reduced(NamedTuple):
     lse: Tensor  # [B] log Σ_a exp z(a)
     mean: Tensor  # [B] E_π[Σ_i c_i z_i(a)]; 0 without linear terms
     mass: Tensor  # [B] Σ π(a) over {a: z_below(a) ≤ bound}; 0 without a bound
+
+
+class Beside(NamedTuple):
+    """What one pass can find beside the rest, held fixed."""
+
+    mean: Tensor  # [B] E_π[Σ_i c_i z_i(a)] of other coefficients and heads
+    lse: Tensor  # [B] log Σ_a exp z(a) of another head
 
 
 def logsumexp(head: Head) -> Tensor:
@@ -35,13 +43,9 @@ def log_prob(head: Head, actions: Tensor) -> Tensor:
     """log softmax(z) at actions: [B, n] → [B, n]."""
     if chosen(head) != "kernels":
         return head.at(actions) - logsumexp(head)[:, None]
-    slots, stripped = Slots.of([head]), _Stripped()
     lse: Tensor
     z: Tensor
-    lse, z = _core("kernels").lse_and_values(stripped(head), slots and slots.items, actions)
-    if slots is not None:
-        score = slots.at(head).masked_fill(slots.empty, NOTHING)
-        lse = torch.logaddexp(lse.masked_fill(lse <= GONE, NOTHING), torch.logsumexp(score, 1))
+    lse, z = _core("kernels").lse_and_values(head, Slots.of([head]), actions)
     return head.corrected_at(z, actions) - lse[:, None]
 
 
@@ -50,11 +54,29 @@ def reduce(pi: Head, linear: Linear = (), below: Below | None = None) -> Reduced
 
     Gradients reach the tensors of π and of every linear head; none pass the coefficients, the bound or its head.
     """
-    _check(pi, linear, below)
+    _check(_heads(pi, linear, below), below)
     name = chosen(*_heads(pi, linear, below))
     if name == "reference":
         return Reduced(*reference.reduce(pi, linear, below))
-    return _reduce(_core(name), pi, linear, below, None, 1.0, True)
+    return _reduce(name, pi, linear, below, None, 1.0, True)
+
+
+def reduce_beside(
+    pi: Head, linear: Linear, held: Linear = (), normalised: Head | None = None
+) -> tuple[Reduced, Beside]:
+    """`reduce`, and in the same pass, where the implementation can: E_π of `held`, and the logsumexp of `normalised`.
+    No gradient passes what is beside. 0 where it was not asked for.
+    """
+    every = _heads(pi, [*linear, *held], None) + ([] if normalised is None else [normalised])
+    _check(every)
+    if chosen(*every) == "kernels":
+        found = _core("kernels").reduce(pi, linear, None, Slots.of(every), None, 1.0, True, held, normalised)
+        return Reduced(found.lse, found.mean, found.mass), Beside(found.held, found.normaliser)
+    found = reduce(pi, linear)
+    with torch.no_grad():
+        mean = reduce(pi, held).mean if held else torch.zeros_like(found.lse)
+        lse = logsumexp(normalised) if normalised is not None else torch.zeros_like(found.lse)
+    return found, Beside(mean, lse)
 
 
 def gumbel_softmax(pi: Head, linear: Linear, *, temperature: float, noise: Noise, hard: bool = False) -> Tensor:
@@ -64,18 +86,18 @@ def gumbel_softmax(pi: Head, linear: Linear, *, temperature: float, noise: Noise
     """
     if not linear:
         raise ValueError("gumbel_softmax needs at least one linear term")
-    _check(pi, linear, None)
+    _check(_heads(pi, linear, None))
     name = chosen(*_heads(pi, linear, None))
     if name == "reference":
         return reference.gumbel_softmax(pi, linear, temperature=temperature, noise=noise, hard=hard)
     if not hard:
-        return _reduce(_core(name), pi, linear, None, noise, temperature, True).mean
+        return _reduce(name, pi, linear, None, noise, temperature, True).mean
     item = maximum(pi, noise)[1][:, None]
     value = _combined([(coefficient, head.at(item)) for coefficient, head in linear])[:, 0]
     parts = (pi.state, pi.table, pi.bias, pi.values)
     if not (torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in parts)):
         return value
-    soft = _reduce(_core(name), pi, linear, None, noise, temperature, False).mean
+    soft = _reduce(name, pi, linear, None, noise, temperature, False).mean
     return value + (soft - soft.detach())
 
 
@@ -97,13 +119,15 @@ def maximum(head: Head, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
 
 
 def _reduce(
-    core: ModuleType, pi: Head, linear: Linear, below: Below | None, noise: Noise | None, heat: float, direct: bool
+    name: str, pi: Head, linear: Linear, below: Below | None, noise: Noise | None, heat: float, direct: bool
 ) -> Reduced:
     slots, stripped = Slots.of(_heads(pi, linear, below)), _Stripped()
+    if name == "kernels":
+        return Reduced(*_core(name).reduce(pi, linear, below, slots, noise, heat, direct)[:3])
     bases = [(coefficient, stripped(head)) for coefficient, head in linear]
     low = below and (stripped(below[0]), below[1])
     excluded = slots and slots.items
-    lse, mean, mass = core.reduce(stripped(pi), bases, low, excluded, noise, heat, direct)
+    lse, mean, mass = tiled.reduce(stripped(pi), bases, low, excluded, noise, heat, direct)
     if slots is None:
         return Reduced(lse, mean, mass)
     score = z = slots.at(pi)
@@ -123,85 +147,6 @@ def _reduce(
         inside = (slots.at(below[0].detach()) <= below[1][:, None]) & ~slots.empty
         mass = share * mass + torch.where(inside, chances, 0.0).sum(1)
     return Reduced(whole, mean, mass)
-
-
-class Slots:
-    """The corrected items of a row, each once: [B, K], and the corrections' places among them."""
-
-    def __init__(self, corrections: list[Tensor], n_items: int) -> None:
-        self.corrections = corrections
-        self._same: Tensor | None = None  # [B, K, K] which corrections of a row are of one item
-        if len(corrections) == 1 and corrections[0].shape[1] <= FEW:
-            self._compare(corrections[0], n_items)
-        else:
-            self._sort(corrections, n_items)
-        self.empty = self.items >= n_items
-        self._inside = self.items.clamp(max=n_items - 1)
-
-    def _compare(self, items: Tensor, n_items: int) -> None:
-        """A slot is a correction's own place, empty where an equal item comes before it. No sort: that is many small
-        kernels on a GPU.
-        """
-        self._same = same = items[:, :, None] == items[:, None, :]
-        self.items = items.masked_fill(same.tril(-1).any(2), n_items)
-        self._places: tuple[Tensor, ...] = (items,)  # not looked at
-
-    def _sort(self, corrections: list[Tensor], n_items: int) -> None:
-        every = torch.cat(corrections, 1).clamp(max=n_items)
-        item, order = every.sort(1)
-        new = item[:, 1:] != item[:, :-1]
-        slot = torch.cat([torch.zeros_like(item[:, :1]), new.cumsum(1)], 1)
-        self.items = torch.full_like(item, n_items).scatter_(1, slot, item)
-        places = torch.empty_like(slot).scatter_(1, order, slot)
-        self._places = torch.split(places, [part.shape[1] for part in corrections], 1)
-
-    @staticmethod
-    def of(heads: list[Head]) -> "Slots | None":
-        """None where nothing is corrected. Heads that share one tensor of items share its slots."""
-        corrections: dict[int, Tensor] = {}
-        for head in heads:
-            within = head
-            while True:
-                if within.items is not None and within.items.shape[1]:
-                    corrections[id(within.items)] = within.items
-                if within.within is None:
-                    break
-                within = within.within.head
-        return Slots(list(corrections.values()), heads[0].n_items) if corrections else None
-
-    def at(self, head: Head) -> Tensor:
-        """z of the slots: [B, K]; anything where a slot is empty. No row of the table is read that is not needed."""
-        mine = self._mine(head)
-        if mine is None or head.values is None:
-            z = head.base_at(self._inside)
-        else:
-            z = self._added_up(mine, head.values.to(head.dtype))
-            if not head.instead:
-                z = head.base_at(self._inside) + z
-            elif len(self.corrections) > 1:
-                taken = torch.zeros_like(self.empty).scatter_(1, mine, True)
-                z = torch.where(taken, z, head.base_at(self._inside))
-        if head.within is not None:
-            z = z.masked_fill(self.at(head.within.head.detach()) < head.within.bound[:, None], MASKED)
-        return z
-
-    def _added_up(self, mine: Tensor, values: Tensor) -> Tensor:
-        if self._same is not None:
-            return torch.where(self._same, values[:, None, :], 0.0).sum(-1)
-        rows = torch.arange(len(mine), device=mine.device)[:, None].expand_as(mine)
-        empty = torch.zeros(self.items.shape, dtype=values.dtype, device=mine.device)
-        # unlike `scatter_add`, this adds in the same order every time, also on a GPU
-        return empty.index_put((rows, mine), values, accumulate=True)
-
-    def noise(self, noise: Noise) -> Tensor:
-        rows = torch.arange(len(self.items), device=self.items.device)[:, None]
-        return gumbel_noise(noise, rows, self.items)
-
-    def _mine(self, head: Head) -> Tensor | None:
-        for items, places in zip(self.corrections, self._places, strict=True):
-            if items is head.items:
-                return places
-        return None
 
 
 class _Stripped:
@@ -231,8 +176,9 @@ def _heads(pi: Head, linear: Linear, below: Below | None) -> list[Head]:
     return [pi, *(head for _, head in linear), *([below[0]] if below else [])]
 
 
-def _check(pi: Head, linear: Linear, below: Below | None) -> None:
-    for head in _heads(pi, linear, below):
+def _check(heads: list[Head], below: Below | None = None) -> None:
+    pi = heads[0]
+    for head in heads:
         if (head.rows, head.n_items) != (pi.rows, pi.n_items):
             raise ValueError(
                 f"a head of {head.rows} rows and {head.n_items} items does not meet one of {pi.rows} and {pi.n_items}"

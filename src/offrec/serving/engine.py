@@ -153,7 +153,7 @@ def _logging_head(policy: Policy, batch: Batch) -> Head:
         return head
     assert agent.actor is not None
     assert agent.actor.second is not None
-    second: Head = agent.actor.second(agent.actor.states(batch), batch.recent)
+    second: Head = agent.actor.second.head(agent.actor.states(batch), batch.recent)
     return second
 
 

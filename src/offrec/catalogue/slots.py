@@ -1,0 +1,131 @@
+"""The corrected items of each row, each once. What hangs on the items alone is computed once for all heads and passes
+that share their tensor: an update asks for it a dozen times.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from offrec.catalogue.choice import kernels_for, matched
+from offrec.catalogue.head import MASKED, Head
+from offrec.catalogue.noise import Noise, gumbel_noise
+
+FEW = 64  # corrections of a row that are compared with each other rather than sorted
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Items [B, K] compared with each other. A slot is an item's first place; its later ones are empty.
+
+    No sort: that is many small kernels on a GPU.
+    """
+
+    items: Tensor  # [B, K] n_items in empty slots
+    empty: Tensor  # [B, K]
+    full: Tensor  # [B, K] 1 where a slot is not empty, 0 where it is
+    log_counts: Tensor  # [B, K] log of how often the row has each item
+    inside: Tensor  # [B, K] the items, and some item of the catalogue in empty slots
+    version: int  # of the tensor compared: it may have been written to since
+    sorted: dict[Any, Any] = field(default_factory=dict)  # what kernels make of the items, by the shape of their tiles
+
+
+_known: Any = WeakTensorKeyDictionary()  # items → n_items → Compared; which holds no reference to them
+
+
+def compared(items: Tensor, n_items: int) -> Compared:
+    """Of items [B, K] of which those from `n_items` on are padding."""
+    version = 0 if items.is_inference() else items._version
+    kept: dict[int, Compared] = _known.setdefault(items, {})
+    if n_items not in kept or kept[n_items].version != version or items.is_inference():
+        kept[n_items] = _compared(items, n_items, version)
+    return kept[n_items]
+
+
+def _compared(items: Tensor, n_items: int, version: int) -> Compared:
+    if kernels_for(items) and items.numel() and items.shape[1] <= FEW:
+        from offrec.catalogue.kernel_few import compared as by_kernel  # needs triton
+
+        first, inside, full, log_counts = by_kernel(items, n_items)
+        return Compared(first, first >= n_items, full, log_counts, inside, version)
+    same = items[:, :, None] == items[:, None, :]
+    first = items.masked_fill(same.tril(-1).any(2), n_items)
+    inside, full = first.clamp(max=n_items - 1), (first < n_items).float()
+    return Compared(first, first >= n_items, full, same.sum(2).log(), inside, version)
+
+
+class Slots:
+    """The corrected items of a row, each once: [B, K], and the corrections' places among them."""
+
+    def __init__(self, corrections: list[Tensor], n_items: int) -> None:
+        self.corrections = corrections
+        self._few = len(corrections) == 1 and corrections[0].shape[1] <= FEW
+        self.sorted: dict[Any, Any] = {}
+        if self._few:
+            known = compared(corrections[0], n_items)
+            self.items, self.empty, self._inside = known.items, known.empty, known.inside
+            self._places: tuple[Tensor, ...] = (corrections[0],)
+            self.sorted = known.sorted
+        else:
+            self._sort(corrections, n_items)
+            self.empty = self.items >= n_items
+            self._inside = self.items.clamp(max=n_items - 1)
+
+    def _sort(self, corrections: list[Tensor], n_items: int) -> None:
+        every = torch.cat(corrections, 1).clamp(max=n_items)
+        item, order = every.sort(1)
+        new = item[:, 1:] != item[:, :-1]
+        slot = torch.cat([torch.zeros_like(item[:, :1]), new.cumsum(1)], 1)
+        self.items = torch.full_like(item, n_items).scatter_(1, slot, item)
+        places = torch.empty_like(slot).scatter_(1, order, slot)
+        self._places = torch.split(places, [part.shape[1] for part in corrections], 1)
+
+    @staticmethod
+    def of(heads: list[Head]) -> "Slots | None":
+        """None where nothing is corrected. Heads that share one tensor of items share its slots."""
+        corrections: dict[int, Tensor] = {}
+        for head in heads:
+            within = head
+            while True:
+                if within.items is not None and within.items.shape[1]:
+                    corrections[id(within.items)] = within.items
+                if within.within is None:
+                    break
+                within = within.within.head
+        return Slots(list(corrections.values()), heads[0].n_items) if corrections else None
+
+    def at(self, head: Head) -> Tensor:
+        """z of the slots: [B, K]; anything where a slot is empty. No row of the table is read that is not needed."""
+        mine = self._mine(head)
+        if mine is None or head.values is None:
+            z = head.base_at(self._inside)
+        else:
+            z = self._added_up(mine, head.values.to(head.dtype))
+            if not head.instead:
+                z = head.base_at(self._inside) + z
+            elif len(self.corrections) > 1:
+                taken = torch.zeros_like(self.empty).scatter_(1, mine, True)
+                z = torch.where(taken, z, head.base_at(self._inside))
+        if head.within is not None:
+            z = z.masked_fill(self.at(head.within.head.detach()) < head.within.bound[:, None], MASKED)
+        return z
+
+    def _added_up(self, mine: Tensor, values: Tensor) -> Tensor:
+        if self._few:
+            return matched(values, mine, mine)
+        rows = torch.arange(len(mine), device=mine.device)[:, None].expand_as(mine)
+        empty = torch.zeros(self.items.shape, dtype=values.dtype, device=mine.device)
+        # unlike `scatter_add`, this adds in the same order every time, also on a GPU
+        return empty.index_put((rows, mine), values, accumulate=True)
+
+    def noise(self, noise: Noise) -> Tensor:
+        rows = torch.arange(len(self.items), device=self.items.device)[:, None]
+        return gumbel_noise(noise, rows, self.items)
+
+    def _mine(self, head: Head) -> Tensor | None:
+        for items, places in zip(self.corrections, self._places, strict=True):
+            if items is head.items:
+                return places
+        return None

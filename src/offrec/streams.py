@@ -1,0 +1,50 @@
+"""Work that does not hang on each other, side by side: networks are many small kernels, of which a GPU can run several
+at a time. In a captured update the streams become branches of its graph. On a CPU nothing is special.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import torch
+
+
+class Beside:
+    """Streams beside the current one, as it is when this is made: what they read must be there by then.
+
+    What was made on them may be read after `join`, and must be kept until all that reads it was sent to the device,
+    the backward pass too: its memory belongs to its stream, which would use it again.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.main = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self.start = None if self.main is None else self.main.record_event()
+        self.used: list[torch.cuda.Stream] = []
+
+    @contextmanager
+    def __call__(self, number: int) -> Iterator[None]:
+        """Work of its own, the same number on the same stream."""
+        if self.main is None or self.start is None:
+            yield
+            return
+        side = _side(self.main.device_index, self.main.cuda_stream, number)
+        side.wait_event(self.start)
+        self.used.append(side)
+        with torch.cuda.stream(side):
+            yield
+
+    def join(self, keep: object = None) -> None:
+        """From here on the current stream has what was made beside it. `keep` is kept until its next join."""
+        if self.main is not None:
+            for side in self.used:
+                self.main.wait_stream(side)
+            _kept[self.main.device_index, self.main.cuda_stream] = keep
+
+
+_kept: dict[tuple[int, int], object] = {}
+
+
+@cache
+def _side(device: int, main: int, number: int) -> torch.cuda.Stream:
+    """Of each stream its own, so that runs beside each other do not wait for each other."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
