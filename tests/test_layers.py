@@ -6,8 +6,8 @@ from pathlib import Path
 ORDER = [
     "errors", "types", "console", "data", "catalogue", "losses", "algorithms", "backbones", "networks", "critic",
     "streams", "agent", "policy", "baselines", "shop", "checkpoint", "optimiser", "isolation", "update", "training",
-    "together", "memory", "evaluation", "presets", "unread", "config", "run_folder", "job", "logging_policy", "estimation",
-    "experiment", "studies", "serving", "demo", "commands", "cli",
+    "together", "memory", "evaluation", "presets", "unread", "config", "run_folder", "job", "logging_policy",
+    "estimation", "experiment", "studies", "serving", "demo", "commands", "cli",
 ]  # fmt: skip
 SOURCE = Path(__file__).parent.parent / "src" / "offrec"
 BARE = {"torch", "numpy", "safetensors"}  # all that a GPU image has

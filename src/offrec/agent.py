@@ -1,7 +1,5 @@
 """The networks a learner declares, as one module: what it reads of a batch, and what moves besides the optimiser."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +21,7 @@ from offrec.critic import (
     within_support,
 )
 from offrec.errors import InputError
-from offrec.networks import Network, NetworkOptions, Second, next_recent, prepared
+from offrec.networks import Network, NetworkOptions, Second, evaluating, held, next_recent, prepared
 from offrec.streams import Beside
 from offrec.types import Batch
 
@@ -198,14 +196,16 @@ class Agent(nn.Module):
             states = next_states = actor.states(batch)
         found: dict[str, Any] = {"pi": actor.head(states, batch.recent)}
         if needs.critic == "own":
-            found["next_pi"] = _held(actor.head, next_states, next_recent(batch))
+            found["next_pi"] = held(actor.head, next_states, next_recent(batch))
         if needs.critic == "shared" and actor.second is not None:
             table = actor.second.values_table
             found["q"] = actor.second.head(states, batch.recent, table)
             if needs.online_next:
-                found["next_online_q"] = _held(actor.second.head, next_states, next_recent(batch), table)
+                found["next_online_q"] = held(actor.second.head, next_states, next_recent(batch), table)
         if needs.logging == "own" and actor.second is not None:
-            found["b"] = actor.second.head(states.detach(), batch.recent)  # it learns from the policy's state, not the state
+            found["b"] = actor.second.head(
+                states.detach(), batch.recent
+            )  # it learns from the policy's state, not the state
         return found
 
     @torch.no_grad()
@@ -226,7 +226,7 @@ class Agent(nn.Module):
             return {"q": critic(batch)}
         states, next_states = critic.states_and_next(batch)
         table = critic.values_table
-        following = _held(critic.head, next_states, next_recent(batch), table)
+        following = held(critic.head, next_states, next_recent(batch), table)
         return {"q": critic.head(states, batch.recent, table), "next_online_q": following}
 
     @torch.no_grad()
@@ -301,19 +301,3 @@ class Agent(nn.Module):
 
 def frozen(network: Network) -> Network:
     return network.requires_grad_(False).eval()
-
-
-def _held(head: Callable[..., Head], states: Tensor, recent: Tensor, table: Tensor | None = None) -> Head:
-    """A head held fixed, made without a graph."""
-    with torch.no_grad():
-        return head(states, recent, table).detach()
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    was_training = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(was_training)

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from offrec.catalogue import Head, Linear, Noise, gumbel_softmax, logsumexp, maximum, reduce, reduce_beside
 
-
 Prior = Head | Literal["uniform"] | None
 
 

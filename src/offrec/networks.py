@@ -1,5 +1,7 @@
 """Backbone, item tables and repeat term as one module: history → state → head."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -226,3 +228,19 @@ def _head(
     values = None if repeat is None else repeat(states, recent, table.shape[0])
     states = states if scale is None else scale(states)
     return Head(states, table, bias) if values is None else Head(states, table, bias, recent, values, instead)
+
+
+def held(head: Callable[..., Head], states: Tensor, recent: Tensor, table: Tensor | None = None) -> Head:
+    """A head held fixed, made without a graph."""
+    with torch.no_grad():
+        return head(states, recent, table).detach()
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    was_training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was_training)

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offrec.agent import Agent, evaluating
+from offrec.agent import Agent
 from offrec.catalogue import Head, log_prob, top_k
 from offrec.data.dataset import Vocabulary
 from offrec.data.replay import batch_of
 from offrec.errors import InputError
+from offrec.networks import evaluating
 from offrec.types import Batch
 
 Id = str | int

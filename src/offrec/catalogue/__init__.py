@@ -18,7 +18,8 @@ from offrec.catalogue.reduction import (
 from offrec.catalogue.slots import compared
 
 __all__ = [
-    "GONE", "MASKED", "MOST_WIDTH", "Below", "Beside", "Head", "Linear", "Lists", "Noise", "Reduced", "Within", "best_lists",
-    "chosen", "compared", "drawn_lists", "gumbel_noise", "gumbel_softmax", "has_triton", "log_places", "log_prob", "logsumexp",
-    "maximum", "rank", "rank_and_top_k", "reduce", "reduce_beside", "sample_k", "top_k", "using",
+    "GONE", "MASKED", "MOST_WIDTH", "Below", "Beside", "Head", "Linear", "Lists", "Noise", "Reduced", "Within",
+    "best_lists", "chosen", "compared", "drawn_lists", "gumbel_noise", "gumbel_softmax", "has_triton", "log_places",
+    "log_prob", "logsumexp", "maximum", "rank", "rank_and_top_k", "reduce", "reduce_beside", "sample_k", "top_k",
+    "using",
 ]  # fmt: skip

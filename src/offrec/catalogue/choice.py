@@ -76,4 +76,3 @@ def matched(values: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
         return kernel_few.matched(values, sources, targets)
     same = sources[:, None, :] == targets[:, :, None]  # [B, n, H]
     return torch.where(same, values[:, None, :], 0.0).sum(-1)  # 0 · NaN would spoil the whole row
-

@@ -26,7 +26,8 @@ def backward_table(
     to_table, to_bias,
     n_rows, n_items, n_tiles, scale,
     BM: tl.constexpr, BN: tl.constexpr, D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, DW: tl.constexpr,
-    BIAS0: tl.constexpr, BIAS1: tl.constexpr, BIAS2: tl.constexpr, HEADS: tl.constexpr, LINEAR: tl.constexpr, BELOW: tl.constexpr, NOISE: tl.constexpr, EXCLUDED: tl.constexpr,
+    BIAS0: tl.constexpr, BIAS1: tl.constexpr, BIAS2: tl.constexpr, HEADS: tl.constexpr,
+    LINEAR: tl.constexpr, BELOW: tl.constexpr, NOISE: tl.constexpr, EXCLUDED: tl.constexpr,
     WHICH: tl.constexpr, TO_BIAS: tl.constexpr, PICKED: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One block of items, all rows: Σ_rows g · state, g = w (always + by_f · f + by_below · 1[below]), of the head

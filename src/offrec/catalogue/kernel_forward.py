@@ -139,7 +139,7 @@ def forward(
                 y = z3
         if NORMED > 0:
             y = y * LOG2E + gone
-            if EXCLUDED:
+            if EXCLUDED:  # noqa: SIM102 (known when this is compiled, the other is not)
                 if some:
                     hits = excluded_here(edges, pair_row, pair_item, bucket, rows, items, BM, BN, True)
                     y = tl.where(hits > 0.0, NEVER, y)

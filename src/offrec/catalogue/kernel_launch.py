@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -31,29 +31,50 @@ class Blocks:
         return self.rows, self.items
 
 
-# (bytes of an operand, one head, several, or several with sums of item vectors for a backward pass) → width →
-# (rows, items, warps, stages). Measured on an H200 at widths 64 and 128; the others are chosen to fit its shared memory.
-Kind = Literal["one", "several", "learned"]
+# (bytes of an operand, kind of pass) → width → (rows, items, warps, stages). Measured on an H200 at widths 64 and 128;
+# the others are chosen to fit its shared memory. Kinds: one head; several; several with sums of item vectors for the
+# backward pass, of π's alone or of others' too.
+Kind = Literal["one", "several", "learned", "all learned"]
 FORWARD: dict[tuple[int, Kind], dict[int, Blocks]] = {
     (2, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 3), 256: Blocks(64, 64, 4, 2)},
     (2, "several"): {64: Blocks(64, 64, 4, 2), 128: Blocks(128, 64, 8, 2), 256: Blocks(64, 32, 4, 1)},
     (2, "learned"): {64: Blocks(64, 64, 4, 1), 128: Blocks(128, 32, 8, 2), 256: Blocks(64, 32, 8, 1)},
+    (2, "all learned"): {64: Blocks(64, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(64, 32, 4, 2)},
     (4, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(128, 64, 8, 1), 256: Blocks(64, 32, 4, 2)},
     (4, "several"): {64: Blocks(128, 64, 8, 2), 128: Blocks(128, 32, 8, 1), 256: Blocks(16, 32, 4, 1)},
-    (4, "learned"): {64: Blocks(128, 32, 8, 2), 128: Blocks(64, 32, 4, 1), 256: Blocks(16, 16, 4, 1)},
+    (4, "learned"): {64: Blocks(128, 32, 8, 2), 128: Blocks(64, 32, 4, 1), 256: Blocks(16, 32, 4, 1)},
+    (4, "all learned"): {64: Blocks(64, 32, 4, 2), 128: Blocks(32, 32, 4, 2), 256: Blocks(16, 32, 4, 1)},
 }
 BACKWARD: dict[tuple[int, Kind], dict[int, Blocks]] = {
     (2, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(32, 64, 4, 2)},
     (2, "learned"): {64: Blocks(64, 64, 4, 1), 128: Blocks(64, 128, 8, 1), 256: Blocks(32, 32, 4, 2)},
+    (2, "all learned"): {64: Blocks(64, 64, 4, 3), 128: Blocks(32, 64, 4, 2), 256: Blocks(32, 32, 4, 2)},
     (4, "one"): {64: Blocks(64, 128, 4, 2), 128: Blocks(64, 64, 4, 1), 256: Blocks(32, 64, 4, 2)},
     (4, "learned"): {64: Blocks(64, 128, 8, 1), 128: Blocks(32, 128, 8, 1), 256: Blocks(16, 32, 4, 1)},
+    (4, "all learned"): {64: Blocks(32, 64, 4, 2), 128: Blocks(32, 32, 4, 2), 256: Blocks(16, 32, 4, 1)},
 }
 
 
-def blocks(which: dict[tuple[int, Kind], dict[int, Blocks]], heads: Sequence[Head], learned: bool) -> Blocks:
+def blocks(which: dict[tuple[int, Kind], dict[int, Blocks]], heads: Sequence[Head], kind: Kind) -> Blocks:
     widest = max(head.state.shape[1] for head in heads)
-    kind: Kind = "one" if len(heads) == 1 else "learned" if learned else "several"
     return next(size for width, size in which[heads[0].state.element_size(), kind].items() if widest <= width)
+
+
+def backward_blocks(heads: Sequence[Head]) -> Blocks:
+    if len(heads) == 1:
+        return blocks(BACKWARD, heads, "one")
+    others = any(head.table.requires_grad or head.state.requires_grad for head in heads[1:])
+    return blocks(BACKWARD, heads, "all learned" if others else "learned")
+
+
+def forward_blocks(heads: Sequence[Head], learning: Sequence[bool]) -> Blocks:
+    """`learning`: which of the heads want sums of item vectors."""
+    if len(heads) == 1:
+        return blocks(FORWARD, heads, "one")
+    if any(learning[1:]):
+        size = blocks(FORWARD, heads, "all learned")
+        return replace(size, stages=1) if len(heads) > 3 else size  # a fourth head takes the room of a stage
+    return blocks(FORWARD, heads, "learned" if any(learning) or len(heads) > 3 else "several")
 
 
 def power(width: int) -> int:
@@ -112,9 +133,7 @@ def pairs_of(
 def _sorted(excluded: Tensor, n_items: int, size: Blocks) -> Pairs:
     n_tiles = triton.cdiv(n_items, size.items)
     n_pairs, per_row = excluded.numel(), excluded.shape[1]
-    counts = torch.zeros(
-        1 + triton.cdiv(len(excluded), size.rows) * n_tiles, dtype=torch.int32, device=excluded.device
-    )
+    counts = torch.zeros(1 + triton.cdiv(len(excluded), size.rows) * n_tiles, dtype=torch.int32, device=excluded.device)
     grid = (triton.cdiv(n_pairs, STEP),)
     constants = {"BM": size.rows, "BN": size.items, "STEP": STEP, "num_warps": 1}
     kernel_order.count_pairs[grid](excluded, counts, n_pairs, per_row, n_items, n_tiles, **constants)

@@ -119,7 +119,7 @@ def combine(
 
 @triton.jit
 def gradient_of(pointer, rows, stride, inside, THERE: tl.constexpr):
-    if THERE:
+    if THERE:  # noqa: SIM108 known when this is compiled: the other branch must not be
         found = tl.load(pointer + rows * stride, mask=inside, other=0.0)
     else:
         found = tl.zeros_like(rows).to(tl.float32)
@@ -181,9 +181,7 @@ def spread(
     ONE: tl.constexpr = (1 + (1 if LINEAR else 0) + (1 if BELOW >= 0 else 0)) if V0 else 0
     TWO: tl.constexpr = ONE + (1 if V1 else 0)
     if V0:
-        state_gradient(
-            to0, w0, rows, inside, n_rows, expected, always, by_f, by_below, 0, LINEAR, BELOW >= 0, DM
-        )
+        state_gradient(to0, w0, rows, inside, n_rows, expected, always, by_f, by_below, 0, LINEAR, BELOW >= 0, DM)
     if V1:
         state_gradient(to1, w1, rows, inside, n_rows, expected, of1, by_f, by_below, ONE, False, False, DM)
     if V2:
@@ -222,9 +220,7 @@ def spread(
 
 
 @triton.jit
-def nearest(
-    s0, s1, s2, s3, n0, n1, n2, n3, r0, r1, r2, r3, STEP: tl.constexpr
-):
+def nearest(s0, s1, s2, s3, n0, n1, n2, n3, r0, r1, r2, r3, STEP: tl.constexpr):
     """Up to four heads' states to the nearest TF32 numbers."""
     which = tl.program_id(1)
     if which == 0:

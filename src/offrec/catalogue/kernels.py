@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from offrec.catalogue.head import Head
 from offrec.catalogue.kernel_gradients import add_picked, rows_gradients, table_gradients
-from offrec.catalogue.kernel_launch import BACKWARD, FORWARD, blocks, check, precision
+from offrec.catalogue.kernel_launch import backward_blocks, check, forward_blocks, precision
 from offrec.catalogue.kernel_pass import Few, Plan, combined, nearest_states, streamed
 from offrec.catalogue.kernel_search import maximum, rank, top_k
 from offrec.catalogue.noise import Noise
@@ -129,7 +129,7 @@ def _apply(
     fixed = [(coefficient, _fixed(heads, head)) for coefficient, head in held]
     normed = -1 if normalised is None else _fixed(heads, normalised)
     check(heads, learned)
-    learns = torch.is_grad_enabled() and any(head.state.requires_grad for head in heads[:learned])
+    learning = [torch.is_grad_enabled() and head.state.requires_grad for head in heads[:learned]]
     plan = Plan(
         heads=len(heads),
         learned=learned,
@@ -141,9 +141,9 @@ def _apply(
         noise=noise is not None,
         temperature=temperature,
         direct=direct,
-        size=blocks(FORWARD, heads, learns),
-        back=blocks(BACKWARD, heads[:learned], True),
-        learns=learns,
+        size=forward_blocks(heads, [learning[0], *(direct and some for some in learning[1:])]),
+        back=backward_blocks(heads[:learned]),
+        learns=any(learning),
         precision=precision(pi.state.dtype),
     )
     parts: list[Any] = []

@@ -126,7 +126,7 @@ def _reduce(
         return Reduced(*_core(name).reduce(pi, linear, below, slots, noise, heat, direct)[:3])
     bases = [(coefficient, stripped(head)) for coefficient, head in linear]
     low = below and (stripped(below[0]), below[1])
-    excluded = slots and slots.items
+    excluded = None if slots is None else slots.items
     lse, mean, mass = tiled.reduce(stripped(pi), bases, low, excluded, noise, heat, direct)
     if slots is None:
         return Reduced(lse, mean, mass)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrec.agent import evaluating, frozen
+from offrec.agent import frozen
 from offrec.catalogue import Head, chosen
 from offrec.console import Console
 from offrec.critic import Target
@@ -26,6 +26,7 @@ from offrec.estimation import values
 from offrec.estimation.decided import Decided
 from offrec.estimation.played import Played
 from offrec.estimation.values import DecisionValues, ValueOptions
+from offrec.networks import evaluating
 from offrec.policy import NetworkPolicy
 from offrec.types import Batch, Doubles
 

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from offrec import checkpoint
-from offrec.agent import evaluating
 from offrec.catalogue import top_k
 from offrec.console import Console
 from offrec.data.dataset import Dataset
@@ -32,6 +31,7 @@ from offrec.estimation.values import DecisionValues, ValueOptions
 from offrec.evaluation import Scored
 from offrec.job import automatic_batch_size
 from offrec.logging_policy import kept
+from offrec.networks import evaluating
 from offrec.policy import Policy
 from offrec.types import Batch
 
