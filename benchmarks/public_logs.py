@@ -42,6 +42,7 @@ GRID = {
     "re": ("algorithm.alpha", ("0.1", "0.5", "2")),
 }
 FIGURE = "NDCG@10"
+COLUMNS = "strong × gru", "strong × sasrec", "paper × cfn"
 Row = dict[str, Any]
 
 
@@ -135,9 +136,9 @@ def read(study: Study, name: str) -> Row:
 
 
 def rows(folder: Path) -> list[Row]:
-    """Of every study in the folder, a row a run."""
+    """Of each of these studies in the folder, a row a run."""
     found: list[Row] = []
-    for path in sorted(folder.glob("*/study.json")):
+    for path in sorted(path for kind in ("grid", "strong-*", "paper-*") for path in folder.glob(f"{kind}/study.json")):
         study = plan.read(path.parent)
         for run in filter(study.done, study.runs):
             group, facts = study.group(run), read(study, run.name)
@@ -151,32 +152,58 @@ def rows(folder: Path) -> list[Row]:
     return found
 
 
+def shortened(tree: Any) -> Any:
+    """Figures to six digits."""
+    if isinstance(tree, dict):
+        return {name: shortened(value) for name, value in tree.items()}
+    return float(f"{tree:.6g}") if isinstance(tree, float) else tree
+
+
 def table(found: Sequence[Row]) -> str:
-    """A row a policy of a log, in order of the test figure with GRU; seed 0."""
+    """A row a policy of a log, in order of the test figure with GRU, seed 0; then the grid on validation."""
     parts = []
     for log in dict.fromkeys(row["log"] for row in found):
         mine = [row for row in found if row["log"] == log and row["study"] != "grid" and row["seed"] == 0]
-        behaviours = [name for name in mine[0]["test"] if name != "all"]
-        cells: dict[str, dict[str, Row]] = {}
-        for row in mine:
-            cells.setdefault(row["policy"], {})[f"{row['preset']} × {row['backbone']}" if row["backbone"] else "–"] = (
-                row
-            )
-        columns = "strong × gru", "strong × sasrec", "paper × cfn"
-        reference = cells["sl"]["strong × gru"]["test"]["all"][FIGURE]
-        kinds = behaviours if len(behaviours) > 1 else ["all"]
-        parts.append(f"### {log}\n\nHR@5 / NDCG@10" + (f", {' · '.join(kinds)}" if len(kinds) > 1 else "") + "\n")
-        parts.append("| policy | value | " + " | ".join([columns[0], "of SL", *columns[1:]]) + " |\n|" + "---|" * 6)
-        main = {name: of.get(columns[0], of.get("–")) for name, of in cells.items()}
-        for name in sorted(cells, key=lambda name: -main[name]["test"]["all"][FIGURE] if main[name] else 0):
-            first, of = main[name], cells[name]
-            share = first["test"]["all"][FIGURE] / reference if first else float("nan")
-            value = f"{GRID[name][0].partition('.')[2]} {first['value']:g}" if name in GRID and first else ""
-            shown = [figures(of.get(column), kinds) for column in columns[1:]]
-            label = f"*{name}*" if "–" in of else name.upper()
-            parts.append(f"| {label} | {value} | {figures(first, kinds)} | {share:.1%} | {' | '.join(shown)} |")
-        parts.append("")
-    return "\n".join(parts)
+        kinds = [name for name in mine[0]["test"] if name != "all"]
+        parts += [f"### {log}\n", *_policies(mine, kinds if len(kinds) > 1 else ["all"]), ""]
+    return "\n".join([*parts, "### The grid\n", *_grid(found)])
+
+
+def _policies(mine: Sequence[Row], kinds: Sequence[str]) -> list[str]:
+    cells: dict[str, dict[str, Row]] = {}
+    for row in mine:
+        column = f"{row['preset']} × {row['backbone']}" if row["backbone"] else COLUMNS[0]
+        cells.setdefault(row["policy"], {})[column] = row
+    columns = [column for column in COLUMNS if any(column in of for of in cells.values())]
+    whole = {name: of[COLUMNS[0]]["test"]["all"][FIGURE] for name, of in cells.items()}
+    of_kinds = f", {' · '.join(kinds)}" if len(kinds) > 1 else ""
+    lines = [f"HR@5 / {FIGURE}{of_kinds}\n"]
+    lines += ["| policy | value | " + " | ".join([columns[0], "of SL", *columns[1:]]) + " |"]
+    lines += ["|" + "---|" * (len(columns) + 3)]
+    for name in sorted(cells, key=lambda name: -whole[name]):
+        of = cells[name]
+        first = of[COLUMNS[0]]
+        value = f"{GRID[name][0].partition('.')[2]} {first['value']:g}" if name in GRID else ""
+        label = name.upper() if first["backbone"] else f"*{name}*"
+        shown = [figures(of.get(column), kinds) for column in columns]
+        shown.insert(1, f"{whole[name] / whole['sl']:.1%}")
+        lines.append(f"| {label} | {value} | {' | '.join(shown)} |")
+    return lines
+
+
+def _grid(found: Sequence[Row]) -> list[str]:
+    logs = list(dict.fromkeys(row["log"] for row in found))
+    lines = [f"{FIGURE} on validation.\n", "| learner | | " + " | ".join(logs) + " |", "|" + "---|" * (len(logs) + 2)]
+    for name, (key, values) in GRID.items():
+        cells = []
+        for log in logs:
+            tried = {row["value"]: row["validation"]["all"][FIGURE] for row in found
+                     if (row["study"], row["log"], row["policy"]) == ("grid", log, name)}  # fmt: skip
+            best = max(tried.values())
+            shown = [f"{tried[float(value)]:.4f}" for value in values]
+            cells.append(" · ".join(f"**{one}**" if one == f"{best:.4f}" else one for one in shown))
+        lines.append(f"| {name.upper()} | {key.partition('.')[2]} {', '.join(values)} | {' | '.join(cells)} |")
+    return lines
 
 
 def figures(row: Row | None, kinds: Sequence[str]) -> str:
@@ -197,7 +224,7 @@ def main() -> None:
         found = rows(asked.out)
         print(table(found))
         if asked.json:
-            asked.json.write_text("[\n" + ",\n".join(json.dumps(row) for row in found) + "\n]\n")
+            asked.json.write_text("[\n" + ",\n".join(json.dumps(shortened(row)) for row in found) + "\n]\n")
         return
     made = (
         chosen(asked.datasets, asked.out, asked.seeds)
