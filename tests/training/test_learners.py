@@ -108,7 +108,8 @@ def test_actor_and_critic_may_differ(certain: Any, tmp_path: Path, name: str, ac
     .005).
     """
     more: dict[str, Any] = {"critic.backbone": critic, "critic.width": 20, "critic.layers": 2}
-    more["training.learning_rate"] = 0.005 if (name, critic) == ("sc", "sasrec") else 0.02
+    if (name, critic) == ("sc", "sasrec"):
+        more["training.learning_rate"] = 0.005
     check(certain, tmp_path / "run", name, actor, more)
     stored = tensors(tmp_path / "run", "best")
     assert stored["module.critic.items_in"].shape == (13, 20)
