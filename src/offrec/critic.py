@@ -13,6 +13,8 @@ from offrec.catalogue import Head, Noise, Within, logsumexp, maximum
 from offrec.errors import InputError
 from offrec.networks import Network, NetworkOptions
 
+ROUNDING = 1e-4  # of log π̂_b: more than two ways of computing it differ by
+
 
 @dataclass(frozen=True)
 class CriticOptions:
@@ -114,9 +116,13 @@ class Target(nn.Module):
 
 
 def within_support(head: Head, b: Head, delta: float) -> Head:
-    """Only items with π̂_b ≥ δ and, where there is none, the likeliest        paper, the policy that §SC starts from"""
+    """Only items with π̂_b ≥ δ and, where there is none, the likeliest        paper, the policy that §SC starts from
+
+    An item at the bound, as the likeliest is at its own, is within whoever asks: asked of a few items, of a tile or of
+    a row alone, its value rounds differently.
+    """
     bound = torch.minimum(logsumexp(b) + math.log(delta), maximum(b)[0])
-    return replace(head, within=Within(b, bound))
+    return replace(head, within=Within(b, bound - ROUNDING))
 
 
 def product(one: Head, other: Head) -> Head:

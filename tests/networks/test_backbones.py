@@ -90,10 +90,12 @@ def test_caser_by_hand() -> None:
         caser.horizontal[1].bias.copy_(torch.tensor([0.0]))
         caser.vertical.weight.copy_(torch.tensor([[[[3.0], [4.0]]]]))
         caser.vertical.bias.copy_(torch.tensor([0.0]))
-        caser.dense.weight.copy_(torch.tensor([[1.0, 10.0, 100.0]]))
-        caser.dense.bias.copy_(torch.tensor([0.25]))
+        caser.linear.weight.copy_(torch.tensor([[1.0, 10.0, 100.0]]))
+        caser.linear.bias.copy_(torch.tensor([0.25]))
     # one item: max(relu(2·0.3 + .5), relu(2·0.1 + .5)) = 1.1; two: relu(0.3 − 0.1) = 0.2; vertical: 3·0.3 + 4·0.1 = 1.3
     assert caser(torch.tensor([[[0.3], [0.1]]])).item() == pytest.approx(1.1 + 2.0 + 130 + 0.25, abs=1e-4)
+    # one item: max(relu(.1), relu(.7)) = .7; two: relu(−.3) = 0; vertical: −.2. A state may be below 0: no unit can die
+    assert caser(torch.tensor([[[-0.2], [0.1]]])).item() == pytest.approx(0.7 - 20 + 0.25, abs=1e-4)
 
 
 def test_nextitnet_reaches_as_far_as_its_dilations() -> None:

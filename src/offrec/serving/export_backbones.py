@@ -110,7 +110,7 @@ def _caser(graph: Graph, backbone: Caser, inputs: str) -> str:
     assert filters.bias is not None
     sums = graph.op("Conv", image, graph.weight(filters.weight), graph.weight(filters.bias))
     found.append(graph.op("Flatten", sums, axis=1))
-    return graph.op("Relu", graph.linear(graph.join(*found, axis=1), backbone.dense))
+    return graph.linear(graph.join(*found, axis=1), backbone.linear)
 
 
 def _nextitnet(graph: Graph, backbone: NextItNet, inputs: str, count: str) -> str:

@@ -1,7 +1,7 @@
 """Does ONNX Runtime rank as torch does? Asked of every export before it is kept."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offrec.catalogue import Head, Within, top_k
+from offrec.catalogue import Head, top_k
 from offrec.data.replay import batch_of
 from offrec.policy import Policy
 
@@ -66,7 +66,7 @@ def compare(policy: Policy, session: Any, histories: Sequence[Sequence[int]], k:
         head = policy.head(batch_of(rows, policy.n_items, policy.history, policy.device))
         theirs, mine = torch.from_numpy(items).to(policy.device), top_k(head, k)
         unsure = _on_the_border(head, torch.cat([theirs, mine[1]], 1))
-        wanted = torch.cat([mine[0], _lenient(head).at(theirs)], 1)[~unsure].double()
+        wanted = torch.cat([mine[0], head.at(theirs)], 1)[~unsure].double()
         found = torch.from_numpy(scores).to(policy.device).repeat(1, 2)[~unsure].double()
         apart = (wanted - found).abs().nan_to_num(nan=torch.inf)
         if apart.numel():
@@ -78,14 +78,8 @@ def compare(policy: Policy, session: Any, histories: Sequence[Sequence[int]], k:
 
 
 def _on_the_border(head: Head, items: Tensor) -> Tensor:
-    """[B] rows with an item whose π̂_b is δ, but for rounding. The likeliest item, the last resort, is no such case."""
+    """[B] rows with an item whose π̂_b is at the bound, but for rounding."""
     if head.within is None:
         return torch.zeros(head.rows, dtype=torch.bool, device=items.device)
     likely, bound = head.within.head.at(items), head.within.bound[:, None]
-    close = ((likely - bound).abs() <= ROUNDING) & (likely < likely.amax(1, keepdim=True) - ROUNDING)
-    return close.any(1)
-
-
-def _lenient(head: Head) -> Head:
-    """The likeliest item's π̂_b, asked for alone, may come out a rounding below what it was among all."""
-    return head if head.within is None else replace(head, within=Within(head.within.head, head.within.bound - ROUNDING))
+    return ((likely - bound).abs() <= ROUNDING).any(1)

@@ -12,6 +12,7 @@ import onnx
 
 from offrec.agent import Agent
 from offrec.catalogue import MASKED
+from offrec.critic import ROUNDING
 from offrec.networks import Network, RepeatTerm
 from offrec.serving.export_backbones import Histories, state
 from offrec.serving.export_graph import Graph
@@ -86,6 +87,7 @@ def _within(graph: Graph, scores: str, prior: str, delta: float) -> str:
     normaliser = graph.op("ReduceLogSumExp", prior, graph.whole(1), keepdims=1)
     likeliest = graph.op("ReduceMax", prior, graph.whole(1), keepdims=1)
     bound = graph.op("Min", graph.op("Add", normaliser, graph.real(math.log(delta))), likeliest)
+    bound = graph.op("Sub", bound, graph.real(ROUNDING))
     return graph.op("Where", graph.op("Less", prior, bound), graph.real(MASKED), scores)
 
 
