@@ -98,6 +98,14 @@ def test_the_log_judged_by_itself(tmp_path: Path) -> None:
         assert one.differences[name].estimate == pytest.approx(0.0, abs=1e-5)
         assert one.differences[name].high - one.differences[name].low < 1e-4
     assert found.served
+    far = Fixed(dataset, [0.0, 0.0, 0.0, 20.0])
+    (alone,) = estimate(far, dataset, Asked(estimators=("self_normalised",))).policies
+    assert alone.assessed["self_normalised"].verdict == "caution"
+    (blended,) = estimate(far, dataset, Asked(estimators=("all",), blend=0.1)).policies
+    assert list(blended.assessed) == ["importance", "capped", "self_normalised"]  # no Q, for it has no E_b
+    truth, around = 2 * (0.46 + 0.54 * 0.2), blended.assessed["self_normalised"].interval
+    assert blended.assessed["self_normalised"].verdict == "trust"
+    assert around.low < truth < around.high
     better = Fixed(dataset, np.log([0.05, 0.1, 0.15, 0.7]).tolist())
     (one,) = estimate(better, dataset, Asked(estimators=("importance",))).policies
     truth = 2 * (0.7 + 0.3 * 0.2)
@@ -164,6 +172,9 @@ def test_refused(work: Path, tmp_path: Path) -> None:
         (Estimate((run,), reward=("cart",)), "--reward cart is not of the form"),
         (Estimate((run,), gamma=1.5), "gamma is 1.5"),
         (Estimate((run,), play="topk", estimator="capped"), "has no weights, so capped cannot judge it"),
+        (Estimate((run,), blend=0.5, estimator="direct"), "direct cannot judge a blend"),
+        (Estimate((run, work / "dqn"), blend=0.5), "played by its best k and has no weights, so no blend"),
+        (Estimate((run,), blend=1.5), "The blend is 1.5"),
         (Estimate((run, work / "dqn"), estimator="direct,importance"), "dqn gives scores, not chances, so it has no"),
         (Estimate((run,), refits=1), "An interval from 1 refits"),
         (Estimate((run,), picture=Path("forest.xyz")), "must end in .png"),

@@ -25,6 +25,7 @@ from offrec.policy import Policy
 from offrec.training import TrainingOptions
 
 RECOMMENDED = "direct"
+OF_BLENDS = "self_normalised"  # where the direct method cannot speak
 
 JudgedSplit = Literal["test", "validation"]
 
@@ -39,6 +40,7 @@ class Asked:
     play: Play = "sample"
     k: int | None = None  # of the lists played; None: as long as the log's
     temperature: float = 1.0
+    blend: float = 1.0  # share of the decisions that the policy makes; the others are left to the one that logged
     reward: Mapping[str, float] = field(default_factory=dict)
     cap: float | None = None
     refits: int = 4  # of Q, to resamples of the training sessions: an interval of the direct method takes two or more
@@ -58,6 +60,12 @@ class Asked:
                 f"A policy that is played by its best k has no weights, so {weighted[0]} cannot judge it; "
                 "leave it at direct, or --play sample."
             )
+        modelled = [name for name in self.named if ESTIMATORS[name].modelled]
+        if self.blend < 1 and modelled:
+            raise InputError(
+                f"{modelled[0]} cannot judge a blend, for what the logging policy would have done besides what it did "
+                "is not known; leave it out, or --blend 1."
+            )
         if self.refits == 1 or self.refits < 0:
             raise InputError(f"An interval from {self.refits} refits cannot be given; fit at least 2, or 0 for none.")
 
@@ -65,6 +73,12 @@ class Asked:
     def named(self) -> tuple[str, ...]:
         """Estimators that were asked for by name."""
         return tuple(name for name in self.estimators if name != "all")
+
+    def chosen(self, steps: Steps) -> list[str]:
+        """The estimators to judge by."""
+        if "all" in self.estimators:
+            return [name for name in possible(steps) if self.blend == 1 or not ESTIMATORS[name].modelled]
+        return list(self.named or (RECOMMENDED if self.blend == 1 else OF_BLENDS,))
 
 
 @dataclass(frozen=True)
@@ -97,6 +111,7 @@ class Comparison:
             "split": asked.split,
             "gamma": asked.gamma,
             "temperature": asked.temperature,
+            "blend": asked.blend,
             "propensities": "logged" if self.served else "estimated",
             "calibration": self.calibration,
             "logging": {"sessions": self.sessions, **self.logged.as_json()},
@@ -148,10 +163,10 @@ def played_as(policy: Policy, asked: Asked, decided: Decided) -> Played:
     """As asked; but a policy that is no distribution can only be played by its best k."""
     k = asked.k or decided.k
     if asked.play == "topk" or not policy.stochastic:
-        return Played(policy, "topk", k)
+        return Played(policy, "topk", k, blend=asked.blend)
     if decided.served and k != decided.k:
         raise InputError(f"The log's lists have {decided.k} items, so lists of {k} have no weights; leave out k.")
-    return Played(policy, "sample", k, asked.temperature)
+    return Played(policy, "sample", k, asked.temperature, asked.blend)
 
 
 def check_askable(name: str, played: Played, decided: Decided, asked: Asked) -> None:
@@ -195,7 +210,7 @@ def _judged(name: str, played: Played, dataset: Dataset, asked: Asked, logging: 
     with console.counter(f"{name}: weights") as at:
         grouped = "all" in asked.estimators or "marginal" in asked.estimators
         steps = gather(played, dataset, asked.split, rewards, logging, grouped=grouped, progress=at)
-    chosen = possible(steps) if "all" in asked.estimators else list(asked.named or (RECOMMENDED,))
+    chosen = asked.chosen(steps)
     again = None
     if any(ESTIMATORS[one].modelled for one in chosen):
         steps, again = _valued(name, played, dataset, asked, steps, "direct" in chosen, console)
