@@ -26,7 +26,7 @@ from offrec.estimation.decided import Decided
 from offrec.estimation.gather import gather, logging_of
 from offrec.estimation.played import Played
 from offrec.estimation.steps import Steps
-from offrec.estimation.verdict import assess
+from offrec.estimation.verdict import VERDICTS, Assessment, assess
 from offrec.networks import NetworkOptions
 from offrec.shop.players import Logging, Player, PolicyPlayer
 from offrec.shop.randomness import Purpose, generator
@@ -35,7 +35,7 @@ from offrec.shop.store import Shop
 from offrec.training import TrainingOptions
 
 VISITORS_SEED, MANY = 1_000_000, 200_000
-ESTIMATORS = ("importance", "capped", "self_normalised")
+ESTIMATORS = ("importance", "self_normalised")
 NORMAL = 1.959964
 
 
@@ -96,37 +96,47 @@ def logs_of(parts: list[Steps], sessions: int) -> list[Any]:
     return found
 
 
-def judged(run: Path, dataset: Any, shop: Shop, asked: argparse.Namespace) -> list[dict[str, Any]]:
+def judged(run: Path, dataset: Any, known: list[dict[str, Any]], asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """`known`: rows of other logs, whose truth is the same."""
     policy, blends = offrec.load(run, "cpu"), [float(blend) for blend in asked.blends.split(",")]
-    logs, true = logs_of(gathered(policy, dataset), asked.sessions), truths(shop, policy, blends, asked.visitors)
+    logs = logs_of(gathered(policy, dataset), asked.sessions)
+    true = {row["blend"]: (row["truth"], row["truth_error"]) for row in known if row["run"] == run.name}
+    true = true or truths(Shop.from_meta(dataset.meta["shop"]), policy, blends, asked.visitors)
     rows = []
     for blend in blends:
         played, (truth, error) = Played(policy, blend=blend), true[blend]
-        for number, log in enumerate(logs):
+        part = {name: [] for name in ESTIMATORS}
+        for log in logs:
             steps = replace(log, log_pi=played.blended(log.log_pi, log.log_b), rare=blend * log.rare)
             for name in ESTIMATORS:
-                one = assess(name, steps, parts=False, resamples=400)
-                around, speaks = one.interval, one.support
-                rows.append({"run": run.name, "blend": blend, "log": number, "estimator": name, "truth": truth,
-                             "truth_error": error, "estimate": around.estimate, "low": around.low, "high": around.high,
-                             "verdict": one.verdict, "withheld": one.withheld, "effective": speaks.effective,
-                             "overlap": speaks.overlap, "reason": one.reason})  # fmt: skip
+                part[name].append(said(assess(name, steps, parts=False, resamples=400)))
+        about = {"served": asked.served.name, "run": run.name, "blend": blend, "truth": truth, "truth_error": error}
+        rows += [{**about, "estimator": name, "logs": found} for name, found in part.items()]
     return rows
 
 
+def said(one: Assessment) -> list[Any]:
+    """Estimate, interval, sessions of the policy's own that the log is worth, verdict."""
+    around = one.interval
+    figures = (around.estimate, around.low, around.high, one.support.effective or 0.0)
+    return [*(round(figure, 4) for figure in figures), one.verdict]
+
+
 def table(rows: list[dict[str, Any]]) -> str:
-    """Of each estimator and blend: error, and by verdict how many logs and in how many the interval held the truth."""
+    """Of each estimator and blend, and of all blends: by verdict how many estimates, and how many held the truth."""
     lines = []
     for name in ESTIMATORS:
-        for blend in sorted({row["blend"] for row in rows}):
-            mine = [row for row in rows if (row["estimator"], row["blend"]) == (name, blend)]
+        for blend in (*sorted({row["blend"] for row in rows}), None):
+            mine = [row for row in rows if row["estimator"] == name and blend in (None, row["blend"])]
+            logs = [(row["truth"], *log) for row in mine for log in row["logs"]]
             cells = []
-            for verdict in ("trust", "caution", "do not trust"):
-                those = [row["low"] <= row["truth"] <= row["high"] for row in mine if row["verdict"] == verdict]
-                cells.append(f"{verdict}: {sum(those)} of {len(those)}" if those else f"{verdict}: –")
-            off = np.mean([row["estimate"] / row["truth"] - 1 for row in mine])
-            worth = np.median([row["effective"] for row in mine])
-            lines.append(f"{name:16s} {blend:5g}  off by {off:+.1%}, effective {worth:6.0f}  {'  '.join(cells)}")
+            for verdict in VERDICTS:
+                held = [low <= truth <= high for truth, _, low, high, _, found in logs if found == verdict]
+                cells.append(f"{verdict}: {sum(held)} of {len(held)}")
+            off = np.mean([log[1] / log[0] - 1 for log in logs])
+            what = "all" if blend is None else f"{blend:g}"
+            worth = np.median([log[4] for log in logs])
+            lines.append(f"{name:16s} {what:5s} off by {off:+.1%}, effective {worth:6.0f}  {'  '.join(cells)}")
     return "\n".join(lines)
 
 
@@ -141,14 +151,12 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     dataset = offrec.Dataset.open(asked.served)
-    shop, rows = Shop.from_meta(dataset.meta["shop"]), []
-    if asked.out.exists():
-        rows = json.loads(asked.out.read_text())
+    rows = json.loads(asked.out.read_text()) if asked.out.exists() else []
     for run in asked.runs:
-        if any(row["run"] == run.name for row in rows):
+        if any((row["served"], row["run"]) == (asked.served.name, run.name) for row in rows):
             continue
         started = time.time()
-        rows += judged(run, dataset, shop, asked)
+        rows += judged(run, dataset, rows, asked)
         asked.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
         print(f"{run.name}: {time.time() - started:.0f} s", flush=True)
     print(table(rows))
