@@ -65,7 +65,7 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
         steps = Steps(**{name: stored[name] for name in stored.files}, by=parts)
         assessed, differences = {}, {}
         for name in possible(steps):
-            refits = np.array(row["refits"]) if name == "direct" else None
+            refits = np.array(row["refits"]) if name == "direct" and row["refits"] else None
             assessed[name] = assess(name, steps, refits=refits, propensity_error=row["propensity_error"])
             differences[name] = difference(name, steps, asked, refits)
         policies.append(Row(row["name"], "sample", 1, steps, assessed, differences))
