@@ -82,6 +82,8 @@ def summary(asked: argparse.Namespace) -> None:
     found = whole.as_json()
     for row in found["policies"]:
         row["figures"] = figures[row["name"]]
+        for said in row["estimates"].values():
+            del said["support"]["effective_by_step"]  # long, and of no use here
     asked.summary.write_text(json.dumps({**found, "dataset": asked.dataset.name}, indent=1) + "\n")
     best = [replace(one, assessed={"direct": one.assessed["direct"]}) for one in whole.policies]
     if asked.picture is not None:
