@@ -199,7 +199,10 @@ def summary(asked: argparse.Namespace) -> None:
     for row in found["choice"]:
         shops = " ".join(f"{value:.2f}" for value in row["by_shop"].values())
         what = f"{row['play']:7s} {row['figure']:26s} policies {row['policies']:3d}"
-        print(f"{what}  correlation {row['correlation']:6.3f} ({shops})  picked {row['share']:.3f} of the best")
+        shares = " ".join(f"{value:.2f}" for value in row["share_by_shop"].values())
+        print(
+            f"{what}  correlation {row['correlation']:6.3f} ({shops})  picked {row['share']:.3f} ({shares}) of the best"
+        )
     for row in found["coverage"]:
         print(row)
 
@@ -212,13 +215,13 @@ def chosen(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
         shops.setdefault(row["dataset"], []).append(row)
     several = {shop: part for shop, part in shops.items() if len(part) > 2}
     by_shop = {s: spearman([r["estimates"][name] for r in p], [r["truth"] for r in p]) for s, p in several.items()}
-    shares = [
-        max(part, key=lambda r: r["estimates"][name])["truth"] / max(r["truth"] for r in part)
-        for part in several.values()
-    ]
+    shares = {
+        shop: max(part, key=lambda r: r["estimates"][name])["truth"] / max(r["truth"] for r in part)
+        for shop, part in several.items()
+    }
     count = max(1, len(several))
-    return {"policies": len(mine), "correlation": sum(by_shop.values()) / count, "share": sum(shares) / count,
-            "by_shop": by_shop}  # fmt: skip
+    return {"policies": len(mine), "correlation": sum(by_shop.values()) / count, "share": sum(shares.values()) / count,
+            "by_shop": by_shop, "share_by_shop": shares}  # fmt: skip
 
 
 def assessed(row: dict[str, Any], part: dict[str, Any], play: str, asked: argparse.Namespace) -> dict[str, Any]:

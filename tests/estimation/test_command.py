@@ -1,6 +1,7 @@
 """`offrec estimate` as a person uses it: the table, JSON, the picture, and what it refuses."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from offrec import experiment
 from offrec.commands.estimate import Estimate
 from offrec.console import Console
 from offrec.errors import InputError
-from offrec.estimation.compare import Asked, estimate
+from offrec.estimation.compare import Asked, difference, estimate
+from offrec.estimation.steps import Steps
 from offrec.estimation.values import ValueOptions
 from offrec.networks import NetworkOptions
 
@@ -58,7 +60,7 @@ def test_what_was_left_out_of_the_log_is_printed(tmp_path: Path, capsys: pytest.
     offrec.prepare(log, out=tmp_path / "data", drop=("buy",))
     note = "drop buy left 40 of 60 sessions and 40 of 60 events: estimates speak of what is left."
     for as_json in (False, True):
-        asked = {"estimator": "importance", "json": as_json, **FAST}
+        asked = {"json": as_json, **FAST}
         Estimate(dataset=tmp_path / "data", baselines="markov", **asked).run()  # type: ignore[arg-type]
         printed = capsys.readouterr().out
         assert json.loads(printed)["notes"] == [note] if as_json else f"\n{note}\n" in printed
@@ -96,6 +98,14 @@ def test_the_log_judged_by_itself(tmp_path: Path) -> None:
         assert one.differences[name].estimate == pytest.approx(0.0, abs=1e-5)
         assert one.differences[name].high - one.differences[name].low < 1e-4
     assert found.served
+    far = Fixed(dataset, [0.0, 0.0, 0.0, 20.0])
+    (alone,) = estimate(far, dataset, Asked(estimators=("self_normalised",))).policies
+    assert alone.assessed["self_normalised"].verdict == "caution"
+    (blended,) = estimate(far, dataset, Asked(estimators=("all",), blend=0.1)).policies
+    assert list(blended.assessed) == ["importance", "capped", "self_normalised"]  # no Q, for it has no E_b
+    truth, around = 2 * (0.46 + 0.54 * 0.2), blended.assessed["self_normalised"].interval
+    assert blended.assessed["self_normalised"].verdict == "trust"
+    assert around.low < truth < around.high
     better = Fixed(dataset, np.log([0.05, 0.1, 0.15, 0.7]).tolist())
     (one,) = estimate(better, dataset, Asked(estimators=("importance",))).policies
     truth = 2 * (0.7 + 0.3 * 0.2)
@@ -124,6 +134,30 @@ def test_refits_give_the_direct_method_an_interval(work: Path) -> None:
     assert around.low < around.estimate < around.high
 
 
+def test_an_estimator_that_the_log_cannot_have_is_refused_by_name_and_left_out_of_all(tmp_path: Path) -> None:
+    sessions = [[0, 1]] * 30
+    dataset = write_dataset(tmp_path, sessions, splits=(10, 0, 20), items=2,
+                            decisions=[[(t, [i], 0.5, t) for t, i in enumerate(s)] for s in sessions])  # fmt: skip
+    policy = Fixed(dataset, [0.0, 0.0])
+    with pytest.raises(InputError, match="so marginal cannot judge by it"):
+        estimate(policy, dataset, Asked(estimators=("marginal",)))
+    (one,) = estimate(policy, dataset, Asked(estimators=("all",), refits=0, values=FEW)).policies
+    assert "marginal" not in one.assessed
+
+
+def test_a_difference_counts_each_error_once() -> None:
+    """V is the same in every session, so all that is uncertain are refits and what sessions earned."""
+    reward = np.array([0.0, 2.0] * 50)
+    steps = Steps(np.arange(101), reward, q=np.full(100, 1.5), v=np.full(100, 1.5))
+    refits = np.array([1.4, 1.6])
+    found = difference("direct", steps, Asked(), refits)
+    error = np.hypot(refits.std(ddof=1), reward.std(ddof=1) / 10)
+    assert found.estimate == pytest.approx(0.5)
+    assert found.high - found.estimate == pytest.approx(12.7062 * error, rel=1e-4)
+    alike = replace(steps, v=reward + 0.5, q=reward + 0.5)  # V knows what each session earns: of that nothing is left
+    assert difference("direct", alike, Asked(), refits).error == pytest.approx(refits.std(ddof=1))
+
+
 def test_refused(work: Path, tmp_path: Path) -> None:
     other: Any = write_dataset(tmp_path, [[0, 1], [1], [0, 0], [1, 1]])
     (other.path / "dataset.json").write_text(
@@ -138,6 +172,10 @@ def test_refused(work: Path, tmp_path: Path) -> None:
         (Estimate((run,), reward=("cart",)), "--reward cart is not of the form"),
         (Estimate((run,), gamma=1.5), "gamma is 1.5"),
         (Estimate((run,), play="topk", estimator="capped"), "has no weights, so capped cannot judge it"),
+        (Estimate((run,), blend=0.5, estimator="direct"), "direct cannot judge a blend"),
+        (Estimate((run, work / "dqn"), blend=0.5), "played by its best k and has no weights, so no blend"),
+        (Estimate((run,), blend=1.5), "The blend is 1.5"),
+        (Estimate((run, work / "dqn"), estimator="direct,importance"), "dqn gives scores, not chances, so it has no"),
         (Estimate((run,), refits=1), "An interval from 1 refits"),
         (Estimate((run,), picture=Path("forest.xyz")), "must end in .png"),
         (Estimate((run,), temperature=-1.0, device="cpu"), "The temperature is -1.0"),

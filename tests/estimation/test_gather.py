@@ -51,6 +51,27 @@ def test_a_temperature_sharpens(tmp_path: Path) -> None:
     assert np.exp(steps.log_pi) == pytest.approx([4 / 30, 1 / 30, 25 / 30, 4 / 30])
 
 
+def test_a_blend_leaves_the_other_decisions_to_the_log(tmp_path: Path) -> None:
+    decisions = [[(0, [0], 0.5, 0)], [(0, [2], 0.25, 0)], [(0, [1], 0.1, 0)], [(0, [2], 0.2, None), (0, [0], 0.4, 0)]]
+    dataset = write_dataset(tmp_path, [[0], [2], [1], [0]], splits=(1, 1, 2), decisions=decisions)
+    policy, rewards = Fixed(dataset, LOGITS), reward_of(dataset.behaviours, {})
+    alone, blended = (
+        gather(Played(policy, blend=blend), dataset, "test", rewards, shown([0.5, 0.5, 1e-9])) for blend in (1.0, 0.2)
+    )
+    assert np.exp(alone.log_pi) == pytest.approx([2 / 8, 5 / 8, 1 / 8])
+    assert np.exp(blended.log_pi) == pytest.approx([0.05 + 0.08, 0.125 + 0.16, 0.025 + 0.32])
+    assert np.exp(blended.log_b) == pytest.approx([0.1, 0.2, 0.4])
+    assert blended.rare == pytest.approx(0.2 * alone.rare)
+    assert alone.rare == pytest.approx(5 / 8)
+
+
+def test_what_cannot_be_blended(tmp_path: Path) -> None:
+    policy = Fixed(write_dataset(tmp_path, PICKS, DONE, (1, 1, 2)), LOGITS)
+    for options, words in (({"blend": 0.0}, "The blend is 0.0"), ({"blend": 0.5, "play": "topk"}, "no blend of it")):
+        with pytest.raises(InputError, match=words):
+            Played(policy, **options)
+
+
 def test_lists_that_were_served_and_ignored(tmp_path: Path) -> None:
     decisions = [
         [(0, [0, 1], 0.3, 0)],

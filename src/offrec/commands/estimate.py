@@ -47,6 +47,9 @@ class Estimate:
     """Items on a list; by default as many as the log's lists have, and one where the log has picks only."""
     temperature: float = 1.0
     """Of the policy that is drawn from: below 1 it is surer of itself."""
+    blend: float = 1.0
+    """Judge what happens if only this share of the decisions is handed to the policy, at random, and the others are
+    left to the one that logged: nearer to the log, and so easier to know. By weights only."""
     reward: tuple[str, ...] = ()
     """The reward of a behaviour, as often as needed: --reward cart=2. By default the runs' own."""
     cap: Annotated[float | None, unset("NUMBER")] = None
@@ -126,6 +129,7 @@ class Estimate:
             play=self.play,
             k=self.k,
             temperature=self.temperature,
+            blend=self.blend,
             reward=reward or (options[0].reward if options else {}),
             cap=self.cap,
             refits=self.refits,
@@ -152,6 +156,7 @@ def _print(found: "Comparison") -> None:
     asked, logged = found.asked, found.logged
     discount = "not discounted" if asked.gamma == 1 else f"discounted by {asked.gamma:g} a step"
     heat = "" if asked.temperature == 1 else f", temperature {asked.temperature:g}"
+    heat += "" if asked.blend == 1 else f", {asked.blend:.3g} of the decisions handed over"
     whence = f"{found.sessions:,} {asked.split} sessions of {found.dataset.path.name}"
     title = f"Reward a session, {discount}{heat}, from {whence}  {found.dataset.fingerprint}"
     columns = ["policy", "estimator, play", "estimate", "95 % interval", "over logging"]

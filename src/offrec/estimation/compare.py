@@ -15,7 +15,7 @@ from offrec.estimation import fitted_q
 from offrec.estimation.decided import Decided
 from offrec.estimation.estimators import ESTIMATORS, Terms, estimator, terms
 from offrec.estimation.gather import Logging, gather, logging_of, rewarded
-from offrec.estimation.interval import Interval, interval
+from offrec.estimation.interval import Interval, interval, refitted
 from offrec.estimation.played import Play, Played
 from offrec.estimation.steps import Doubles, Steps
 from offrec.estimation.values import ValueOptions
@@ -25,7 +25,7 @@ from offrec.policy import Policy
 from offrec.training import TrainingOptions
 
 RECOMMENDED = "direct"
-NORMAL = 1.959964  # half the width of a 95 % interval, in standard errors
+OF_BLENDS = "self_normalised"  # where the direct method cannot speak
 
 JudgedSplit = Literal["test", "validation"]
 
@@ -40,6 +40,7 @@ class Asked:
     play: Play = "sample"
     k: int | None = None  # of the lists played; None: as long as the log's
     temperature: float = 1.0
+    blend: float = 1.0  # share of the decisions that the policy makes; the others are left to the one that logged
     reward: Mapping[str, float] = field(default_factory=dict)
     cap: float | None = None
     refits: int = 4  # of Q, to resamples of the training sessions: an interval of the direct method takes two or more
@@ -59,6 +60,12 @@ class Asked:
                 f"A policy that is played by its best k has no weights, so {weighted[0]} cannot judge it; "
                 "leave it at direct, or --play sample."
             )
+        modelled = [name for name in self.named if ESTIMATORS[name].modelled]
+        if self.blend < 1 and modelled:
+            raise InputError(
+                f"{modelled[0]} cannot judge a blend, for what the logging policy would have done besides what it did "
+                "is not known; leave it out, or --blend 1."
+            )
         if self.refits == 1 or self.refits < 0:
             raise InputError(f"An interval from {self.refits} refits cannot be given; fit at least 2, or 0 for none.")
 
@@ -66,6 +73,12 @@ class Asked:
     def named(self) -> tuple[str, ...]:
         """Estimators that were asked for by name."""
         return tuple(name for name in self.estimators if name != "all")
+
+    def chosen(self, steps: Steps) -> list[str]:
+        """The estimators to judge by."""
+        if "all" in self.estimators:
+            return [name for name in possible(steps) if self.blend == 1 or not ESTIMATORS[name].modelled]
+        return list(self.named or (RECOMMENDED if self.blend == 1 else OF_BLENDS,))
 
 
 @dataclass(frozen=True)
@@ -98,6 +111,7 @@ class Comparison:
             "split": asked.split,
             "gamma": asked.gamma,
             "temperature": asked.temperature,
+            "blend": asked.blend,
             "propensities": "logged" if self.served else "estimated",
             "calibration": self.calibration,
             "logging": {"sessions": self.sessions, **self.logged.as_json()},
@@ -129,35 +143,56 @@ def estimate(
     steps = rewarded(decided, rewards)
     if not len(steps):
         raise InputError(f"The {asked.split} split of {dataset.path} has no sessions; judge another split.")
-    returns = returned(steps, asked.gamma)
+    plays = {name: played_as(policy, asked, decided) for name, policy in named.items()}
+    for name, played in plays.items():
+        check_askable(name, played, decided, asked)
     logging: dict[object, Logging] = {}
     found = []
-    for name, policy in named.items():
-        played = played_as(policy, asked, decided)
+    for name, played in plays.items():
+        policy = played.policy
         key = (policy.history, policy.device)
         if key not in logging:
             network = replace(asked.network, history=policy.history)
             logging[key] = logging_of(dataset, network, asked.training, policy.device, console, asked.seed)
-        found.append(_judged(name, played, dataset, asked, logging[key], returns, console))
+        found.append(_judged(name, played, dataset, asked, logging[key], console))
     calibration = next(iter(logging.values())).calibration if logging else {}
-    whole = Terms(steps.offsets, steps.step, returns, np.zeros(steps.decisions), np.ones(steps.decisions), False)
-    logged = interval(whole, seed=asked.seed)
-    return Comparison(dataset, asked, decided.served, calibration, logged, len(steps), found)
+    return Comparison(dataset, asked, decided.served, calibration, earned(steps, asked), len(steps), found)
 
 
 def played_as(policy: Policy, asked: Asked, decided: Decided) -> Played:
     """As asked; but a policy that is no distribution can only be played by its best k."""
     k = asked.k or decided.k
     if asked.play == "topk" or not policy.stochastic:
-        return Played(policy, "topk", k)
+        return Played(policy, "topk", k, blend=asked.blend)
     if decided.served and k != decided.k:
         raise InputError(f"The log's lists have {decided.k} items, so lists of {k} have no weights; leave out k.")
-    return Played(policy, "sample", k, asked.temperature)
+    return Played(policy, "sample", k, asked.temperature, asked.blend)
+
+
+def check_askable(name: str, played: Played, decided: Decided, asked: Asked) -> None:
+    """Refuse an estimator by name that this policy, or this log, cannot have; "all" leaves such ones out."""
+    for one in map(estimator, asked.named):
+        if one.weighted and played.play == "topk":
+            raise InputError(
+                f"{name} gives scores, not chances, so it has no weights and {one.name} cannot judge it; "
+                "leave it out, or ask for direct."
+            )
+        if one.marginal and decided.served:
+            raise InputError(
+                "The log has propensities of its lists and none of clusters of items, so marginal cannot judge by it; "
+                "ask for another estimator."
+            )
 
 
 def returned(steps: Steps, gamma: float) -> Doubles:
     """[S] what each session earned, discounted."""
     return np.bincount(steps.session, gamma**steps.step * steps.reward, minlength=len(steps)).astype(np.float64)
+
+
+def earned(steps: Steps, asked: Asked) -> Interval:
+    """What the sessions earned."""
+    nothing, returns = np.zeros(steps.decisions), returned(steps, asked.gamma)
+    return interval(Terms(steps.offsets, steps.step, returns, nothing, nothing + 1.0, False), seed=asked.seed)
 
 
 def possible(steps: Steps) -> list[str]:
@@ -170,16 +205,12 @@ def possible(steps: Steps) -> list[str]:
     ]
 
 
-def _judged(
-    name: str, played: Played, dataset: Dataset, asked: Asked, logging: Logging, returns: Doubles, console: Console
-) -> Judged:
+def _judged(name: str, played: Played, dataset: Dataset, asked: Asked, logging: Logging, console: Console) -> Judged:
     rewards = reward_of(dataset.behaviours, dict(asked.reward))
     with console.counter(f"{name}: weights") as at:
         grouped = "all" in asked.estimators or "marginal" in asked.estimators
         steps = gather(played, dataset, asked.split, rewards, logging, grouped=grouped, progress=at)
-    can = possible(steps)
-    chosen = can if "all" in asked.estimators else [one for one in asked.named or (RECOMMENDED,) if one in can]
-    chosen = chosen or ["direct"]
+    chosen = asked.chosen(steps)
     again = None
     if any(ESTIMATORS[one].modelled for one in chosen):
         steps, again = _valued(name, played, dataset, asked, steps, "direct" in chosen, console)
@@ -191,7 +222,7 @@ def _judged(
             one, steps, gamma=asked.gamma, cap=asked.cap, seed=asked.seed, refits=refits, propensity_error=error
         )
         assessed[one] = found
-        differences[one] = _difference(one, steps, asked, returns, found, refits)
+        differences[one] = difference(one, steps, asked, refits)
     return Judged(name, played.play, played.k, steps, assessed, differences)
 
 
@@ -220,18 +251,11 @@ def _valued(
     return valued, np.array(again)
 
 
-def _difference(
-    name: str, steps: Steps, asked: Asked, returns: Doubles, found: Assessment, refits: Doubles | None
-) -> Interval:
-    """To what the same sessions earned."""
+def difference(name: str, steps: Steps, asked: Asked, refits: Doubles | None = None) -> Interval:
+    """To what the same sessions earned. `refits`: as in `assess`, of the direct method."""
     plain = terms(name, steps, asked.gamma, asked.cap)
-    around = interval(replace(plain, base=plain.base - returns), seed=asked.seed)
-    if refits is None:
-        return around
-    # Q's own error and that of the sessions' mean have nothing to do with each other.
-    wide = NORMAL * (around.error**2 + found.interval.error**2) ** 0.5
-    wide = max(wide, (found.interval.high - found.interval.low) / 2)
-    return Interval(around.estimate, around.estimate - wide, around.estimate + wide, wide / NORMAL)
+    around = interval(replace(plain, base=plain.base - returned(steps, asked.gamma)), seed=asked.seed)
+    return around if refits is None else refitted(around.estimate, refits, around.error)
 
 
 def _finite(tree: Any) -> Any:

@@ -123,12 +123,13 @@ def gather(
     if decided.served:
         log_b = np.asarray(decided.decisions.log_propensity[decided.inside])
     known = decided.served or logging is not None
+    assert known or played.blend == 1  # else there is nothing to blend with
     return replace(
         steps,
-        log_pi=log_pi if sampled else None,
+        log_pi=played.blended(log_pi, log_b) if sampled else None,
         log_b=log_b if known else None,
-        rare=None if logging is None else rare,
-        log_marginal=None if cluster is None else ratio,
+        rare=None if logging is None else played.blend * rare,
+        log_marginal=None if cluster is None else played.blended(ratio, np.zeros_like(ratio)),
     )
 
 

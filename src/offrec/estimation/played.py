@@ -1,15 +1,18 @@
-"""How a policy is played, which is what an estimate speaks of: by drawing its lists, or by its best k."""
+"""How a policy is played, which is what an estimate speaks of: by drawing its lists, or by its best k; at all
+decisions, or blended into the policy that logged: at each with a chance `blend`, and else the log's own policy decides.
+"""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from offrec.catalogue import Head, logsumexp, reduce, sample_k, top_k
 from offrec.errors import InputError
 from offrec.policy import Policy
-from offrec.types import Batch
+from offrec.types import Batch, Doubles
 
 Play = Literal["sample", "topk"]
 
@@ -22,6 +25,7 @@ class Played:
     play: Play = "sample"
     k: int = 1
     temperature: float = 1.0
+    blend: float = 1.0
 
     def __post_init__(self) -> None:
         name = self.policy.name
@@ -33,6 +37,10 @@ class Played:
             raise InputError(f"The temperature is {self.temperature}; it must be above 0.")
         if self.play == "topk" and self.temperature != 1:
             raise InputError("A temperature does not change a policy's best k; leave it out, or --play sample.")
+        if not 0 < self.blend <= 1:
+            raise InputError(f"The blend is {self.blend}; it is a share of the decisions, above 0 and at most 1.")
+        if self.play == "topk" and self.blend < 1:
+            raise InputError(f"{name} is played by its best k and has no weights, so no blend of it can be judged.")
         if not 1 <= self.k <= self.policy.n_items:
             raise InputError(
                 f"Lists of {self.k} items cannot be made of a catalogue of {self.policy.n_items}; give another k."
@@ -46,6 +54,12 @@ class Played:
     def head(self, batch: Batch) -> Head:
         head = self.policy.head(batch)
         return head if self.temperature == 1 else head.scaled(1 / self.temperature)
+
+    def blended(self, log_pi: Doubles, log_b: Doubles) -> Doubles:
+        """[D] log of blend · π + (1 − blend) · b, of what π and b are known of."""
+        if self.blend == 1:
+            return log_pi
+        return np.asarray(np.logaddexp(np.log(self.blend) + log_pi, np.log1p(-self.blend) + log_b))
 
     def expect(self, head: Head, q: Head, generator: torch.Generator | None = None) -> Tensor:
         """[B] E[mean of q over the list shown]; a longer list that is drawn is drawn once."""

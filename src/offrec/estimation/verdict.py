@@ -46,7 +46,8 @@ class Limit:
 LIMITS = (
     Limit("sessions", 200, 50, 10, "there are {value:,.0f} sessions", at_least=True),
     Limit("effective", 200, 50, 10, "the log is worth {value:,.0f} of the policy's own sessions", at_least=True),
-    Limit("share", 0.25, 0.1, 0.01, "only {value:.1%} of the log speaks of the policy", at_least=True),
+    # Of what .25 let pass in ten logs of `demo` 4, 85 % held the truth; of what .6 lets pass, 91 %.
+    Limit("share", 0.6, 0.1, 0.01, "only {value:.1%} of the log speaks of the policy", at_least=True),
     Limit("mass", 0.8, 0.5, 0.1, "the weights add up to {value:.2f} of what they should", at_least=True),
     Limit("excess", 1.25, 2.0, 10.0, "the weights add up to {value:.2f} times what they should"),
     Limit("lacking", 3.0, 5.0, INFINITE, "the weights add up to too little, by {value:.1f} standard errors"),

@@ -1,0 +1,166 @@
+"""When may an estimate be trusted? Trained policies blended into the one that logged, in a simulated shop.
+
+    python benchmarks/estimate_blend.py SERVED RUN... --out FILE [--blends 0.05,0.1,0.2,0.5,1] [--sessions 2000]
+
+SERVED: a prepared log of lists of one with its propensities and the runs' catalogue (`offrec shop -k 1`, then `offrec
+prepare --format decisions --catalogue`). None of its sessions were trained on, so all of them are judged, as logs of
+`sessions` each. A blend hands each decision to the policy with that chance and leaves it to the logging policy else; 1
+is the policy alone. Truth: the logging policy's own, from many visitors, and how much more the blend earned with some
+of them. Prints, by estimator, blend and verdict, how often the 95 % interval held the truth. One core; a minute a run.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import offrec
+from offrec.console import Console
+from offrec.data.transitions import reward_of
+from offrec.estimation.decided import Decided
+from offrec.estimation.gather import gather, logging_of
+from offrec.estimation.played import Played
+from offrec.estimation.steps import Steps
+from offrec.estimation.verdict import VERDICTS, Assessment, assess
+from offrec.networks import NetworkOptions
+from offrec.shop.players import Logging, Player, PolicyPlayer
+from offrec.shop.randomness import Purpose, generator
+from offrec.shop.rollout import paired
+from offrec.shop.store import Shop
+from offrec.training import TrainingOptions
+
+VISITORS_SEED, MANY = 1_000_000, 200_000
+ESTIMATORS = ("importance", "self_normalised")
+NORMAL = 1.959964
+
+
+class Blended(Player):
+    """Now and then a policy, else the one that logs."""
+
+    play = "sample"
+
+    def __init__(self, policy: PolicyPlayer, blend: float) -> None:
+        super().__init__(policy.dynamics)
+        self.policy, self.blend, self.name = policy, blend, f"{blend:g} {policy.name}"
+        self.logging = Logging(policy.dynamics)
+
+    def begin(self, sessions: int, seed: int) -> None:
+        super().begin(sessions, seed)
+        self.policy.begin(sessions, seed)
+        self.logging.begin(sessions, seed)
+        self.coins = generator(seed, Purpose.CLOCK)
+
+    def offer(self, visitors: Any, rows: Any, step: int) -> Any:
+        lists = self.logging.offer(visitors, rows, step)
+        handed = (torch.rand(len(rows), generator=self.coins) < self.blend).nonzero()[:, 0]
+        if len(handed):
+            lists[handed] = self.policy.offer(visitors[handed], rows[handed], step)
+        return lists
+
+    def observe(self, rows: Any, item: Any) -> None:
+        self.policy.observe(rows, item)
+
+
+def truths(shop: Shop, policy: Any, blends: list[float], visitors: int) -> dict[float, tuple[float, float]]:
+    """blend → what it earns a session, and the standard error of that."""
+    many = shop.rollout("logging", MANY, seed=VISITORS_SEED + 1).reward
+    beside = shop.rollout("logging", visitors, seed=VISITORS_SEED)
+    found = {}
+    for blend in blends:
+        player = Blended(PolicyPlayer(shop.dynamics, policy, "sample"), blend)
+        more = paired(shop.rollout(player, visitors, seed=VISITORS_SEED), beside)
+        error = np.hypot(more.high - more.mean, many.high - many.mean) / NORMAL
+        found[blend] = (many.mean + more.mean, float(error))
+    return found
+
+
+def gathered(policy: Any, dataset: Any) -> list[Steps]:
+    """Of the policy alone, a Steps for each split."""
+    rewards = reward_of(dataset.behaviours, {})
+    network = NetworkOptions(history=policy.history)
+    logging = logging_of(dataset, network, TrainingOptions(), policy.device, Console(quiet=True))
+    splits = [split for split in ("train", "validation", "test") if len(Decided.of(dataset, split).sessions)]
+    return [gather(Played(policy), dataset, split, rewards, logging) for split in splits]
+
+
+def logs_of(parts: list[Steps], sessions: int) -> list[Any]:
+    found = []
+    for steps in parts:
+        starts = range(0, len(steps) - sessions + 1, sessions)
+        found += [steps.of(np.arange(start, start + sessions)) for start in starts]
+    return found
+
+
+def judged(run: Path, dataset: Any, known: list[dict[str, Any]], asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """`known`: rows of other logs, whose truth is the same."""
+    policy, blends = offrec.load(run, "cpu"), [float(blend) for blend in asked.blends.split(",")]
+    logs = logs_of(gathered(policy, dataset), asked.sessions)
+    true = {row["blend"]: (row["truth"], row["truth_error"]) for row in known if row["run"] == run.name}
+    true = true or truths(Shop.from_meta(dataset.meta["shop"]), policy, blends, asked.visitors)
+    rows = []
+    for blend in blends:
+        played, (truth, error) = Played(policy, blend=blend), true[blend]
+        part = {name: [] for name in ESTIMATORS}
+        for log in logs:
+            steps = replace(log, log_pi=played.blended(log.log_pi, log.log_b), rare=blend * log.rare)
+            for name in ESTIMATORS:
+                part[name].append(said(assess(name, steps, parts=False, resamples=400)))
+        about = {"served": asked.served.name, "run": run.name, "blend": blend, "truth": truth, "truth_error": error}
+        rows += [{**about, "estimator": name, "logs": found} for name, found in part.items()]
+    return rows
+
+
+def said(one: Assessment) -> list[Any]:
+    """Estimate, interval, sessions of the policy's own that the log is worth, verdict."""
+    around = one.interval
+    figures = (around.estimate, around.low, around.high, one.support.effective or 0.0)
+    return [*(round(figure, 4) for figure in figures), one.verdict]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Of each estimator and blend, and of all blends: by verdict how many estimates, and how many held the truth."""
+    lines = []
+    for name in ESTIMATORS:
+        for blend in (*sorted({row["blend"] for row in rows}), None):
+            mine = [row for row in rows if row["estimator"] == name and blend in (None, row["blend"])]
+            logs = [(row["truth"], *log) for row in mine for log in row["logs"]]
+            cells = []
+            for verdict in VERDICTS:
+                held = [low <= truth <= high for truth, _, low, high, _, found in logs if found == verdict]
+                cells.append(f"{verdict}: {sum(held)} of {len(held)}")
+            off = np.mean([log[1] / log[0] - 1 for log in logs])
+            what = "all" if blend is None else f"{blend:g}"
+            worth = np.median([log[4] for log in logs])
+            lines.append(f"{name:16s} {what:5s} off by {off:+.1%}, effective {worth:6.0f}  {'  '.join(cells)}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("served", type=Path)
+    parser.add_argument("runs", type=Path, nargs="*")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--blends", default="0.05,0.1,0.2,0.5,1")
+    parser.add_argument("--sessions", type=int, default=2000)
+    parser.add_argument("--visitors", type=int, default=20_000)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    dataset = offrec.Dataset.open(asked.served)
+    rows = json.loads(asked.out.read_text()) if asked.out.exists() else []
+    for run in asked.runs:
+        if any((row["served"], row["run"]) == (asked.served.name, run.name) for row in rows):
+            continue
+        started = time.time()
+        rows += judged(run, dataset, rows, asked)
+        asked.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+        print(f"{run.name}: {time.time() - started:.0f} s", flush=True)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

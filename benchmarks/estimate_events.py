@@ -1,0 +1,122 @@
+"""Policies trained on a log of which no truth is known: what every estimator says of them, and its verdict.
+
+    python benchmarks/estimate_events.py DATASET RUNS --out FOLDER [--refits 4] [--updates 1000] [--device auto]
+    python benchmarks/estimate_events.py DATASET RUNS --out FOLDER --summary FILE.json --picture FILE.svg
+
+RUNS holds run folders of that dataset, each played by drawing one item. The first command leaves FOLDER/<run>.json and
+.npz for each and repeats none; it needs torch, numpy and safetensors only. The second reads them, needs scipy and
+matplotlib too, and writes what `offrec estimate --estimator all --json` would, and the recommended estimator's picture.
+"""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from estimate_shop import judged
+
+COLUMNS = ("offsets", "reward", "log_pi", "log_b", "q", "v", "rare", "log_marginal")
+
+
+def one(run: Path, data: Path, asked: argparse.Namespace) -> None:
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(1)
+    import offrec
+
+    dataset, policy = offrec.Dataset.open(data), offrec.load(run, asked.device)
+    scored = offrec.evaluate(policy, dataset, "test").figures["all"].values
+    steps, values, again, error = judged(policy, dataset, "sample", 1, asked)
+    found = {
+        "name": run.name,
+        "direct": values["direct"],
+        "refits": again,
+        "propensity_error": error,
+        "figures": {key: scored[key] for key in ("HR@5", "NDCG@10")},
+    }
+    aside = asked.out / f".{run.name}.npz"
+    with aside.open("wb") as file:
+        np.savez_compressed(file, **{name: getattr(steps, name) for name in COLUMNS})
+    aside.replace(asked.out / f"{run.name}.npz")
+    (asked.out / f"{run.name}.json").write_text(json.dumps(found, indent=1, default=float) + "\n")
+    print(run.name, found, flush=True)
+
+
+def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
+    """Of what the first command left: the estimates, and the next-item figures of each run."""
+    import numpy as np
+
+    import offrec
+    from offrec.data.transitions import reward_of
+    from offrec.estimation.compare import Asked, Comparison, difference, earned, possible
+    from offrec.estimation.compare import Judged as Row
+    from offrec.estimation.decided import Decided
+    from offrec.estimation.gather import rewarded
+    from offrec.estimation.steps import Steps
+    from offrec.estimation.verdict import assess
+
+    dataset, asked = offrec.Dataset.open(data), Asked(estimators=("all",))
+    policies, figures, error = [], {}, 0.0
+    parts = rewarded(Decided.of(dataset, "test"), reward_of(dataset.behaviours, {})).by
+    for path in sorted(out.glob("*.json")):
+        row, stored = json.loads(path.read_text()), np.load(path.with_suffix(".npz"))
+        steps = Steps(**{name: stored[name] for name in stored.files}, by=parts)
+        assessed, differences = {}, {}
+        for name in possible(steps):
+            refits = np.array(row["refits"]) if name == "direct" and row["refits"] else None
+            assessed[name] = assess(name, steps, refits=refits, propensity_error=row["propensity_error"])
+            differences[name] = difference(name, steps, asked, refits)
+        policies.append(Row(row["name"], "sample", 1, steps, assessed, differences))
+        figures[row["name"]], error = row["figures"], row["propensity_error"]
+    around = earned(policies[0].steps, asked)
+    whole = Comparison(dataset, asked, False, {"calibration_error": error}, around, len(policies[0].steps), policies)
+    return whole, figures
+
+
+def summary(asked: argparse.Namespace) -> None:
+    from offrec.estimation.forest import forest
+
+    whole, figures = comparison(asked.dataset, asked.out)
+    found = whole.as_json()
+    for row in found["policies"]:
+        row["figures"] = figures[row["name"]]
+        for said in row["estimates"].values():
+            del said["support"]["effective_by_step"]  # long, and of no use here
+    asked.summary.write_text(json.dumps({**found, "dataset": asked.dataset.name}, indent=1) + "\n")
+    best = [replace(one, assessed={"direct": one.assessed["direct"]}) for one in whole.policies]
+    if asked.picture is not None:
+        forest(replace(whole, policies=best), asked.picture)
+    for one in whole.policies:
+        for name, said in one.assessed.items():
+            around = said.interval
+            shown = f"{around.estimate:8.3f} ({around.low:.3f} … {around.high:.3f})"
+            print(f"{one.name:12s} {name:24s} {shown}  {said.verdict}{', withheld' * said.withheld}: {said.reason}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--updates", type=int, default=1000)
+    parser.add_argument("--batch-size", type=int, default=512)
+    parser.add_argument("--refits", type=int, default=4)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--no-capture", action="store_true", help="no CUDA graphs in fitted Q")
+    parser.add_argument("--summary", type=Path)
+    parser.add_argument("--picture", type=Path)
+    asked = parser.parse_args()
+    asked.variants = 1
+    if asked.summary is not None:
+        summary(asked)
+        return
+    asked.out.mkdir(parents=True, exist_ok=True)
+    for path in sorted(asked.runs.rglob("run.json")):
+        if not (asked.out / f"{path.parent.name}.json").exists():
+            one(path.parent, asked.dataset, asked)
+
+
+if __name__ == "__main__":
+    main()
