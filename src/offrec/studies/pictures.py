@@ -153,7 +153,8 @@ def _scatter(
     x_label: str,
     y_label: str,
 ) -> Picture | None:
-    points = [(e, (x, y)) for e in entries if (x := xs[id(e)]) is not None and (y := ys[id(e)]) is not None]
+    known = [(e, (x, y)) for e in entries if (x := xs[id(e)]) is not None and (y := ys[id(e)]) is not None]
+    points = [(e, point) for e, point in known if all(map(math.isfinite, point))]
     if len(points) < 2:
         return None
     told = "; ".join(f"{names.policy(e)} {x:.3g}, {y:.3g}" for e, (x, y) in points)
