@@ -13,7 +13,7 @@ class Beside:
     """Streams beside the current one, as it is when this is made: what they read must be there by then.
 
     What was made on them may be read after `join`, and must be kept until all that reads it was sent to the device,
-    the backward pass too: its memory belongs to its stream, which would use it again.
+    the backward pass too, and until `settle`: its memory belongs to its stream, which would use it again.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -34,14 +34,32 @@ class Beside:
             yield
 
     def join(self, keep: object = None) -> None:
-        """From here on the current stream has what was made beside it. `keep` is kept until its next join."""
+        """From here on the current stream has what was made beside it. `keep` is kept until `settle`, or another is."""
         if self.main is not None:
             for side in self.used:
                 self.main.wait_stream(side)
-            _kept[self.main.device_index, self.main.cuda_stream] = keep
+            sides, before = _kept.get(_key(self.main), (set(), None))
+            _kept[_key(self.main)] = sides.union(self.used), before if keep is None else keep
 
 
-_kept: dict[tuple[int, int], object] = {}
+def settle(device: torch.device) -> None:
+    """At the end of an update: whatever is sent to the streams beside the current one from now on waits for all that
+    was sent to it. PyTorch has few streams and hands out the same one twice, so that might be another run's.
+    """
+    if device.type != "cuda":
+        return
+    main = torch.cuda.current_stream(device)
+    sides, _ = _kept.pop(_key(main), (set(), None))
+    if not torch.cuda.is_current_stream_capturing():  # a captured update has memory of its own
+        for side in sides:
+            side.wait_stream(main)
+
+
+_kept: dict[tuple[int, int], tuple[set[torch.cuda.Stream], object]] = {}
+
+
+def _key(stream: torch.cuda.Stream) -> tuple[int, int]:
+    return stream.device_index, stream.cuda_stream
 
 
 @cache

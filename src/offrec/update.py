@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from offrec.errors import RunError, first_line
 from offrec.optimiser import Optimiser
-from offrec.streams import Beside
+from offrec.streams import Beside, settle
 from offrec.types import Batch, Size
 
 WARM_UP = 2  # updates of a size that run as they are before it is captured: libraries set up and tune themselves
@@ -100,6 +100,12 @@ class Update:
         return dict(zip(self.names, sums, strict=True)), min(faults, key=lambda fault: fault.step, default=None)
 
     def _compute(self, size: Size) -> None:
+        try:
+            self._updated(size)
+        finally:
+            settle(self.step.device)
+
+    def _updated(self, size: Size) -> None:
         batch = self.job.batches.gather(self.step, size)
         terms = self.job.loss(batch)
         means = {name: (batch.weight * term).sum() for name, term in terms.items()}

@@ -101,7 +101,7 @@ class Head:
         """The base at given actions: [B, n] → [B, n]."""
         if self.source is not None:
             return self.source.base_at(actions)
-        if by_kernels(self.table, actions):
+        if self.state.dtype == self.table.dtype and by_kernels(self.table, actions):
             from offrec.catalogue.kernel_few import values_at  # needs triton
 
             return values_at(self.state, self.table, self.bias, actions)

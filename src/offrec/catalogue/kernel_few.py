@@ -75,6 +75,7 @@ def matched(values: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
 
 def values_at(state: Tensor, table: Tensor, bias: Tensor | None, items: Tensor) -> Tensor:
     """state · table[item] + bias[item], in float32 whatever the operands are: [B, n] → [B, n]."""
+    bias = None if bias is None else bias.float().contiguous()
     found: Tensor = _Values.apply(state, table, bias, items)  # type: ignore[no-untyped-call]
     return found
 

@@ -37,9 +37,11 @@ _known: Any = WeakTensorKeyDictionary()  # items → n_items → Compared; which
 
 def compared(items: Tensor, n_items: int) -> Compared:
     """Of items [B, K] of which those from `n_items` on are padding."""
-    version = 0 if items.is_inference() else items._version
+    if items.is_inference() or torch.is_inference_mode_enabled():
+        return _compared(items, n_items, 0)  # not to be kept: autograd would refuse it later
+    version = items._version
     kept: dict[int, Compared] = _known.setdefault(items, {})
-    if n_items not in kept or kept[n_items].version != version or items.is_inference():
+    if n_items not in kept or kept[n_items].version != version:
         kept[n_items] = _compared(items, n_items, version)
     return kept[n_items]
 

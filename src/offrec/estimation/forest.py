@@ -31,7 +31,7 @@ def forest(found: Comparison, path: Path) -> None:
     axes.set_yticks(range(len(rows)), [f"{one.name} ({one.play})\n{name.replace('_', ' ')}" for one, name in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     discount = "" if found.asked.gamma == 1 else f", discounted by {found.asked.gamma:g} a step"
-    axes.set_xlabel(f"reward a session{discount}, {found.asked.split} sessions")
+    axes.set_xlabel(f"reward a session{discount}, {found.asked.split} sessions{_played(found)}")
     axes.margins(x=0.2)  # for the verdict beside the last estimate
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
     aside = path.with_name(f".{path.stem}.partial{path.suffix}")
@@ -43,3 +43,10 @@ def forest(found: Comparison, path: Path) -> None:
         raise InputError(f"The picture {path} cannot be written ({error}); give another --picture.") from error
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _played(found: Comparison) -> str:
+    """How policies are played, where it is not as they are."""
+    asked = found.asked
+    heat = "" if asked.temperature == 1 else f", at temperature {asked.temperature:g}"
+    return heat if asked.blend == 1 else f"{heat}, handed {asked.blend:.0%} of the decisions"

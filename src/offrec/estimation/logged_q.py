@@ -35,7 +35,7 @@ from offrec.networks import evaluating
 from offrec.policy import Policy
 from offrec.types import Batch
 
-VERSION = 1
+VERSION = 2
 K = 5
 EPOCHS = 10  # more would learn the returns of single sessions by heart
 

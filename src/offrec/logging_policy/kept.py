@@ -26,7 +26,7 @@ from offrec.errors import InputError, first_line
 from offrec.networks import Network, NetworkOptions
 from offrec.training import TrainingOptions
 
-VERSION = 1  # of what is kept; another is another key
+VERSION = 2  # of what is kept; another is another key
 FREE = ("capture", "memory_check")  # training options that say how and not what
 
 Kind = Literal["network", "values"]

@@ -1,0 +1,36 @@
+"""What is asked of few items, by kernels (Triton's interpreter where there is no GPU) and without."""
+
+import pytest
+import torch
+
+from offrec.catalogue import Head, using
+from offrec.catalogue.slots import compared
+
+pytest.importorskip("triton", reason="the kernels need triton")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.mark.parametrize("kind", ["strided", "bf16"])
+def test_a_bias_of_any_layout_and_kind(kind: str) -> None:
+    random = torch.Generator().manual_seed(0)
+    state, table = (torch.randn(n, 4, generator=random).to(DEVICE) for n in (3, 10))
+    whole = torch.randn(10, 2, generator=random).to(DEVICE)
+    bias = (whole[:, 0] if kind == "strided" else whole[:, 0].bfloat16()).detach().requires_grad_()
+    items = torch.randint(0, 10, (3, 5), generator=random).to(DEVICE)
+    found = {}
+    for name in ("kernels", "tiled"):
+        with using(name):
+            z = Head(state, table, bias).at(items)
+            found[name] = z, *torch.autograd.grad((z * z.detach()).sum(), bias)
+    for mine, its in zip(found["kernels"], found["tiled"], strict=True):
+        torch.testing.assert_close(mine.float(), its.float(), atol=1e-2 if kind == "bf16" else 1e-5, rtol=1e-2)
+
+
+def test_what_was_compared_while_serving_can_be_learned_from() -> None:
+    items = torch.tensor([[1, 1, 2]])
+    with torch.inference_mode():
+        compared(items, 7)
+    weight = torch.ones(1, 3, requires_grad=True)
+    (weight * compared(items, 7).log_counts).sum().backward()
+    torch.testing.assert_close(weight.grad, torch.tensor([[2.0, 2.0, 1.0]]).log())
