@@ -59,7 +59,7 @@ class Refusing:
 
 
 def test_ever_smaller_blocks() -> None:
-    """Fewer stages, fewer items, fewer rows, then none: a tensor core takes no fewer than 16."""
+    """Fewer stages, fewer items, fewer rows, down to a tensor core's 16 × 16."""
     sizes = [Blocks(64, 32, 8, 3)]
     while sizes[-1].smaller is not None:
         sizes.append(sizes[-1].smaller)

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 PROGRAMS = 264  # enough to fill the largest card twice over
 STEP = 64  # pairs sorted by one program
-FEWEST = 16  # rows or items of a tile: a tensor core's product takes no fewer
+FEWEST = 16  # rows or items of a tile: fewer would leave a part of a tensor core's product empty
 
 
 @dataclass(frozen=True)
