@@ -8,7 +8,7 @@ import triton
 from torch import Tensor
 
 from offrec.catalogue import kernel_backward, kernel_merge
-from offrec.catalogue.kernel_launch import pairs_of, power
+from offrec.catalogue.kernel_launch import Blocks, fitted, pairs_of, power
 from offrec.catalogue.kernel_pass import ROWS, Few, Plan, arguments, constants
 
 
@@ -55,19 +55,26 @@ def table_gradients(
     """Of one head's table and bias."""
     state, table, bias = parts[3 * which : 3 * which + 3]
     to_table, to_bias = torch.empty_like(table), torch.empty(len(table), device=table.device)
-    n_tiles = triton.cdiv(len(table), plan.back.items)
-    pairs = pairs_of(few.items, len(table), plan.back, state, few.pairs)
     turned = table.dtype == torch.float32
+    sources = state.T.contiguous() if turned else state
     linear, below = plan.linear and given[1] is not None, plan.below if given[2] is not None else -1
-    kernel_backward.backward_table[(n_tiles,)](
-        *arguments(parts, 3), *plan.coefficients, *(part if part is not None else lse for part in extras),
-        pairs.edges, pairs.row, pairs.item, lse, factors[which + 2 if which else 0], factors[1], factors[2],
-        *(picks or (pairs.row, pairs.row)), state.T.contiguous() if turned else state, to_table, to_bias,
-        len(state), len(table), n_tiles, plan.scale, **constants(plan, plan.back, parts, 3),
-        HEADS=plan.learned, LINEAR=linear and which == 0, BELOW=-1 if which else below, NOISE=plan.noise,
-        EXCLUDED=few.n > 0, WHICH=which, TO_BIAS=bias is not None, PICKED=picks[0].shape[1] if picks else 0,
-        TURNED=turned, DW=power(table.shape[1]),
-    )  # fmt: skip
+    compiled = constants(plan, parts, 3) | {
+        "HEADS": plan.learned, "LINEAR": linear and which == 0, "BELOW": -1 if which else below, "NOISE": plan.noise,
+        "EXCLUDED": few.n > 0, "WHICH": which, "TO_BIAS": bias is not None,
+        "PICKED": picks[0].shape[1] if picks else 0, "TURNED": turned, "DW": power(table.shape[1]),
+    }  # fmt: skip
+
+    def launch(size: Blocks) -> None:
+        n_tiles = triton.cdiv(len(table), size.items)
+        pairs = pairs_of(few.items, len(table), size, state, few.pairs)
+        kernel_backward.backward_table[(n_tiles,)](
+            *arguments(parts, 3), *plan.coefficients, *(part if part is not None else lse for part in extras),
+            pairs.edges, pairs.row, pairs.item, lse, factors[which + 2 if which else 0], factors[1], factors[2],
+            *(picks or (pairs.row, pairs.row)), sources, to_table, to_bias,
+            len(state), len(table), n_tiles, plan.scale, **compiled, **size.constants,
+        )  # fmt: skip
+
+    fitted("backward", plan.back, state, compiled, launch)
     return to_table, None if bias is None else to_bias
 
 

@@ -1,9 +1,9 @@
 """How the kernels are launched: block sizes, shares of the catalogue, excluded pairs sorted into tiles."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import triton
@@ -12,9 +12,13 @@ from torch import Tensor
 from offrec.catalogue import kernel_order
 from offrec.catalogue.choice import MOST_WIDTH
 from offrec.catalogue.head import Head
+from offrec.errors import RunError
+
+T = TypeVar("T")
 
 PROGRAMS = 264  # enough to fill the largest card twice over
 STEP = 64  # pairs sorted by one program
+FEWEST = 16  # rows or items of a tile: fewer would leave a part of a tensor core's product empty
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,19 @@ class Blocks:
     @property
     def tile(self) -> tuple[int, int]:
         return self.rows, self.items
+
+    @property
+    def constants(self) -> dict[str, int]:
+        return {"BM": self.rows, "BN": self.items, "num_warps": self.warps, "num_stages": self.stages}
+
+    @property
+    def smaller(self) -> "Blocks | None":
+        """The next ones that take less room: fewer stages, then fewer items, then fewer rows."""
+        if self.stages > 1:
+            return replace(self, stages=self.stages - 1)
+        if self.items > FEWEST:
+            return replace(self, items=self.items // 2)
+        return replace(self, rows=self.rows // 2) if self.rows > FEWEST else None
 
 
 # (bytes of an operand, kind of pass) → width → (rows, items, warps, stages). Measured on an H200 at widths 64 and 128;
@@ -75,6 +92,30 @@ def forward_blocks(heads: Sequence[Head], learning: Sequence[bool]) -> Blocks:
         size = blocks(FORWARD, heads, "all learned")
         return replace(size, stages=1) if len(heads) > 3 else size  # a fourth head takes the room of a stage
     return blocks(FORWARD, heads, "learned" if any(learning) or len(heads) > 3 else "several")
+
+
+_fitting: dict[Any, Blocks] = {}  # what the card took, by what a kernel is compiled from
+
+
+def fitted(kernel: str, size: Blocks, like: Tensor, constants: dict[str, Any], launch: Callable[[Blocks], T]) -> T:
+    """What `launch` finds with the largest blocks, from `size` down, that fit the card: Triton refuses others before
+    anything is computed. `constants`: those the kernel is compiled with, but the blocks' own.
+    """
+    key = (kernel, size, like.device, like.dtype, *constants.values())
+    fitting = _fitting.get(key, size)
+    while True:
+        try:
+            found = launch(fitting)
+        except triton.OutOfResources as error:
+            if fitting.smaller is None:
+                raise RunError(
+                    f"The catalogue's kernels do not fit the device {like.device}: the smallest blocks take "
+                    f"{error.required} of its {error.name} and it has {error.limit}; set catalogue=tiled."
+                ) from error
+            fitting = fitting.smaller
+        else:
+            _fitting[key] = fitting
+            return found
 
 
 def power(width: int) -> int:

@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from offrec.catalogue import kernel_forward, kernel_merge
-from offrec.catalogue.kernel_launch import Blocks, pairs_of, power, shares
+from offrec.catalogue.kernel_launch import Blocks, fitted, pairs_of, power, shares
 
 LOG2E = 1.4426950408889634
 ROWS = 4  # of a program that puts shares and slots together
@@ -89,22 +89,26 @@ def streamed(
     """Each share's sums: [shares, 7, B], and of item vectors [shares, n, B, widest]."""
     state, table = parts[0], parts[1]
     n_rows, n_items = len(state), len(table)
-    n_tiles = triton.cdiv(n_items, plan.size.items)
-    grid, each = shares(n_rows, n_tiles, plan.size)
-    pairs = pairs_of(few.items, n_items, plan.size, state, few.pairs)
     widths = [power(parts[3 * i].shape[1]) for i in range(plan.heads)]
     widest, n_vectors = max(widths), sum(_vectors(plan, wanted))
-    scalars = torch.empty(grid[1], 7, n_rows, device=state.device)
     room = torch.empty if len(set(widths)) == 1 else torch.zeros  # what is narrower leaves the rest of its row as it is
-    vectors = room(grid[1], n_vectors, n_rows, widest, device=state.device)
-    kernel_forward.forward[grid](
-        *arguments(parts, 4), *plan.coefficients, *(plan.held or (0.0,) * 4),
-        *(part if part is not None else state for part in extras), pairs.edges, pairs.row, pairs.item,
-        scalars, vectors, n_rows, n_items, each, n_tiles, plan.scale,
-        **constants(plan, plan.size, parts, 4), **plan.roles, EXCLUDED=few.n > 0,
-        LINEAR=plan.linear, V0=wanted[0], V1=wanted[1], V2=wanted[2], DM=widest, NV=n_vectors,
-    )  # fmt: skip
-    return scalars, vectors
+    compiled = constants(plan, parts, 4) | plan.roles | {"EXCLUDED": few.n > 0, "LINEAR": plan.linear}
+    compiled |= {"V0": wanted[0], "V1": wanted[1], "V2": wanted[2], "DM": widest, "NV": n_vectors}
+
+    def launch(size: Blocks) -> tuple[Tensor, Tensor]:
+        n_tiles = triton.cdiv(n_items, size.items)
+        grid, each = shares(n_rows, n_tiles, size)
+        pairs = pairs_of(few.items, n_items, size, state, few.pairs)
+        scalars = torch.empty(grid[1], 7, n_rows, device=state.device)
+        vectors = room(grid[1], n_vectors, n_rows, widest, device=state.device)
+        kernel_forward.forward[grid](
+            *arguments(parts, 4), *plan.coefficients, *(plan.held or (0.0,) * 4),
+            *(part if part is not None else state for part in extras), pairs.edges, pairs.row, pairs.item,
+            scalars, vectors, n_rows, n_items, each, n_tiles, plan.scale, **compiled, **size.constants,
+        )  # fmt: skip
+        return scalars, vectors
+
+    return fitted("forward", plan.size, state, compiled, launch)
 
 
 def combined(
@@ -135,9 +139,8 @@ def arguments(parts: Sequence[Any], heads: int) -> tuple[Any, ...]:
     return (*full, *(full[3 * i].shape[1] for i in range(heads)))
 
 
-def constants(plan: Plan, size: Blocks, parts: Sequence[Any], heads: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"BM": size.rows, "BN": size.items, "PRECISION": plan.precision}
-    found |= {"num_warps": size.warps, "num_stages": size.stages}
+def constants(plan: Plan, parts: Sequence[Any], heads: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"PRECISION": plan.precision}
     for i in range(heads):
         used = parts[3 * i] is not None
         found[f"D{i}"] = power(parts[3 * i].shape[1]) if used else 16

@@ -1,0 +1,91 @@
+"""Heads for the kernels, and what they find compared with dense float64."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offrec.catalogue import Head, using
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SHAPES = [(1, 1, 1), (1, 200, 5), (70, 1, 16), (5, 37, 8), (130, 150, 20), (33, 300, 64)]  # rows, items, width
+CORRECTIONS = ["none", "added", "instead", "padding"]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A head, and its tensors that take gradients."""
+
+    head: Head
+    leaves: list[Tensor]
+
+    def double(self) -> "Made":
+        """The same numbers in float64, with leaves of their own."""
+        values = {
+            name: None if (part := getattr(self.head, name)) is None else part.detach().double().requires_grad_()
+            for name in ("state", "table", "bias", "values")
+        }
+        head = replace(self.head, **values)
+        return Made(head, [part for part in values.values() if part is not None])
+
+
+def make(
+    shape: tuple[int, int, int],
+    corrections: str = "none",
+    *,
+    bias: bool = True,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Made:
+    rows, items, width = shape
+    random = torch.Generator().manual_seed(seed)
+
+    def draw(*size: int) -> Tensor:
+        return torch.randn(*size, generator=random).to(DEVICE)
+
+    parts: dict[str, Any] = {"state": draw(rows, width).to(dtype), "table": draw(items, width).to(dtype)}
+    if bias:
+        parts["bias"] = draw(items)
+    if corrections != "none":
+        parts["values"] = draw(rows, 7)
+    for part in parts.values():
+        part.requires_grad_()
+    leaves = list(parts.values())
+    if corrections != "none":
+        low = items if corrections == "padding" else 0
+        parts["items"] = torch.randint(low, items + 3, (rows, 7), generator=random).to(DEVICE)
+        parts["instead"] = corrections == "instead"
+    return Made(Head(**parts), leaves)
+
+
+def compare(
+    made: Sequence[Made], of: Callable[..., Sequence[Tensor]], tolerance: float = 2e-5, dense: Any = None
+) -> None:
+    """Values and every gradient of `of(*heads)` by kernels against float64 by the dense reference."""
+    truth = [one.double() for one in made]
+    with using("kernels"):
+        found = list(of(*(one.head for one in made)))
+    with using("reference"):
+        wanted = list(of(*(one.head for one in truth)))
+    weights = [torch.randn(part.shape, generator=torch.Generator().manual_seed(9)).to(DEVICE) for part in found]
+    for some, leaves in ((found, made), (wanted, truth)):
+        for leaf in (leaf for one in leaves for leaf in one.leaves):
+            leaf.grad = None
+        total = sum((part * weight).sum() for part, weight in zip(some, weights, strict=True))
+        assert isinstance(total, Tensor)
+        total.backward()
+    for part, true in zip(found, wanted, strict=True):
+        close(part, true, tolerance)
+    for one, true_one in zip(made, truth, strict=True):
+        for leaf, true in zip(one.leaves, true_one.leaves, strict=True):
+            assert (leaf.grad is None) == (true.grad is None)
+            if leaf.grad is not None and true.grad is not None:
+                close(leaf.grad, true.grad, tolerance)
+
+
+def close(found: Tensor, true: Tensor, tolerance: float) -> None:
+    found, true = found.detach(), true.detach()
+    scale = max(1.0, float(true.abs().max())) if true.numel() else 1.0
+    torch.testing.assert_close(found.double(), true.double(), rtol=0, atol=tolerance * scale)
