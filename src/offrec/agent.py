@@ -98,11 +98,6 @@ class Agent(nn.Module):
                 raise InputError("To start from it, π̂_b must have the policy's shape: fit it with the same network.")
             self.actor.load_state_dict(prior.state_dict(), strict=self.actor.second is None)
         if needs.critic_start and prior is not None and self.critic is not None:
-            if self.critic.options != prior.options:
-                raise InputError(
-                    "To start from π̂_b, the critic must have its shape: leave critic.backbone, width, layers and "
-                    f"dropout as they are and set critic.repeat={prior.options.repeat}."
-                )
             self.critic.take_scores(prior, needs.critic_start)
         if kept and prior is None:
             prior = Network(self.n_items, self.options)

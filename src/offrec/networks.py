@@ -11,6 +11,7 @@ from torch.nn.functional import embedding, linear, pad
 
 from offrec.backbones import BACKBONES, Sizes
 from offrec.catalogue import Head, compared
+from offrec.errors import InputError
 from offrec.types import Batch
 
 Second = Literal["critic", "policy"]
@@ -192,6 +193,11 @@ class Network(nn.Module):
     def take_scores(self, policy: "Network", factor: float) -> None:
         """Begin, as a critic, with the scores of a policy of the same shape, times a factor."""
         assert self.scale is not None
+        if self.options != policy.options:
+            raise InputError(
+                "To start from π̂_b, the critic must have its shape: leave critic.backbone, width, layers and dropout as "
+                f"they are and set critic.repeat={policy.options.repeat}."
+            )
         self.items_in.copy_(policy.items_in)
         self.bias.copy_(factor * policy.bias)
         self.backbone.load_state_dict(policy.backbone.state_dict())
