@@ -195,8 +195,8 @@ class Network(nn.Module):
         assert self.scale is not None
         if self.options != policy.options:
             raise InputError(
-                "To start from π̂_b, the critic must have its shape: leave critic.backbone, width, layers and dropout as "
-                f"they are and set critic.repeat={policy.options.repeat}."
+                "To start from π̂_b, the critic must have its shape: leave critic.backbone, width, layers and dropout "
+                f"as they are and set critic.repeat={policy.options.repeat}."
             )
         self.items_in.copy_(policy.items_in)
         self.bias.copy_(factor * policy.bias)
