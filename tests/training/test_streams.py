@@ -1,0 +1,92 @@
+"""Streams beside a run, by stand-ins: who waits for whom, and what is kept how long."""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+
+from offrec import streams
+
+
+class Stream:
+    device_index = 0
+
+    def __init__(self, number: int) -> None:
+        self.cuda_stream, self.waits = number, list[Any]()
+
+    def record_event(self) -> str:
+        return f"start of {self.cuda_stream}"
+
+    def wait_event(self, event: str) -> None:
+        self.waits.append(event)
+
+    def wait_stream(self, other: "Stream") -> None:
+        self.waits.append(other.cuda_stream)
+
+
+class Made:
+    pass
+
+
+@pytest.fixture
+def sides(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Stream]]:
+    """The main stream, 0, and those beside it as they are made."""
+    made = [Stream(0)]
+
+    def another(_: int) -> Stream:
+        made.append(Stream(len(made)))
+        return made[-1]
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: made[0])
+    monkeypatch.setattr(torch.cuda, "Stream", another)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    streams._side.cache_clear()
+    monkeypatch.setattr(streams, "_kept", {})
+    yield made
+    streams._side.cache_clear()
+
+
+def test_streams_wait_for_each_other_and_what_was_made_is_kept_until_then(sides: list[Stream]) -> None:
+    device, kept = torch.device("cuda"), Made()
+    alive = weakref.ref(kept)
+    beside = streams.Beside(device)
+    for number in (0, 1):
+        with beside(number):
+            pass
+    beside.join(keep=kept)
+    later = streams.Beside(device)
+    with later(0):
+        pass
+    later.join()
+    del kept
+    main, first, second = sides
+    assert main.waits == [1, 2, 1]
+    assert alive() is not None
+    streams.settle(device)
+    assert alive() is None
+    assert (first.waits[-1], second.waits[-1]) == (0, 0), "whoever uses them next comes after the run"
+
+
+def test_a_captured_update_leaves_its_branches_alone(sides: list[Stream], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch that waits again at the end would never be joined, and the capture fail."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    beside = streams.Beside(torch.device("cuda"))
+    with beside(0):
+        pass
+    beside.join()
+    streams.settle(torch.device("cuda"))
+    assert sides[1].waits == ["start of 0"]
+
+
+def test_on_a_cpu_nothing_is_special(sides: list[Stream]) -> None:
+    beside = streams.Beside(torch.device("cpu"))
+    with beside(0):
+        pass
+    beside.join(keep=Made())
+    streams.settle(torch.device("cpu"))
+    assert len(sides) == 1
+    assert not streams._kept
