@@ -158,8 +158,8 @@ class Network(nn.Module):
         the next state still holds its oldest item, one more than a state that is served.
         """
         if self.backbone.causal:
-            sequence = self._sequence(batch)  # a piece holds its rows' actions, so the place after each is there
-            found = sequence.index_select(0, batch.place), sequence.index_select(0, batch.place + 1)
+            sequence = self._sequence(batch)
+            found = sequence.index_select(0, batch.place), sequence.index_select(0, batch.next_place)
         else:
             both = self._windows(torch.cat([batch.recent, next_recent(batch)]))
             found = both[: len(batch)], both[len(batch) :]
@@ -217,7 +217,7 @@ def next_recent(batch: Batch) -> Tensor:
 def prepared(batch: Batch, n_items: int) -> None:
     """What several networks read of a batch, made once and before they run beside each other."""
     batch.started(n_items)
-    batch.place  # noqa: B018 kept by the batch
+    batch.next_place  # noqa: B018 kept by the batch, and the place with it
     for recent in (batch.recent, batch.next_recent):
         compared(recent, n_items)
 

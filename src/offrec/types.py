@@ -90,7 +90,12 @@ class Batch:
     def __len__(self) -> int:
         return len(self.action)
 
-    @property
+    def knowing(self, **derived: object) -> Batch:
+        """The same batch, with what is derived from its tensors where someone has it already."""
+        self.__dict__.update(derived)
+        return self
+
+    @cached_property
     def next_to_go(self) -> Tensor:
         """[B] discounted return from the next state on, 0 where the session ends."""
         goes_on = self.discount > 0
@@ -100,6 +105,11 @@ class Batch:
     def place(self) -> Tensor:
         """[B] where a row's state is among the states of all pieces, one of each before its first item."""
         return self.piece * (self.tokens.shape[1] + 1) + self.position
+
+    @cached_property
+    def next_place(self) -> Tensor:
+        """[B] `place` after the action: a piece holds its rows' actions, so it is there."""
+        return self.place + 1
 
     def started(self, start: int) -> Tensor:
         """[N, 1 + L] the pieces' items after the mark of the start, one tensor for all networks."""

@@ -1,5 +1,7 @@
 """Pieces, windows and the MDP, against what a reader would write by hand."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from offrec.data.replay import Epochs, Replay, batch_of, cut, rounded
 from offrec.data.transitions import reward_of, transitions
 from offrec.errors import InputError
-from offrec.types import Sessions, Size
+from offrec.types import Batch, Sessions, Size
 
 CPU = torch.device("cpu")
 
@@ -115,6 +117,39 @@ def test_rounded_batches_only_fill_up(
             assert torch.equal(one.tokens, other.tokens[:n, :length])
             assert not other.weight[rows:].any()
             assert float(other.weight.sum()) == pytest.approx(1.0)
+
+
+DERIVED = ("place", "next_place", "next_to_go", "next_recent")
+
+
+@pytest.mark.parametrize("how", ["sessions", "windows"])
+@pytest.mark.parametrize(("history", "most", "kind"), [(3, 9, torch.int32), (70, 130, torch.int64)])
+def test_a_kernel_gathers_the_same(how: str, history: int, most: int, kind: torch.dtype) -> None:
+    """Bit for bit, in batches as large as needed and larger: pieces and items of more than one chunk too."""
+    pytest.importorskip("triton", reason="the kernel needs triton")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    random = np.random.default_rng(0)
+    lengths = [1] * 300 + random.integers(1, most, 12).tolist()
+    log = [random.integers(0, 10, length).tolist() for length in lengths]
+    kinds = [random.integers(0, 2, length).tolist() for length in lengths]
+    sessions = made(log, kinds, shift=3)
+    mdp = transitions(sessions, np.array([0.2, 1.0], dtype=np.float32), 0.7)
+    replay = Replay(sessions, mdp, 10, history, how, device)  # type: ignore[arg-type]
+    replay.bounds = replay.bounds.to(kind)
+    for filled in (False, True):
+        epochs = Epochs(replay, 400, 5, rounded=filled)
+        for number, size in list(enumerate(epochs.begin(0)))[:2]:
+            step = torch.tensor([number], device=device)
+            replay.by_kernel = False
+            truth = epochs.gather(step, size)
+            replay.by_kernel = True
+            found = epochs.gather(step, size)
+            for name in (*(field.name for field in fields(Batch)), *DERIVED):
+                mine, its = getattr(found, name), getattr(truth, name)
+                assert mine.dtype == its.dtype, name
+                assert torch.equal(mine, its), name
+            assert torch.equal(found.started(10), truth.started(10))
+            assert found.started(10).data_ptr() + 8 == found.tokens.data_ptr(), "made once"
 
 
 def test_size_classes_are_few_and_hold_what_they_stand_for() -> None:

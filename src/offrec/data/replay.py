@@ -4,6 +4,7 @@ A piece is a stretch of one session that is encoded once: its rows are the event
 events `begin` … `end` − 1. No row sees more than `history` items.
 """
 
+import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -95,6 +96,7 @@ class Replay:
         self.items = torch.tensor(np.asarray(sessions.items[self.base : sessions.offsets[-1]]), device=device)
         self.mdp = torch.tensor(np.stack([mdp.reward, mdp.discount, mdp.to_go]), device=device)  # [3, E]
         self.n_items, self.history, self.device = n_items, history, device
+        self.by_kernel = device.type == "cuda" and importlib.util.find_spec("triton") is not None
         self._counted: list[Tensor] = []
         self.pieces = cut(sessions, history, how)
         self.rows = self.pieces.end - self.pieces.first
@@ -150,17 +152,22 @@ class Replay:
         size = Size(len(index), int(self.rows[index].sum()), int(self.lengths[index].max()))
         order = torch.empty(len(index), dtype=torch.long, device=self.device)
         _send(index, order)
-        start = torch.zeros(1, dtype=torch.long, device=self.device)
-        return self.gather(order, start, start + len(index), size)
+        edges = torch.zeros(2, dtype=torch.long, device=self.device)
+        edges[1:] += len(index)
+        return self.gather(order, edges, edges[:1], size)
 
-    def gather(self, order: Tensor, start: Tensor, stop: Tensor, size: Size) -> Batch:
-        """The pieces order[start] … order[stop − 1] as a batch of the given size, start and stop [1] on the device.
+    def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size) -> Batch:
+        """The pieces order[edges[step]] … order[edges[step + 1] − 1] as a batch of the given size; step [1].
 
         Where the size is larger than needed, the first piece and the first row are repeated, at weight 0.
         """
-        slot = self._numbers(size.pieces)
-        inside = slot < stop - start
-        index = order[start + torch.where(inside, slot, 0)]
+        history = min(self.history, size.length)
+        if self.by_kernel:
+            from offrec.data.gathering import Log, gathered  # needs triton
+
+            log = Log(self.bounds, self.items, self.mdp)
+            return gathered(log, order, edges, step, size, history, self.n_items, self.base)
+        index, inside = self._index(order, edges, step, size)
         begin, first, end = self.bounds[:, index].long()
         rows = torch.where(inside, end - first, 0)
         until = rows.cumsum(0)
@@ -172,11 +179,17 @@ class Replay:
         position = event - begin[piece]
         token = begin[:, None] + self._numbers(size.length)
         tokens = self._items(token, token < end[:, None])
-        step = self._numbers(min(self.history, size.length) + 1)[1:]
-        recent = self._items(event[:, None] - step, step <= position[:, None])
+        ago = self._numbers(history + 1)[1:]
+        recent = self._items(event[:, None] - ago, ago <= position[:, None])
         reward, discount, to_go = self.mdp[:, event]
         action, place, weight = self.items[event].long(), event + self.base, real / until[-1]
         return Batch(tokens, piece, position, recent, action, place, reward, discount, to_go, weight)
+
+    def _index(self, order: Tensor, edges: Tensor, step: Tensor, size: Size) -> tuple[Tensor, Tensor]:
+        """[N] the pieces, the first again where there are fewer; and where there are not."""
+        start, slot = edges[step], self._numbers(size.pieces)
+        inside = slot < edges[step + 1] - start
+        return order[start + torch.where(inside, slot, 0)], inside
 
     def _numbers(self, n: int) -> Tensor:
         """0 … n − 1. Made once: captured updates read them where they lie, so those outgrown are kept too."""
@@ -224,7 +237,7 @@ class Epochs:
 
     def gather(self, step: Tensor, size: Size) -> Batch:
         """step: [1], on the device."""
-        return self.replay.gather(self.order, self.edges[step], self.edges[step + 1], size)
+        return self.replay.gather(self.order, self.edges, step, size)
 
 
 def rounded(size: Size, most: Size) -> Size:

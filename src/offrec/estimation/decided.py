@@ -135,10 +135,9 @@ class Lists(Replay):
         taken = np.where(picked >= 0, np.asarray(sessions.items)[picked.clip(min=0)], decided.lists[:, 0])
         self.taken = torch.from_numpy(taken.astype(np.int64)).to(device)
 
-    def gather(self, order: Tensor, start: Tensor, stop: Tensor, size: Size) -> Batch:
-        batch = super().gather(order, start, stop, size)
-        slot = self._numbers(size.pieces)
-        number = self.number_there[order[start + torch.where(slot < stop - start, slot, 0)][batch.piece]]
+    def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size) -> Batch:
+        batch = super().gather(order, edges, step, size)
+        number = self.number_there[self._index(order, edges, step, size)[0][batch.piece]]
         row = number - self.first_decision
         reward, discount, to_go = self.steps[:, row]
         changed = {"action": self.taken[row], "event": number, "reward": reward}
