@@ -153,8 +153,9 @@ class Agent(nn.Module):
         found = self._narrowed(self._actor_heads(batch))
         with beside(0):
             prior = self._prior_heads(batch)
-            columns = self._columns(batch, found.get("b", prior.get("b")))
             found |= self._narrowed(prior)
+        with beside(0 if self._drawn_by("logging") else 3):
+            columns = self._columns(batch, prior.get("b"))
         if self.target is not None:
             with beside(1):
                 found |= self._narrowed(self._critic_heads(batch))

@@ -233,7 +233,9 @@ def _head(
 ) -> Head:
     values = None if repeat is None else repeat(states, recent, table.shape[0])
     states = states if scale is None else scale(states)
-    return Head(states, table, bias) if values is None else Head(states, table, bias, recent, values, instead)
+    if values is None:
+        return Head(states, table, bias)
+    return Head(states, table, bias, recent, values, instead, gathered=True)
 
 
 def held(head: Callable[..., Head], states: Tensor, recent: Tensor, table: Tensor | None = None) -> Head:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from offrec.catalogue import reference
+from offrec.catalogue import log_prob, maximum, reference, using
 from offrec.data.replay import batch_of
 from offrec.networks import Network, NetworkOptions, RepeatTerm
 
@@ -42,6 +42,33 @@ def test_repeat_instead_of_the_table_and_on_top_of_it() -> None:
     torch.testing.assert_close(added[[2, 5]] - base[[2, 5]], z[[2, 5]])
     assert z[5].item() == pytest.approx(7.0, abs=1e-5)  # untrained: 7 − 1.5 log j
     assert z[2].item() == pytest.approx(7.0 - 1.5 * math.log(2), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["tiled", "kernels"])
+@pytest.mark.parametrize("repeat", ["instead", "bonus"])
+def test_corrections_that_stand_gathered_need_no_adding_up(repeat: str, name: str) -> None:
+    """Items seen twice and padding: the same values, gradients and largest item, bit for bit; the head as it was."""
+    if name == "kernels":
+        pytest.importorskip("triton", reason="the kernels need triton")
+    torch.manual_seed(2)
+    network = Network(9, replace(OPTIONS, repeat=repeat)).eval()
+    batch = batch_of([[2, 5, 2], [], [7], [3, 3, 3, 8, 3]], 9, 5, CPU)
+    found = []
+    with using(name):
+        for gathered in (True, False):
+            head = network(batch)
+            assert head.gathered
+            assert head.values is not None
+            head, values = replace(head, gathered=gathered), head.values.detach().clone()
+            largest = maximum(head)
+            log_pi = log_prob(head, torch.tensor([[2, 0], [1, 3], [7, 8], [3, 8]]))
+            assert torch.equal(head.values, values)
+            network.zero_grad()
+            log_pi.square().sum().backward()
+            gradients = [weights.grad.clone() for weights in network.parameters() if weights.grad is not None]
+            found.append([*largest, log_pi.detach(), *gradients])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("tied", [True, False])

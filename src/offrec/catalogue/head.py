@@ -39,6 +39,7 @@ class Head:
     values: Tensor | None = None  # [B, H]
     instead: bool = False  # corrections stand instead of the base, not on top of it
     within: Within | None = None  # items below its bound are MASKED, whatever their value here
+    gathered: bool = False  # an item's whole correction stands at its first place of the row, 0 at its others
     source: "Head | None" = None  # the head before its operands were narrowed: few items are read there
 
     def __post_init__(self) -> None:
@@ -113,8 +114,9 @@ class Head:
     def corrected(self, items: Tensor, values: Tensor) -> "Head":
         """The same head with more corrections."""
         if self.items is None or self.values is None:
-            return replace(self, items=items, values=values)
-        return replace(self, items=torch.cat([self.items, items], 1), values=torch.cat([self.values, values], 1))
+            return replace(self, items=items, values=values, gathered=False)
+        both = torch.cat([self.items, items], 1), torch.cat([self.values, values], 1)
+        return replace(self, items=both[0], values=both[1], gathered=False)
 
     def masked(self, items: Tensor) -> "Head":
         """The same head where `items` [B, H] can no longer be chosen (padding: n_items)."""

@@ -112,7 +112,8 @@ def maximum(head: Head, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
     if slots is None:
         return values, items
     z = slots.at(head) if noise is None else slots.at(head) + slots.noise(noise)
-    best = z.masked_fill_(slots.empty, NOTHING).amax(1)
+    z = z.masked_fill(slots.empty, NOTHING)  # not in place: it may be the head's own values
+    best = z.amax(1)
     item = slots.items.masked_fill(z < best[:, None], head.n_items).amin(1)
     better = (best > values) | ((best == values) & (item < items))
     return torch.where(better, best, values), torch.where(better, item, items)

@@ -3,6 +3,7 @@ that share their tensor: an update asks for it a dozen times.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,7 +25,6 @@ class Compared:
     """
 
     items: Tensor  # [B, K] n_items in empty slots
-    empty: Tensor  # [B, K]
     full: Tensor  # [B, K] 1 where a slot is not empty, 0 where it is
     log_counts: Tensor  # [B, K] log of how often the row has each item
     inside: Tensor  # [B, K] the items, and some item of the catalogue in empty slots
@@ -51,28 +51,27 @@ def _compared(items: Tensor, n_items: int, version: int) -> Compared:
         from offrec.catalogue.kernel_few import compared as by_kernel  # needs triton
 
         first, inside, full, log_counts = by_kernel(items, n_items)
-        return Compared(first, first >= n_items, full, log_counts, inside, version)
+        return Compared(first, full, log_counts, inside, version)
     same = items[:, :, None] == items[:, None, :]
     first = items.masked_fill(same.tril(-1).any(2), n_items)
     inside, full = first.clamp(max=n_items - 1), (first < n_items).float()
-    return Compared(first, first >= n_items, full, same.sum(2).log(), inside, version)
+    return Compared(first, full, same.sum(2).log(), inside, version)
 
 
 class Slots:
     """The corrected items of a row, each once: [B, K], and the corrections' places among them."""
 
     def __init__(self, corrections: list[Tensor], n_items: int) -> None:
-        self.corrections = corrections
+        self.corrections, self.n_items = corrections, n_items
         self._few = len(corrections) == 1 and corrections[0].shape[1] <= FEW
         self.sorted: dict[Any, Any] = {}
         if self._few:
             known = compared(corrections[0], n_items)
-            self.items, self.empty, self._inside = known.items, known.empty, known.inside
+            self.items, self._inside = known.items, known.inside
             self._places: tuple[Tensor, ...] = (corrections[0],)
             self.sorted = known.sorted
         else:
             self._sort(corrections, n_items)
-            self.empty = self.items >= n_items
             self._inside = self.items.clamp(max=n_items - 1)
 
     def _sort(self, corrections: list[Tensor], n_items: int) -> None:
@@ -98,13 +97,19 @@ class Slots:
                 within = within.within.head
         return Slots(list(corrections.values()), heads[0].n_items) if corrections else None
 
+    @cached_property
+    def empty(self) -> Tensor:
+        """[B, K] which slots have no item; kernels see it themselves."""
+        return self.items >= self.n_items
+
     def at(self, head: Head) -> Tensor:
         """z of the slots: [B, K]; anything where a slot is empty. No row of the table is read that is not needed."""
         mine = self._mine(head)
         if mine is None or head.values is None:
             z = head.base_at(self._inside)
         else:
-            z = self._added_up(mine, head.values.to(head.dtype))
+            values = head.values.to(head.dtype)
+            z = values if self._few and head.gathered else self._added_up(mine, values)
             if not head.instead:
                 z = head.base_at(self._inside) + z
             elif len(self.corrections) > 1:
