@@ -4,8 +4,8 @@ import ast
 from pathlib import Path
 
 ORDER = [
-    "errors", "types", "console", "data", "catalogue", "losses", "algorithms", "backbones", "networks", "critic",
-    "streams", "agent", "policy", "baselines", "shop", "checkpoint", "optimiser", "isolation", "update", "training",
+    "errors", "types", "streams", "console", "data", "catalogue", "losses", "algorithms", "backbones", "networks",
+    "critic", "agent", "policy", "baselines", "shop", "checkpoint", "optimiser", "isolation", "update", "training",
     "together", "memory", "evaluation", "presets", "unread", "config", "run_folder", "job", "logging_policy",
     "estimation", "experiment", "studies", "serving", "demo", "commands", "cli",
 ]  # fmt: skip

@@ -2,11 +2,15 @@
 at a time. In a captured update the streams become branches of its graph. On a CPU nothing is special.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import TypeVar
 
 import torch
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 class Beside:
@@ -34,12 +38,31 @@ class Beside:
             yield
 
     def join(self, keep: object = None) -> None:
-        """From here on the current stream has what was made beside it. `keep` is kept until `settle`, or another is."""
+        """From here on the current stream has what was made beside it. `keep` is kept until `settle`."""
         if self.main is not None:
             for side in self.used:
                 self.main.wait_stream(side)
-            sides, before = _kept.get(_key(self.main), (set(), None))
-            _kept[_key(self.main)] = sides.union(self.used), before if keep is None else keep
+            sides, before = _kept.get(_key(self.main), (set(), ()))
+            _kept[_key(self.main)] = sides.union(self.used), before if keep is None else (*before, keep)
+
+
+def both(device: torch.device, beside: Callable[[], S], here: Callable[[], T]) -> tuple[S, T]:
+    """What two give that hang on nothing of each other."""
+    streams = Beside(device)
+    with streams(0):
+        one = beside()
+    other = here()
+    streams.join(keep=one)
+    return one, other
+
+
+def aside(device: torch.device, number: int, work: Callable[[], T]) -> T:
+    """What `work` gives. Its backward pass is beside the others then, and waits for none of them."""
+    streams = Beside(device)
+    with streams(number):
+        found = work()
+    streams.join(keep=found)
+    return found
 
 
 def settle(device: torch.device) -> None:
@@ -49,13 +72,13 @@ def settle(device: torch.device) -> None:
     if device.type != "cuda":
         return
     main = torch.cuda.current_stream(device)
-    sides, _ = _kept.pop(_key(main), (set(), None))
+    sides, _ = _kept.pop(_key(main), (set(), ()))
     if not torch.cuda.is_current_stream_capturing():  # a captured update has memory of its own
         for side in sides:
             side.wait_stream(main)
 
 
-_kept: dict[tuple[int, int], tuple[set[torch.cuda.Stream], object]] = {}
+_kept: dict[tuple[int, int], tuple[set[torch.cuda.Stream], tuple[object, ...]]] = {}
 
 
 def _key(stream: torch.cuda.Stream) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -82,11 +82,54 @@ def test_a_captured_update_leaves_its_branches_alone(sides: list[Stream], monkey
     assert sides[1].waits == ["start of 0"]
 
 
+def test_all_that_is_kept_is_kept_until_it_settles(sides: list[Stream]) -> None:
+    """A second join must not let go of what the first one kept."""
+    device = torch.device("cuda")
+    made = [Made() for _ in range(3)]
+    alive = [weakref.ref(one) for one in made]
+    first = streams.Beside(device)
+    with first(2):
+        pass
+    first.join(keep=made.pop())
+    assert streams.both(device, made.pop, lambda: 7)[1] == 7
+    streams.aside(device, 1, made.pop)
+    assert [one() is not None for one in alive] == [True] * 3
+    streams.settle(device)
+    assert [one() is not None for one in alive] == [False] * 3
+
+
+def test_one_beside_and_one_here(sides: list[Stream], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is beside waits for what was there before, the main stream for it only after its own part."""
+    now = [0]
+    ran: list[tuple[str, int, int]] = []
+
+    @contextmanager
+    def on(stream: Stream) -> Iterator[None]:
+        now.append(stream.cuda_stream)
+        yield
+        now.pop()
+
+    monkeypatch.setattr(torch.cuda, "stream", on)
+
+    def work(name: str) -> str:
+        ran.append((name, now[-1], len(sides[0].waits)))
+        return name
+
+    assert streams.both(torch.device("cuda"), lambda: work("one"), lambda: work("other")) == ("one", "other")
+    assert ran == [("one", 1, 0), ("other", 0, 0)]
+    assert (sides[0].waits, sides[1].waits) == ([1], ["start of 0"])
+    assert streams.aside(torch.device("cuda"), 4, lambda: work("aside")) == "aside"
+    assert ran[-1] == ("aside", 2, 1)
+    assert sides[0].waits == [1, 2]
+
+
 def test_on_a_cpu_nothing_is_special(sides: list[Stream]) -> None:
     beside = streams.Beside(torch.device("cpu"))
     with beside(0):
         pass
     beside.join(keep=Made())
+    assert streams.both(torch.device("cpu"), lambda: 1, lambda: 2) == (1, 2)
+    assert streams.aside(torch.device("cpu"), 0, lambda: 3) == 3
     streams.settle(torch.device("cpu"))
     assert len(sides) == 1
     assert not streams._kept

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from offrec import losses
 from offrec.algorithms.soft import Soft
 from offrec.algorithms.symbols import Needs, Symbols, Terms
+from offrec.streams import both
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,9 @@ class DualConstraint(Soft):
         return replace(super().needs, logging="next", with_prior=True)
 
     def loss(self, x: Symbols) -> Terms:
-        next_value = losses.soft_value(x.next_pi, x.next_q, self.alpha, x.next_b, self.drawn(x.next_noise))
-        value, stay_value = self.values(x, x.b)
+        next_value, (value, stay_value) = both(
+            x.actions.device,
+            lambda: losses.soft_value(x.next_pi, x.next_q, self.alpha, x.next_b, self.drawn(x.next_noise)),
+            lambda: self.values(x, x.b),
+        )
         return {"critic": self.squared(x, x.rewards, next_value, stay_value), "actor": -value / self.alpha}

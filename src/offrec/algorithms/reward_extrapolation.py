@@ -15,6 +15,7 @@ from offrec import losses
 from offrec.algorithms.soft import Soft
 from offrec.algorithms.symbols import Needs, Symbols, Terms
 from offrec.catalogue import log_prob
+from offrec.streams import both
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class RewardExtrapolation(Soft):
 
     def loss(self, x: Symbols) -> Terms:
         rewards = losses.extrapolated_reward(x.rewards, log_prob(x.b, x.actions), self.alpha)
-        next_value = losses.soft_value(x.next_pi, x.next_q, self.alpha, None, self.drawn(x.next_noise))
-        value, stay_value = self.values(x, None)
+        next_value, (value, stay_value) = both(
+            x.actions.device,
+            lambda: losses.soft_value(x.next_pi, x.next_q, self.alpha, None, self.drawn(x.next_noise)),
+            lambda: self.values(x, None),
+        )
         return {"critic": self.squared(x, rewards, next_value, stay_value), "actor": -value / self.alpha}

@@ -9,6 +9,7 @@ from offrec import losses
 from offrec.algorithms.checks import above
 from offrec.algorithms.symbols import Needs, Symbols
 from offrec.catalogue import Noise
+from offrec.streams import aside
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,10 @@ class Soft:
 
     def squared(self, x: Symbols, rewards: Tensor, next_value: Tensor, stay_value: Tensor | None) -> Tensor:
         """½ (Q − sg[r + discount · V])² of the logged item, and of the unlogged ones where there are any."""
-        next_value = losses.part_logged(next_value, x.next_to_go, x.returns)
-        errors = losses.td(x.q.at(x.actions), rewards, x.discounts, next_value, stay_value)
-        return 0.5 * losses.grounded(errors, x.ground_weight)
+
+        def error() -> Tensor:
+            backed_up = losses.part_logged(next_value, x.next_to_go, x.returns)
+            errors = losses.td(x.q.at(x.actions), rewards, x.discounts, backed_up, stay_value)
+            return 0.5 * losses.grounded(errors, x.ground_weight)
+
+        return aside(x.actions.device, 1, error)
