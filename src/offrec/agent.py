@@ -186,22 +186,23 @@ class Agent(nn.Module):
         actor, needs = self.actor, self.needs
         if actor is None:
             return {"pi": ABSENT}
+        # Made before the states, they come after them in the backward pass: their gradients take longest, and the
+        # states' are not to wait for them.
+        table, second = actor.values_table, None if actor.second is None else actor.second.values_table
         if needs.critic == "own" or needs.online_next:
             states, next_states = actor.states_and_next(batch)
         else:
             states = next_states = actor.states(batch)
-        found: dict[str, Any] = {"pi": actor.head(states, batch.recent)}
+        found: dict[str, Any] = {"pi": actor.head(states, batch.recent, table)}
         if needs.critic == "own":
-            found["next_pi"] = held(actor.head, next_states, next_recent(batch))
+            found["next_pi"] = held(actor.head, next_states, next_recent(batch), table)
         if needs.critic == "shared" and actor.second is not None:
-            table = actor.second.values_table
-            found["q"] = actor.second.head(states, batch.recent, table)
+            found["q"] = actor.second.head(states, batch.recent, second)
             if needs.online_next:
-                found["next_online_q"] = held(actor.second.head, next_states, next_recent(batch), table)
+                found["next_online_q"] = held(actor.second.head, next_states, next_recent(batch), second)
         if needs.logging == "own" and actor.second is not None:
-            found["b"] = actor.second.head(
-                states.detach(), batch.recent
-            )  # it learns from the policy's state, not the state
+            # it learns from the policy's state, not the state
+            found["b"] = actor.second.head(states.detach(), batch.recent, second)
         return found
 
     @torch.no_grad()

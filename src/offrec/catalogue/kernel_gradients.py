@@ -1,6 +1,7 @@
 """The backward pass: what each row's gradient comes to, then the tables' gradients, and those of picked items."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from offrec.catalogue import kernel_backward, kernel_merge
 from offrec.catalogue.kernel_launch import Blocks, fitted, pairs_of, power
 from offrec.catalogue.kernel_pass import ROWS, Few, Plan, arguments, constants
+
+FACTORS = 5  # numbers a row that say how an item's gradient hangs on its weight
 
 
 def rows_gradients(
@@ -24,7 +27,7 @@ def rows_gradients(
 ) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
     """Factors [5, B] as the kernel has them; the gradients of the states and of the slots' values."""
     n_rows, device = found.shape[1], found.device
-    factors = torch.empty(5, n_rows, device=device)
+    factors = torch.empty(FACTORS, n_rows, device=device)
     states = [torch.empty(parts[3 * i].shape, device=device) if wanted[i] else None for i in range(3)]
     learned = few.values[: plan.learned]
     slots: list[Tensor | None] = [torch.empty_like(values) for values in learned]
@@ -39,6 +42,47 @@ def rows_gradients(
         DIRECT=plan.direct, V0=wanted[0], V1=wanted[1], V2=wanted[2], DM=expected.shape[2], BM=ROWS, num_warps=4,
     )  # fmt: skip
     return factors, states, slots + [None] * (len(few.values) - len(slots))
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a backward pass leaves to do: the tables' gradients, on which nothing but the optimiser waits."""
+
+    plan: Plan
+    parts: Sequence[Any]
+    extras: tuple[Any, ...]
+    few: Few
+    lse: Tensor
+    factors: Tensor
+    given: tuple[Any, ...]
+    picked: tuple[Tensor, Tensor, Tensor, bool] | None  # gradients [B, n], actions [B, n], exact states; in the kernel?
+
+    def gradients(self, wanted: Sequence[bool]) -> list[Tensor | None]:
+        """Of each wanted head's table and bias."""
+        self._hold()
+        found: list[Tensor | None] = []
+        for i, want in enumerate(wanted):
+            found += self._of(i) if want else [None, None]
+        return found
+
+    def _of(self, which: int) -> list[Tensor | None]:
+        picked = self.picked if which == 0 else None
+        picks = None if picked is None or not picked[3] else (picked[1].contiguous(), picked[0].contiguous())
+        made = table_gradients(
+            self.plan, which, self.parts, self.extras, self.few, self.lse, self.factors, picks, self.given
+        )
+        found: list[Tensor | None] = [None, *made]
+        if picked is not None:
+            g_picked, actions, exact, inside = picked
+            add_picked(found, g_picked, actions, [exact, self.parts[1]], in_kernel=inside)
+        return found[1:]
+
+    def _hold(self) -> None:
+        """The memory is another stream's, which may not use it again while this one reads."""
+        tensors = (*self.parts, *self.extras, *self.few.values, self.lse, self.factors, *self.given)
+        for tensor in (*tensors, *(self.picked or ())):
+            if isinstance(tensor, Tensor) and tensor.is_cuda:
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 def table_gradients(

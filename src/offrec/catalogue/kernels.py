@@ -13,18 +13,20 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from offrec.catalogue.head import Head
-from offrec.catalogue.kernel_gradients import add_picked, rows_gradients, table_gradients
+from offrec.catalogue.kernel_gradients import FACTORS, Left, add_picked, rows_gradients
 from offrec.catalogue.kernel_launch import backward_blocks, check, forward_blocks, precision
 from offrec.catalogue.kernel_pass import Few, Plan, combined, nearest_states, streamed
 from offrec.catalogue.kernel_search import maximum, rank, top_k
 from offrec.catalogue.noise import Noise
 from offrec.catalogue.slots import Slots
+from offrec.streams import aside
 
 __all__ = ["lse_and_values", "maximum", "rank", "reduce", "top_k"]
 
 Linear = Sequence[tuple[float | Tensor, Head]]
 NAMES = ("state", "table", "bias", "items", "values")
 PARTS = 12  # state, table and bias of four heads
+BESIDE = 4  # the number of the stream on which the tables' gradients are made
 
 
 class Found(NamedTuple):
@@ -37,14 +39,36 @@ class Found(NamedTuple):
     normaliser: Tensor
 
 
+class _Tables(torch.autograd.Function):
+    """The tables' gradients as a node of their own: they are the longest kernel of a backward pass, and what hangs on
+    the states' need not wait for it. What goes forward is nothing; its gradient says what is left to do.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, left: list[Left], n_rows: int, *tables: Any) -> Tensor:
+        ctx.left, ctx.kinds = left, [None if table is None else table.dtype for table in tables]
+        return torch.empty(FACTORS, n_rows, device=tables[0].device)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, factors: Tensor) -> tuple[Any, ...]:
+        needed = ctx.needs_input_grad[2:]
+        wanted = [needed[i] or needed[i + 1] for i in range(0, len(needed), 2)]
+        found = zip(ctx.left.pop().gradients(wanted), ctx.kinds, strict=True)
+        return None, None, *(None if gradient is None else gradient.to(kind) for gradient, kind in found)
+
+
 class _Reduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plan: Plan, extras: tuple[Any, ...], few: Few, *tensors: Any) -> tuple[Any, ...]:
+    def forward(
+        ctx: Any, plan: Plan, extras: tuple[Any, ...], few: Few, left: list[Left], tables: Any, *tensors: Any
+    ) -> tuple[Any, ...]:
+        """`tables`: what `_Tables` gave, and `left` its list; None where they are held fixed."""
         bound, seed, actions = extras
         exact, table, bias = tensors[:3]
         parts = nearest_states(tensors[:PARTS], plan)
         few = few.of(tensors[PARTS:])
-        needed = ctx.needs_input_grad[3:]
+        needed = ctx.needs_input_grad[5:]
         wanted = [plan.learns and needed[3 * i] and (i == 0 or plan.direct) for i in range(3)]
         scalars, vectors = streamed(plan, parts, (bound, seed), few, wanted)
         found, expected = combined(plan, scalars, vectors, (bound, seed), few, len(table))
@@ -53,7 +77,7 @@ class _Reduce(torch.autograd.Function):
             picked = (exact.float()[:, None] * table[actions].float()).sum(-1)
             picked = picked if bias is None else picked + bias[actions]
         ctx.save_for_backward(*extras, few.items, exact, found, expected, *parts, *few.values)
-        ctx.plan, ctx.few, ctx.wanted = plan, few.without_values(), wanted
+        ctx.plan, ctx.few, ctx.wanted, ctx.left = plan, few.without_values(), wanted, left
         ctx.set_materialize_grads(False)
         _, lse, mean, mass, held, normaliser = found.unbind()
         ctx.mark_non_differentiable(held, normaliser)
@@ -67,24 +91,22 @@ class _Reduce(torch.autograd.Function):
         plan: Plan = ctx.plan
         bound, seed, actions, _, exact, found, expected, *tensors = ctx.saved_tensors
         parts, few = tensors[:PARTS], ctx.few.of(tensors[PARTS:])
-        needed = ctx.needs_input_grad[3:]
         given = (g_lse, g_mean, g_mass if plan.below >= 0 else None)
         factors, states, slots = rows_gradients(plan, parts, (bound, seed), few, given, found, expected, ctx.wanted)
+        to_tables = None
+        if ctx.needs_input_grad[4]:
+            # Added to a bfloat16 table later, the picked items' part would be rounded once more.
+            inside = g_picked is not None and actions.shape[1] <= 2 and parts[1].dtype == torch.bfloat16
+            picked = None if g_picked is None else (g_picked, actions, exact, inside)
+            ctx.left[:] = [Left(plan, parts, (bound, seed), few, found[0], factors, given, picked)]
+            to_tables = factors
         gradients: list[Tensor | None] = [None] * PARTS
-        # Added to a bfloat16 table later, the picked items' part would be rounded once more.
-        inside = g_picked is not None and actions.shape[1] <= 2 and parts[1].dtype == torch.bfloat16
-        picks = (actions.contiguous(), g_picked.contiguous()) if inside else None
-        for i in range(plan.learned):
-            gradients[3 * i] = states[i]
-            if needed[3 * i + 1] or (parts[3 * i + 2] is not None and needed[3 * i + 2]):
-                gradients[3 * i + 1 : 3 * i + 3] = table_gradients(
-                    plan, i, parts, (bound, seed), few, found[0], factors, picks if i == 0 else None, given
-                )
+        gradients[0 : 3 * plan.learned : 3] = states[: plan.learned]
         if g_picked is not None:
-            add_picked(gradients, g_picked, actions, [exact, parts[1]], in_kernel=picks is not None)
+            add_picked(gradients, g_picked, actions, [exact, parts[1]], in_kernel=True)
         for i, state in enumerate(gradients[0 : 3 * plan.learned : 3]):
             gradients[3 * i] = None if state is None else state.to(parts[3 * i].dtype)
-        return None, None, None, *gradients, *slots
+        return None, None, None, None, to_tables, *gradients, *slots
 
 
 def reduce(
@@ -147,17 +169,28 @@ def _apply(
         precision=precision(pi.state.dtype),
     )
     parts: list[Any] = []
+    tables: list[Any] = []
     for head in heads:
         bias = None if head.bias is None else head.bias.float().contiguous()
-        parts += [head.state.contiguous(), head.table.contiguous(), bias]
+        parts += [head.state.contiguous(), head.table.detach().contiguous(), None if bias is None else bias.detach()]
+        tables += [head.table if head.source is None else head.source.table, bias]
     parts += [None] * (PARTS - len(parts))
+    left, learning_tables = _left(tables[: 2 * learned], len(pi.state))
     values = [] if slots is None else [slots.at(head).float().contiguous() for head in heads]
     few = Few(None if slots is None else slots.items, (), {} if slots is None else slots.sorted)
     bound = None if below is None else below[1].float().contiguous()
     extras = (bound, None if noise is None else noise.seed, actions)
-    found = _Reduce.apply(plan, extras, few, *parts, *values)  # type: ignore[no-untyped-call]
+    found = _Reduce.apply(plan, extras, few, left, learning_tables, *parts, *values)  # type: ignore[no-untyped-call]
     lse, mean, mass, fixed_mean, normaliser, picked = found
     return Found(lse, mean, mass, fixed_mean, lse.detach() if normed == 0 else normaliser), picked
+
+
+def _left(tables: list[Any], n_rows: int) -> tuple[list[Left], Tensor | None]:
+    """What `_Reduce` needs to leave the tables' gradients to a stream beside its own."""
+    left: list[Left] = []
+    if not torch.is_grad_enabled() or not any(table is not None and table.requires_grad for table in tables):
+        return left, None
+    return left, aside(tables[0].device, BESIDE, lambda: _Tables.apply(left, n_rows, *tables))  # type: ignore[no-untyped-call]
 
 
 def _plain_coefficient(coefficient: float | Tensor, head: Head) -> tuple[float, Head]:
