@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, pad
 
 from offrec.backbones import BACKBONES, Sizes
-from offrec.catalogue import Head, compared
+from offrec.catalogue import Head, compared, scored
 from offrec.errors import InputError
 from offrec.types import Batch
 
@@ -73,10 +73,9 @@ class RepeatTerm(nn.Module):
 
     def forward(self, state: Tensor, recent: Tensor, n_items: int) -> Tensor:
         """[B, H]: the score at an item's most recent place, 0 at its earlier ones and at padding; H ≤ history."""
-        places, known = recent.shape[1], compared(recent, n_items)  # most recent first: an item's slot is its latest
-        score: Tensor = self.by_recency[:places] + self.by_count * known.log_counts
-        score = score if self.by_state is None else score + linear(state, self.by_state.weight[:places])
-        return score * (self.scale * known.full)
+        known = compared(recent, n_items)  # most recent first: an item's slot is its latest
+        of_state = None if self.by_state is None else linear(state, self.by_state.weight[: recent.shape[1]])
+        return scored(known, self.by_recency, self.by_count, of_state, self.scale)
 
 
 class ValueScale(nn.Module):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from offrec.catalogue import Head, using
-from offrec.catalogue.slots import compared
+from offrec.catalogue.slots import compared, scored
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
@@ -34,3 +34,25 @@ def test_what_was_compared_while_serving_can_be_learned_from() -> None:
     weight = torch.ones(1, 3, requires_grad=True)
     (weight * compared(items, 7).log_counts).sum().backward()
     torch.testing.assert_close(weight.grad, torch.tensor([[2.0, 2.0, 1.0]]).log())
+
+
+@pytest.mark.parametrize("of_state", [True, False])
+def test_scores_of_what_was_seen(of_state: bool) -> None:
+    """More places learned than the batch needs, items seen twice, padding: the same values and gradients."""
+    random = torch.Generator().manual_seed(0)
+    items = torch.randint(0, 9, (90, 7), generator=random).to(DEVICE)
+    shapes = {"by_place": (12,), "by_count": (), "product": (90, 7)}
+    given = {name: torch.randn(shape, generator=random).to(DEVICE).requires_grad_() for name, shape in shapes.items()}
+    push = torch.randn(90, 7, generator=random).to(DEVICE)
+    leaves = [given[name] for name in shapes if of_state or name != "product"]
+    found = []
+    for name in ("kernels", "tiled"):
+        with using(name):
+            product = given["product"] if of_state else None
+            z = scored(compared(items.clone(), 7), given["by_place"], given["by_count"], product, 4.0)
+        found.append([z, *torch.autograd.grad((z * push).sum(), leaves)])
+    for mine, its in zip(*found, strict=True):
+        assert mine.shape == its.shape
+        torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-5)
+    assert (found[0][0][items >= 7] == 0).all()
+    assert found[0][1][7:].eq(0).all()

@@ -6,9 +6,12 @@ import torch
 import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
 from offrec.catalogue import kernel_items
 from offrec.catalogue.kernel_launch import power
+
+STEP = 512  # slots of a program
 
 
 class _Values(torch.autograd.Function):
@@ -56,6 +59,53 @@ class _Matched(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         sources, targets = ctx.saved_tensors
         return _matched(gradient, targets, sources), None, None
+
+
+class _Scored(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        log_counts: Tensor,
+        full: Tensor,
+        by_place: Tensor,
+        by_count: Tensor,
+        product: Tensor | None,
+        scale: float,
+    ) -> Tensor:
+        found = torch.empty_like(full)
+        kernel_items.score[(triton.cdiv(full.numel(), STEP),)](
+            by_place.contiguous(), by_count, full if product is None else product.contiguous(), log_counts, full, found,
+            scale, full.numel(), full.shape[1], PRODUCT=product is not None, STEP=STEP, num_warps=4,
+        )  # fmt: skip
+        ctx.save_for_backward(log_counts, full)
+        ctx.scale, ctx.rest = scale, len(by_place) - full.shape[1]
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        log_counts, full = ctx.saved_tensors
+        moved = torch.empty(2, *full.shape, device=full.device)
+        kernel_items.score_gradients[(triton.cdiv(full.numel(), STEP),)](
+            gradient.contiguous(), log_counts, full, moved, ctx.scale, full.numel(), STEP=STEP, num_warps=4
+        )
+        by_place, by_count = moved.sum(1)
+        return (
+            None,
+            None,
+            pad(by_place, (0, ctx.rest)),
+            by_count.sum(),
+            moved[0] if ctx.needs_input_grad[4] else None,
+            None,
+        )
+
+
+def scored(
+    log_counts: Tensor, full: Tensor, by_place: Tensor, by_count: Tensor, product: Tensor | None, scale: float
+) -> Tensor:
+    """[B, K] scale · (by_place + by_count · log n + product) in full slots, 0 in empty ones."""
+    found: Tensor = _Scored.apply(log_counts, full, by_place, by_count, product, scale)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _matched(values: Tensor, sources: Tensor, targets: Tensor) -> Tensor:

@@ -82,3 +82,28 @@ def matches(
         value = tl.load(values + rows * n_sources + number, mask=rows < n_rows, other=0.0)
         total += tl.where(target == source[:, None], value[:, None], 0.0)
     tl.store(found + place, total, mask=kept)
+
+
+@triton.jit
+def score(
+    by_place, by_count, product, log_counts, full, found, scale, n, n_places,
+    PRODUCT: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """Some slots: scale · (by_place + by_count · log n + product), 0 in empty ones."""
+    at = tl.program_id(0) * STEP + tl.arange(0, STEP)
+    kept = at < n
+    total = tl.load(by_place + at % n_places, mask=kept, other=0.0)
+    total += tl.load(by_count) * tl.load(log_counts + at, mask=kept, other=0.0)
+    if PRODUCT:
+        total += tl.load(product + at, mask=kept, other=0.0)
+    tl.store(found + at, total * (scale * tl.load(full + at, mask=kept, other=0.0)), mask=kept)
+
+
+@triton.jit
+def score_gradients(gradient, log_counts, full, found, scale, n, STEP: tl.constexpr):
+    """Some slots: the gradient of what is summed up, and the same times log n, into found [2, n]."""
+    at = tl.program_id(0) * STEP + tl.arange(0, STEP)
+    kept = at < n
+    moved = tl.load(gradient + at, mask=kept, other=0.0) * (scale * tl.load(full + at, mask=kept, other=0.0))
+    tl.store(found + at, moved, mask=kept)
+    tl.store(found + n + at, moved * tl.load(log_counts + at, mask=kept, other=0.0), mask=kept)

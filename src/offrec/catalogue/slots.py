@@ -58,6 +58,17 @@ def _compared(items: Tensor, n_items: int, version: int) -> Compared:
     return Compared(first, full, same.sum(2).log(), inside, version)
 
 
+def scored(known: Compared, by_place: Tensor, by_count: Tensor, product: Tensor | None, scale: float) -> Tensor:
+    """[B, K] scale · (by_place[:K] + by_count · log n + product) in full slots, 0 in empty ones; by_count: a number."""
+    if kernels_for(known.items) and known.items.numel() and by_place.dtype == torch.float32:
+        from offrec.catalogue import kernel_few  # needs triton
+
+        return kernel_few.scored(known.log_counts, known.full, by_place, by_count, product, scale)
+    score = by_place[: known.items.shape[1]] + by_count * known.log_counts
+    score = score if product is None else score + product
+    return score * (scale * known.full)
+
+
 class Slots:
     """The corrected items of a row, each once: [B, K], and the corrections' places among them."""
 
