@@ -110,7 +110,7 @@ def table_gradients(
 
     def launch(size: Blocks) -> None:
         n_tiles = triton.cdiv(len(table), size.items)
-        pairs = pairs_of(few.items, len(table), size, state, few.pairs)
+        pairs = pairs_of(few.items, len(table), size, state, few.ahead)
         kernel_backward.backward_table[(n_tiles,)](
             *arguments(parts, 3), *plan.coefficients, *(part if part is not None else lse for part in extras),
             pairs.edges, pairs.row, pairs.item, lse, factors[which + 2 if which else 0], factors[1], factors[2],

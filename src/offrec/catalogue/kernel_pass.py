@@ -1,7 +1,7 @@
 """The forward pass over the catalogue: what of it does not change until the backward pass, and its two launches."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -50,6 +50,12 @@ class Few:
     items: Tensor | None
     values: tuple[Tensor, ...]
     pairs: dict[Any, Any]
+    ahead: dict[Any, Any] = field(default_factory=dict)  # those of the backward pass, made on its stream
+
+    def sort_ahead(self, n_items: int, size: Blocks, like: Tensor) -> None:
+        """What the backward pass will want, while the forward pass runs. Not among `pairs`, which others read now."""
+        self.ahead.update(self.pairs)
+        pairs_of(self.items, n_items, size, like, self.ahead)
 
     def of(self, values: Sequence[Tensor]) -> "Few":
         return replace(self, values=tuple(values))

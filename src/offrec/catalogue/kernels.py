@@ -19,7 +19,7 @@ from offrec.catalogue.kernel_pass import Few, Plan, combined, nearest_states, st
 from offrec.catalogue.kernel_search import maximum, rank, top_k
 from offrec.catalogue.noise import Noise
 from offrec.catalogue.slots import Slots
-from offrec.streams import aside
+from offrec.streams import Beside
 
 __all__ = ["lse_and_values", "maximum", "rank", "reduce", "top_k"]
 
@@ -168,6 +168,14 @@ def _apply(
         learns=any(learning),
         precision=precision(pi.state.dtype),
     )
+    bound = None if below is None else below[1].float().contiguous()
+    extras = (bound, None if noise is None else noise.seed, actions)
+    lse, mean, mass, fixed_mean, normaliser, picked = _passed(plan, heads, slots, extras)
+    return Found(lse, mean, mass, fixed_mean, lse.detach() if normed == 0 else normaliser), picked
+
+
+def _passed(plan: Plan, heads: list[Head], slots: Slots | None, extras: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The pass itself; beside it, where tables are learned, what their gradients can do before it is over."""
     parts: list[Any] = []
     tables: list[Any] = []
     for head in heads:
@@ -175,22 +183,20 @@ def _apply(
         parts += [head.state.contiguous(), head.table.detach().contiguous(), None if bias is None else bias.detach()]
         tables += [head.table if head.source is None else head.source.table, bias]
     parts += [None] * (PARTS - len(parts))
-    left, learning_tables = _left(tables[: 2 * learned], len(pi.state))
+    tables = tables[: 2 * plan.learned]
     values = [] if slots is None else [slots.at(head).float().contiguous() for head in heads]
     few = Few(None if slots is None else slots.items, (), {} if slots is None else slots.sorted)
-    bound = None if below is None else below[1].float().contiguous()
-    extras = (bound, None if noise is None else noise.seed, actions)
-    found = _Reduce.apply(plan, extras, few, left, learning_tables, *parts, *values)  # type: ignore[no-untyped-call]
-    lse, mean, mass, fixed_mean, normaliser, picked = found
-    return Found(lse, mean, mass, fixed_mean, lse.detach() if normed == 0 else normaliser), picked
-
-
-def _left(tables: list[Any], n_rows: int) -> tuple[list[Left], Tensor | None]:
-    """What `_Reduce` needs to leave the tables' gradients to a stream beside its own."""
     left: list[Left] = []
     if not torch.is_grad_enabled() or not any(table is not None and table.requires_grad for table in tables):
-        return left, None
-    return left, aside(tables[0].device, BESIDE, lambda: _Tables.apply(left, n_rows, *tables))  # type: ignore[no-untyped-call]
+        found: tuple[Any, ...] = _Reduce.apply(plan, extras, few, left, None, *parts, *values)  # type: ignore[no-untyped-call]
+        return found
+    beside = Beside(parts[0].device)
+    with beside(BESIDE):
+        few.sort_ahead(len(parts[1]), plan.back, parts[0])
+        to_learn = _Tables.apply(left, len(parts[0]), *tables)  # type: ignore[no-untyped-call]
+    found = _Reduce.apply(plan, extras, few, left, to_learn, *parts, *values)  # type: ignore[no-untyped-call]
+    beside.join()
+    return found
 
 
 def _plain_coefficient(coefficient: float | Tensor, head: Head) -> tuple[float, Head]:
