@@ -105,8 +105,8 @@ def soft_values(pi: Head, q: Head, held_q: Head, alpha: float, prior: Prior = No
     """`soft_value` of q, and that of another one with all of it held fixed, in one pass over the catalogue."""
     held = _soft(pi, held_q, alpha, prior)
     found, beside = reduce_beside(pi, _soft(pi, q, alpha, prior), held, _head(prior))
-    less = alpha * _normaliser(prior, beside.lse, pi)
-    return found.mean + alpha * found.lse - less, beside.mean + alpha * found.lse.detach() - less
+    more, less = alpha * found.lse, alpha * _normaliser(prior, beside.lse, pi)
+    return found.mean + more - less, beside.mean + more.detach() - less
 
 
 def _soft(pi: Head, q: Head, alpha: float, prior: Prior) -> list[tuple[float, Head]]:

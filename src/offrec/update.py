@@ -64,6 +64,7 @@ class Update:
         self.step = torch.zeros(1, dtype=torch.long, device=device)
         self.names: list[str] = []
         self.notes = torch.zeros(3, 0, device=device)  # for each term: sum, step and value of the first fault
+        self.ones: dict[torch.dtype, Tensor] = {}
         self.graphs: dict[Size, torch.cuda.CUDAGraph] = {}
         self.met: dict[Size, int] = {}
         self.pool = torch.cuda.graph_pool_handle() if self.capture else None
@@ -109,17 +110,23 @@ class Update:
         batch = self.job.batches.gather(self.step, size)
         terms = self.job.loss(batch)
         means = {name: (batch.weight * term).sum() for name, term in terms.items()}
-        minimised = [mean for name, mean in means.items() if not name.startswith("~")]
+        minimised = [mean for name, mean in means.items() if not name.startswith("~") and mean.requires_grad]
         beside = Beside(self.step.device)
         with beside(0):
             self._note(means)
         self.optimiser.zero_grad()
-        torch.stack(minimised).sum().backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(minimised, [self._one(mean) for mean in minimised])  # their sum's, without summing
         self.optimiser.step()
         if self.job.after is not None:
             self.job.after()
         beside.join()
         self.step += 1
+
+    def _one(self, like: Tensor) -> Tensor:
+        """Made once, before anything is captured."""
+        if like.dtype not in self.ones:
+            self.ones[like.dtype] = torch.ones_like(like)
+        return self.ones[like.dtype]
 
     @torch.no_grad()
     def _note(self, means: Terms) -> None:
