@@ -120,7 +120,8 @@ class Slots:
             z = head.base_at(self._inside)
         else:
             values = head.values.to(head.dtype)
-            z = values if self._few and head.gathered else self._added_up(mine, values)
+            # a view: so a pass adds up its own gradients first, in the same order whether corrections stand gathered
+            z = values.view_as(values) if self._few and head.gathered else self._added_up(mine, values)
             if not head.instead:
                 z = head.base_at(self._inside) + z
             elif len(self.corrections) > 1:
