@@ -186,13 +186,12 @@ class Agent(nn.Module):
         actor, needs = self.actor, self.needs
         if actor is None:
             return {"pi": ABSENT}
-        # Made before the states, they come after them in the backward pass: their gradients take longest, and the
-        # states' are not to wait for them.
-        table, second = actor.values_table, None if actor.second is None else actor.second.values_table
+        # Taken before the states are made, tables come after them in the backward pass, where they take longest.
+        (inputs, table), second = actor.tables(), None if actor.second is None else actor.second.values_table
         if needs.critic == "own" or needs.online_next:
-            states, next_states = actor.states_and_next(batch)
+            states, next_states = actor.states_and_next(batch, inputs)
         else:
-            states = next_states = actor.states(batch)
+            states = next_states = actor.states(batch, inputs)
         found: dict[str, Any] = {"pi": actor.head(states, batch.recent, table)}
         if needs.critic == "own":
             found["next_pi"] = held(actor.head, next_states, next_recent(batch), table)
@@ -221,8 +220,8 @@ class Agent(nn.Module):
             return {}
         if not self.needs.online_next:
             return {"q": critic(batch)}
-        states, next_states = critic.states_and_next(batch)
-        table = critic.values_table
+        inputs, table = critic.tables()
+        states, next_states = critic.states_and_next(batch, inputs)
         following = held(critic.head, next_states, next_recent(batch), table)
         return {"q": critic.head(states, batch.recent, table), "next_online_q": following}
 

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding, linear, pad
 
 from offrec.backbones import BACKBONES, Sizes
@@ -121,6 +122,26 @@ class ItemHead(nn.Module):
         return _head(states, recent, table, self.bias, self.repeat, self.instead, self.scale)
 
 
+class _Tied(torch.autograd.Function):
+    """A table [n + 1, d], and its first n rows. Slicing would fill and copy a table more in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        ctx.n = n
+        ctx.set_materialize_grads(False)
+        return whole.view_as(whole), whole[:n]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_whole: Tensor | None, to_rows: Tensor | None) -> tuple[Tensor | None, None]:
+        if to_rows is None:
+            return to_whole, None
+        if to_whole is None:
+            return pad(to_rows, (0, 0, 0, 1)), None
+        to_whole[: ctx.n].add_(to_rows)  # made for this sum alone, by the one embedding that reads the table
+        return to_whole, None
+
+
 class Network(nn.Module):
     def __init__(
         self, n_items: int, options: NetworkOptions, *, value: bool = False, second: Second | None = None
@@ -143,37 +164,48 @@ class Network(nn.Module):
     def table(self) -> Tensor:
         return self.items_in[: self.n_items] if self.items_out is None else self.items_out
 
-    def states(self, batch: Batch) -> Tensor:
-        """[B, d] the state of each row."""
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """What goes in, and what its heads read: for several of them it is made once. Both uses of a tied table are one
+        node of the graph, so their gradients meet in one tensor, and what else hangs on the states' waits for neither.
+        """
+        if self.items_out is not None or not (torch.is_grad_enabled() and self.items_in.requires_grad):
+            return self.items_in, self.values_table
+        inputs, table = _Tied.apply(self.items_in, self.n_items)  # type: ignore[no-untyped-call]
+        return inputs, table if self.scale is None else self.scale.table(table)
+
+    def states(self, batch: Batch, inputs: Tensor | None = None) -> Tensor:
+        """[B, d] the state of each row. `inputs`: the table that goes in."""
         if self.backbone.causal:
-            states = self._sequence(batch).index_select(0, batch.place)
+            states = self._sequence(batch, inputs).index_select(0, batch.place)
         else:
-            states = self._windows(batch.recent)
+            states = self._windows(batch.recent, inputs)
         out: Tensor = self.dropout(states)
         return out
 
-    def states_and_next(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def states_and_next(self, batch: Batch, inputs: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """[B, d] twice: of each row, and after its action. One pass over the piece gives both; so after a full history
         the next state still holds its oldest item, one more than a state that is served.
         """
         if self.backbone.causal:
-            sequence = self._sequence(batch)
+            sequence = self._sequence(batch, inputs)
             found = sequence.index_select(0, batch.place), sequence.index_select(0, batch.next_place)
         else:
-            both = self._windows(torch.cat([batch.recent, next_recent(batch)]))
+            both = self._windows(torch.cat([batch.recent, next_recent(batch)]), inputs)
             found = both[: len(batch)], both[len(batch) :]
         return self.dropout(found[0]), self.dropout(found[1])
 
-    def _sequence(self, batch: Batch) -> Tensor:
+    def _sequence(self, batch: Batch, inputs: Tensor | None) -> Tensor:
         """[N · (1 + L), d] piece after piece; after the start alone: the state of an empty history."""
         tokens = batch.started(self.n_items)
-        states: Tensor = self.backbone(self.dropout(embedding(tokens, self.items_in)))
+        vectors = embedding(tokens, self.items_in if inputs is None else inputs)
+        states: Tensor = self.backbone(self.dropout(vectors))
         return states.flatten(0, 1)
 
-    def _windows(self, recent: Tensor) -> Tensor:
+    def _windows(self, recent: Tensor, inputs: Tensor | None) -> Tensor:
         size: int = self.backbone.window  # type: ignore[assignment]
         window = pad(recent, (0, max(0, size - recent.shape[1])), value=self.n_items)[:, :size].flip(1)
-        states: Tensor = self.backbone(self.dropout(embedding(window, self.items_in)))
+        vectors = embedding(window, self.items_in if inputs is None else inputs)
+        states: Tensor = self.backbone(self.dropout(vectors))
         return states
 
     @property
@@ -186,7 +218,8 @@ class Network(nn.Module):
         return _head(states, recent, table, self.bias, self.repeat, self.options.repeat == "instead", self.scale)
 
     def forward(self, batch: Batch) -> Head:
-        return self.head(self.states(batch), batch.recent)
+        inputs, table = self.tables()
+        return self.head(self.states(batch, inputs), batch.recent, table)
 
     @torch.no_grad()
     def take_scores(self, policy: "Network", factor: float) -> None:

@@ -83,6 +83,27 @@ def test_tied_means_one_table(tied: bool) -> None:
     assert bool(touched[3]) == tied, "the scored item is in the input table only if tied"
 
 
+@pytest.mark.parametrize("used", ["inputs", "table", "both"])
+@pytest.mark.parametrize("value", [False, True])
+def test_both_uses_of_a_tied_table_meet(used: str, value: bool) -> None:
+    """The same gradients as by slicing, whichever of them there is."""
+    torch.manual_seed(3)
+    network, weights = Network(6, OPTIONS, value=value), (torch.randn(7, 4), torch.randn(6, 4))
+    found = []
+    for tables in (network.tables(), (network.items_in, network.values_table)):
+        taken = [
+            w * t for w, t, name in zip(weights, tables, ("inputs", "table"), strict=True) if used in (name, "both")
+        ]
+        network.zero_grad()
+        sum(part.sin().sum() for part in taken).backward()
+        found.append({name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None})
+    assert found[0].keys() == found[1].keys()
+    for name, gradient in found[0].items():
+        assert torch.equal(gradient, found[1][name]), name
+    with torch.no_grad():
+        assert network.tables()[0] is network.items_in
+
+
 def test_states_are_dropped_out_in_training_only() -> None:
     """The GRU of one layer has no dropout of its own: what differs is dropped going in or coming out."""
     network = Network(6, replace(OPTIONS, dropout=0.5, repeat="off"))

@@ -153,7 +153,7 @@ class Replay:
         order = torch.empty(len(index), dtype=torch.long, device=self.device)
         _send(index, order)
         edges = torch.zeros(2, dtype=torch.long, device=self.device)
-        edges[1:] += len(index)
+        edges[1:].fill_(len(index))
         return self.gather(order, edges, edges[:1], size)
 
     def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size) -> Batch:
