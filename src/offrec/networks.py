@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding, linear, pad
 
 from offrec.backbones import BACKBONES, Sizes
-from offrec.catalogue import Head, compared, scored
+from offrec.catalogue import Head, compare, compared, scored
 from offrec.errors import InputError
 from offrec.types import Batch
 
@@ -250,8 +250,7 @@ def prepared(batch: Batch, n_items: int) -> None:
     """What several networks read of a batch, made once and before they run beside each other."""
     batch.started(n_items)
     batch.next_place  # noqa: B018 kept by the batch, and the place with it
-    for recent in (batch.recent, batch.next_recent):
-        compared(recent, n_items)
+    compare(batch.recent, batch.next_recent, n_items)
 
 
 def _head(

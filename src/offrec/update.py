@@ -114,13 +114,13 @@ class Update:
         beside = Beside(self.step.device)
         with beside(0):
             self._note(means)
+            self.step += 1
         self.optimiser.zero_grad()
         torch.autograd.backward(minimised, [self._one(mean) for mean in minimised])  # their sum's, without summing
         self.optimiser.step()
         if self.job.after is not None:
             self.job.after()
         beside.join()
-        self.step += 1
 
     def _one(self, like: Tensor) -> Tensor:
         """Made once, before anything is captured."""

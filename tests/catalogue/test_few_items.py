@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from offrec.catalogue import Head, using
-from offrec.catalogue.slots import compared, scored
+from offrec.catalogue.slots import compare, compared, scored
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
@@ -34,6 +34,24 @@ def test_what_was_compared_while_serving_can_be_learned_from() -> None:
     weight = torch.ones(1, 3, requires_grad=True)
     (weight * compared(items, 7).log_counts).sum().backward()
     torch.testing.assert_close(weight.grad, torch.tensor([[2.0, 2.0, 1.0]]).log())
+
+
+@pytest.mark.parametrize("name", ["kernels", "tiled"])
+def test_two_compared_at_once_are_each_compared(name: str) -> None:
+    random = torch.Generator().manual_seed(7)
+    one, other = (torch.randint(0, 9, (70, 7), generator=random).to(DEVICE) for _ in range(2))
+    with using(name):
+        compare(one, other, 7)
+        for items in (one, other):
+            known, alone = compared(items, 7), compared(items.clone(), 7)
+            assert known is compared(items, 7)
+            for part in ("items", "full", "inside", "log_counts"):
+                assert torch.equal(getattr(known, part), getattr(alone, part)), part
+        before = compared(one, 7)
+        other[0] = 3
+        compare(one, other, 7)
+        assert compared(one, 7) is before
+        assert compared(other, 7).items[0].tolist() == [3, *[7] * 6]
 
 
 @pytest.mark.parametrize("of_state", [True, False])

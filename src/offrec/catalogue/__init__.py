@@ -15,11 +15,11 @@ from offrec.catalogue.reduction import (
     reduce,
     reduce_beside,
 )
-from offrec.catalogue.slots import compared, scored
+from offrec.catalogue.slots import compare, compared, scored
 
 __all__ = [
     "GONE", "MASKED", "MOST_WIDTH", "Below", "Beside", "Head", "Linear", "Lists", "Noise", "Reduced", "Within",
-    "best_lists", "chosen", "compared", "drawn_lists", "gumbel_noise", "gumbel_softmax", "has_triton", "log_places",
-    "log_prob", "logsumexp", "maximum", "rank", "rank_and_top_k", "reduce", "reduce_beside", "sample_k", "scored",
-    "top_k", "using",
+    "best_lists", "chosen", "compare", "compared", "drawn_lists", "gumbel_noise", "gumbel_softmax", "has_triton",
+    "log_places", "log_prob", "logsumexp", "maximum", "rank", "rank_and_top_k", "reduce", "reduce_beside", "sample_k",
+    "scored", "top_k", "using",
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """What is asked of few items, each in one kernel: PyTorch would make five small ones of it, and a sort backwards."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -130,16 +131,18 @@ def values_at(state: Tensor, table: Tensor, bias: Tensor | None, items: Tensor) 
     return found
 
 
-def compared(items: Tensor, n_items: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of items [B, K] the first places, n_items elsewhere; the same with some item elsewhere; 1 there and 0 elsewhere;
-    the logarithm of how often a row has each.
+def compared(every: Sequence[Tensor], n_items: int) -> list[tuple[Tensor, ...]]:
+    """Of one or two times items [B, K] the first places, n_items elsewhere; the same with some item elsewhere; 1 there
+    and 0 elsewhere; the logarithm of how often a row has each.
     """
-    items = items.contiguous()
-    first, inside = torch.empty_like(items), torch.empty_like(items)
-    full, log_counts = (torch.empty(items.shape, device=items.device) for _ in range(2))
-    wide = int(triton.next_power_of_2(items.shape[1]))
-    rows = max(1, 256 // wide)
-    kernel_items.compare[(triton.cdiv(len(items), rows),)](
-        items, first, inside, full, log_counts, *items.shape, n_items, BM=rows, N=wide, num_warps=2
-    )
-    return first, inside, full, log_counts
+    items, *others = (one.contiguous() for one in every)
+    (rows, places), both = items.shape, len(every)
+    first, inside = (items.new_empty(both, rows, places) for _ in range(2))
+    full, log_counts = (torch.empty(both, rows, places, device=items.device) for _ in range(2))
+    wide = int(triton.next_power_of_2(places))
+    some = max(1, 256 // wide)
+    kernel_items.compare[(triton.cdiv(rows, some), both)](
+        items, *(others or [items]), first, inside, full, log_counts, rows, places, n_items,
+        BM=some, N=wide, num_warps=2,
+    )  # fmt: skip
+    return list(zip(first, inside, full, log_counts, strict=True))

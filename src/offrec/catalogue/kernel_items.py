@@ -43,8 +43,14 @@ def to_states(table, items, gradient, to_state, width, n, D: tl.constexpr, SOME:
 
 
 @triton.jit
-def compare(items, first, inside, full, log_counts, n_rows, n, n_items, BM: tl.constexpr, N: tl.constexpr):
-    """Some rows: which places are the first of their item, and how often the row has it."""
+def compare(items, others, first, inside, full, log_counts, n_rows, n, n_items, BM: tl.constexpr, N: tl.constexpr):
+    """Some rows of one or of the other: which places are the first of their item, and how often the row has it."""
+    if tl.program_id(1) == 1:
+        items = others
+        first += n_rows * n
+        inside += n_rows * n
+        full += n_rows * n
+        log_counts += n_rows * n
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     across = tl.arange(0, N)
     place = rows[:, None] * n + across[None, :]

@@ -2,6 +2,7 @@
 that share their tensor: an update asks for it a dozen times.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -38,20 +39,45 @@ _known: Any = WeakTensorKeyDictionary()  # items → n_items → Compared; which
 def compared(items: Tensor, n_items: int) -> Compared:
     """Of items [B, K] of which those from `n_items` on are padding."""
     if items.is_inference() or torch.is_inference_mode_enabled():
-        return _compared(items, n_items, 0)  # not to be kept: autograd would refuse it later
-    version = items._version
-    kept: dict[int, Compared] = _known.setdefault(items, {})
-    if n_items not in kept or kept[n_items].version != version:
-        kept[n_items] = _compared(items, n_items, version)
-    return kept[n_items]
+        return _compared([items], n_items)[0]  # not to be kept: autograd would refuse it later
+    return _kept(items, n_items) or _keep([items], n_items)[0]
 
 
-def _compared(items: Tensor, n_items: int, version: int) -> Compared:
-    if kernels_for(items) and items.numel() and items.shape[1] <= FEW:
+def compare(one: Tensor, other: Tensor, n_items: int) -> None:
+    """So that `compared` knows both: by kernels they are one."""
+    if torch.is_inference_mode_enabled() or one.is_inference() or other.is_inference():
+        return
+    missing = [items for items in (one, other) if _kept(items, n_items) is None]
+    together = len(missing) == 2 and one.shape == other.shape
+    for every in [missing] if together else [[items] for items in missing]:
+        _keep(every, n_items)
+
+
+def _kept(items: Tensor, n_items: int) -> Compared | None:
+    found: Compared | None = _known.setdefault(items, {}).get(n_items)
+    return None if found is None or found.version != items._version else found
+
+
+def _keep(every: Sequence[Tensor], n_items: int) -> list[Compared]:
+    found = _compared(every, n_items)
+    for items, known in zip(every, found, strict=True):
+        _known.setdefault(items, {})[n_items] = known
+    return found
+
+
+def _compared(every: Sequence[Tensor], n_items: int) -> list[Compared]:
+    versions = [0 if items.is_inference() else items._version for items in every]
+    if kernels_for(every[0]) and every[0].numel() and every[0].shape[1] <= FEW:
         from offrec.catalogue.kernel_few import compared as by_kernel  # needs triton
 
-        first, inside, full, log_counts = by_kernel(items, n_items)
-        return Compared(first, full, log_counts, inside, version)
+        return [
+            Compared(first, full, log_counts, inside, version)
+            for (first, inside, full, log_counts), version in zip(by_kernel(every, n_items), versions, strict=True)
+        ]
+    return [_compared_here(items, n_items, version) for items, version in zip(every, versions, strict=True)]
+
+
+def _compared_here(items: Tensor, n_items: int, version: int) -> Compared:
     same = items[:, :, None] == items[:, None, :]
     first = items.masked_fill(same.tril(-1).any(2), n_items)
     inside, full = first.clamp(max=n_items - 1), (first < n_items).float()
