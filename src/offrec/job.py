@@ -116,10 +116,11 @@ def draft(shared: Shared, options: RunOptions, device: torch.device) -> Draft:
     if training.capture == "on" and device.type != "cuda":
         raise InputError(f"training.capture is on, but {device} has no CUDA graphs; leave it at auto.")
     _check_rewards(shared, options)
-    captured = _by_kernels(options, device) and device.type == "cuda" and training.capture != "off"
+    by_kernel = _by_kernels(options, device) and device.type == "cuda"
+    captured = by_kernel and training.capture != "off"
     replay, facts = shared.replay(options, device), shared.facts(options, device)
     batch_size = training.batch_size or automatic_batch_size(len(replay.items))
-    epochs = Epochs(replay, batch_size, options.seed, rounded=captured)
+    epochs = Epochs(replay, batch_size, options.seed, rounded=captured, by_kernel=by_kernel)
     sketch = _sketch(dataset, options, facts)
     return Draft(
         options,

@@ -137,13 +137,11 @@ def test_a_kernel_gathers_the_same(how: str, history: int, most: int, kind: torc
     replay = Replay(sessions, mdp, 10, history, how, device)  # type: ignore[arg-type]
     replay.bounds = replay.bounds.to(kind)
     for filled in (False, True):
-        epochs = Epochs(replay, 400, 5, rounded=filled)
+        plain, epochs = (Epochs(replay, 400, 5, rounded=filled, by_kernel=kernel) for kernel in (False, True))
+        plain.begin(0)
         for number, size in list(enumerate(epochs.begin(0)))[:2]:
             step = torch.tensor([number], device=device)
-            replay.by_kernel = False
-            truth = epochs.gather(step, size)
-            replay.by_kernel = True
-            found = epochs.gather(step, size)
+            truth, found = plain.gather(step, size), epochs.gather(step, size)
             for name in (*(field.name for field in fields(Batch)), *DERIVED):
                 mine, its = getattr(found, name), getattr(truth, name)
                 assert mine.dtype == its.dtype, name

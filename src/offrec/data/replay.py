@@ -4,7 +4,6 @@ A piece is a stretch of one session that is encoded once: its rows are the event
 events `begin` … `end` − 1. No row sees more than `history` items.
 """
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -96,7 +95,6 @@ class Replay:
         self.items = torch.tensor(np.asarray(sessions.items[self.base : sessions.offsets[-1]]), device=device)
         self.mdp = torch.tensor(np.stack([mdp.reward, mdp.discount, mdp.to_go]), device=device)  # [3, E]
         self.n_items, self.history, self.device = n_items, history, device
-        self.by_kernel = device.type == "cuda" and importlib.util.find_spec("triton") is not None
         self._counted: list[Tensor] = []
         self.pieces = cut(sessions, history, how)
         self.rows = self.pieces.end - self.pieces.first
@@ -156,13 +154,14 @@ class Replay:
         edges[1:].fill_(len(index))
         return self.gather(order, edges, edges[:1], size)
 
-    def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size) -> Batch:
+    def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size, *, by_kernel: bool = False) -> Batch:
         """The pieces order[edges[step]] … order[edges[step + 1] − 1] as a batch of the given size; step [1].
 
-        Where the size is larger than needed, the first piece and the first row are repeated, at weight 0.
+        Where the size is larger than needed, the first piece and the first row are repeated, at weight 0. By a kernel
+        of our own it is one launch.
         """
         history = min(self.history, size.length)
-        if self.by_kernel:
+        if by_kernel:
             from offrec.data.gathering import Log, gathered  # needs triton
 
             log = Log(self.bounds, self.items, self.mdp)
@@ -212,8 +211,11 @@ class Epochs:
     rounded: sizes come from a small set, so that few updates need capturing; what is too much has weight 0.
     """
 
-    def __init__(self, replay: Replay, batch_size: int, seed: int, *, rounded: bool = False) -> None:
-        self.replay, self.batch_size, self.seed, self.rounded = replay, batch_size, seed, rounded
+    def __init__(
+        self, replay: Replay, batch_size: int, seed: int, *, rounded: bool = False, by_kernel: bool = False
+    ) -> None:
+        self.replay, self.batch_size, self.seed = replay, batch_size, seed
+        self.rounded, self.by_kernel = rounded, by_kernel
         self.most = replay.most(batch_size)
         most_batches = 2 * (int(replay.rows.sum()) // batch_size) + 1  # two in a row hold more than batch_size rows
         self.order = torch.zeros(len(replay.pieces), dtype=torch.long, device=replay.device)
@@ -237,7 +239,7 @@ class Epochs:
 
     def gather(self, step: Tensor, size: Size) -> Batch:
         """step: [1], on the device."""
-        return self.replay.gather(self.order, self.edges, step, size)
+        return self.replay.gather(self.order, self.edges, step, size, by_kernel=self.by_kernel)
 
 
 def rounded(size: Size, most: Size) -> Size:

@@ -135,8 +135,8 @@ class Lists(Replay):
         taken = np.where(picked >= 0, np.asarray(sessions.items)[picked.clip(min=0)], decided.lists[:, 0])
         self.taken = torch.from_numpy(taken.astype(np.int64)).to(device)
 
-    def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size) -> Batch:
-        batch = super().gather(order, edges, step, size)
+    def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size, *, by_kernel: bool = False) -> Batch:
+        batch = super().gather(order, edges, step, size, by_kernel=by_kernel)
         number = self.number_there[self._index(order, edges, step, size)[0][batch.piece]]
         row = number - self.first_decision
         reward, discount, to_go = self.steps[:, row]
