@@ -9,7 +9,7 @@ from offrec import config
 from offrec.algorithms import ALGORITHMS
 from offrec.backbones import BACKBONES
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import reward_of
+from offrec.data.transitions import REWARDS, known_reward_of, reward_of
 from offrec.errors import InputError
 from offrec.presets import Flat
 from offrec.studies import plan
@@ -71,6 +71,7 @@ def sweep(
     select: str | None = None,
     settings: Sequence[str] = (),
     visitors: int = 4000,
+    value: bool = False,
 ) -> Study:
     """One learner, with one option at a time set to each of several values; `levels` are other settings to set them
     beside."""
@@ -83,6 +84,8 @@ def sweep(
     flat |= _own_settings(settings, [algorithm])[algorithm]
     groups: list[Group] = []
     for log, dataset in _logs(repeats):
+        if value:
+            _check_worth(dataset)
         if "shop" in dataset.meta:
             groups += [Group(f"{log}.{name}", log, "shop", name) for name in OWN]
         for key, values in map(_varied, vary):
@@ -94,7 +97,18 @@ def sweep(
                 )
         groups += [_level(log, dataset, algorithm, flat, level) for level in levels]
     question = {"algorithm": algorithm, "backbone": network, "preset": preset, "vary": list(vary)}
-    return _study("sweep", out, groups, repeats, visitors, {**question, "settings": list(settings)})
+    question["settings"] = list(settings)
+    return replace(_study("sweep", out, groups, repeats, visitors, question), value=value)
+
+
+def _check_worth(dataset: Dataset) -> None:
+    """A sweep's values are in default rewards: a curve over rewards needs one unit."""
+    if known_reward_of(dataset.behaviours, {}) is None:
+        raise InputError(
+            f"{dataset.path.name} has the behaviours {', '.join(dataset.behaviours)}; a sweep's --value counts in "
+            f"default rewards whatever its runs are given, and these are known for {', '.join(REWARDS)} only, so leave "
+            "--value out."
+        )
 
 
 def _level(log: str, dataset: Dataset, algorithm: str, flat: Flat, level: str) -> Group:
