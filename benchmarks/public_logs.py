@@ -3,7 +3,7 @@ validation NDCG@10 from a grid of three, with GRU; the chosen ones then go on to
 
     python benchmarks/public_logs.py grid DATASET… --out FOLDER          asks FOLDER/grid, a study
     python -m offrec.studies FOLDER/grid --jobs 14 --together 1          on the machine that has the GPU
-    python benchmarks/public_logs.py chosen DATASET… --out FOLDER [--seeds 5]
+    python benchmarks/public_logs.py chosen DATASET… --out FOLDER [--seeds strong-gru=5,strong-sasrec=3,paper-cfn=5]
                                                                           asks FOLDER/strong-gru-LOG, strong-sasrec-LOG
                                                                           and paper-cfn-LOG; what the grid has is taken
     python -m offrec.studies FOLDER/strong-sasrec-LOG …
@@ -42,6 +42,7 @@ GRID = {
     "re": ("algorithm.alpha", ("0.1", "0.5", "2")),
 }
 FIGURE = "NDCG@10"
+FIRST = "strong-gru"  # as the grid has it
 COLUMNS = "strong × gru", "strong × sasrec", "paper × cfn"
 Row = dict[str, Any]
 
@@ -86,26 +87,29 @@ def best(study: Study) -> dict[str, dict[str, Group]]:
     return {log: {name: group for name, (_, group) in mine.items()} for log, mine in found.items()}
 
 
-def chosen(datasets: Sequence[Path], folder: Path, seeds: str) -> list[Study]:
+def chosen(datasets: Sequence[Path], folder: Path, columns: str) -> list[Study]:
+    """`columns`: PRESET-BACKBONE=SEEDS, separated by commas."""
     made, tried = [], plan.read(folder / "grid")
     policies = best(tried)
     for dataset in datasets:
         log = dataset.resolve().name
         values = [f"{name}:{setting(group)}" for name, group in policies[log].items() if name in GRID]
         strong = [*IMITATE, *values, *(f"{name}:{pair}" for name, pairs in OWN.items() for pair in pairs)]
-        for preset, backbone, asked in (("strong", "gru", seeds), ("strong", "sasrec", "1"), ("paper", "cfn", "1")):
+        for name, _, seeds in (column.partition("=") for column in columns.split(",")):
+            preset, _, backbone = name.partition("-")
             study = asking.compare(
                 [dataset],
-                folder / f"{preset}-{backbone}-{log}",
+                folder / f"{name}-{log}",
                 backbones=backbone,
-                baselines="all" if backbone == "gru" else "none",
-                seeds=asked,
+                baselines="all" if name == FIRST else "none",
+                seeds=seeds,
                 preset=preset,
                 select="ndcg",
                 settings=strong if preset == "strong" else values,
             )
             made.append(asking.begin(study))
-        taken(tried, made[-3], policies[log])
+            if name == FIRST:
+                taken(tried, made[-1], policies[log])
     return made
 
 
@@ -217,7 +221,7 @@ def main() -> None:
     parser.add_argument("what", choices=("grid", "chosen", "table"))
     parser.add_argument("datasets", type=Path, nargs="*")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seeds", default="1", help="of strong × GRU")
+    parser.add_argument("--seeds", default="strong-gru=1,strong-sasrec=1,paper-cfn=1", help="PRESET-BACKBONE=SEEDS,…")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     if asked.what == "table":

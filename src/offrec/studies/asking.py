@@ -17,6 +17,7 @@ from offrec.studies.plan import AskedLog, Group, Run, Study
 
 BASELINES = ("popular", "recent", "markov", "sknn", "vsknn")  # offrec.baselines needs scipy, which asking does not
 OWN = ("random", "logging", "greedy", "oracle")  # the shop's own policies
+OF_A_LEARNER = ("algorithm.", "critic.")  # options that mean something else, or nothing, to another learner
 ELSEWHERE = ("seed", "device")  # options that a run has and a policy has not
 SCORING = ("split", "split_parts", "score_first", "unseen", "score_last")  # what has to be equal within a table
 
@@ -115,7 +116,7 @@ def _level(log: str, dataset: Dataset, algorithm: str, flat: Flat, level: str) -
     """The same learner with other settings, or another learner, for which the first one's own settings mean nothing."""
     extra = config.parse_set(part for part in level.split(",") if part)
     learner = str(extra.pop("algorithm.name", algorithm))
-    kept = flat if learner == algorithm else {k: v for k, v in flat.items() if not k.startswith("algorithm.")}
+    kept = flat if learner == algorithm else {k: v for k, v in flat.items() if not k.startswith(OF_A_LEARNER)}
     options = resolved(dataset, learner, {**kept, **extra})
     network, preset = str(flat["network.backbone"]), str(flat["preset"])
     return Group(f"{log}.{learner}.{network}.{level}", log, "learner", learner, network, preset, options, level=level)
