@@ -219,5 +219,6 @@ def sweeps(reading: Reading) -> dict[tuple[str, str, str], list[Entry]]:
         for key in entry.group.varied:
             found.setdefault((entry.group.log, names.whole_of(entry.group), key), []).append(entry)
     for (log, _, _), entries in found.items():
-        entries += [e for e in reading.swept if e.group.level and e.group.log == log and e.study is entries[0].study]
+        beside = (e for e in reading.swept if e.group.level and e.group.log == log)
+        entries += [e for e in beside if any(study in entries[0].studies for study in e.studies)]
     return {key: [entry for entry in entries if entry.results] for key, entries in found.items()}
