@@ -1,5 +1,5 @@
 """Where a learner's next-item figures come from: items that the session had shown, and new ones. For
-`public_logs.py seen`, which reads FOLDER/strong-*, seed 0, test sessions."""
+`public_logs.py seen`, which reads FOLDER/strong-* and paper-*, seed 0, test sessions."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -37,13 +37,18 @@ def rows(datasets: Sequence[Path], folder: Path) -> list[Row]:
         kind = kinds(test.items.tolist(), test.offsets.tolist())
         log = path.resolve().name
         found.append({"log": log, "events": {name: int((kind == n).sum()) for n, name in enumerate(KINDS)}})
-        for study in sorted(folder.glob(f"strong-*-{log}")):
+        for study in sorted(path for kind in ("strong", "paper") for path in folder.glob(f"{kind}-*-{log}")):
             for entry in reading.read([study]).compared:
                 ranks = entry.results[0].array("ranks").astype(np.int64)
                 if entry.results[0].run.seed or ranks.shape != kind.shape:
                     raise SystemExit(f"{study}, {entry.group.name}: not seed 0 on the test sessions of {path}.")
                 gained = ndcg(ranks, 10)
                 means = {name: float(gained[kind == n].mean()) for n, name in enumerate(KINDS)}
-                row = {"log": log, "policy": entry.group.policy, "backbone": entry.group.backbone}
+                row = {
+                    "log": log,
+                    "policy": entry.group.policy,
+                    "backbone": entry.group.backbone,
+                    "preset": entry.group.preset,
+                }
                 found.append(row | {"all": float(gained.mean()), **means})
     return found
