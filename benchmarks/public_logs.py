@@ -51,6 +51,7 @@ GRID = {
 }
 FIGURE = "NDCG@10"
 COLUMNS = "strong × gru", "strong × sasrec", "paper × cfn"
+STUDIES = tuple(column.replace(" × ", "-") for column in COLUMNS)
 Row = dict[str, Any]
 
 
@@ -146,7 +147,8 @@ def read(study: Study, name: str) -> Row:
 def rows(folder: Path, seeds: Sequence[int] = (0,)) -> list[Row]:
     """Of each of these studies in the folder, a row a run with one of these seeds."""
     found: list[Row] = []
-    for path in sorted(path for kind in ("grid", "strong-*", "paper-*") for path in folder.glob(f"{kind}/study.json")):
+    kinds = "grid", *(f"{name}-*" for name in STUDIES)
+    for path in sorted(path for kind in kinds for path in folder.glob(f"{kind}/study.json")):
         study = plan.read(path.parent)
         for run in (run for run in study.runs if run.seed in seeds and study.done(run)):
             group, facts = study.group(run), read(study, run.name)
@@ -258,7 +260,7 @@ def main() -> None:
         print(table(found))
         write(asked.json, found)
     elif asked.what == "seen":
-        write(asked.json, public_seen.rows(asked.datasets, asked.out))
+        write(asked.json, public_seen.rows(asked.datasets, asked.out, STUDIES))
     elif asked.what == "rewards":
         rewards(asked)
     else:

@@ -1,5 +1,5 @@
 """Where a learner's next-item figures come from: items that the session had shown, and new ones. For
-`public_logs.py seen`, which reads FOLDER/strong-* and paper-*, seed 0, test sessions."""
+`public_logs.py seen`, which reads the studies of the table, seed 0, test sessions."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from offrec.data.dataset import Dataset
 from offrec.evaluation.metrics import ndcg
 from offrec.studies import reading
+from offrec.studies.reading import Entry
 
 KINDS = "first", "again", "before", "new"  # nothing shown yet; the item shown last; one shown earlier; none of these
 Row = dict[str, Any]
@@ -28,27 +29,35 @@ def kinds(items: Sequence[int], offsets: Sequence[int]) -> NDArray[np.int64]:
     return np.array(found, dtype=np.int64)
 
 
-def rows(datasets: Sequence[Path], folder: Path) -> list[Row]:
-    """NDCG@10 by kind of event, a row a policy; and a row a log with how many of each there are."""
+def rows(datasets: Sequence[Path], folder: Path, studies: Sequence[str]) -> list[Row]:
+    """NDCG@10 by kind of event, a row a policy and behaviour; and how many there are, a row a log and behaviour."""
     found: list[Row] = []
     for path in datasets:
-        dataset = Dataset.open(path)
+        dataset, log = Dataset.open(path), path.resolve().name
         test = dataset.split("test")
         kind = kinds(test.items.tolist(), test.offsets.tolist())
-        log = path.resolve().name
-        found.append({"log": log, "events": {name: int((kind == n).sum()) for n, name in enumerate(KINDS)}})
-        for study in sorted(path for kind in ("strong", "paper") for path in folder.glob(f"{kind}-*-{log}")):
+        behaviour = test.behaviours[test.offsets[0] : test.offsets[-1]]
+        several = dataset.behaviours if len(dataset.behaviours) > 1 else []
+        chosen = {"all": behaviour >= 0} | {name: behaviour == n for n, name in enumerate(several)}
+        for name, mine in chosen.items():
+            counted = {one: int((kind[mine] == n).sum()) for n, one in enumerate(KINDS)}
+            found.append({"log": log, "behaviour": name, "events": counted})
+        for study in filter(Path.exists, (folder / f"{name}-{log}" for name in studies)):
             for entry in reading.read([study]).compared:
-                ranks = entry.results[0].array("ranks").astype(np.int64)
-                if entry.results[0].run.seed or ranks.shape != kind.shape:
-                    raise SystemExit(f"{study}, {entry.group.name}: not seed 0 on the test sessions of {path}.")
-                gained = ndcg(ranks, 10)
-                means = {name: float(gained[kind == n].mean()) for n, name in enumerate(KINDS)}
-                row = {
-                    "log": log,
-                    "policy": entry.group.policy,
-                    "backbone": entry.group.backbone,
-                    "preset": entry.group.preset,
-                }
-                found.append(row | {"all": float(gained.mean()), **means})
+                found += _of_policy(entry, kind, chosen)
     return found
+
+
+def _of_policy(entry: Entry, kind: NDArray[np.int64], chosen: dict[str, NDArray[np.bool_]]) -> list[Row]:
+    result, group = entry.results[0], entry.group
+    ranks = result.array("ranks").astype(np.int64)
+    if result.run.seed or ranks.shape != kind.shape:
+        raise SystemExit(f"{entry.study.folder}, {group.name}: not seed 0 on the test sessions of {group.log}.")
+    gained = ndcg(ranks, 10)
+    rows = []
+    for name, mine in chosen.items():
+        of_kind = {one: gained[mine & (kind == n)] for n, one in enumerate(KINDS)}
+        means = {one: float(values.mean()) if len(values) else None for one, values in of_kind.items()}
+        about = {"log": group.log, "policy": group.policy, "backbone": group.backbone, "preset": group.preset}
+        rows.append({**about, "behaviour": name, "all": float(gained[mine].mean()), **means})
+    return rows

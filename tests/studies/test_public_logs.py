@@ -90,6 +90,7 @@ def test_the_picture_holds_both_behaviours(public_logs: ModuleType, tmp_path: Pa
 
 def test_rows_of_the_seeds_asked(public_logs: ModuleType, tmp_path: Path) -> None:
     made_study(tmp_path / "strong-gru-clicks", [made_log("clicks", ["view"])], {"sl": 0.4, "recent": 0.2})
+    made_study(tmp_path / "strong-caser-clicks", [made_log("clicks", ["view"])], {"sl": 0.3})  # no column of the table
     assert [(row["policy"], row["seed"]) for row in public_logs.rows(tmp_path)] == [("sl", 0), ("recent", 0)]
     more = public_logs.rows(tmp_path, (0, 2))
     assert [(row["policy"], row["seed"]) for row in more] == [("sl", 0), ("sl", 2), ("recent", 0)]
@@ -99,14 +100,18 @@ def test_rows_of_the_seeds_asked(public_logs: ModuleType, tmp_path: Path) -> Non
 def test_what_the_session_had_shown(public_logs: ModuleType, tmp_path: Path) -> None:
     seen = public_logs.public_seen
     assert seen.kinds([9, 9, 7, 7, 8, 7, 9, 5, 5], [2, 6, 7, 9]).tolist() == [0, 1, 3, 2, 0, 0, 1]
-    dataset = write_dataset(tmp_path, [[0, 1], [1, 0], [0, 0, 1, 0], [2, 0, 1, 1]], splits=(1, 1, 2))
-    log = made_log(dataset.path.name, ["view"])
+    behaviours = [["view"] * 2, ["cart"] * 2, ["view", "cart", "view", "view"], ["view", "view", "view", "cart"]]
+    dataset = write_dataset(tmp_path, [[0, 1], [1, 0], [0, 0, 1, 0], [2, 0, 1, 1]], behaviours, splits=(1, 1, 2))
+    log = made_log(dataset.path.name, dataset.behaviours)
     study = made_study(tmp_path / f"strong-gru-{log.name}", [log], {"sl": 0.4}, seeds=1, sessions=2)
     ranks = np.array([BEYOND, 1, BEYOND, 3, BEYOND, 1, 3, 1], dtype=np.uint8)
     np.save(study.path("results", f"{study.runs[0].name}.ranks.npy"), ranks)
-    counted, row = seen.rows([dataset.path], tmp_path)
+    counted, *others, row, views, carts = seen.rows([dataset.path], tmp_path, public_logs.STUDIES)
     assert counted["events"] == {"first": 2, "again": 2, "before": 1, "new": 3}
+    assert {row["behaviour"]: row["events"]["again"] for row in others} == {"view": 0, "cart": 2}
     assert (row["first"], row["again"], row["before"], row["new"]) == (0, 1, 0.5, 0.5)
+    assert (carts["behaviour"], carts["all"], carts["again"], carts["new"]) == ("cart", 1, 1, None)
+    assert (views["all"], views["again"]) == (pytest.approx(2 / 6), None)
     np.save(study.path("results", f"{study.runs[0].name}.ranks.npy"), ranks[1:])
     with pytest.raises(SystemExit, match="test sessions"):
-        seen.rows([dataset.path], tmp_path)
+        seen.rows([dataset.path], tmp_path, public_logs.STUDIES)
