@@ -24,6 +24,7 @@ class Section:
     tables: list[Table]
     pictures: list[Picture]
     legend: bool = False
+    drawn_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ def report(
             [*_asked(theirs, "RQ3", "RQ4"), *earnings.sweep_words(reading)],
             earnings.sweep_tables(reading),
             pictures.swept(reading),
+            drawn_first=True,
         ),
         Section("Tuning", [], trial_tables(reading), []),
         Section("Learning curves", [CURVES], [], pictures.curves(reading), legend=True),
