@@ -17,9 +17,8 @@ from offrec.policy import Policy
 
 UPDATES, REFITS = 1000, 2  # of each fit of Q, and how often it is fitted again: three fits a policy
 K = 5  # items on a list, where the log does not say
-GAMMA = 0.9  # of value@5, the same for all runs: a search or a sweep may vary the learner's own
 
-CHEAP = "value@5"
+CHEAP = logged_q.FIGURE
 
 
 def value_of(policy: Policy, dataset: Dataset, rewards: Mapping[str, float]) -> dict[str, Any]:
@@ -31,6 +30,7 @@ def value_of(policy: Policy, dataset: Dataset, rewards: Mapping[str, float]) -> 
         k=min(_length(dataset), dataset.n_items),
         reward=dict(rewards),
         refits=REFITS,
+        cheap=False,
         values=ValueOptions(updates=UPDATES),
     )
     (one,) = estimate(policy, dataset, asked).as_json()["policies"]
@@ -45,7 +45,7 @@ def cheap(
     """value@5: what the policy's best five were worth to the log's visitors (`--select value`)."""
     of = reward_of(dataset.behaviours, dict(rewards))
     options = with_history(ValueOptions(), policy.history)
-    logged = logged_q.fitted(dataset, of, GAMMA, options, policy.device, Console(quiet=True))
+    logged = logged_q.fitted(dataset, of, logged_q.GAMMA, options, policy.device, Console(quiet=True))
     return logged_q.judge(logged, Scored(dataset, split, policy.history, policy.device))(policy)
 
 
