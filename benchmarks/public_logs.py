@@ -3,7 +3,7 @@ validation NDCG@10 from a grid of three, with GRU; the chosen ones then go on to
 
     python benchmarks/public_logs.py grid DATASET… --out FOLDER          asks FOLDER/grid, a study
     python -m offrec.studies FOLDER/grid --jobs 14 --together 1          on the machine that has the GPU
-    python benchmarks/public_logs.py chosen DATASET… --out FOLDER [--seeds strong-gru=5,strong-sasrec=3,paper-cfn=5]
+    python benchmarks/public_logs.py chosen DATASET… --out FOLDER [--columns strong-gru=5,strong-sasrec=3,paper-cfn=5]
                                                                           asks FOLDER/strong-gru-LOG, strong-sasrec-LOG
                                                                           and paper-cfn-LOG; what the grid has is taken
     python -m offrec.studies FOLDER/strong-sasrec-LOG …
@@ -255,7 +255,8 @@ def main() -> None:
     parser.add_argument("what", choices=("grid", "chosen", "table", "seen", "rewards"))
     parser.add_argument("datasets", type=Path, nargs="*")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seeds", default="strong-gru=1,strong-sasrec=1,paper-cfn=1", help="PRESET-BACKBONE=SEEDS,…")
+    parser.add_argument("--columns", default="strong-gru=1,strong-sasrec=1,paper-cfn=1", help="PRESET-BACKBONE=SEEDS,…")
+    parser.add_argument("--seeds", default="1", help="of the runs that the table's file holds")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--picture", type=Path)
     asked = parser.parse_args()
@@ -269,7 +270,7 @@ def main() -> None:
         rewards(asked)
     else:
         several = asked.what == "chosen"
-        made = chosen(asked.datasets, asked.out, asked.seeds) if several else []
+        made = chosen(asked.datasets, asked.out, asked.columns) if several else []
         for study in made or [asking.begin(grid(asked.datasets, asked.out))]:
             print(f"{study.folder}: {len(study.runs)} runs asked")
 
