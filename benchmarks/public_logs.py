@@ -3,11 +3,17 @@ validation NDCG@10 from a grid of three, with GRU; the chosen ones then go on to
 
     python benchmarks/public_logs.py grid DATASET… --out FOLDER          asks FOLDER/grid, a study
     python -m offrec.studies FOLDER/grid --jobs 14 --together 1          on the machine that has the GPU
-    python benchmarks/public_logs.py chosen DATASET… --out FOLDER [--seeds 5]
+    python benchmarks/public_logs.py chosen DATASET… --out FOLDER [--columns strong-gru=5,strong-sasrec=3,paper-cfn=5]
                                                                           asks FOLDER/strong-gru-LOG, strong-sasrec-LOG
                                                                           and paper-cfn-LOG; what the grid has is taken
     python -m offrec.studies FOLDER/strong-sasrec-LOG …
-    python benchmarks/public_logs.py table --out FOLDER --json FILE       all of it as one file and as Markdown
+    python benchmarks/public_logs.py table --out FOLDER --json FILE [--seeds 5]
+                                                                          all of it as one file and as Markdown
+    python benchmarks/public_logs.py seen DATASET… --out FOLDER --json FILE
+                                                                          figures of items that the session had shown,
+                                                                          and of those that it had not
+    python benchmarks/public_logs.py rewards --out FOLDER --json FILE --picture FILE.svg
+                                                                          of the sweeps FOLDER/cart*
 
 The presets' defaults are set to earn; this table is of imitation, as the paper's is. So the checkpoint is the best by
 NDCG@10, the learning rate falls where that stops growing, and RE and PG start from π̂_b.
@@ -20,6 +26,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import public_rewards
+import public_seen
 from offrec.algorithms import ALGORITHMS
 from offrec.studies import asking, plan
 from offrec.studies.plan import Group, Study
@@ -42,7 +50,9 @@ GRID = {
     "re": ("algorithm.alpha", ("0.1", "0.5", "2")),
 }
 FIGURE = "NDCG@10"
+FIRST = "strong-gru"  # as the grid has it
 COLUMNS = "strong × gru", "strong × sasrec", "paper × cfn"
+STUDIES = tuple(column.replace(" × ", "-") for column in COLUMNS)
 Row = dict[str, Any]
 
 
@@ -86,26 +96,29 @@ def best(study: Study) -> dict[str, dict[str, Group]]:
     return {log: {name: group for name, (_, group) in mine.items()} for log, mine in found.items()}
 
 
-def chosen(datasets: Sequence[Path], folder: Path, seeds: str) -> list[Study]:
+def chosen(datasets: Sequence[Path], folder: Path, columns: str) -> list[Study]:
+    """`columns`: PRESET-BACKBONE=SEEDS, separated by commas."""
     made, tried = [], plan.read(folder / "grid")
     policies = best(tried)
     for dataset in datasets:
         log = dataset.resolve().name
         values = [f"{name}:{setting(group)}" for name, group in policies[log].items() if name in GRID]
         strong = [*IMITATE, *values, *(f"{name}:{pair}" for name, pairs in OWN.items() for pair in pairs)]
-        for preset, backbone, asked in (("strong", "gru", seeds), ("strong", "sasrec", "1"), ("paper", "cfn", "1")):
+        for name, _, seeds in (column.partition("=") for column in columns.split(",")):
+            preset, _, backbone = name.partition("-")
             study = asking.compare(
                 [dataset],
-                folder / f"{preset}-{backbone}-{log}",
+                folder / f"{name}-{log}",
                 backbones=backbone,
-                baselines="all" if backbone == "gru" else "none",
-                seeds=asked,
+                baselines="all" if name == FIRST else "none",
+                seeds=seeds,
                 preset=preset,
                 select="ndcg",
                 settings=strong if preset == "strong" else values,
             )
             made.append(asking.begin(study))
-        taken(tried, made[-3], policies[log])
+            if name == FIRST:
+                taken(tried, made[-1], policies[log])
     return made
 
 
@@ -135,13 +148,17 @@ def read(study: Study, name: str) -> Row:
     return found
 
 
-def rows(folder: Path) -> list[Row]:
-    """Of each of these studies in the folder, a row a run."""
+def rows(folder: Path, seeds: Sequence[int] = (0,)) -> list[Row]:
+    """Of each of these studies in the folder, a row a run with one of these seeds."""
     found: list[Row] = []
-    for path in sorted(path for kind in ("grid", "strong-*", "paper-*") for path in folder.glob(f"{kind}/study.json")):
+    kinds = "grid", *(f"{name}-*" for name in STUDIES)
+    for path in sorted(path for kind in kinds for path in folder.glob(f"{kind}/study.json")):
         study = plan.read(path.parent)
-        for run in filter(study.done, study.runs):
+        for run in (run for run in study.runs if run.seed in seeds and study.done(run)):
             group, facts = study.group(run), read(study, run.name)
+            for split in {"validation", "test"} & set(facts):
+                if len(facts[split]) == 2:  # one behaviour alone is "all"
+                    facts[split] = {"all": facts[split]["all"]}
             key = GRID.get(group.policy, ("",))[0]
             keep = {
                 name: facts[name] for name in ("validation", "test", "seconds", "kept_epoch", "memory") if name in facts
@@ -212,27 +229,50 @@ def figures(row: Row | None, kinds: Sequence[str]) -> str:
     return " · ".join(f"{row['test'][kind]['HR@5']:.4f} / {row['test'][kind][FIGURE]:.4f}" for kind in kinds)
 
 
+def write(path: Path | None, found: dict[str, list[Row]] | list[Row]) -> None:
+    if path is None:
+        return
+    if isinstance(found, list):
+        path.write_text(_lines(found) + "\n")
+    else:
+        path.write_text("{" + ",\n".join(f'"{name}": {_lines(part)}' for name, part in found.items()) + "}\n")
+
+
+def _lines(found: list[Row]) -> str:
+    return "[\n" + ",\n".join(json.dumps(shortened(row)) for row in found) + "\n]"
+
+
+def rewards(asked: argparse.Namespace) -> None:
+    found = public_rewards.read(asked.out)
+    print(public_rewards.table(found))
+    write(asked.json, {"runs": public_rewards.runs(found), "steps": public_rewards.steps(found)})
+    if asked.picture:
+        asked.picture.write_text(public_rewards.picture(found))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("grid", "chosen", "table"))
+    parser.add_argument("what", choices=("grid", "chosen", "table", "seen", "rewards"))
     parser.add_argument("datasets", type=Path, nargs="*")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seeds", default="1", help="of strong × GRU")
+    parser.add_argument("--columns", default="strong-gru=1,strong-sasrec=1,paper-cfn=1", help="PRESET-BACKBONE=SEEDS,…")
+    parser.add_argument("--seeds", default="1", help="of the runs that the table's file holds")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--picture", type=Path)
     asked = parser.parse_args()
     if asked.what == "table":
-        found = rows(asked.out)
+        found = rows(asked.out, asking.seeds_of(asked.seeds))
         print(table(found))
-        if asked.json:
-            asked.json.write_text("[\n" + ",\n".join(json.dumps(shortened(row)) for row in found) + "\n]\n")
-        return
-    made = (
-        chosen(asked.datasets, asked.out, asked.seeds)
-        if asked.what == "chosen"
-        else [asking.begin(grid(asked.datasets, asked.out))]
-    )
-    for study in made:
-        print(f"{study.folder}: {len(study.runs)} runs asked")
+        write(asked.json, found)
+    elif asked.what == "seen":
+        write(asked.json, public_seen.rows(asked.datasets, asked.out, STUDIES))
+    elif asked.what == "rewards":
+        rewards(asked)
+    else:
+        several = asked.what == "chosen"
+        made = chosen(asked.datasets, asked.out, asked.columns) if several else []
+        for study in made or [asking.begin(grid(asked.datasets, asked.out))]:
+            print(f"{study.folder}: {len(study.runs)} runs asked")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -225,10 +225,10 @@ class Network(nn.Module):
     def take_scores(self, policy: "Network", factor: float) -> None:
         """Begin, as a critic, with the scores of a policy of the same shape, times a factor."""
         assert self.scale is not None
-        if self.options != policy.options:
+        if replace(self.options, dropout=policy.options.dropout) != policy.options:
             raise InputError(
-                "To start from π̂_b, the critic must have its shape: leave critic.backbone, width, layers and dropout "
-                f"as they are and set critic.repeat={policy.options.repeat}."
+                "To start from π̂_b, the critic must have its shape: leave critic.backbone, width and layers as they "
+                f"are and set critic.repeat={policy.options.repeat}."
             )
         self.items_in.copy_(policy.items_in)
         self.bias.copy_(factor * policy.bias)

@@ -201,9 +201,10 @@ def test_a_start_from_the_logging_policy(name: str) -> None:
         Agent(ITEMS, made.learner, OPTIONS, CriticOptions(), facts(), prior(replace(OPTIONS, width=4)))
 
 
-def test_re_starts_its_critic_as_alpha_times_the_logging_policys_scores() -> None:
+@pytest.mark.parametrize("dropout", [None, 0.7], ids=["its own", "another's"])
+def test_re_starts_its_critic_as_alpha_times_the_logging_policys_scores(dropout: float | None) -> None:
     """Up to a number a state α log π̂_b, so softmax(Q/α) = π̂_b, for the critic and its target alike."""
-    critic = CriticOptions(repeat=OPTIONS.repeat)
+    critic = CriticOptions(repeat=OPTIONS.repeat, dropout=dropout)
     learner = ALGORITHMS["re"](alpha=0.3, critic_start="supervised")
     made, rows = Agent(ITEMS, learner, OPTIONS, critic, facts(), prior()).eval(), batch()
     wanted = reference.logits(prior().eval()(rows))

@@ -12,12 +12,15 @@ from fixed_policies import Fixed
 import offrec
 from made_datasets import write_dataset
 from offrec import experiment
-from offrec.commands.estimate import Estimate
+from offrec.commands.estimate import Estimate, _print
 from offrec.console import Console
+from offrec.data.transitions import reward_of
 from offrec.errors import InputError
+from offrec.estimation import logged_q
 from offrec.estimation.compare import Asked, difference, estimate
 from offrec.estimation.steps import Steps
-from offrec.estimation.values import ValueOptions
+from offrec.estimation.values import ValueOptions, with_history
+from offrec.evaluation import Scored
 from offrec.networks import NetworkOptions
 
 SMALL = {"network.width": 8, "network.history": 5, "training.epochs": 2, "device": "cpu"}
@@ -79,6 +82,86 @@ def test_json_of_every_estimator(work: Path, capsys: pytest.CaptureFixture[str])
     assert one["low"] <= one["estimate"] <= one["high"]
     gap = one["estimate"] - found["logging"]["estimate"]
     assert one["over_logging"]["estimate"] == pytest.approx(gap)
+
+
+def lists_of_one(path: Path, splits: tuple[int, int, int]) -> Any:
+    """Six items, shown alike often: half of them are bought. Each session is one decision."""
+    sessions = [[n % 6] for n in range(sum(splits))]
+    words = [["buy" if item < 3 else "view"] for (item,) in sessions]
+    decisions = [[(0, session, 1 / 6, 0)] for session in sessions]
+    return write_dataset(path, sessions, words, splits, items=6, decisions=decisions)
+
+
+def test_which_to_try_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of policies that keep to what was bought, to what was seen, and to neither; of lists, with propensities."""
+    dataset = lists_of_one(tmp_path, (240, 0, 60))
+    likes = {"bought": [2.0] * 3 + [0.0] * 3, "seen": [0.0] * 3 + [2.0] * 3, "neither": [0.0] * 6}
+    policies = {name: Fixed(dataset, logits) for name, logits in likes.items()}
+    values = replace(FEW, updates=300, learning_rate=0.01, batch_size=24)
+    found = estimate(policies, dataset, Asked(refits=0, values=values))
+    assert not any(one.assessed["direct"].withheld for one in found.policies)
+    rows = {one["name"]: one for one in found.as_json()["policies"]}
+    assert rows["bought"]["value@5"] > rows["seen"]["value@5"] + 0.1  # three of five bought, or two: 0.16
+    assert {name: row["order"] for name, row in rows.items()} == {"bought": 1, "neither": 2, "seen": 3}
+    _print(found)
+    printed = capsys.readouterr().out
+    assert "order: which to try first" in printed
+    assert "It was found on logs of picks, not of lists." in printed
+    assert "effective" not in printed  # the direct method has no weights to tell of
+    assert "Reward a session (direct, one draw), not discounted" in printed
+
+
+def test_a_withheld_estimate_has_no_place_and_one_alone_is_no_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = lists_of_one(tmp_path, (240, 0, 60))
+    policies = {name: Fixed(dataset, [float(item == n) for item in range(6)]) for n, name in enumerate("abc")}
+    found = estimate(policies, dataset, Asked(refits=0, values=replace(FEW, updates=300, learning_rate=0.01)))
+    first, *others = found.policies
+    hidden = replace(first, assessed={"direct": replace(first.assessed["direct"], withheld=True)})
+    some = replace(found, policies=[hidden, *others])
+    assert set(some.order) == {"b", "c"}
+    _print(some)
+    assert "by direct, of those whose direct estimate is not withheld; it" in capsys.readouterr().out
+    alone = replace(found, policies=[hidden, others[0]])
+    assert alone.order == {}
+    _print(alone)
+    printed = capsys.readouterr().out
+    assert "order" not in printed
+    assert "value@5: what" in printed
+
+
+def test_value_at_5_is_of_the_asked_rewards_and_the_judged_split(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset, policy = experiment.dataset_of(work / "dqn"), experiment.load(work / "dqn", "cpu")
+    options, found = with_history(ValueOptions(updates=10), policy.history), []
+    for split, pay in (("test", 1.0), ("validation", 1.0), ("test", 3.0)):
+        asked = {"split": split, "reward": (f"buy={pay}",), "json": True, **FAST}
+        Estimate((work / "dqn",), **asked).run()  # type: ignore[arg-type]
+        (one,) = json.loads(capsys.readouterr().out)["policies"]
+        found.append(one["value@5"])
+        assert one["order"] is None
+        rewards = reward_of(dataset.behaviours, {"buy": pay})
+        logged = logged_q.fitted(dataset, rewards, 0.9, options, policy.device, Console(quiet=True))
+        events = Scored(dataset, split, policy.history, policy.device)  # type: ignore[arg-type]
+        assert one["value@5"] == pytest.approx(logged_q.judge(logged, events)(policy))
+    assert len(set(found)) == 3
+
+
+def test_value_at_5_where_there_is_none(tmp_path: Path) -> None:
+    """Weights need no Q, so none is fitted for its sake; a log without training sessions has none to be fitted to."""
+    dataset = lists_of_one(tmp_path, (60, 0, 60))
+    policies = {name: Fixed(dataset, [0.0] * 6) for name in "ab"}
+    found = estimate(policies, dataset, Asked(estimators=("self_normalised",))).as_json()["policies"]
+    assert [(one["value@5"], one["order"]) for one in found] == [(None, None)] * 2
+    assert not (dataset.path / "values").exists()
+    (one,) = estimate(policies["a"], dataset, Asked(refits=0, values=FEW, cheap=False)).policies
+    assert one.value is None
+    rewards = reward_of(dataset.behaviours, {})
+    for splits in ((0, 0, 60), (60, 0, 0)):
+        lacking = lists_of_one(tmp_path, splits)
+        assert logged_q.judge_of(lacking, "test", rewards, FEW, policies["a"], Console(quiet=True)) is None
 
 
 def test_the_log_judged_by_itself(tmp_path: Path) -> None:

@@ -89,6 +89,20 @@ def test_a_sweep(dataset: Path, tmp_path: Path) -> None:
     assert dashed == [2, 2, 2], "a picture of all behaviours and one of each, a dashed line a level"
 
 
+def test_another_learner_beside_a_sweep_takes_no_settings_that_mean_nothing_to_it(
+    dataset: Path, tmp_path: Path
+) -> None:
+    settings = ["critic.ground=3", "algorithm.start=supervised", "network.width=8"]
+    study = asking.sweep(
+        [dataset], tmp_path / "study", algorithm="dc", vary=["algorithm.alpha=0.1"], levels=["algorithm.name=sl"],
+        settings=settings,
+    )  # fmt: skip
+    dc, sl = (group.options for group in study.groups)
+    assert (dc["critic.ground"], dc["network.width"], sl["network.width"]) == (3, 8, 8)
+    assert "algorithm.start" not in sl
+    assert not any(key.startswith("critic.") for key in sl)
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"algorithms": "sl,magic"}, r"There is no algorithm 'magic'; there are sl, dqn, pg"),
     ({"backbones": "mlp"}, r"There is no backbone 'mlp'; there are gru"),

@@ -217,3 +217,27 @@ def test_every_policy_has_its_place(tmp_path: Path) -> None:
     assert [row.label for row in found["clicks_rnn"].rows][5:] == [name.upper() for name in LEARNERS]
     assert len(found["earned-yoochoose"].rows) == 4
     assert len(found["diagnostics-yoochoose"].rows) == 11
+
+
+def made_sweep(folder: Path, learner: str) -> plan.Study:
+    """The learner at one value, and SL beside it."""
+    made = made_study(folder, [made_log()], {learner: 0.6, "sl": 0.5}, kind="sweep")
+    varied, sl = (
+        replace(group, varied={"algorithm.alpha": 1.0})
+        if group.policy == learner
+        else replace(group, level="algorithm.name=sl")
+        for group in made.groups
+    )
+    made = replace(made, groups=(varied, sl))
+    plan.write(made)
+    return made
+
+
+def test_what_several_sweeps_are_set_beside_stands_in_each_of_them(tmp_path: Path) -> None:
+    folders = [made_sweep(tmp_path / name, name).folder for name in ("dc", "re")]
+    found = report.report([*folders, made_study(tmp_path / "other", [made_log()], {"pc": 0.4}).folder])
+    swept = [table for table in found.every_table if table.key.startswith("sweep")]
+    assert [[row.label for row in table.rows] for table in swept] == [["α = 1", "SL"]] * 2
+    (section,) = [section for section in found.sections if section.title == "Sweeps"]
+    assert all("stroke-dasharray" in picture.svg for picture in section.pictures)
+    assert "doing anything here" not in markdown(report.report(folders))

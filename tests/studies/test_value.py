@@ -1,7 +1,9 @@
 """Values in studies: what is asked for is estimated, of what is played, and only then."""
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,12 +11,15 @@ import torch
 from small_studies import FAST, finished, small_dataset, small_study
 
 from made_datasets import write_dataset
+from offrec import experiment
 from offrec.baselines import baseline
 from offrec.catalogue import Head
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
 from offrec.policy import Policy
-from offrec.studies import asking, judging, value, work
+from offrec.studies import asking, judging, plain, value, work
+from offrec.studies.plan import Study
+from offrec.studies.report import report
 from offrec.types import Batch
 
 
@@ -76,3 +81,52 @@ def test_what_values_need_is_asked_first(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_epoch_kept_by_value() -> None:
     curve = [{"validation": {"value@5": worth}} for worth in (1.0, 3.0, 2.0)]
     assert work.kept_epoch(curve, "value") == 2
+
+
+def sweep(dataset: Path, out: Path, **choices: Any) -> Study:
+    usual = {"algorithm": "sr", "vary": ["reward.cart=1,50"], "levels": ["algorithm.name=sl"], "seeds": "2"}
+    return asking.sweep([dataset], out, settings=FAST, **{**usual, **choices})
+
+
+def test_a_sweep_has_values_in_one_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = small_dataset(tmp_path / "data")
+    study = asking.begin(sweep(dataset, tmp_path / "valued", value=True))
+    with monkeypatch.context() as without:
+        for name in ("scipy", "scipy.sparse", "scipy.special"):
+            without.setitem(sys.modules, name, None)
+        assert finished(study).done == 6
+    assert len(list((dataset / "values").glob("*/about.json"))) == 1, "one fit, whatever a cart is worth to a run"
+    facts = {path.stem: json.loads(path.read_text()) for path in study.path("results").glob("*.json")}
+    for name, one in facts.items():
+        policy, opened = experiment.load(study.path("runs", name), "cpu"), Dataset.open(dataset)
+        assert one["test"]["all"]["value@5"] == pytest.approx(value.cheap(policy, opened, {}, "test"))
+        assert "value" not in one
+        assert "value@5" not in one["validation"]["all"]
+    found = report([study.folder])
+    (table,) = [table for table in found.every_table if table.key.startswith("sweep")]
+    column = table.heads.index("value@5, estimated")
+    assert all(row.cells[column].spread.startswith("±") for row in table.rows)
+    (section,) = [section for section in found.sections if section.title == "Sweeps"]
+    assert "an estimate from the log alone" in section.words[-1]
+    (picture,) = [picture for picture in section.pictures if picture.key.startswith("sweep-value@5")]
+    assert "value@5, estimated" in picture.svg
+    assert plain.csv(found).count(",test,all,value@5,") == 6
+    with pytest.raises(InputError, match="asked with value = True, not False"):
+        asking.begin(sweep(dataset, study.folder))
+
+
+def test_a_sweep_without_values_says_nothing_of_them(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path / "data")
+    study = asking.begin(sweep(dataset, tmp_path / "plain", seeds="1", vary=["algorithm.beta=1"], levels=[]))
+    assert finished(study).done == 1
+    assert not (dataset / "values").exists()
+    assert "value@5" not in plain.markdown(report([study.folder]))
+
+
+def test_a_sweep_refuses_values_of_what_has_no_default_reward(tmp_path: Path) -> None:
+    strange = write_dataset(tmp_path, [[0, 1]] * 8, [["gaze", "gaze"]] * 8).path
+    asked = {"vary": ["reward.gaze=1,2"], "levels": []}
+    with pytest.raises(InputError, match=r"has the behaviours gaze; a sweep's --value counts in default rewards"):
+        sweep(strange, tmp_path / "study", value=True, **asked)
+    assert not (tmp_path / "study").exists()
+    assert len(sweep(strange, tmp_path / "study", **asked).groups) == 2, "without --value it is swept"

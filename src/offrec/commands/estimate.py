@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from offrec.estimation.interval import Interval
     from offrec.policy import Policy
 
+NOTHING = "–"
+BY = "estimator, play"
+
 
 @dataclass(frozen=True)
 class Estimate:
     """Estimate what policies would earn in a session, from the log alone, beside the policy that made it; with an
-    interval and a verdict: trust, caution or do not trust.
+    interval and a verdict: trust, caution or do not trust. Of several also an order: which to try first, by the mean of
+    their ranks by the direct estimate and by value@5 (what a policy's best five were worth to the log's visitors).
 
     Examples: offrec estimate runs/sl runs/dc --picture forest.png
               offrec estimate runs/dc --estimator all --gamma 0.9
@@ -57,7 +61,7 @@ class Estimate:
     refits: int = 4
     """Fit values again to so many resamples of the sessions, for an interval of the direct method; 0 is faster."""
     updates: int = 2000
-    """Updates of each fit of values."""
+    """Updates of each fit of values, that of value@5 too."""
     seed: int = 0
     """Seed of resamples and of the fits."""
     device: str = "auto"
@@ -88,15 +92,20 @@ class Estimate:
     def _dataset(self) -> "Dataset":
         from offrec import experiment, run_folder
         from offrec.data.dataset import Dataset
-        from offrec.estimation.compare import check_catalogue, check_one_dataset
 
         if not self.runs and (self.dataset is None or not self.baselines):
             raise InputError("Give the folders of runs, or --baselines NAMES --dataset DATASET.")
         if not self.runs:
             return Dataset.open(str(self.dataset))
         if self.dataset is not None:
-            return check_catalogue(Dataset.open(self.dataset), self.runs)
-        check_one_dataset(list(map(str, self.runs)), [run_folder.read(run)["data_hash"] for run in self.runs])
+            return _same_items(Dataset.open(self.dataset), self.runs)
+        hashes = [run_folder.read(run)["data_hash"] for run in self.runs]
+        for run, data_hash in zip(self.runs, hashes, strict=True):
+            if data_hash != hashes[0]:
+                raise InputError(
+                    f"{self.runs[0]} and {run} were trained on different datasets, so no log can compare them; "
+                    "estimate them apart."
+                )
         return experiment.dataset_of(self.runs[0])
 
     def _policies(self, dataset: "Dataset") -> "dict[str, Policy]":
@@ -139,6 +148,19 @@ class Estimate:
         return replace(asked, network=options[0].network) if options else asked
 
 
+def _same_items(dataset: "Dataset", runs: tuple[Path, ...]) -> "Dataset":
+    """The dataset, if the runs know its items by the same numbers."""
+    from offrec.data.dataset import catalogue_of
+
+    for run in runs:
+        if catalogue_of(run) != dataset.vocabulary:
+            raise InputError(
+                f"{dataset.path} numbers its items otherwise than {run} does; prepare its log again with "
+                f"--catalogue {run}."
+            )
+    return dataset
+
+
 def _rewards(pairs: tuple[str, ...]) -> dict[str, float]:
     found = {}
     for pair in pairs:
@@ -158,11 +180,17 @@ def _print(found: "Comparison") -> None:
     heat = "" if asked.temperature == 1 else f", temperature {asked.temperature:g}"
     heat += "" if asked.blend == 1 else f", {asked.blend:.3g} of the decisions handed over"
     whence = f"{found.sessions:,} {asked.split} sessions of {found.dataset.path.name}"
-    title = f"Reward a session, {discount}{heat}, from {whence}  {found.dataset.fingerprint}"
-    columns = ["policy", "estimator, play", "estimate", "95 % interval", "over logging"]
+    columns = ["policy", BY, "estimate", "95 % interval", "over logging", "value@5", "order"]
     columns += ["effective", "largest", "capped", "rare", "verdict"]
-    own = ["logging", "", f"{logged.estimate:.3f}", _between(logged), *[""] * 6]
-    print_table(title, columns, [own, *(row for one in found.policies for row in _rows(one, found))])
+    own = ["logging", "", f"{logged.estimate:.3f}", _between(logged), *[""] * 8]
+    rows = [own, *(row for one in found.policies for row in _rows(one, found))]
+    alike = {row[columns.index(BY)] for row in rows[1:]}
+    by = f" ({alike.pop()})" if len(alike) == 1 else ""
+    # Lines are long: what nobody has, as weights of the direct method, takes no column, nor what all have alike.
+    told = [n for n, name in enumerate(columns) if _tells([row[n] for row in rows]) and not (by and name == BY)]
+    title = f"Reward a session{by}, {discount}{heat}, from {whence}  {found.dataset.fingerprint}"
+    print_table(title, [columns[n] for n in told], [[row[n] for n in told] for row in rows])
+    _explain(found)
     if found.served:
         print("Propensities: the log's own.", *_notes(found.dataset), sep="\n")
     else:
@@ -173,6 +201,23 @@ def _print(found: "Comparison") -> None:
             print(f"{one.name}, {name.replace('_', ' ')}: {assessment.verdict}: {assessment.reason}.")
 
 
+def _tells(column: list[str]) -> bool:
+    return any(cell not in ("", NOTHING) for cell in column)
+
+
+def _explain(found: "Comparison") -> None:
+    """What value@5 is, and what the order is for."""
+    if any(one.value is not None for one in found.policies):
+        print("value@5: what a policy's best five were worth to the log's visitors, by what followed such choices.")
+    if found.order:
+        some = "" if len(found.order) == len(found.policies) else ", of those whose direct estimate is not withheld"
+        where = " It was found on logs of picks, not of lists." if found.served else ""
+        print(
+            f"order: which to try first, by the mean of the ranks by value@5 and by direct{some}; it says nothing of "
+            f"how much they earn (docs/estimates.md).{where}"
+        )
+
+
 def _notes(dataset: "Dataset") -> list[str]:
     """What was left out of the log when it was prepared, and so of every estimate."""
     notes: list[str] = dataset.meta.get("decisions", {}).get("notes", [])
@@ -181,20 +226,22 @@ def _notes(dataset: "Dataset") -> list[str]:
 
 def _rows(one: "Judged", found: "Comparison") -> list[list[str]]:
     rows, drawn = [], "one draw" if one.k == 1 else f"{one.k} drawn"
+    beside = "direct" if "direct" in one.assessed else next(iter(one.assessed))  # value@5 is the policy's: said once
     for name, assessment in one.assessed.items():
         around, difference, support = assessment.interval, one.differences[name], assessment.support
         figures = ["withheld", "", ""]
         if name in found.asked.named or not assessment.withheld:
-            figures = [
-                f"{around.estimate:.3f}",
-                _between(around),
-                f"{difference.estimate:+.2f} ({_between(difference)})",
-            ]
+            figures = [f"{around.estimate:.3f}", _between(around), _between(difference)]
+        cheap = [_said(one.value, ".3f"), _said(found.order.get(one.name), "d")] if name == beside else ["", ""]
         measures = ((support.effective, ",.0f"), (support.largest_weight, ",.3g"), (support.capped, ".1%"))
-        said = ["–" if value is None else format(value, how) for value, how in (*measures, (support.rare, ".0%"))]
+        said = [_said(value, how) for value, how in (*measures, (support.rare, ".0%"))]
         play = drawn if one.play == "sample" else f"top {one.k}"
-        rows.append([one.name, f"{name.replace('_', ' ')}, {play}", *figures, *said, assessment.verdict])
+        rows.append([one.name, f"{name.replace('_', ' ')}, {play}", *figures, *cheap, *said, assessment.verdict])
     return rows
+
+
+def _said(value: float | None, how: str) -> str:
+    return NOTHING if value is None else format(value, how)
 
 
 def _between(around: "Interval") -> str:

@@ -36,7 +36,8 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
     table = Table(show_header=any(columns))
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right")
+        # Folded where the terminal is too narrow: a figure that is cut short reads as another figure.
+        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     out = RichConsole(width=None if sys.stdout.isatty() else 140)

@@ -143,6 +143,9 @@ class Sweep:
     """An option of all runs, as often as needed."""
     visitors: int = 4000
     """Who come to the shop for each policy, where a log comes from it."""
+    value: bool = False
+    """Also estimate from the log what each policy's best five are worth (value@5, on test sessions, in default
+    rewards): one fit of a network a log, kept beside the dataset."""
 
     def run(self) -> None:
         from offrec.studies import asking
@@ -159,6 +162,7 @@ class Sweep:
             select=self.select,
             settings=self.set,
             visitors=self.visitors,
+            value=self.value,
         )
         self.working.finish(asking.begin(study))
 

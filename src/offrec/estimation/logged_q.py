@@ -27,8 +27,9 @@ from offrec.data.transitions import Floats
 from offrec.errors import InputError, first_line
 from offrec.estimation import values
 from offrec.estimation.decided import Decided
-from offrec.estimation.values import DecisionValues, ValueOptions
+from offrec.estimation.values import DecisionValues, ValueOptions, with_history
 from offrec.evaluation import Scored
+from offrec.evaluation.ranking import ScoredSplit, scored
 from offrec.job import automatic_batch_size
 from offrec.logging_policy import kept
 from offrec.networks import evaluating
@@ -37,6 +38,8 @@ from offrec.types import Batch
 
 VERSION = 2
 K = 5
+FIGURE = f"value@{K}"
+GAMMA = 0.9  # where policies are compared by it: the same for all, whatever each was trained for
 EPOCHS = 10  # more would learn the returns of single sessions by heart
 
 
@@ -101,17 +104,30 @@ def _load(made: LoggedValues, folder: Path) -> None:
         ) from error
 
 
-def judge(logged: LoggedValues, scored: Scored) -> Callable[[Policy], float]:
+def judge(logged: LoggedValues, events: Scored) -> Callable[[Policy], float]:
     """value@5 on the scored events of a split, as often as one likes."""
 
     @torch.no_grad()
     def value(policy: Policy) -> float:
         total, rows = 0.0, 0
         with evaluating(logged):
-            for batch in scored.batches():
+            for batch in events.batches():
                 best = top_k(policy.head(batch), min(K, policy.n_items))[1]
                 worth = logged.critic(batch).at(best).mean(1)
                 total, rows = total + float(worth.double().sum()), rows + len(batch)
         return total / rows * logged.unit
 
     return value
+
+
+def judge_of(
+    dataset: Dataset, split: ScoredSplit, rewards: Floats, options: ValueOptions, like: Policy, console: Console
+) -> Callable[[Policy], float] | None:
+    """value@5 on a split of policies whose states are as long as `like`'s; None where the log has no event to learn it
+    from, or the split none that counts.
+    """
+    counts = scored(dataset.split(split), dataset.protocol, dataset.train_counts)
+    if not counts.any() or not dataset.split("train").events:
+        return None
+    logged = fitted(dataset, rewards, GAMMA, with_history(options, like.history), like.device, console)
+    return judge(logged, Scored(dataset, split, like.history, like.device))

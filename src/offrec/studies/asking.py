@@ -9,7 +9,7 @@ from offrec import config
 from offrec.algorithms import ALGORITHMS
 from offrec.backbones import BACKBONES
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import reward_of
+from offrec.data.transitions import REWARDS, known_reward_of, reward_of
 from offrec.errors import InputError
 from offrec.presets import Flat
 from offrec.studies import plan
@@ -17,6 +17,7 @@ from offrec.studies.plan import AskedLog, Group, Run, Study
 
 BASELINES = ("popular", "recent", "markov", "sknn", "vsknn")  # offrec.baselines needs scipy, which asking does not
 OWN = ("random", "logging", "greedy", "oracle")  # the shop's own policies
+OF_A_LEARNER = ("algorithm.", "critic.")  # options that mean something else, or nothing, to another learner
 ELSEWHERE = ("seed", "device")  # options that a run has and a policy has not
 SCORING = ("split", "split_parts", "score_first", "unseen", "score_last")  # what has to be equal within a table
 
@@ -71,6 +72,7 @@ def sweep(
     select: str | None = None,
     settings: Sequence[str] = (),
     visitors: int = 4000,
+    value: bool = False,
 ) -> Study:
     """One learner, with one option at a time set to each of several values; `levels` are other settings to set them
     beside."""
@@ -83,6 +85,8 @@ def sweep(
     flat |= _own_settings(settings, [algorithm])[algorithm]
     groups: list[Group] = []
     for log, dataset in _logs(repeats):
+        if value:
+            _check_worth(dataset)
         if "shop" in dataset.meta:
             groups += [Group(f"{log}.{name}", log, "shop", name) for name in OWN]
         for key, values in map(_varied, vary):
@@ -94,14 +98,25 @@ def sweep(
                 )
         groups += [_level(log, dataset, algorithm, flat, level) for level in levels]
     question = {"algorithm": algorithm, "backbone": network, "preset": preset, "vary": list(vary)}
-    return _study("sweep", out, groups, repeats, visitors, {**question, "settings": list(settings)})
+    question["settings"] = list(settings)
+    return replace(_study("sweep", out, groups, repeats, visitors, question), value=value)
+
+
+def _check_worth(dataset: Dataset) -> None:
+    """A sweep's values are in default rewards: a curve over rewards needs one unit."""
+    if known_reward_of(dataset.behaviours, {}) is None:
+        raise InputError(
+            f"{dataset.path.name} has the behaviours {', '.join(dataset.behaviours)}; a sweep's --value counts in "
+            f"default rewards whatever its runs are given, and these are known for {', '.join(REWARDS)} only, so leave "
+            "--value out."
+        )
 
 
 def _level(log: str, dataset: Dataset, algorithm: str, flat: Flat, level: str) -> Group:
     """The same learner with other settings, or another learner, for which the first one's own settings mean nothing."""
     extra = config.parse_set(part for part in level.split(",") if part)
     learner = str(extra.pop("algorithm.name", algorithm))
-    kept = flat if learner == algorithm else {k: v for k, v in flat.items() if not k.startswith("algorithm.")}
+    kept = flat if learner == algorithm else {k: v for k, v in flat.items() if not k.startswith(OF_A_LEARNER)}
     options = resolved(dataset, learner, {**kept, **extra})
     network, preset = str(flat["network.backbone"]), str(flat["preset"])
     return Group(f"{log}.{learner}.{network}.{level}", log, "learner", learner, network, preset, options, level=level)

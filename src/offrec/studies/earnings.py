@@ -11,6 +11,7 @@ from offrec.studies.progress import spoken
 from offrec.studies.reading import Entry, Reading
 from offrec.studies.statistics import summary
 from offrec.studies.tables import Cell, Row, Table, figure_cell, opponent
+from offrec.studies.value import CHEAP
 
 DIAGNOSTICS = {
     "q_logged": "Q of the logged item",
@@ -20,6 +21,12 @@ DIAGNOSTICS = {
     "kl_to_logging": "KL(π‖π̂_b)",
     "mass_rare": "π where π̂_b < 10⁻⁴",
 }
+
+WORTH = (
+    f"{CHEAP}: what the policy's best five items were worth, on average over test events, by the returns that followed "
+    "the log's own choices (γ = 0.9, default rewards whatever a run was given): an estimate from the log alone, whose "
+    "limits are in docs/estimates.md."
+)
 
 
 def own(reading: Reading, log: str, name: str) -> Entry | None:
@@ -179,7 +186,7 @@ def sweep_tables(reading: Reading) -> list[Table]:
     for (log, learner, key), entries in sweeps(reading).items():
         several = reading.behaviours(log) if len(reading.behaviours(log)) > 1 else []
         wanted = [("NDCG@10", "all"), ("HR@5", "all"), *(("NDCG@10", name) for name in several)]
-        wanted += [("reward", ""), ("value", "")]
+        wanted += [(CHEAP, "all"), ("reward", "")]
         shown = [(f, b) for f, b in wanted if any(e.values(b, f) for e in entries)]
         sections: dict[str, list[Row]] = {}
         for entry in entries:
@@ -191,13 +198,18 @@ def sweep_tables(reading: Reading) -> list[Table]:
             label = names.level(level) if level else f"{names.option(key)} = {names.setting(entry.group.varied[key])}"
             sections.setdefault("Beside" if entry.group.level else "Varied", []).append(Row(label, cells))
         heads = [
-            {"reward": "true reward", "value": "value, estimated"}.get(f, f if b == "all" else f"{f} of {b}")
+            {"reward": "true reward", CHEAP: f"{CHEAP}, estimated"}.get(f, f if b == "all" else f"{f} of {b}")
             for f, b in shown
         ]
         title = f"{learner} over {names.option(key)}: {log}"
         note = "Test sessions, all behaviours unless one is named; mean ± standard deviation over seeds."
         tables.append(Table(f"sweep-{log}-{learner}-{key}", title, note, [], heads, list(sections.items())))
     return tables
+
+
+def sweep_words(reading: Reading) -> list[str]:
+    """What value@5 is, where it stands."""
+    return [WORTH] if any(entry.values("all", CHEAP) for entry in reading.swept) else []
 
 
 def sweeps(reading: Reading) -> dict[tuple[str, str, str], list[Entry]]:
@@ -207,5 +219,6 @@ def sweeps(reading: Reading) -> dict[tuple[str, str, str], list[Entry]]:
         for key in entry.group.varied:
             found.setdefault((entry.group.log, names.whole_of(entry.group), key), []).append(entry)
     for (log, _, _), entries in found.items():
-        entries += [e for e in reading.swept if e.group.level and e.group.log == log and e.study is entries[0].study]
+        beside = (e for e in reading.swept if e.group.level and e.group.log == log)
+        entries += [e for e in beside if any(study in entries[0].studies for study in e.studies)]
     return {key: [entry for entry in entries if entry.results] for key, entries in found.items()}

@@ -40,7 +40,9 @@ def judge(study: Study, policy: Policy, dataset: Dataset, rewards: Mapping[str, 
         facts["test"] = _figures(found, dataset, rewards)
         arrays["ranks"] = np.minimum(found.ranks.rank, BEYOND).astype(np.uint8)
         _keep_events(study, dataset, found)
-        if study.value and known_reward_of(dataset.behaviours, dict(rewards)) is not None:
+        if study.value and study.kind == "sweep":  # in default rewards: the run's own may be what is varied
+            facts["test"]["all"][value.CHEAP] = value.cheap(policy, dataset, {}, "test")
+        elif study.value and known_reward_of(dataset.behaviours, dict(rewards)) is not None:
             facts["value"] = value.value_of(policy, dataset, rewards)
     if study.question.get("objective") == value.CHEAP:
         facts["validation"]["all"][value.CHEAP] = value.cheap(policy, dataset, rewards)

@@ -71,7 +71,8 @@ def _section(section: Section, name: str) -> str:
         keys = f'<p class="keys">{legend(section.pictures)}</p>' if section.legend else ""
         drawn = f'{keys}<div class="pictures">{drawn}</div>'
     tables = "".join(_table(table) for table in section.tables)
-    return f'<section id="{name}"><h2>{escape(section.title)}</h2>{words}{tables}{drawn}</section>'
+    body = drawn + tables if section.drawn_first else tables + drawn
+    return f'<section id="{name}"><h2>{escape(section.title)}</h2>{words}{body}</section>'
 
 
 def _picture(picture: Picture) -> str:

@@ -11,6 +11,7 @@ from offrec.studies.earnings import own, sweeps
 from offrec.studies.reading import Entry, Reading
 from offrec.studies.statistics import Summary, summary
 from offrec.studies.svg import HEIGHT, SHAPES, Panel, Scale, short, width
+from offrec.studies.value import CHEAP
 
 FAMILIES = {
     "imitation": ("SL", ("sl",)),
@@ -107,7 +108,7 @@ def swept(reading: Reading) -> list[Picture]:
             ("NDCG@10", "all", "NDCG@10"),
             *(("NDCG@10", name, f"NDCG@10 of {name}") for name in several),
             ("reward", "", "true reward a session"),
-            ("value", "", "value, estimated"),
+            (CHEAP, "all", f"{CHEAP}, estimated"),
         ):
             rows = [(e, s) for e in entries if (s := summary(list(e.values(behaviour, figure).values())))]
             if any(e.group.varied for e, _ in rows):

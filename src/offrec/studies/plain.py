@@ -9,7 +9,8 @@ from offrec.studies.tables import Cell, Table
 
 
 def markdown(report: Report) -> str:
-    lines = [f"# {report.title}", "", report.summary, "", "## Is the RL doing anything here?", ""]
+    lines = [f"# {report.title}", "", report.summary, ""]
+    lines += ["## Is the RL doing anything here?", ""] if report.answers else []
     for answer in report.answers:
         lines += [f"**{answer.about}.** {answer.short}", "", *answer.sentences, ""]
     for section in report.sections:

@@ -66,7 +66,7 @@ class Study:
     groups: tuple[Group, ...]
     runs: tuple[Run, ...]
     test: bool = True  # are test sessions looked at? Tuning does not
-    value: bool = False  # is what policies would earn estimated from test sessions?
+    value: bool = False  # is what policies would earn estimated from test sessions? Of a sweep, by value@5
     visitors: int = 4000  # who come to the shop for each policy, where a log comes from one
     question: dict[str, Any] = field(default_factory=dict)  # what else the command asked: for the reader
 

@@ -59,9 +59,13 @@ class Entry:
     """One policy on one log: a row of a table. Its results are its repeats."""
 
     group: Group
-    study: Study
+    studies: tuple[Study, ...]  # that ask for it
     results: tuple[Result, ...]
     asked: int  # how many there should be
+
+    @property
+    def study(self) -> Study:
+        return self.studies[0]
 
     def values(self, behaviour: str, figure: str, split: str = "test") -> dict[int, float]:
         """seed → figure"""
@@ -162,7 +166,7 @@ def _entries(study: Study) -> Iterable[Entry]:
         done = tuple(
             Result(study, run, _json(study.path("results", f"{run.name}.json"))) for run in runs if study.done(run)
         )
-        yield Entry(group, study, done, len(runs))
+        yield Entry(group, (study,), done, len(runs))
 
 
 def _add(entries: dict[object, Entry], entry: Entry) -> None:
@@ -174,7 +178,8 @@ def _add(entries: dict[object, Entry], entry: Entry) -> None:
     if before is not None:
         seeds = {result.run.seed for result in before.results}
         more = tuple(result for result in entry.results if result.run.seed not in seeds)
-        entry = Entry(before.group, before.study, before.results + more, max(before.asked, entry.asked))
+        studies = before.studies + entry.studies
+        entry = Entry(before.group, studies, before.results + more, max(before.asked, entry.asked))
     entries[key] = entry
 
 

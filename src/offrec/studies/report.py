@@ -24,6 +24,7 @@ class Section:
     tables: list[Table]
     pictures: list[Picture]
     legend: bool = False
+    drawn_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,13 @@ def report(
             "What is earned", [], earnings.earning_tables(reading, comparer), pictures.earned(reading), legend=True
         ),
         Section("Trade-offs", [], [], pictures.trade_offs(reading), legend=True),
-        Section("Sweeps", _asked(theirs, "RQ3", "RQ4"), earnings.sweep_tables(reading), pictures.swept(reading)),
+        Section(
+            "Sweeps",
+            [*_asked(theirs, "RQ3", "RQ4"), *earnings.sweep_words(reading)],
+            earnings.sweep_tables(reading),
+            pictures.swept(reading),
+            drawn_first=True,
+        ),
         Section("Tuning", [], trial_tables(reading), []),
         Section("Learning curves", [CURVES], [], pictures.curves(reading), legend=True),
         Section("Diagnostics", [], earnings.diagnostics_tables(reading), pictures.critics(reading), legend=True),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 from offrec.console import Console
 from offrec.data.dataset import Dataset
@@ -17,9 +17,8 @@ from offrec.policy import Policy
 
 UPDATES, REFITS = 1000, 2  # of each fit of Q, and how often it is fitted again: three fits a policy
 K = 5  # items on a list, where the log does not say
-GAMMA = 0.9  # of value@5, the same for all trials: a search may vary the learner's own
 
-CHEAP = "value@5"
+CHEAP = logged_q.FIGURE
 
 
 def value_of(policy: Policy, dataset: Dataset, rewards: Mapping[str, float]) -> dict[str, Any]:
@@ -31,6 +30,7 @@ def value_of(policy: Policy, dataset: Dataset, rewards: Mapping[str, float]) -> 
         k=min(_length(dataset), dataset.n_items),
         reward=dict(rewards),
         refits=REFITS,
+        cheap=False,
         values=ValueOptions(updates=UPDATES),
     )
     (one,) = estimate(policy, dataset, asked).as_json()["policies"]
@@ -39,12 +39,14 @@ def value_of(policy: Policy, dataset: Dataset, rewards: Mapping[str, float]) -> 
     return {**around, "verdict": found["verdict"], "reason": found["reason"]}
 
 
-def cheap(policy: Policy, dataset: Dataset, rewards: Mapping[str, float]) -> float:
-    """value@5 on validation: what the policy's best five were worth to the log's visitors (`--select value`)."""
+def cheap(
+    policy: Policy, dataset: Dataset, rewards: Mapping[str, float], split: Literal["validation", "test"] = "validation"
+) -> float:
+    """value@5: what the policy's best five were worth to the log's visitors (`--select value`)."""
     of = reward_of(dataset.behaviours, dict(rewards))
     options = with_history(ValueOptions(), policy.history)
-    logged = logged_q.fitted(dataset, of, GAMMA, options, policy.device, Console(quiet=True))
-    return logged_q.judge(logged, Scored(dataset, "validation", policy.history, policy.device))(policy)
+    logged = logged_q.fitted(dataset, of, logged_q.GAMMA, options, policy.device, Console(quiet=True))
+    return logged_q.judge(logged, Scored(dataset, split, policy.history, policy.device))(policy)
 
 
 def check() -> None:

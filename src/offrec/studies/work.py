@@ -52,7 +52,7 @@ class Left:
 
 def work(study: Study, how: How, console: Console, parent_alive: Any = lambda: True) -> Left:
     """Finish what can be finished here. Killed at any moment, the same call goes on."""
-    if study.value:
+    if study.value and study.kind == "compare":  # value@5, of a sweep, takes torch alone
         value.check()
     device = experiment.pick_device(how.device)
     most = how.together or (len(study.runs) if device.type == "cuda" else 1)

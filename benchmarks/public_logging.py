@@ -1,0 +1,75 @@
+"""How well π̂_b predicts the next item, for the learners that are held to it are to be set beside it.
+
+    python benchmarks/public_logging.py DATASET… [--seeds 3] [--precision bf16] --json FILE
+
+Preset `strong` with GRU, the π̂_b that DC's runs on these datasets use: it is read from beside the dataset, or fitted
+and left there.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from offrec import config, evaluate, logging_policy
+from offrec.catalogue import Head
+from offrec.console import Console
+from offrec.data.dataset import Dataset
+from offrec.experiment import pick_device
+from offrec.networks import Network
+from offrec.policy import Policy
+from offrec.studies.machine import machine
+from offrec.types import Batch
+
+FIGURES = "HR@5", "NDCG@10"
+
+
+class Logging(Policy):
+    name, stochastic = "π̂_b", True
+
+    def __init__(self, network: Network, dataset: Dataset, history: int, device: torch.device) -> None:
+        super().__init__(dataset.vocabulary, history, device)
+        self.network = network.eval()
+
+    @torch.no_grad()
+    def head(self, batch: Batch) -> Head:
+        head: Head = self.network(batch)
+        return head
+
+
+def row(dataset: Dataset, seed: int, precision: str, device: torch.device, console: Console) -> dict[str, object]:
+    flat = {"algorithm.name": "dc", "training.precision": precision}
+    options = config.build(config.layered(flat, dataset.protocol.format))
+    training = config.logging_training(options, dataset.protocol.format)
+    fitted = logging_policy.fitted(dataset, options.network, training, seed, device, console, need="network")
+    assert fitted.network is not None
+    policy = Logging(fitted.network, dataset, options.network.history, device)
+    found: dict[str, object] = {"log": dataset.path.resolve().name, "seed": seed, "preset": options.preset}
+    found |= {"backbone": options.network.backbone, "precision": precision}
+    for split in ("validation", "test"):
+        scored = evaluate(policy, dataset, split).figures
+        found[split] = {name: {key: one.values[key] for key in FIGURES} for name, one in scored.items()}
+    made_on = {key: machine(str(device))[key] for key in ("commit", "device")}
+    return found | {"calibration": fitted.calibration} | made_on
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("datasets", type=Path, nargs="+")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--json", type=Path, required=True)
+    asked = parser.parse_args()
+    device, console = pick_device(asked.device), Console()
+    rows = [
+        row(Dataset.open(path), seed, asked.precision, device, console)
+        for path in asked.datasets
+        for seed in range(asked.seeds)
+    ]
+    asked.json.write_text("[\n" + ",\n".join(json.dumps(one, default=float) for one in rows) + "\n]\n")
+
+
+if __name__ == "__main__":
+    main()
