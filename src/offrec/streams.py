@@ -1,9 +1,11 @@
-"""Work that does not hang on each other, side by side: networks are many small kernels, of which a GPU can run several
-at a time. In a captured update the streams become branches of its graph. On a CPU nothing is special.
+"""Work of an update that does not hang on each other, side by side: networks are many small kernels, of which a GPU can
+run several at a time. In a captured update the streams become branches of its graph. On a CPU, and outside of an
+update, nothing is special: who calls a loss by hand gets no streams but his own.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TypeVar
 
@@ -13,15 +15,47 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class _Used:
+    """What an update under way has beside its stream."""
+
+    sides: set[torch.cuda.Stream] = field(default_factory=set)
+    kept: list[object] = field(default_factory=list)
+
+
+_under_way: dict[tuple[int, int], _Used] = {}  # by the update's own stream
+
+
+@contextmanager
+def updating(device: torch.device) -> Iterator[None]:
+    """An update, on the current stream. Whatever is sent to the streams beside it later waits for all that was sent to
+    it: PyTorch has few streams and hands out the same one twice, so that might be another run's.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    main = torch.cuda.current_stream(device)
+    used = _under_way[_key(main)] = _Used()
+    try:
+        yield
+    finally:
+        del _under_way[_key(main)]
+        if not torch.cuda.is_current_stream_capturing():  # a captured update has memory of its own
+            for side in used.sides:
+                side.wait_stream(main)
+
+
 class Beside:
-    """Streams beside the current one, as it is when this is made: what they read must be there by then.
+    """Streams beside an update's own, as it is when this is made: what they read must be there by then.
 
     What was made on them may be read after `join`, and must be kept until all that reads it was sent to the device,
-    the backward pass too, and until `settle`: its memory belongs to its stream, which would use it again.
+    the backward pass too, and until the update is over: its memory belongs to its stream, which would use it again.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.main = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        current = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self.update = None if current is None else _under_way.get(_key(current))
+        self.main = None if self.update is None else current
         self.start = None if self.main is None else self.main.record_event()
         self.used: list[torch.cuda.Stream] = []
 
@@ -38,12 +72,12 @@ class Beside:
             yield
 
     def join(self, keep: object = None) -> None:
-        """From here on the current stream has what was made beside it. `keep` is kept until `settle`."""
-        if self.main is not None:
+        """From here on the current stream has what was made beside it. `keep` is kept until the update is over."""
+        if self.main is not None and self.update is not None:
             for side in self.used:
                 self.main.wait_stream(side)
-            sides, before = _kept.get(_key(self.main), (set(), ()))
-            _kept[_key(self.main)] = sides.union(self.used), before if keep is None else (*before, keep)
+            self.update.sides.update(self.used)
+            self.update.kept.append(keep)
 
 
 def both(device: torch.device, beside: Callable[[], S], here: Callable[[], T]) -> tuple[S, T]:
@@ -63,22 +97,6 @@ def aside(device: torch.device, number: int, work: Callable[[], T]) -> T:
         found = work()
     streams.join(keep=found)
     return found
-
-
-def settle(device: torch.device) -> None:
-    """At the end of an update: whatever is sent to the streams beside the current one from now on waits for all that
-    was sent to it. PyTorch has few streams and hands out the same one twice, so that might be another run's.
-    """
-    if device.type != "cuda":
-        return
-    main = torch.cuda.current_stream(device)
-    sides, _ = _kept.pop(_key(main), (set(), ()))
-    if not torch.cuda.is_current_stream_capturing():  # a captured update has memory of its own
-        for side in sides:
-            side.wait_stream(main)
-
-
-_kept: dict[tuple[int, int], tuple[set[torch.cuda.Stream], tuple[object, ...]]] = {}
 
 
 def _key(stream: torch.cuda.Stream) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from offrec.errors import RunError, first_line
 from offrec.optimiser import Optimiser
-from offrec.streams import Beside, settle
+from offrec.streams import Beside, updating
 from offrec.types import Batch, Size
 
 WARM_UP = 2  # updates of a size that run as they are before it is captured: libraries set up and tune themselves
@@ -101,10 +101,8 @@ class Update:
         return dict(zip(self.names, sums, strict=True)), min(faults, key=lambda fault: fault.step, default=None)
 
     def _compute(self, size: Size) -> None:
-        try:
+        with updating(self.step.device):
             self._updated(size)
-        finally:
-            settle(self.step.device)
 
     def _updated(self, size: Size) -> None:
         batch = self.job.batches.gather(self.step, size)

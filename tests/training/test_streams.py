@@ -10,6 +10,8 @@ import torch
 
 from offrec import streams
 
+CUDA = torch.device("cuda")
+
 
 class Stream:
     device_index = 0
@@ -45,56 +47,64 @@ def sides(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Stream]]:
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     streams._side.cache_clear()
-    monkeypatch.setattr(streams, "_kept", {})
     yield made
+    assert not streams._under_way
     streams._side.cache_clear()
 
 
 def test_streams_wait_for_each_other_and_what_was_made_is_kept_until_then(sides: list[Stream]) -> None:
-    device, kept = torch.device("cuda"), Made()
+    kept = Made()
     alive = weakref.ref(kept)
-    beside = streams.Beside(device)
-    for number in (0, 1):
-        with beside(number):
+    with streams.updating(CUDA):
+        beside = streams.Beside(CUDA)
+        for number in (0, 1):
+            with beside(number):
+                pass
+        beside.join(keep=kept)
+        later = streams.Beside(CUDA)
+        with later(0):
             pass
-    beside.join(keep=kept)
-    later = streams.Beside(device)
-    with later(0):
-        pass
-    later.join()
-    del kept
-    main, first, second = sides
-    assert main.waits == [1, 2, 1]
-    assert alive() is not None
-    streams.settle(device)
+        later.join()
+        del kept, beside, later
+        main, first, second = sides
+        assert main.waits == [1, 2, 1]
+        assert alive() is not None
     assert alive() is None
     assert (first.waits[-1], second.waits[-1]) == (0, 0), "whoever uses them next comes after the run"
+
+
+def test_what_fails_leaves_nothing_behind(sides: list[Stream]) -> None:
+    def fail() -> None:
+        with streams.updating(CUDA):
+            streams.aside(CUDA, 0, Made)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert sides[1].waits == ["start of 0", 0]
 
 
 def test_a_captured_update_leaves_its_branches_alone(sides: list[Stream], monkeypatch: pytest.MonkeyPatch) -> None:
     """A branch that waits again at the end would never be joined, and the capture fail."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    beside = streams.Beside(torch.device("cuda"))
-    with beside(0):
-        pass
-    beside.join()
-    streams.settle(torch.device("cuda"))
+    with streams.updating(CUDA):
+        streams.aside(CUDA, 0, Made)
     assert sides[1].waits == ["start of 0"]
 
 
-def test_all_that_is_kept_is_kept_until_it_settles(sides: list[Stream]) -> None:
+def test_all_that_is_kept_is_kept_until_the_update_is_over(sides: list[Stream]) -> None:
     """A second join must not let go of what the first one kept."""
-    device = torch.device("cuda")
     made = [Made() for _ in range(3)]
     alive = [weakref.ref(one) for one in made]
-    first = streams.Beside(device)
-    with first(2):
-        pass
-    first.join(keep=made.pop())
-    assert streams.both(device, made.pop, lambda: 7)[1] == 7
-    streams.aside(device, 1, made.pop)
-    assert [one() is not None for one in alive] == [True] * 3
-    streams.settle(device)
+    with streams.updating(CUDA):
+        first = streams.Beside(CUDA)
+        with first(2):
+            pass
+        first.join(keep=made.pop())
+        assert streams.both(CUDA, made.pop, lambda: 7)[1] == 7
+        streams.aside(CUDA, 1, made.pop)
+        assert [one() is not None for one in alive] == [True] * 3
+        del first
     assert [one() is not None for one in alive] == [False] * 3
 
 
@@ -115,21 +125,30 @@ def test_one_beside_and_one_here(sides: list[Stream], monkeypatch: pytest.Monkey
         ran.append((name, now[-1], len(sides[0].waits)))
         return name
 
-    assert streams.both(torch.device("cuda"), lambda: work("one"), lambda: work("other")) == ("one", "other")
-    assert ran == [("one", 1, 0), ("other", 0, 0)]
-    assert (sides[0].waits, sides[1].waits) == ([1], ["start of 0"])
-    assert streams.aside(torch.device("cuda"), 4, lambda: work("aside")) == "aside"
-    assert ran[-1] == ("aside", 2, 1)
-    assert sides[0].waits == [1, 2]
+    with streams.updating(CUDA):
+        assert streams.both(CUDA, lambda: work("one"), lambda: work("other")) == ("one", "other")
+        assert ran == [("one", 1, 0), ("other", 0, 0)]
+        assert (sides[0].waits, sides[1].waits) == ([1], ["start of 0"])
+        assert streams.aside(CUDA, 4, lambda: work("aside")) == "aside"
+        assert ran[-1] == ("aside", 2, 1)
+        assert sides[0].waits == [1, 2]
 
 
-def test_on_a_cpu_nothing_is_special(sides: list[Stream]) -> None:
-    beside = streams.Beside(torch.device("cpu"))
-    with beside(0):
-        pass
-    beside.join(keep=Made())
-    assert streams.both(torch.device("cpu"), lambda: 1, lambda: 2) == (1, 2)
-    assert streams.aside(torch.device("cpu"), 0, lambda: 3) == 3
-    streams.settle(torch.device("cpu"))
+@pytest.mark.parametrize("device", [torch.device("cpu"), CUDA])
+def test_on_a_cpu_and_outside_of_an_update_nothing_is_special(sides: list[Stream], device: torch.device) -> None:
+    """Nobody would say when the update is over, and what was made could never be let go of."""
+    kept = Made()
+    alive = weakref.ref(kept)
+    with streams.updating(device):
+        sides.insert(0, Stream(99))  # on a GPU the update is another stream's
+        beside = streams.Beside(device)
+        with beside(0):
+            pass
+        beside.join(keep=kept)
+        assert streams.both(device, lambda: 1, lambda: 2) == (1, 2)
+        assert streams.aside(device, 0, lambda: 3) == 3
+        del kept
+        assert alive() is None
+        sides.pop(0)
     assert len(sides) == 1
-    assert not streams._kept
+    assert not sides[0].waits
