@@ -186,15 +186,15 @@ class Agent(nn.Module):
         actor, needs = self.actor, self.needs
         if actor is None:
             return {"pi": ABSENT}
-        # Taken before the states are made, tables come after them in the backward pass, where they take longest.
-        (inputs, table), second = actor.tables(), None if actor.second is None else actor.second.values_table
+        # Taken before the states are made, weights come after them in the backward pass, where they take longest.
+        (inputs, weights), second = actor.tables(), None if actor.second is None else actor.second.weights
         if needs.critic == "own" or needs.online_next:
             states, next_states = actor.states_and_next(batch, inputs)
         else:
             states = next_states = actor.states(batch, inputs)
-        found: dict[str, Any] = {"pi": actor.head(states, batch.recent, table)}
+        found: dict[str, Any] = {"pi": actor.head(states, batch.recent, weights)}
         if needs.critic == "own":
-            found["next_pi"] = held(actor.head, next_states, next_recent(batch), table)
+            found["next_pi"] = held(actor.head, next_states, next_recent(batch), weights)
         if needs.critic == "shared" and actor.second is not None:
             found["q"] = actor.second.head(states, batch.recent, second)
             if needs.online_next:
@@ -220,18 +220,18 @@ class Agent(nn.Module):
             return {}
         if not self.needs.online_next:
             return {"q": critic(batch)}
-        inputs, table = critic.tables()
+        inputs, weights = critic.tables()
         states, next_states = critic.states_and_next(batch, inputs)
-        following = held(critic.head, next_states, next_recent(batch), table)
-        return {"q": critic.head(states, batch.recent, table), "next_online_q": following}
+        following = held(critic.head, next_states, next_recent(batch), weights)
+        return {"q": critic.head(states, batch.recent, weights), "next_online_q": following}
 
     @torch.no_grad()
     def _target_heads(self, batch: Batch, target: Network) -> dict[str, Any]:
         values = target if target.second is None else target.second
         states, next_states = target.states_and_next(batch)
-        table = values.values_table
-        found = {"next_q": values.head(next_states, next_recent(batch), table)}
-        return found | {"stay_q": values.head(states, batch.recent, table)} if self.critic_options.ground else found
+        weights = values.weights
+        found = {"next_q": values.head(next_states, next_recent(batch), weights)}
+        return found | {"stay_q": values.head(states, batch.recent, weights)} if self.critic_options.ground else found
 
     @torch.no_grad()
     def _columns(self, batch: Batch, b: Head | None) -> dict[str, Any]:

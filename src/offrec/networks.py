@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +100,15 @@ class ValueScale(nn.Module):
         return table + self.level / self.small
 
 
+class Weights(NamedTuple):
+    """What heads read of each item: for several of them it is made once. Never parameters themselves: whatever stream
+    their gradients are made on, they meet here, on the stream of this, and reach the parameter in one piece.
+    """
+
+    table: Tensor  # [A, d]
+    bias: Tensor  # [A]
+
+
 class ItemHead(nn.Module):
     """A further head on a network's states, with an item table of its own even where the network's is tied."""
 
@@ -113,13 +122,11 @@ class ItemHead(nn.Module):
         self.repeat = None if options.repeat == "off" else RepeatTerm(width, options.history, by_state, value)
 
     @property
-    def values_table(self) -> Tensor:
-        """What its heads read: for several of them it is made once."""
-        return self.items_out if self.scale is None else self.scale.table(self.items_out)
+    def weights(self) -> Weights:
+        return _weights(self.items_out, self.bias, self.scale)
 
-    def head(self, states: Tensor, recent: Tensor, table: Tensor | None = None) -> Head:
-        table = self.values_table if table is None else table
-        return _head(states, recent, table, self.bias, self.repeat, self.instead, self.scale)
+    def head(self, states: Tensor, recent: Tensor, weights: Weights | None = None) -> Head:
+        return _head(states, recent, weights or self.weights, self.repeat, self.instead, self.scale)
 
 
 class _Tied(torch.autograd.Function):
@@ -164,14 +171,14 @@ class Network(nn.Module):
     def table(self) -> Tensor:
         return self.items_in[: self.n_items] if self.items_out is None else self.items_out
 
-    def tables(self) -> tuple[Tensor, Tensor]:
-        """What goes in, and what its heads read: for several of them it is made once. Both uses of a tied table are one
-        node of the graph, so their gradients meet in one tensor, and what else hangs on the states' waits for neither.
+    def tables(self) -> tuple[Tensor, Weights]:
+        """What goes in, and what its heads read. Both uses of a tied table are one node of the graph, so their
+        gradients meet in one tensor, and what else hangs on the states' waits for neither.
         """
         if self.items_out is not None or not (torch.is_grad_enabled() and self.items_in.requires_grad):
-            return self.items_in, self.values_table
+            return self.items_in, self.weights
         inputs, table = _Tied.apply(self.items_in, self.n_items)  # type: ignore[no-untyped-call]
-        return inputs, table if self.scale is None else self.scale.table(table)
+        return inputs, _weights(table, self.bias, self.scale)
 
     def states(self, batch: Batch, inputs: Tensor | None = None) -> Tensor:
         """[B, d] the state of each row. `inputs`: the table that goes in."""
@@ -209,17 +216,16 @@ class Network(nn.Module):
         return states
 
     @property
-    def values_table(self) -> Tensor:
-        """What its heads read: for several of them it is made once."""
-        return self.table if self.scale is None else self.scale.table(self.table)
+    def weights(self) -> Weights:
+        return _weights(self.table, self.bias, self.scale)
 
-    def head(self, states: Tensor, recent: Tensor, table: Tensor | None = None) -> Head:
-        table = self.values_table if table is None else table
-        return _head(states, recent, table, self.bias, self.repeat, self.options.repeat == "instead", self.scale)
+    def head(self, states: Tensor, recent: Tensor, weights: Weights | None = None) -> Head:
+        instead = self.options.repeat == "instead"
+        return _head(states, recent, weights or self.weights, self.repeat, instead, self.scale)
 
     def forward(self, batch: Batch) -> Head:
-        inputs, table = self.tables()
-        return self.head(self.states(batch, inputs), batch.recent, table)
+        inputs, weights = self.tables()
+        return self.head(self.states(batch, inputs), batch.recent, weights)
 
     @torch.no_grad()
     def take_scores(self, policy: "Network", factor: float) -> None:
@@ -253,26 +259,29 @@ def prepared(batch: Batch, n_items: int) -> None:
     compare(batch.recent, batch.next_recent, n_items)
 
 
+def _weights(table: Tensor, bias: Tensor, scale: ValueScale | None) -> Weights:
+    return Weights(table.view_as(table) if scale is None else scale.table(table), bias.view_as(bias))
+
+
 def _head(
     states: Tensor,
     recent: Tensor,
-    table: Tensor,
-    bias: Tensor,
+    weights: Weights,
     repeat: RepeatTerm | None,
     instead: bool,
     scale: ValueScale | None,
 ) -> Head:
-    values = None if repeat is None else repeat(states, recent, table.shape[0])
+    values = None if repeat is None else repeat(states, recent, len(weights.bias))
     states = states if scale is None else scale(states)
     if values is None:
-        return Head(states, table, bias)
-    return Head(states, table, bias, recent, values, instead, gathered=True)
+        return Head(states, *weights)
+    return Head(states, *weights, recent, values, instead, gathered=True)
 
 
-def held(head: Callable[..., Head], states: Tensor, recent: Tensor, table: Tensor | None = None) -> Head:
+def held(head: Callable[..., Head], states: Tensor, recent: Tensor, weights: Weights | None = None) -> Head:
     """A head held fixed, made without a graph."""
     with torch.no_grad():
-        return head(states, recent, table).detach()
+        return head(states, recent, weights).detach()
 
 
 @contextmanager

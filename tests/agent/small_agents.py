@@ -29,11 +29,11 @@ def sessions(seed: int = 0, count: int = 12) -> Sessions:
     return Sessions(items.astype(np.int32), random.integers(0, 2, offsets[-1]).astype(np.uint8), offsets)
 
 
-def batch(reward_scale: float = 1.0, how: Any = "sessions") -> Batch:
+def batch(reward_scale: float = 1.0, how: Any = "sessions", device: torch.device = CPU) -> Batch:
     """The whole log at once."""
     log = sessions()
     mdp = transitions(log, np.array([0.2, 1.0], dtype=np.float32) * np.float32(reward_scale), GAMMA)
-    replay = Replay(log, mdp, ITEMS, HISTORY, how, CPU)
+    replay = Replay(log, mdp, ITEMS, HISTORY, how, device)
     return replay.batch(np.arange(len(replay.pieces)))
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from offrec.agent import Agent, LogFacts, return_spread
 from offrec.algorithms import ALGORITHMS
-from offrec.catalogue import Head, reference, top_k, using
+from offrec.catalogue import Head, reference, top_k
 from offrec.critic import CriticOptions
 from offrec.data.replay import batch_of
 from offrec.errors import InputError
@@ -307,22 +307,3 @@ def test_only_the_policy_and_the_critic_at_s_carry_a_graph() -> None:
         live = {n for n, h in heads.items() if h.state.requires_grad or h.table.requires_grad}
         assert live == {"pi", "q"} & heads.keys()
         assert len(heads) > 2
-
-
-@pytest.mark.parametrize("narrow", [False, True])
-@pytest.mark.parametrize("name", ["sl", "dc"])
-def test_the_history_does_not_wait_for_the_table(name: str, narrow: bool) -> None:
-    """Where kernels make the table's gradient beside the rest, what waits for it comes last in the backward pass."""
-    pytest.importorskip("triton", reason="the kernels need triton")
-    made, order = agent(name), list[str]()
-    made.narrow = narrow
-    with using("kernels"):
-        x = made.symbols(batch())
-        table = x.pi.table if x.pi.source is None else x.pi.source.table
-        todo = [x.pi.state.grad_fn]
-        while (node := todo.pop()).name() != "EmbeddingBackward0":
-            todo += [before for before, _ in node.next_functions if before is not None]
-        node.register_prehook(lambda _: order.append("history"))
-        table.grad_fn.register_prehook(lambda _: order.append("table"))
-        sum(term.sum() for term in made.learner.loss(x).values()).backward()
-    assert order == ["history", "table"]

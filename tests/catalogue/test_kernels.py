@@ -1,6 +1,7 @@
 """The Triton kernels against dense float64, under Triton's interpreter where there is no GPU."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -185,3 +186,28 @@ def test_no_rows() -> None:
         assert logsumexp(head).shape == (0,)
         assert maximum(head)[1].shape == (0,)
         assert top_k(head, 3)[1].shape == (0, 3)
+
+
+@pytest.mark.parametrize("leaf", [True, False])
+def test_gradients_of_leaves_are_made_where_they_are_added_up(monkeypatch: pytest.MonkeyPatch, leaf: bool) -> None:
+    """Beside it they would wait for each other at once, and PyTorch warn of it."""
+    from offrec.catalogue import kernels  # needs triton
+
+    numbers = []
+
+    class Beside:
+        def __init__(self, device: torch.device) -> None: ...
+
+        def __call__(self, number: int) -> nullcontext[None]:
+            numbers.append(number)
+            return nullcontext()
+
+        def join(self) -> None: ...
+
+    monkeypatch.setattr(kernels, "Beside", Beside)
+    made = make((9, 40, 8), "added")
+    head = made.head if leaf else replace(made.head, table=2 * made.head.table, bias=2 * made.head.bias)
+    with using("kernels"):
+        logsumexp(head).sum().backward()
+    assert numbers == ([] if leaf else [kernels.BESIDE])
+    assert all(part.grad is not None for part in made.leaves)

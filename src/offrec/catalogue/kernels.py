@@ -6,6 +6,7 @@ the tables. Operands may be float32 (as TF32, or exactly where torch is told so)
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -191,12 +192,17 @@ def _passed(plan: Plan, heads: list[Head], slots: Slots | None, extras: tuple[An
         found: tuple[Any, ...] = _Reduce.apply(plan, extras, few, left, None, *parts, *values)  # type: ignore[no-untyped-call]
         return found
     beside = Beside(parts[0].device)
-    with beside(BESIDE):
+    # A leaf adds up its gradients on the stream that used it first, which would wait for the other at once.
+    with nullcontext() if any(_leaf(table) for table in tables) else beside(BESIDE):
         few.sort_ahead(len(parts[1]), plan.back, parts[0])
         to_learn = _Tables.apply(left, len(parts[0]), *tables)  # type: ignore[no-untyped-call]
     found = _Reduce.apply(plan, extras, few, left, to_learn, *parts, *values)  # type: ignore[no-untyped-call]
     beside.join()
     return found
+
+
+def _leaf(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.requires_grad and tensor.is_leaf
 
 
 def _plain_coefficient(coefficient: float | Tensor, head: Head) -> tuple[float, Head]:

@@ -1,0 +1,84 @@
+"""What a backward pass does beside the rest: who waits for whom, and that it finds the same."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from small_agents import OPTIONS, agent, batch, total
+from test_agent import VARIANTS
+
+from offrec.catalogue import Head, using
+from offrec.streams import updating
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("name", ["sl", "dc"])
+def test_the_history_does_not_wait_for_the_table(name: str, narrow: bool) -> None:
+    """Where kernels make the table's gradient beside the rest, what waits for it comes last in the backward pass."""
+    pytest.importorskip("triton", reason="the kernels need triton")
+    made, order = agent(name).to(DEVICE), list[str]()
+    made.narrow = narrow
+    with using("kernels"):
+        x = made.symbols(batch(device=DEVICE))
+        read = x.pi if x.pi.source is None else x.pi.source
+        todo = [x.pi.state.grad_fn]
+        while (node := todo.pop()).name() != "EmbeddingBackward0":
+            todo += [before for before, _ in node.next_functions if before is not None]
+        node.register_prehook(lambda _: order.append("history"))
+        read.table.grad_fn.register_prehook(lambda _: order.append("table"))
+        read.bias.grad_fn.register_prehook(lambda _: order.append("bias"))
+        sum(term.sum() for term in made.learner.loss(x).values()).backward()
+    assert order[0] == "history"
+    assert sorted(order) == ["bias", "history", "table"]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_heads_read_no_parameter_itself(name: str, options: dict[str, Any], tied: bool) -> None:
+    """Its gradients may be made on several streams, and it would wait for each of them at once."""
+    x = agent(name, replace(OPTIONS, tied=tied), **options).symbols(batch())
+    heads = [part for part in vars(x).values() if isinstance(part, Head)]
+    learned = [part for head in heads for part in (head.table, head.bias) if part is not None and part.requires_grad]
+    assert learned
+    assert not any(part.is_leaf for part in learned)
+
+
+@pytest.fixture
+def every_warning() -> Iterator[None]:
+    """Also those that PyTorch gives once: of a parameter whose gradient comes from another stream than its own."""
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: a CPU has no streams")
+@pytest.mark.usefixtures("every_warning")
+@pytest.mark.parametrize(
+    ("name", "shape", "options"),
+    [
+        ("sl", {"repeat": "bonus", "tied": False}, {}),
+        ("dc", {"repeat": "off"}, {}),
+        ("dc", {"repeat": "bonus"}, {"expectation": "gumbel", "straight_through": True}),
+        ("pg", {"repeat": "bonus"}, {"logging": "own"}),
+    ],
+)
+def test_beside_or_not_gradients_are_the_same(name: str, shape: dict[str, Any], options: dict[str, Any]) -> None:
+    """Tables read by kernels that are beside the others and by some that are not."""
+    found = []
+    for _ in range(2):
+        made = agent(name, replace(OPTIONS, **shape), **options).to(DEVICE)
+        rows = batch(device=DEVICE)
+        torch.manual_seed(5)
+        if not found:
+            total(made, rows).backward()
+        else:
+            with updating(DEVICE):
+                total(made, rows).backward()
+        found.append({name: part.grad for name, part in made.named_parameters() if part.grad is not None})
+    assert found[0].keys() == found[1].keys()
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(found[1][name], gradient, rtol=1e-3, atol=1e-5)
