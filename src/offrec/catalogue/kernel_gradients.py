@@ -79,7 +79,7 @@ class Left:
 
     def _hold(self) -> None:
         """The memory is another stream's, which may not use it again while this one reads."""
-        tensors = (*self.parts, *self.extras, *self.few.values, self.lse, self.factors, *self.given)
+        tensors = (*self.parts, *self.extras, *self.few.tensors, self.lse, self.factors, *self.given)
         for tensor in (*tensors, *(self.picked or ())):
             if isinstance(tensor, Tensor) and tensor.is_cuda:
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))

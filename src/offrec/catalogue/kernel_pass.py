@@ -1,6 +1,6 @@
 """The forward pass over the catalogue: what of it does not change until the backward pass, and its two launches."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,6 +67,13 @@ class Few:
         """The values of each head, and the items; what is missing is stood in for."""
         full = [*self.values, *[instead] * (heads - len(self.values))]
         return (*full[:heads], instead if self.items is None else self.items)
+
+    @property
+    def tensors(self) -> Iterator[Tensor | None]:
+        """All that a backward pass may read."""
+        yield from (self.items, *self.values)
+        for pairs in self.ahead.values():
+            yield from (pairs.edges, pairs.row, pairs.item)
 
     @property
     def n(self) -> int:
