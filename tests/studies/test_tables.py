@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,8 +134,6 @@ def test_what_is_earned(tmp_path: Path) -> None:
 
 
 def test_values_have_a_column_where_there_are_any(tmp_path: Path) -> None:
-    import json
-
     study = made_study(tmp_path / "study", [made_log()], HITS)
     path = study.path("results", "yoochoose.dc.gru.0.json")
     facts = json.loads(path.read_text())
@@ -191,6 +190,26 @@ def test_two_studies_in_one_report(study: plan.Study, tmp_path: Path) -> None:
     assert [label for label, _ in purchases.spans] == ["yoochoose, cart", "retailrocket, cart"]
     again = report.report([study.folder, study.folder])
     assert len(list(again.reading.results())) == len(list(report.report([study.folder]).reading.results()))
+
+
+@pytest.mark.parametrize("figure", ["value@5", "value"])
+def test_of_a_seed_in_two_studies_the_result_with_values_is_kept(tmp_path: Path, figure: str) -> None:
+    studies = [made_study(tmp_path / name, [made_log()], {"sl": 0.5}) for name in ("plain", "valued")]
+    path = studies[1].path("results", "yoochoose.sl.gru.1.json")
+    facts = json.loads(path.read_text())
+    if figure == "value":
+        facts["value"] = {"value": 1.5, "low": 1.2, "high": 1.8, "verdict": "caution"}
+    else:
+        facts["test"]["all"]["value@5"] = 1.5
+    path.write_text(json.dumps(facts))
+    for several in (studies, studies[::-1]):
+        (entry,) = read([study.folder for study in several]).entries
+        assert entry.values("all", figure) == {1: 1.5}
+        assert [(r.run.seed, r.study.folder.name) for r in entry.results] == [
+            (0, several[0].folder.name),
+            (1, "valued"),
+            (2, several[0].folder.name),
+        ]
 
 
 def test_what_does_not_belong_together(study: plan.Study, tmp_path: Path) -> None:
