@@ -24,10 +24,12 @@ def forest(found: Comparison, path: Path) -> None:
         if assessment.withheld and name not in found.asked.named:
             axes.text(found.logged.estimate, place, " withheld: too little support", va="center", color=colour)
             continue
-        around = assessment.interval
-        axes.plot([around.low, around.high], [place, place], color=colour)
+        around, end = assessment.interval, assessment.interval.estimate
+        if found.has_interval(name):
+            end = around.high
+            axes.plot([around.low, end], [place, place], color=colour)
         axes.plot([around.estimate], [place], "o", color=colour)
-        axes.annotate(assessment.verdict, (around.high, place), (6, 0), textcoords="offset points", va="center")
+        axes.annotate(assessment.verdict, (end, place), (6, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(rows)), [f"{one.name} ({one.play})\n{name.replace('_', ' ')}" for one, name in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     discount = "" if found.asked.gamma == 1 else f", discounted by {found.asked.gamma:g} a step"
