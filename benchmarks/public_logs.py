@@ -168,7 +168,8 @@ def rows(folder: Path, seeds: Sequence[int] = (0,)) -> list[Row]:
             }
             row = {"study": path.parent.name, "log": group.log, "policy": group.policy, "seed": run.seed}
             row |= {"backbone": group.backbone, "preset": group.preset, "value": group.options.get(key), **keep}
-            found.append(row | {"epochs": len(facts.get("curve", [])), "machine": facts.get("machine")})
+            made = {name: facts["machine"][name] for name in ("commit", "device")}
+            found.append(row | {"epochs": len(facts.get("curve", [])), **made})
     return found
 
 
