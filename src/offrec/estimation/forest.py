@@ -34,7 +34,9 @@ def forest(found: Comparison, path: Path) -> None:
     axes.set_ylim(len(rows) - 0.5, -0.5)
     discount = "" if found.asked.gamma == 1 else f", discounted by {found.asked.gamma:g} a step"
     axes.set_xlabel(f"reward a session{discount}, {found.asked.split} sessions{_played(found)}")
-    axes.margins(x=0.2)  # for the verdict beside the last estimate
+    axes.margins(x=0.05)
+    left, right = axes.get_xlim()
+    axes.set_xlim(left, right + 0.3 * (right - left))  # for the verdict beside the last estimate
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
     aside = path.with_name(f".{path.stem}.partial{path.suffix}")
     FigureCanvasAgg(figure)
