@@ -123,15 +123,9 @@ def one(name: str, run: Path, data: Path, asked: argparse.Namespace) -> None:
 
 def cheap(policy: Any, dataset: Any) -> float:
     """What --select value goes by, but on validation as a whole."""
-    from offrec.console import Console
-    from offrec.data.transitions import reward_of
-    from offrec.estimation import logged_q
-    from offrec.estimation.values import ValueOptions, with_history
-    from offrec.evaluation import Scored
+    from offrec.studies import value
 
-    rewards, options = reward_of(dataset.behaviours, {}), with_history(ValueOptions(), policy.history)
-    logged = logged_q.fitted(dataset, rewards, 0.9, options, policy.device, Console(quiet=True))
-    return logged_q.judge(logged, Scored(dataset, "validation", policy.history, policy.device))(policy)
+    return value.cheap(policy, dataset, {})
 
 
 def judged(policy: Any, dataset: Any, play: Any, k: int, asked: argparse.Namespace) -> tuple[Any, ...]:

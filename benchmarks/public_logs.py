@@ -98,6 +98,9 @@ def best(study: Study) -> dict[str, dict[str, Group]]:
 
 def chosen(datasets: Sequence[Path], folder: Path, columns: str) -> list[Study]:
     """`columns`: PRESET-BACKBONE=SEEDS, separated by commas."""
+    lacking = next((column for column in columns.split(",") if not column.partition("=")[2]), None)
+    if lacking is not None:
+        raise SystemExit(f"--columns: {lacking or 'a column'} lacks its number of seeds; give it, as in {FIRST}=5.")
     made, tried = [], plan.read(folder / "grid")
     policies = best(tried)
     for dataset in datasets:
@@ -165,7 +168,8 @@ def rows(folder: Path, seeds: Sequence[int] = (0,)) -> list[Row]:
             }
             row = {"study": path.parent.name, "log": group.log, "policy": group.policy, "seed": run.seed}
             row |= {"backbone": group.backbone, "preset": group.preset, "value": group.options.get(key), **keep}
-            found.append(row | {"epochs": len(facts.get("curve", [])), "machine": facts.get("machine")})
+            made = {name: facts["machine"][name] for name in ("commit", "device")}
+            found.append(row | {"epochs": len(facts.get("curve", [])), **made})
     return found
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from offrec.catalogue import MASKED, Head, log_prob, top_k
+from offrec import critic
+from offrec.catalogue import MASKED, Head, log_prob, maximum, top_k
 from offrec.critic import within_support
 
 
@@ -21,3 +22,21 @@ def test_an_item_at_the_bound_is_within(delta: float, alike: bool, left: int) ->
     for row in range(200):
         assert (top_k(bounded.rows_slice(row, row + 1), left)[0] > MASKED).all()
     assert ((bounded.at(torch.arange(50).expand(200, -1)) > MASKED).sum(1) == left).all()
+
+
+@pytest.mark.parametrize("off", [-0.02, 0.02])
+def test_the_likeliest_is_within_where_a_pass_multiplies_coarsely(monkeypatch: pytest.MonkeyPatch, off: float) -> None:
+    """As a GPU does: what a pass finds differs from what is read of one item, either way."""
+    torch.manual_seed(0)
+    b = Head(torch.randn(50, 4), torch.randn(30, 4))
+
+    def coarse(head: Head) -> tuple[torch.Tensor, torch.Tensor]:
+        value, item = maximum(head)
+        return value + off, item
+
+    monkeypatch.setattr(critic, "maximum", coarse)
+    bounded = within_support(Head(torch.randn(50, 4), torch.randn(30, 4)), b, delta=2.0)
+    assert bounded.within is not None
+    _, likeliest = maximum(b)
+    assert (b.at(likeliest[:, None])[:, 0] >= bounded.within.bound).all()
+    assert (maximum(b)[0] + off >= bounded.within.bound).all()

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 from test_commands import offrec, sentence
 
@@ -22,6 +23,19 @@ def test_the_shop_passes_into_the_dataset(work: Path) -> None:
     shop = Dataset.open(work / "data").meta["shop"]
     assert (shop["world"], shop["seed"], shop["k"]) == ("demo", 3, 5)
     assert sorted(path.name for path in (work / "log").iterdir()) == ["events.parquet", "full.parquet"]
+
+
+def test_another_log_of_the_same_shop(work: Path, tmp_path: Path) -> None:
+    for name, more in (("again", ()), ("other", ("--log-seed", "7"))):
+        offrec("shop", "--world", "demo", "--sessions", "400", "--seed", "3", *more, "--out", tmp_path / name)
+    first, again, other = (
+        pl.read_parquet(home / "events.parquet") for home in (work / "log", tmp_path / "again", tmp_path / "other")
+    )
+    assert again.equals(first)
+    assert not other.equals(first)
+    offrec("prepare", tmp_path / "other/events.parquet", "--out", tmp_path / "data")
+    shop = Dataset.open(tmp_path / "data").meta["shop"]
+    assert (shop["seed"], shop["log_seed"]) == (3, 7)
 
 
 def test_simulate_a_run_and_a_baseline(work: Path) -> None:

@@ -11,6 +11,7 @@ from fixed_policies import Fixed
 
 from made_datasets import write_dataset
 from offrec import experiment
+from offrec.catalogue import Head
 from offrec.checkpoint import load
 from offrec.console import Console
 from offrec.critic import CriticOptions
@@ -20,6 +21,7 @@ from offrec.estimation import logged_q
 from offrec.estimation.values import ValueOptions
 from offrec.evaluation import Scored
 from offrec.networks import NetworkOptions
+from offrec.types import Batch
 
 QUIET = Console(quiet=True)
 SMALL = {"network.width": 8, "network.history": 5, "training.epochs": 3, "device": "cpu"}
@@ -53,6 +55,37 @@ def test_it_prefers_what_was_bought(tmp_path: Path) -> None:
         logged = logged_q.fitted(dataset, reward_of(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
         judge = logged_q.judge(logged, Scored(dataset, "validation", 5, cpu))
         assert judge(bought) - judge(seen) == pytest.approx(gap, abs=0.15)
+
+
+class Narrow(Fixed):
+    """Of its items only the first `left` of a state may be chosen."""
+
+    left = 2
+
+    def head(self, batch: Batch) -> Head:
+        return super().head(batch).masked(torch.arange(self.left, self.n_items).expand(len(batch), -1))
+
+
+def test_items_that_a_policy_may_not_choose_are_none_of_its_best(tmp_path: Path) -> None:
+    dataset, cpu = log(tmp_path), torch.device("cpu")
+    options = ValueOptions(NetworkOptions(width=8, history=5), updates=30)
+    logged = logged_q.fitted(dataset, reward_of(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
+    events = Scored(dataset, "validation", 5, cpu)
+    with torch.no_grad():
+        worth = torch.cat(
+            [logged.critic(batch).at(torch.tensor([[1, 0]]).expand(len(batch), -1)) for batch in events.batches()]
+        )
+    found = logged_q.judge(logged, events)(Narrow(dataset, [float(item) for item in range(12)]))
+    assert found == pytest.approx(float(worth.mean()) * logged.unit)
+
+
+def test_states_are_as_long_as_the_policy_s(tmp_path: Path) -> None:
+    dataset, options = log(tmp_path), ValueOptions(NetworkOptions(width=8, history=7), updates=5)
+    policy = Fixed(dataset, [0.0] * 12)
+    judge = logged_q.judge_of(dataset, "validation", reward_of(dataset.behaviours, {}), options, policy, QUIET)
+    assert judge is not None
+    (about,) = (dataset.path / "values").glob("*/about.json")
+    assert json.loads(about.read_text())["options"]["network"]["history"] == policy.history == 5
 
 
 def test_nobody_else_pays_for_it(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """The paragraph that answers for itself: right words for whatever came out."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from made_studies import made_log, made_study
 
@@ -45,6 +47,20 @@ def test_earns_less(tmp_path: Path) -> None:
 def test_nothing_clear(tmp_path: Path) -> None:
     found = answer(tmp_path, RANKS, earned={"sl": 1.0, "dc": 1.0})
     assert found.short == "Nothing clear: no learner that reads rewards truly earns clearly more than SL."
+
+
+def test_a_gain_that_two_seeds_cannot_show_is_still_named(tmp_path: Path) -> None:
+    study = made_study(tmp_path, [made_log()], {"sl": 0.5, "dc": 0.5}, earned={"sl": 1.0, "dc": 1.1}, seeds=2)
+    paid, facts = (study.path("results", f"yoochoose.dc.gru.0.{kind}") for kind in ("rewards.npy", "json"))
+    np.save(paid, np.load(paid) + np.float32(0.8))
+    lucky = json.loads(facts.read_text())
+    lucky["shop"]["reward"]["mean"] += 0.8
+    facts.write_text(json.dumps(lucky))
+    reading = read([study.folder])
+    (found,) = answers(reading, Comparer(reading))
+    said = "Nothing clear: no learner that reads rewards truly earns clearly more than SL; DC has +0."
+    assert found.short.startswith(said)
+    assert "Two seeds make a weak t-test" in found.sentences[-1]
 
 
 def test_both_agree_and_the_most_is_named(tmp_path: Path) -> None:

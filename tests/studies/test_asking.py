@@ -138,6 +138,12 @@ def test_what_cannot_be_swept(dataset: Path, tmp_path: Path) -> None:
     refused("There is no algorithm 'all'", algorithm="all,dc", vary=["gamma=0.5"])
 
 
+def test_what_is_asked_again_in_another_way(dataset: Path, tmp_path: Path) -> None:
+    small_study(dataset, tmp_path / "study", visitors=300)
+    with pytest.raises(InputError, match="was asked with --visitors 300; ask it the same way, or choose another --out"):
+        small_study(dataset, tmp_path / "study", visitors=200)
+
+
 def test_datasets_that_do_not_belong_together(dataset: Path, tmp_path: Path) -> None:
     other = small_dataset(tmp_path, "other", score_first=False)
     with pytest.raises(InputError, match=r"small has score_first = True and other has False, so they do not belong"):

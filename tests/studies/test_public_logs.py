@@ -88,6 +88,11 @@ def test_the_picture_holds_both_behaviours(public_logs: ModuleType, tmp_path: Pa
     assert "DC, α .5, cart 5: 0.2100 ± 0.0100" in tips
 
 
+def test_a_column_without_its_seeds_is_named(public_logs: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="--columns: paper-cfn lacks its number of seeds; give it, as in strong-gru=5"):
+        public_logs.chosen([tmp_path], tmp_path, "strong-gru=5,paper-cfn")
+
+
 def test_rows_of_the_seeds_asked(public_logs: ModuleType, tmp_path: Path) -> None:
     made_study(tmp_path / "strong-gru-clicks", [made_log("clicks", ["view"])], {"sl": 0.4, "recent": 0.2})
     made_study(tmp_path / "strong-caser-clicks", [made_log("clicks", ["view"])], {"sl": 0.3})  # no column of the table

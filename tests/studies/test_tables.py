@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from made_studies import BASELINES, LEARNERS, OWN, made_log, made_study
 
 from offrec.errors import InputError
-from offrec.studies import plan, report, tables
+from offrec.studies import page, plan, report, tables
 from offrec.studies.comparing import Comparer
 from offrec.studies.earnings import earning_tables
 from offrec.studies.plain import csv as as_csv
@@ -130,11 +131,28 @@ def test_what_is_earned(tmp_path: Path) -> None:
     assert row(table, "The oracle")[0].rank == "", "it knows what no log tells"
     assert row(table, "DQN")[0].stars == "▾"
     assert row(table, "DC")[1].text.startswith("+0.9")
+    assert "Stars against SL as above. The shop's own policies know what no log tells; they have no" in table.note
+
+
+def test_what_is_earned_where_no_sl_is_compared(tmp_path: Path) -> None:
+    """A sweep's log of a shop, with the shop's own policies alone, and then a learner beside them."""
+    for earned, ends in (
+        ({"logging": 1.2, "oracle": 5.0}, "paired. The shop's own policies know what no log tells."),
+        ({"logging": 1.2, "dc": 2.0}, "what no log tells; best and second best are among the others."),
+    ):
+        study = made_study(
+            tmp_path / "".join(earned), [made_log()], {"dc": 0.6} if "dc" in earned else {}, earned=earned
+        )
+        reading = read([study.folder])
+        (table,) = earning_tables(reading, Comparer(reading))
+        assert table.heads == ["true reward a session", "over the logging policy", "picks", "purchases"]
+        assert {len(row.cells) for row in table.rows} == {4}
+        assert row(table, "The oracle" if "oracle" in earned else "DC")[1].text.startswith("+")
+        assert table.note.endswith(ends)
+        assert "tars" not in table.note
 
 
 def test_values_have_a_column_where_there_are_any(tmp_path: Path) -> None:
-    import json
-
     study = made_study(tmp_path / "study", [made_log()], HITS)
     path = study.path("results", "yoochoose.dc.gru.0.json")
     facts = json.loads(path.read_text())
@@ -193,6 +211,26 @@ def test_two_studies_in_one_report(study: plan.Study, tmp_path: Path) -> None:
     assert len(list(again.reading.results())) == len(list(report.report([study.folder]).reading.results()))
 
 
+@pytest.mark.parametrize("figure", ["value@5", "value"])
+def test_of_a_seed_in_two_studies_the_result_with_values_is_kept(tmp_path: Path, figure: str) -> None:
+    studies = [made_study(tmp_path / name, [made_log()], {"sl": 0.5}) for name in ("plain", "valued")]
+    path = studies[1].path("results", "yoochoose.sl.gru.1.json")
+    facts = json.loads(path.read_text())
+    if figure == "value":
+        facts["value"] = {"value": 1.5, "low": 1.2, "high": 1.8, "verdict": "caution"}
+    else:
+        facts["test"]["all"]["value@5"] = 1.5
+    path.write_text(json.dumps(facts))
+    for several in (studies, studies[::-1]):
+        (entry,) = read([study.folder for study in several]).entries
+        assert entry.values("all", figure) == {1: 1.5}
+        assert [(r.run.seed, r.study.folder.name) for r in entry.results] == [
+            (0, several[0].folder.name),
+            (1, "valued"),
+            (2, several[0].folder.name),
+        ]
+
+
 def test_what_does_not_belong_together(study: plan.Study, tmp_path: Path) -> None:
     other = made_study(tmp_path / "a", [made_log("other", score_first=False)], {"sl": 0.4})
     with pytest.raises(InputError, match=r"yoochoose has score_first = True and other has False.* one table"):
@@ -240,4 +278,6 @@ def test_what_several_sweeps_are_set_beside_stands_in_each_of_them(tmp_path: Pat
     assert [[row.label for row in table.rows] for table in swept] == [["α = 1", "SL"]] * 2
     (section,) = [section for section in found.sections if section.title == "Sweeps"]
     assert all("stroke-dasharray" in picture.svg for picture in section.pictures)
+    (drawn,) = [part for part in page.html(found).split("<section") if "<h2>Sweeps</h2>" in part]
+    assert drawn.rindex("<figure") < drawn.index("<table"), "what is swept is seen first, then read"
     assert "doing anything here" not in markdown(report.report(folders))

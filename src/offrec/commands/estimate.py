@@ -36,7 +36,8 @@ class Estimate:
     """Another log to judge by, with the runs' catalogue (`offrec prepare --catalogue RUN`), such as what a server has
     logged since; or where the runs' own dataset is now. Needed for baselines alone."""
     baselines: str = ""
-    """Policies without training, separated by commas: popular, recent, markov, sknn, vsknn."""
+    """Policies without training, separated by commas: popular, recent, markov, sknn, vsknn. They see as many of the
+    last events as the runs do, where all runs see alike many."""
     split: Literal["test", "validation"] = "test"
     """The sessions to judge by. Values are learned from the training sessions."""
     estimator: str = ""
@@ -59,7 +60,8 @@ class Estimate:
     cap: Annotated[float | None, unset("NUMBER")] = None
     """Cut weights above this."""
     refits: int = 4
-    """Fit values again to so many resamples of the sessions, for an interval of the direct method; 0 is faster."""
+    """Fit values again to so many resamples of the sessions, for an interval of the direct method; 0 is faster
+    and gives none."""
     updates: int = 2000
     """Updates of each fit of values, that of value@5 too."""
     seed: int = 0
@@ -113,9 +115,11 @@ class Estimate:
         from offrec.baselines import baseline
 
         found: dict[str, Policy] = {str(run): experiment.load(run, self.device) for run in self.runs}
-        device = experiment.pick_device(self.device)
+        device, histories = experiment.pick_device(self.device), {policy.history for policy in found.values()}
+        # Of another history Q of the log would be another too, and the order would compare what two critics say.
+        shared = {"history": histories.pop()} if len(histories) == 1 else {}
         for name in ids(self.baselines):
-            found[name] = baseline(name, dataset, device=device)
+            found[name] = baseline(name, dataset, device=device, **shared)
         return found
 
     def _asked(self) -> "Asked":
@@ -206,12 +210,16 @@ def _tells(column: list[str]) -> bool:
 
 
 def _explain(found: "Comparison") -> None:
-    """What value@5 is, and what the order is for."""
+    """Why an interval is missing, what value@5 is, and what the order is for."""
+    if not all(found.has_interval(name) for one in found.policies for name in one.assessed):
+        print("95 % interval: no refits, so no interval of the direct method.")
     if any(one.value is not None for one in found.policies):
         print("value@5: what a policy's best five were worth to the log's visitors, by what followed such choices.")
     if found.order:
         some = "" if len(found.order) == len(found.policies) else ", of those whose direct estimate is not withheld"
         where = " It was found on logs of picks, not of lists." if found.served else ""
+        if any(one.play != "topk" for one in found.policies if one.name in found.order):
+            where += " It was found on policies that all play their best k (--play topk); here some are drawn from."
         print(
             f"order: which to try first, by the mean of the ranks by value@5 and by direct{some}; it says nothing of "
             f"how much they earn (docs/estimates.md).{where}"
@@ -231,7 +239,8 @@ def _rows(one: "Judged", found: "Comparison") -> list[list[str]]:
         around, difference, support = assessment.interval, one.differences[name], assessment.support
         figures = ["withheld", "", ""]
         if name in found.asked.named or not assessment.withheld:
-            figures = [f"{around.estimate:.3f}", _between(around), _between(difference)]
+            intervals = [_between(around), _between(difference)] if found.has_interval(name) else [NOTHING, NOTHING]
+            figures = [f"{around.estimate:.3f}", *intervals]
         cheap = [_said(one.value, ".3f"), _said(found.order.get(one.name), "d")] if name == beside else ["", ""]
         measures = ((support.effective, ",.0f"), (support.largest_weight, ",.3g"), (support.capped, ".1%"))
         said = [_said(value, how) for value, how in (*measures, (support.rare, ".0%"))]

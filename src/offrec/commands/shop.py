@@ -30,6 +30,8 @@ class WriteShop:
     """How many visitors come."""
     seed: int = 0
     """Seed of the items and of the visitors: another seed is another shop."""
+    log_seed: Annotated[int | None, unset("INT")] = None
+    """Seed of the visitors alone, for a further log of the same shop. Default: the shop's."""
     k: Annotated[int | None, unset("INT"), tyro.conf.arg(aliases=["-k"])] = None
     """Items on a list; the world's own number if left out."""
     force: bool = False
@@ -44,7 +46,8 @@ class WriteShop:
 
         shop = Shop.open(self.world, self.seed, self.k, pick_device(self.device))
         with console_for(False).counter("visitors gone") as at:
-            write_log(shop, self.sessions, self.out, seed=self.seed, force=self.force, progress=at)
+            seed = self.seed if self.log_seed is None else self.log_seed
+            write_log(shop, self.sessions, self.out, seed=seed, force=self.force, progress=at)
         console_for(False).line(f"Written: {self.out}. Next: offrec prepare {self.out}/events.parquet --out data")
 
 

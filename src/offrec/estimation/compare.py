@@ -117,6 +117,10 @@ class Comparison:
         placed = {one.name: place for one, place in places if place is not None}
         return placed if len(placed) > 1 else {}
 
+    def has_interval(self, name: str) -> bool:
+        """By an estimator: without refits one of the direct method is of the sessions alone, and looks certain."""
+        return name != "direct" or self.asked.refits > 0
+
     def as_json(self) -> dict[str, Any]:
         asked = self.asked
         found = {
@@ -138,8 +142,10 @@ class Comparison:
         found = {}
         for name, assessment in one.assessed.items():
             shown = name in self.asked.named or not assessment.withheld
-            difference = one.differences[name].as_json() if shown else None
-            found[name] = {**assessment.as_json(name in self.asked.named), "over_logging": difference}
+            lacking = {} if self.has_interval(name) else dict.fromkeys(("low", "high", "error"))
+            difference = {**one.differences[name].as_json(), **lacking} if shown else None
+            figures = assessment.as_json(name in self.asked.named)
+            found[name] = {**figures, **lacking, "over_logging": difference}
         cheap = {logged_q.FIGURE: one.value, "order": self.order.get(one.name)}
         return {"name": one.name, "play": one.play, "k": one.k, **cheap, "estimates": found}
 

@@ -24,15 +24,19 @@ def forest(found: Comparison, path: Path) -> None:
         if assessment.withheld and name not in found.asked.named:
             axes.text(found.logged.estimate, place, " withheld: too little support", va="center", color=colour)
             continue
-        around = assessment.interval
-        axes.plot([around.low, around.high], [place, place], color=colour)
+        around, end = assessment.interval, assessment.interval.estimate
+        if found.has_interval(name):
+            end = around.high
+            axes.plot([around.low, end], [place, place], color=colour)
         axes.plot([around.estimate], [place], "o", color=colour)
-        axes.annotate(assessment.verdict, (around.high, place), (6, 0), textcoords="offset points", va="center")
+        axes.annotate(assessment.verdict, (end, place), (6, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(rows)), [f"{one.name} ({one.play})\n{name.replace('_', ' ')}" for one, name in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     discount = "" if found.asked.gamma == 1 else f", discounted by {found.asked.gamma:g} a step"
     axes.set_xlabel(f"reward a session{discount}, {found.asked.split} sessions{_played(found)}")
-    axes.margins(x=0.2)  # for the verdict beside the last estimate
+    axes.margins(x=0.05)
+    left, right = axes.get_xlim()
+    axes.set_xlim(left, right + 0.3 * (right - left))  # for the verdict beside the last estimate
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
     aside = path.with_name(f".{path.stem}.partial{path.suffix}")
     FigureCanvasAgg(figure)

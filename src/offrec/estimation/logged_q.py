@@ -2,7 +2,7 @@
 trains: by how much more its choices were worth to the visitors of the log than others.
 
     Q_b(s,a) ← G        the return that followed, no target network
-    value@5 = mean over logged states of the mean Q_b of the policy's best five
+    value@5 = mean over logged states of the mean Q_b of the policy's best five, or of as many as it allows
 
 Fitted once and kept beside the dataset, DATASET/values/<key>/, as π̂_b is.
 """
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from offrec import checkpoint
-from offrec.catalogue import top_k
+from offrec.catalogue import GONE, top_k
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.transitions import Floats
@@ -112,8 +112,9 @@ def judge(logged: LoggedValues, events: Scored) -> Callable[[Policy], float]:
         total, rows = 0.0, 0
         with evaluating(logged):
             for batch in events.batches():
-                best = top_k(policy.head(batch), min(K, policy.n_items))[1]
-                worth = logged.critic(batch).at(best).mean(1)
+                scores, best = top_k(policy.head(batch), min(K, policy.n_items))
+                allowed = scores > GONE
+                worth = (logged.critic(batch).at(best) * allowed).sum(1) / allowed.sum(1).clamp(min=1)
                 total, rows = total + float(worth.double().sum()), rows + len(batch)
         return total / rows * logged.unit
 

@@ -66,7 +66,7 @@ LIMITS = (
     Limit("above", 0.0, 0.1, INFINITE, "it promises {value:.0%} more than the log paid a session, as guesses of Q do"),
     Limit("guessed", 0, 1, 1, "what Q says of choices that the log did not make is a network's guess"),
     Limit("coarse", 0, 1, 1, "it takes items of a cluster to be alike, which nothing here can show"),
-    Limit("unaware", 0, 1, 1, "its interval knows nothing of how far Q itself may be off"),
+    Limit("unaware", 0, 1, 1, "without refits it knows nothing of how far Q itself may be off"),
     Limit("unchecked", 0, 1, 1, "how well Q fits the log is not known"),
     Limit("unseen", 0, 1, 1, "how much of what the policy does the log shows is not known"),
 )

@@ -62,30 +62,31 @@ def _earning(reading: Reading, comparer: Comparer, log: str, entries: list[Entry
         cells = []
         if true:
             cells.append(figure_cell(found, versus_sl, ("best", "second", "")[min(place, 2)], names.money))
-            cells += [
-                _gain(versus_sl),
-                _gain(versus_log),
-                _shop_mean(entry, "length", 1),
-                _shop_mean(entry, "purchases", 2),
-            ]
+            cells += [_gain(versus_sl)] if any(over_sl) else []
+            cells += [_gain(versus_log), _shop_mean(entry, "length", 1), _shop_mean(entry, "purchases", 2)]
         if estimated:
             cells += _estimate(entry)
         sections.setdefault(_section(entry), []).append(Row(names.policy(entry), cells))
-    heads = ["true reward a session", "over SL", "over the logging policy", "picks", "purchases"] if true else []
+    sl = ["over SL"] if any(over_sl) else []
+    heads = ["true reward a session", *sl, "over the logging policy", "picks", "purchases"] if true else []
     heads += ["value, estimated", "verdict"] if estimated else []
     title = f"What is earned: {log}" if true else f"What would be earned, estimated: {log}"
-    return Table(f"earned-{log}", title, _note(entries, true, estimated), [], heads, list(sections.items()))
+    return Table(f"earned-{log}", title, _note(entries, true, estimated, bool(sl)), [], heads, list(sections.items()))
 
 
-def _note(entries: Sequence[Entry], true: bool, estimated: bool) -> str:
+def _note(entries: Sequence[Entry], true: bool, estimated: bool, tested: bool) -> str:
+    """`tested`: against SL."""
     value = "Value: estimated from test sessions alone, by fitted Q; believe it as far as its verdict goes."
     if not true:
         return value
     visitors = max(e.study.visitors for e in entries)
+    others = any(e.group.kind != "shop" for e in entries)
+    own = (["they have no stars"] if tested else []) + (["best and second best are among the others"] if others else [])
     return (
         f"What a session earned when the policy's best k items served {visitors:,} new visitors until they left, the "
-        "same visitors for all. ± over seeds; intervals: 95 % over visitors, paired. Stars against SL as above. The "
-        "shop's own policies know what no log tells; they have no stars, and best and second best are among the others."
+        "same visitors for all. ± over seeds; intervals: 95 % over visitors, paired."
+        + (" Stars against SL as above." if tested else "")
+        + f" The shop's own policies know what no log tells{'; ' if own else ''}{', and '.join(own)}."
         + (f" {value}" if estimated else "")
     )
 

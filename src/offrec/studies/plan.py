@@ -184,11 +184,11 @@ def widened(before: Study, now: Study) -> Study:
     """What was asked before and what is asked now, in one folder: more seeds, learners or logs may be added."""
     if before.kind != now.kind:
         raise InputError(f"{before.folder} is a study made with `offrec {before.kind}`; choose another --out.")
-    for name in ("test", "visitors", "value"):
+    for name in ("visitors", "value"):
         if getattr(before, name) != getattr(now, name):
             raise InputError(
-                f"{before.folder} was asked with {name} = {getattr(before, name)}, not {getattr(now, name)}; "
-                "ask it the same way, or choose another --out."
+                f"{before.folder} was asked {_option(name, getattr(before, name))}; ask it the same way, or choose "
+                "another --out."
             )
     prints = {log.name: log.fingerprint for log in before.logs}
     for log in now.logs:
@@ -210,6 +210,13 @@ def widened(before: Study, now: Study) -> Study:
         groups=_union(before.groups, now.groups),
         runs=_union(before.runs, now.runs),
     )
+
+
+def _option(name: str, given: object) -> str:
+    """As it is typed, or left out."""
+    if isinstance(given, bool):
+        return f"{'with' if given else 'without'} --{name}"
+    return f"with --{name} {given}"
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> tuple[str, Any, Any]:

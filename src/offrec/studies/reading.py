@@ -34,6 +34,11 @@ class Result:
         found: float | None = self.facts.get(split, {}).get(behaviour, {}).get(name)
         return found
 
+    @property
+    def valued(self) -> int:
+        """How many figures it has that only a study with --value has."""
+        return bool(self.facts.get("value")) + (self.figure("all", "value@5") is not None)
+
     def array(self, kind: str) -> NDArray[Any]:
         return _array(self.study, f"{self.run.name}.{kind}")
 
@@ -170,16 +175,18 @@ def _entries(study: Study) -> Iterable[Entry]:
 
 
 def _add(entries: dict[object, Entry], entry: Entry) -> None:
-    """The same policy in two studies is one row, each seed once."""
+    """The same policy in two studies is one row, each seed once: as it was judged by more, or else first."""
     group = entry.group
     options = json.dumps([group.options, group.varied, group.level, group.trial], sort_keys=True)
     key = (group.log, group.kind, group.policy, group.backbone, group.preset, options)
     before = entries.get(key)
     if before is not None:
-        seeds = {result.run.seed for result in before.results}
-        more = tuple(result for result in entry.results if result.run.seed not in seeds)
+        kept = {result.run.seed: result for result in before.results}
+        for result in entry.results:
+            if kept.setdefault(result.run.seed, result).valued < result.valued:
+                kept[result.run.seed] = result
         studies = before.studies + entry.studies
-        entry = Entry(before.group, studies, before.results + more, max(before.asked, entry.asked))
+        entry = Entry(before.group, studies, tuple(kept.values()), max(before.asked, entry.asked))
     entries[key] = entry
 
 

@@ -11,8 +11,7 @@ from offrec.errors import InputError
 from offrec.estimation import logged_q
 from offrec.estimation.compare import RECOMMENDED, Asked, estimate
 from offrec.estimation.decided import Decided
-from offrec.estimation.values import ValueOptions, with_history
-from offrec.evaluation import Scored
+from offrec.estimation.values import ValueOptions
 from offrec.policy import Policy
 
 UPDATES, REFITS = 1000, 2  # of each fit of Q, and how often it is fitted again: three fits a policy
@@ -44,9 +43,10 @@ def cheap(
 ) -> float:
     """value@5: what the policy's best five were worth to the log's visitors (`--select value`)."""
     of = reward_of(dataset.behaviours, dict(rewards))
-    options = with_history(ValueOptions(), policy.history)
-    logged = logged_q.fitted(dataset, of, logged_q.GAMMA, options, policy.device, Console(quiet=True))
-    return logged_q.judge(logged, Scored(dataset, split, policy.history, policy.device))(policy)
+    value = logged_q.judge_of(dataset, split, of, ValueOptions(), policy, Console(quiet=True))
+    if value is None:
+        raise InputError(f"{dataset.path} has no {split} events that {CHEAP} could be judged by; prepare a longer log.")
+    return value(policy)
 
 
 def check() -> None:

@@ -102,7 +102,9 @@ def _earns(several: str, one: str, where: str, money: Sides, ranked: Sides) -> s
     if not money.more:
         if len(money.less) == len(money):
             return f"No: every learner that reads rewards {one} less than SL."
-        return f"Nothing clear: no learner that reads rewards {one} clearly more than SL."
+        best, gain = money.unclear[0]
+        least = f"; {best} has {names.signed(gain.gain)}, {names.p_value(gain.corrected)}" if gain.gain > 0 else ""
+        return f"Nothing clear: no learner that reads rewards {one} clearly more than SL{least}."
     names_ = [name for name, _ in money.more]
     best, gain = money.more[0]
     verb = one if len(names_) == 1 else several
