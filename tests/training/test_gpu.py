@@ -187,16 +187,20 @@ def test_the_rate_moves_captured_updates(dataset: Any, tmp_path: Path) -> None:
     weights = trainer.job.module.get_parameter("actor.items_in")
     with trainer.turn():
         size = trainer.job.batches.begin(0)[0]
-        for _ in range(4):
-            trainer.update.begin(0, {})
+
+        def update() -> None:
+            trainer.update.begin(0, {})  # the batch of this size
             trainer.update(size)
+
+        for _ in range(4):
+            update()
         assert trainer.update.graphs
         before = weights.clone()
         trainer.optimiser.rate = 0.0
-        trainer.update(size)
+        update()
         assert torch.equal(before, weights)
         trainer.optimiser.rate = 0.01
-        trainer.update(size)
+        update()
         assert not torch.equal(before, weights)
 
 

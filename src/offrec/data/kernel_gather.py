@@ -35,11 +35,12 @@ def pieces_of(
 
 @triton.jit
 def rows_of(
-    order, edges, step, bounds, items, mdp, longs, floats, recent, n_all, n_events, rows, room, length, history,
+    order, edges, step, bounds, items, mdp, longs, floats, recent, n_all, n_events, pieces, rows, room, length, history,
     n_items, base, first, BM: tl.constexpr, WIDE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Some rows: their pieces by counting those that end before them, then everything else."""
     start, count = chosen(order, edges, step)
+    count = tl.minimum(count, pieces)  # of a batch larger than its size, no piece that was not gathered
     number = first + tl.arange(0, BM)
     kept = number < rows
     row = number.to(tl.int64)
@@ -104,7 +105,7 @@ def gather(
     by_rows = tl.cdiv(rows, BM)
     if program < by_rows:
         rows_of(
-            order, edges, step, bounds, items, mdp, longs, floats, recent, n_all, n_events, rows, room, length,
+            order, edges, step, bounds, items, mdp, longs, floats, recent, n_all, n_events, pieces, rows, room, length,
             history, n_items, base, program * BM, BM, WIDE, CHUNK,
         )  # fmt: skip
     else:
