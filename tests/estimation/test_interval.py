@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from scipy.special import stdtrit
 
 from offrec.errors import InputError
 from offrec.estimation import interval as module
 from offrec.estimation.estimators import ESTIMATORS, Terms, contributions, terms, value
-from offrec.estimation.interval import _draws, _Sums, interval, refitted
+from offrec.estimation.interval import _draws, _Sums, interval, refitted, student_t
 from offrec.estimation.steps import Steps
 
 
@@ -130,6 +131,12 @@ def test_refits_by_hand() -> None:
     assert refitted(5.0, np.array([4.0, 6.0, 8.0]), beside=1.5).error == pytest.approx(2.5)
     with pytest.raises(InputError, match="at least 2"):
         refitted(5.0, np.array([4.0]))
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 40])
+@pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
+def test_students_t_is_scipys(freedom: int, level: float) -> None:
+    assert student_t(freedom, level) == pytest.approx(stdtrit(freedom, (1 + level) / 2), rel=1e-10)
 
 
 def test_refusals() -> None:

@@ -54,7 +54,12 @@ def test_a_study_has_values_where_they_are_asked_for(tmp_path: Path, monkeypatch
     dataset = small_dataset(tmp_path / "data")
     opened = Dataset.open(dataset)
     study = small_study(dataset, tmp_path / "valued", algorithms="sl", seeds="1", value=True)
-    assert finished(study).failed == 0
+    with monkeypatch.context() as without:  # a value takes torch and numpy; a baseline, left to another machine, scipy
+        without.setattr(work, "find_spec", lambda name: None)
+        for name in ("scipy", "scipy.sparse", "scipy.special"):
+            without.setitem(sys.modules, name, None)
+        assert finished(study).done == 1
+    assert finished(study).done == 2
     facts = [json.loads(path.read_text()) for path in study.path("results").glob("*.json")]
     assert len(facts) == 2
     for one in facts:
@@ -67,15 +72,10 @@ def test_a_study_has_values_where_they_are_asked_for(tmp_path: Path, monkeypatch
         small_study(dataset, tmp_path / "plain", algorithms="sl", baselines="none", seeds="1", value=True)
 
 
-def test_what_values_need_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_values_need_is_asked_first(tmp_path: Path) -> None:
     strange = write_dataset(tmp_path, [[0, 1]] * 8, [["gaze", "gaze"]] * 8)
     with pytest.raises(InputError, match="No reward is known for the behaviour 'gaze'"):
         asking.compare([strange.path], tmp_path / "study", algorithms="sl", settings=FAST, value=True)
-    study = small_study(small_dataset(tmp_path / "data"), tmp_path / "valued", algorithms="sl", seeds="1", value=True)
-    monkeypatch.setattr(value, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match="need scipy"):
-        finished(study)
-    assert not list(study.path("runs").iterdir())
 
 
 def test_the_epoch_kept_by_value() -> None:

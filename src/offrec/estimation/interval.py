@@ -12,6 +12,7 @@ error at all and lies infinitely far out; where too many do, the interval has no
 Errors come from influence functions: what the estimate would change by if a session weighed a little more.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -71,13 +72,29 @@ def refitted(estimate: float, again: Doubles, beside: float = 0.0, level: float 
 
     `beside`: the standard error that is left once the model is given, from the sessions that it is applied to.
     """
-    from scipy.special import stdtrit
-
     if len(again) < 2:
         raise InputError(f"An interval from {len(again)} refits cannot be given; fit at least 2.")
     error = float(np.hypot(again.std(ddof=1), beside))
-    wide = float(stdtrit(len(again) - 1, (1 + level) / 2)) * error
+    wide = student_t(len(again) - 1, level) * error
     return Interval(estimate, estimate - wide, estimate + wide, error)
+
+
+def student_t(freedom: int, level: float) -> float:
+    """t with the share `level` of Student's distribution between −t and t, by bisecting tan θ = t / √freedom."""
+    low, high = 0.0, math.pi / 2
+    while low < (angle := (low + high) / 2) < high:
+        low, high = (angle, high) if _between(freedom, angle) < level else (low, angle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def _between(freedom: int, angle: float) -> float:
+    """The share between −t and t, a finite sum in whole degrees of freedom (Abramowitz & Stegun 26.7.3 and 26.7.4)."""
+    odd = freedom % 2
+    term, found = math.cos(angle) if odd else 1.0, 0.0
+    for over in range(1 + odd, freedom, 2):
+        found += term
+        term *= math.cos(angle) ** 2 * over / (over + 1)
+    return 2 / math.pi * (angle + math.sin(angle) * found) if odd else math.sin(angle) * found
 
 
 def _draws(sessions: int, seed: int, resamples: int) -> Iterator[Doubles]:

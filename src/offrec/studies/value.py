@@ -1,7 +1,6 @@
 """What a policy would earn, estimated from the log alone: with its verdict for tables, cheaply for a search."""
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any, Literal
 
 from offrec.console import Console
@@ -47,12 +46,6 @@ def cheap(
     if value is None:
         raise InputError(f"{dataset.path} has no {split} events that {CHEAP} could be judged by; prepare a longer log.")
     return value(policy)
-
-
-def check() -> None:
-    """Before anything is trained."""
-    if find_spec("scipy") is None:
-        raise InputError("Estimates of value (--value) need scipy, which is not installed; pip install scipy.")
 
 
 def _length(dataset: Dataset) -> int:

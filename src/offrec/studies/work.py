@@ -18,7 +18,7 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError, Interrupted, RunError, first_line
 from offrec.policy import Policy
-from offrec.studies import judging, machine, plan, value
+from offrec.studies import judging, machine, plan
 from offrec.studies.claims import Claim
 from offrec.studies.plan import Group, Run, Study
 from offrec.studies.progress import Following, Progress
@@ -52,8 +52,6 @@ class Left:
 
 def work(study: Study, how: How, console: Console, parent_alive: Any = lambda: True) -> Left:
     """Finish what can be finished here. Killed at any moment, the same call goes on."""
-    if study.value and study.kind == "compare":  # value@5, of a sweep, takes torch alone
-        value.check()
     device = experiment.pick_device(how.device)
     most = how.together or (len(study.runs) if device.type == "cuda" else 1)
     started = time.monotonic()
