@@ -54,10 +54,10 @@ def test_a_study_has_values_where_they_are_asked_for(tmp_path: Path, monkeypatch
     dataset = small_dataset(tmp_path / "data")
     opened = Dataset.open(dataset)
     study = small_study(dataset, tmp_path / "valued", algorithms="sl", seeds="1", value=True)
-    with monkeypatch.context() as without:  # a value takes torch and numpy; a baseline, left to another machine, scipy
-        without.setattr(work, "find_spec", lambda name: None)
+    with monkeypatch.context() as bare:  # a value takes torch and numpy; a baseline, left to another machine, scipy
+        bare.setattr(work, "find_spec", lambda name: None)
         for name in ("scipy", "scipy.sparse", "scipy.special"):
-            without.setitem(sys.modules, name, None)
+            bare.setitem(sys.modules, name, None)
         assert finished(study).done == 1
     assert finished(study).done == 2
     facts = [json.loads(path.read_text()) for path in study.path("results").glob("*.json")]
