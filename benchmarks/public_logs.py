@@ -34,7 +34,12 @@ from offrec.studies.plan import Group, Study
 
 IMITATE = ("training.schedule=plateau", "training.epochs=50", "training.precision=bf16", "diagnostics=some")
 OWN = {
-    "re": ("algorithm.start=supervised", "algorithm.critic_start=supervised", "critic.repeat=instead"),
+    "re": (
+        "algorithm.start=supervised",
+        "algorithm.critic_start=supervised",
+        "critic.repeat=instead",
+        "critic.dropout=0",
+    ),
     "pg": ("algorithm.start=supervised",),
     "sl+pg": ("algorithm.start=supervised",),
 }
