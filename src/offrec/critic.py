@@ -119,13 +119,18 @@ def within_support(head: Head, b: Head, delta: float) -> Head:
     """Only items with π̂_b ≥ δ and, where there is none, the likeliest        paper, the policy that §SC starts from
 
     An item at the bound, as the likeliest is at its own, is within whoever asks: asked of a few items, of a tile or of
-    a row alone, its value rounds differently. On a GPU by far more than `ROUNDING`: a pass over the catalogue
-    multiplies with ten bits, or seven, and reads of a few items with all. So the likeliest is asked both ways.
+    a row alone, its value rounds differently. On a GPU by far more than `ROUNDING`: a pass over the catalogue may
+    multiply with ten bits, or seven, and a read of a few items with all. So the likeliest has as much room as that.
     """
     value, item = maximum(b)
-    likeliest = torch.minimum(value, b.at(item[:, None])[:, 0])
+    likeliest = torch.minimum(value, b.at(item[:, None])[:, 0]) - _room(b, item)
     bound = torch.minimum(logsumexp(b) + math.log(delta), likeliest)
     return replace(head, within=Within(b, bound - ROUNDING))
+
+
+def _room(head: Head, item: Tensor) -> Tensor:
+    """[B] what a pass over the catalogue may be off by at an item of each row [B]."""
+    return head.coarse * (head.state.to(head.dtype) * head.table[item].to(head.dtype)).abs().sum(1)
 
 
 def product(one: Head, other: Head) -> Head:

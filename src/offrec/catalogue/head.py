@@ -74,6 +74,15 @@ class Head:
         return torch.promote_types(self.state.dtype, torch.float32)
 
     @property
+    def coarse(self) -> float:
+        """What a pass over the catalogue may be off by, as a share of Σ |state · row|: operands of seven bits, or of
+        ten (TF32) where torch is told so, both rounded.
+        """
+        if self.state.dtype == torch.bfloat16:
+            return 2.0**-7
+        return 2.0**-9 if self.state.is_cuda and torch.get_float32_matmul_precision() != "highest" else 0.0
+
+    @property
     def base(self) -> "Head":
         """The same head without corrections and without `within`."""
         if self.items is None and self.within is None:
