@@ -84,8 +84,8 @@ class Plan:
 class Replay:
     """The events of one split on a device, and batches of them.
 
-    A batch is gathered on the device by operations of static shape, nothing of it on the host: so it can be part of a
-    captured update, and no step waits.
+    A batch is gathered on the device, by operations of static shape or by one kernel, nothing of it on the host: so it
+    can be part of a captured update, and no step waits.
     """
 
     def __init__(
@@ -208,7 +208,8 @@ class Epochs:
     """Shuffled epochs of a replay. An epoch's plan is made on the host and sent once; a step then needs its number
     alone, and that may stand on the device.
 
-    rounded: sizes come from a small set, so that few updates need capturing; what is too much has weight 0.
+    rounded: sizes come from a small set, so that few updates need capturing; what is too much has weight 0. by_kernel:
+    a batch is gathered in one launch, which needs triton.
     """
 
     def __init__(
