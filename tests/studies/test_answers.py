@@ -92,3 +92,47 @@ def test_without_sl_nothing_is_claimed(tmp_path: Path) -> None:
     assert answer(tmp_path, {"dc": 0.5}).short == "It cannot be told: SL, which imitates, was not run."
     alone = answer(tmp_path / "more", {"sl": 0.5})
     assert alone.short == "It cannot be told: no learner that reads rewards was run."
+
+
+def valued(folder: Path, worth: dict[str, tuple[float, str]], seeds: int, ranks: dict[str, float]) -> Answer:
+    """`worth`: learner → estimated value, and its verdict."""
+    study = made_study(folder, [made_log()], ranks, seeds=seeds)
+    for run in study.runs:
+        level, verdict = worth[study.group(run).policy]
+        facts = study.path("results", f"{run.name}.json")
+        value = {"value": level * (1 + 0.01 * run.seed), "low": 0.0, "high": 9.0, "verdict": verdict, "reason": ""}
+        facts.write_text(json.dumps({**json.loads(facts.read_text()), "value": value}))
+    reading = read([study.folder])
+    (found,) = answers(reading, Comparer(reading))
+    return found
+
+
+LEVEL = {"sl": 0.5, "dc": 0.5, "sr": 0.5}
+
+
+def test_only_what_may_be_trusted_is_said_to_earn(tmp_path: Path) -> None:
+    worth = {"sl": (1.0, "caution"), "dc": (2.0, "caution"), "sr": (3.0, "do not trust")}
+    found = valued(tmp_path, worth, 3, LEVEL)
+    assert found.short.startswith("Yes: DC is estimated to earn more than SL by +1.01 a session.")
+    (said,) = [sentence for sentence in found.sentences if sentence.startswith("By the estimate")]
+    assert "clearly more: DC (+1.01, p" in said
+    assert said.endswith("Not to be trusted, so left out: SR.")
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_values_that_cannot_be_counted_on_leave_the_answer_to_the_ranking(tmp_path: Path, seeds: int) -> None:
+    """Three seeds of an SL that is not to be trusted; one seed, of which nothing can be tested."""
+    verdict = "caution" if seeds == 1 else "do not trust"
+    worth = {"sl": (1.0, verdict), "dc": (2.0, "caution"), "sr": (3.0, "caution")}
+    found = valued(tmp_path, worth, seeds, {"sl": 0.3, "dc": 0.5, "sr": 0.3})
+    assert found.short.startswith("It ranks better: DC is above SL in NDCG@10")
+    (said,) = [sentence for sentence in found.sentences if sentence.startswith("By the estimate")]
+    assert ("not tested" in said) == (seeds == 1)
+    assert ("that is not to be trusted, so no value is set beside it" in said) == (seeds == 3)
+
+
+def test_no_learner_to_be_trusted(tmp_path: Path) -> None:
+    worth = {"sl": (1.0, "caution"), "dc": (2.0, "do not trust"), "sr": (3.0, "do not trust")}
+    found = valued(tmp_path, worth, 3, LEVEL)
+    assert any("of no learner that reads rewards is it to be trusted" in sentence for sentence in found.sentences)
+    assert "estimated" not in found.short

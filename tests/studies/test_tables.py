@@ -44,6 +44,18 @@ def test_clicks_and_purchases_are_tables_of_their_own(study: plan.Study) -> None
     assert three.heads[-1] == "NDCG@20"
 
 
+def test_a_backbone_has_no_rows_where_it_has_no_figures(tmp_path: Path) -> None:
+    both, views = made_log("events"), made_log("sessions", behaviours=("view",))
+    made_study(tmp_path / "both", [both], {"sl": 0.5, "recent": 0.4})
+    made_study(tmp_path / "views", [views], {"sl": 0.5}, backbones=["caser"])
+    reading = read([tmp_path / "both", tmp_path / "views"])
+    found = {
+        table.key: [title for title, _ in table.sections] for table in tables.ranking_tables(reading, Comparer(reading))
+    }
+    assert found["purchases_rnn"] == ["Without training", "GRU"]
+    assert found["clicks_cnn"] == ["Caser"]
+
+
 def test_figures_marks_and_stars(study: plan.Study) -> None:
     reading = read([study.folder])
     (table, _) = tables.ranking_tables(reading, Comparer(reading))

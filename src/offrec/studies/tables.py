@@ -117,7 +117,11 @@ def _ranking(
     if not columns:
         return None
     baselines = [e for e in reading.compared if e.group.kind == "baseline"]
-    lines = _lines([*baselines, *learners])
+    shown = {(log, behaviour) for log, behaviour, _ in columns}
+    figured = [
+        e for e in (*baselines, *learners) if any(e.values(b, figures[0]) for log, b in shown if log == e.group.log)
+    ]
+    lines = _lines(figured)
     rows: dict[object, list[Cell]] = {line: [] for line in lines}
     for log, behaviour, figure in columns:
         here = {line: entry for line, entries in lines.items() if (entry := entries.get(log))}

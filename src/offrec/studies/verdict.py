@@ -11,6 +11,7 @@ from offrec.studies.statistics import summary
 
 FIGURE = "NDCG@10"
 IMITATES = ("sl",)  # the rest reads rewards
+DISTRUSTED = "do not trust"
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Sides:
 
     def __len__(self) -> int:
         return len(self.more) + len(self.less) + len(self.unclear)
+
+    @property
+    def tested(self) -> bool:
+        """One seed's estimates of value cannot be."""
+        return any(one.corrected is not None for _, one in (*self.more, *self.less, *self.unclear))
 
 
 def answers(reading: Reading, comparer: Comparer) -> list[Answer]:
@@ -55,13 +61,14 @@ def answers(reading: Reading, comparer: Comparer) -> list[Answer]:
 def _answer(reading: Reading, comparer: Comparer, about: str, sl: Entry, learners: list[Entry]) -> Answer:
     ranked = _sides(comparer, learners, sl, "all", FIGURE)
     paid = _sides(comparer, learners, sl, "", "reward")
-    worth = _sides(comparer, learners, sl, "", "value")
+    trusted = [entry for entry in learners if not _distrusted(sl) and not _distrusted(entry)]
+    worth = _sides(comparer, trusted, sl, "", "value")
     sentences = [_ranking_sentence(sl, ranked)]
     recent = own(reading, sl.group.log, "recent")
     if recent is not None:
         sentences.append(_recent_sentence(comparer, sl, learners, recent))
-    if len(worth):
-        sentences.append(_money_sentence("By the estimate from the log", "SL is worth", sl, worth, "value"))
+    if sl.values("", "value"):
+        sentences.append(_worth_sentence(sl, [entry for entry in learners if entry not in trusted], worth))
     if len(paid):
         sentences.append(_money_sentence("In the shop itself", "SL earns", sl, paid, "reward"))
         sentences += _own_sentences(reading, comparer, sl, learners)
@@ -80,11 +87,16 @@ def _sides(comparer: Comparer, learners: Sequence[Entry], other: Entry, behaviou
     return Sides(those("more"), those("less")[::-1], those("unclear"))
 
 
+def _distrusted(entry: Entry) -> bool:
+    """Has its value a verdict, of any seed, that forbids to count on it?"""
+    return any((result.facts.get("value") or {}).get("verdict") == DISTRUSTED for result in entry.results)
+
+
 def _short(ranked: Sides, worth: Sides, paid: Sides) -> str:
-    """What is known best decides: true reward, then estimates, then next-item figures."""
+    """What is known best decides: true reward, then estimates that are trusted and tested, then next-item figures."""
     if len(paid):
         return _earns("truly earn", "truly earns", "a session of the shop", paid, ranked)
-    if len(worth):
+    if worth.tested:
         return _earns("are estimated to earn", "is estimated to earn", "a session", worth, ranked)
     if ranked.more:
         return (
@@ -161,6 +173,20 @@ def _money_sentence(where: str, sl_has: str, sl: Entry, sides: Sides, figure: st
             gains = [f"{name} ({names.signed(one.gain)}, {names.p_value(one.corrected)})" for name, one in side]
             parts.append(f"{words}: {names.listed(gains)}")
     return f"{where} {sl_has} {names.money(found.mean if found else None)} a session; {'; '.join(parts)}."
+
+
+def _worth_sentence(sl: Entry, others: Sequence[Entry], sides: Sides) -> str:
+    """`others`: learners whose estimates, or SL's, are not to be trusted."""
+    where = "By the estimate from the log"
+    if _distrusted(sl):
+        found = summary(list(sl.values("", "value").values()))
+        at = names.money(found.mean if found else None)
+        return f"{where} SL would be worth {at} a session, but that is not to be trusted, so no value is set beside it."
+    named = names.listed([names.policy(entry) for entry in others])
+    if not len(sides):
+        return f"{where} nothing can be said: of no learner that reads rewards is it to be trusted."
+    left_out = f" Not to be trusted, so left out: {named}." if others else ""
+    return _money_sentence(where, "SL is worth", sl, sides, "value") + left_out
 
 
 def _own_sentences(reading: Reading, comparer: Comparer, sl: Entry, learners: Sequence[Entry]) -> list[str]:
