@@ -168,9 +168,11 @@ def _recent_sentence(comparer: Comparer, sl: Entry, learners: Sequence[Entry], r
 def _money_sentence(where: str, sl_has: str, sl: Entry, sides: Sides, figure: str) -> str:
     found = summary(list(sl.values("", figure).values()))
     parts = []
-    for words, side in (("clearly more", sides.more), ("clearly less", sides.less), ("not told apart", sides.unclear)):
+    unclear = "not told apart" if sides.tested else "not tested, for that takes several seeds"
+    for words, side in (("clearly more", sides.more), ("clearly less", sides.less), (unclear, sides.unclear)):
         if side:
-            gains = [f"{name} ({names.signed(one.gain)}, {names.p_value(one.corrected)})" for name, one in side]
+            chance = [f", {names.p_value(one.corrected)}" if sides.tested else "" for _, one in side]
+            gains = [f"{name} ({names.signed(one.gain)}{p})" for (name, one), p in zip(side, chance, strict=True)]
             parts.append(f"{words}: {names.listed(gains)}")
     return f"{where} {sl_has} {names.money(found.mean if found else None)} a session; {'; '.join(parts)}."
 
