@@ -100,3 +100,29 @@ def test_it_can_be_read_without_scripts(written: Path, tmp_path: Path) -> None:
         chrome.tool("Emulation.setScriptExecutionDisabled", value=False)
         assert chrome.run("return document.querySelectorAll('thead button').length") == 0
         assert chrome.run("return document.querySelectorAll('tbody td').length") > 500
+
+
+def test_few_answers_in_full_and_many_folded(tmp_path: Path) -> None:
+    """SL is above all, whatever the backbone: said once where there are five."""
+    hits = {"sl": 0.6, "dc": 0.4}
+    five = ["gru", "cfn", "caser", "nextitnet", "sasrec"]
+    many = page.html(report([made_study(tmp_path / "many", [made_log()], hits, backbones=five).folder]))
+    answers = many.split('<section class="answers">')[1].split("</section>")[0]
+    assert answers.count("<article>") == 1
+    assert answers.count("<details><summary>Why: yoochoose, ") == 5
+    few = page.html(report([made_study(tmp_path / "few", [made_log()], hits, backbones=five[:2]).folder]))
+    assert few.count("<article>") == 2
+    assert "<details>" not in few
+    assert "Clearly: p ≤ .05" in few
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_what_is_folded_is_opened_and_printed(written: Path, tmp_path: Path) -> None:
+    with browser(tmp_path) as chrome:
+        chrome.open(written.as_uri())
+        seen = "return document.querySelector('details ul').checkVisibility()"
+        assert not chrome.run(seen)
+        chrome.run("document.querySelector('summary').click(); return 0")
+        assert chrome.run(seen)
+        chrome.run("dispatchEvent(new Event('beforeprint')); return 0")
+        assert chrome.run("return [...document.querySelectorAll('details')].every((one) => one.open)")

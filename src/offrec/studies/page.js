@@ -1,5 +1,6 @@
 "use strict";
-// Sorting only: everything can be read without it. Rows stay within their kind.
+// Sorting, and unfolding for print: everything can be read without it. Rows stay within their kind.
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[table.tHead.rows.length - 1].cells];
   heads.forEach((head, column) => {

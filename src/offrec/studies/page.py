@@ -9,6 +9,7 @@ from offrec.studies.tables import Cell, Row, Table
 from offrec.studies.verdict import Answer
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+FEW = 4  # answers that are told in full
 
 
 def html(report: Report) -> str:
@@ -51,17 +52,28 @@ def _file(name: str) -> str:
 
 
 def _answers(answers: list[Answer]) -> str:
+    """Few are told in full. Of many, those that say the same are told once, and why can be opened."""
     if not answers:
         return ""
+    same: dict[str, list[Answer]] = {}
+    for number, answer in enumerate(answers):
+        same.setdefault(answer.short if len(answers) > FEW else str(number), []).append(answer)
     parts = []
-    for answer in answers:
-        more = "".join(f"<li>{escape(sentence)}</li>" for sentence in answer.sentences)
-        parts.append(
-            f"<article><h3>{escape(answer.about)}</h3><p class='short'>{escape(answer.short)}</p>"
-            + (f"<ul>{more}</ul>" if more else "")
-            + "</article>"
-        )
+    for alike in same.values():
+        told = "".join(_folded(answer) if len(answers) > FEW else _why(answer) for answer in alike)
+        abouts = "; ".join(answer.about for answer in alike)
+        parts.append(f"<article><h3>{escape(abouts)}</h3><p class='short'>{escape(alike[0].short)}</p>{told}</article>")
     return f'<section class="answers"><h2>Is the RL doing anything here?</h2>{"".join(parts)}</section>'
+
+
+def _why(answer: Answer) -> str:
+    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in answer.sentences)
+    return f"<ul>{sentences}</ul>" if sentences else ""
+
+
+def _folded(answer: Answer) -> str:
+    why = _why(answer)
+    return f"<details><summary>Why: {escape(answer.about)}</summary>{why}</details>" if why else ""
 
 
 def _section(section: Section, name: str) -> str:
