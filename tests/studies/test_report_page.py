@@ -108,7 +108,7 @@ def test_few_answers_in_full_and_many_folded(tmp_path: Path) -> None:
     five = ["gru", "cfn", "caser", "nextitnet", "sasrec"]
     many = page.html(report([made_study(tmp_path / "many", [made_log()], hits, backbones=five).folder]))
     answers = many.split('<section class="answers">')[1].split("</section>")[0]
-    assert answers.count("<article>") == 1
+    assert answers.count("<article><h3>5 of 5, named below</h3>") == 1
     assert answers.count("<details><summary>Why: yoochoose, ") == 5
     few = page.html(report([made_study(tmp_path / "few", [made_log()], hits, backbones=five[:2]).folder]))
     assert few.count("<article>") == 2

@@ -61,8 +61,8 @@ def _answers(answers: list[Answer]) -> str:
     parts = []
     for alike in same.values():
         told = "".join(_folded(answer) if len(answers) > FEW else _why(answer) for answer in alike)
-        abouts = "; ".join(answer.about for answer in alike)
-        parts.append(f"<article><h3>{escape(abouts)}</h3><p class='short'>{escape(alike[0].short)}</p>{told}</article>")
+        about = alike[0].about if len(alike) == 1 else f"{len(alike)} of {len(answers)}, named below"
+        parts.append(f"<article><h3>{escape(about)}</h3><p class='short'>{escape(alike[0].short)}</p>{told}</article>")
     return f'<section class="answers"><h2>Is the RL doing anything here?</h2>{"".join(parts)}</section>'
 
 
