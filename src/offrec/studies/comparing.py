@@ -55,8 +55,8 @@ class Comparer:
         if not a or not b:
             return None
         one, two = _paired(mine, a, other, b)
-        base = float(np.mean(two or list(b.values())))  # of the same seeds, where there are any
-        gain = float(np.mean(one or list(a.values()))) - base
+        base = float(np.mean(list(b.values())))
+        gain = float(np.mean(list(a.values()))) - base
         drawn = self._drawn(mine.group.log, figure).difference(mine, other, behaviour, figure)
         interval = bootstrap(drawn) if drawn is not None else None
         return Comparison(
