@@ -71,13 +71,12 @@ def test_who_reads_another_is_on_its_stream(monkeypatch: pytest.MonkeyPatch, nam
     monkeypatch.setattr("offrec.agent.Beside", Numbered)
     made = agent(name, critic=CriticOptions(ground=3, ground_draw=draw))
     parts = ["_actor_heads", "_prior_heads", "_columns", *(["_critic_heads", "_target_heads"] if made.target else [])]
+
+    def noted(part: str, real: Any) -> Any:
+        return lambda *given: (ran.update({part: now[-1]}), real(*given))[1]
+
     for part in parts:
-
-        def noted(*given: Any, part: str = part, real: Any = getattr(made, part)) -> Any:
-            ran[part] = now[-1]
-            return real(*given)
-
-        monkeypatch.setattr(made, part, noted)
+        monkeypatch.setattr(made, part, noted(part, getattr(made, part)))
     made.symbols(batch())
     drawn = draw == "logging" and name != "sl"
     assert (ran["_columns"] == ran["_prior_heads"]) == drawn

@@ -89,7 +89,9 @@ def test_what_fails_leaves_nothing_behind(
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
     order: list[tuple[int, int]] = []
     monkeypatch.setattr(Stream, "wait_stream", lambda one, other: order.append((one.cuda_stream, other.cuda_stream)))
-    with pytest.raises(KeyError), streams.updating(CUDA):
+
+    @streams.updating(CUDA)
+    def update() -> None:
         if when == "joined":
             streams.aside(CUDA, 0, Made)
             fail()
@@ -97,17 +99,24 @@ def test_what_fails_leaves_nothing_behind(
             streams.aside(CUDA, 0, fail)
         else:
             streams.both(CUDA, Made, fail)
+
+    with pytest.raises(KeyError):
+        update()
     joined = [(0, 1)] if when == "joined" else []
     assert order == joined + ([] if capturing else [(0, 1), (1, 0)])
 
 
 def test_of_what_fails_all_streams_are_waited_for(sides: list[Stream]) -> None:
-    with pytest.raises(KeyError), streams.updating(CUDA):
+    @streams.updating(CUDA)
+    def update() -> None:
         beside = streams.Beside(CUDA)
         with beside(0):
             pass
         with beside(1):
             fail()
+
+    with pytest.raises(KeyError):
+        update()
     main, first, second = sides
     assert sorted(main.waits) == [1, 2]
     assert first.waits == second.waits == ["start of 0", 0]
