@@ -1,7 +1,7 @@
 """What all tests share."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -32,3 +32,12 @@ def quick_logging(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(options.training, schedule="plateau")  # the one thing in which learners' presets differ
 
     monkeypatch.setattr(config, "logging_training", brief)
+
+
+@pytest.fixture
+def exact_products() -> Iterator[None]:
+    """Products in full float32: then an error is an error, not TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)

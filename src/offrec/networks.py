@@ -172,8 +172,9 @@ class Network(nn.Module):
         return self.items_in[: self.n_items] if self.items_out is None else self.items_out
 
     def tables(self) -> tuple[Tensor, Weights]:
-        """What goes in, and what its heads read. Both uses of a tied table are one node of the graph, so their
-        gradients meet in one tensor, and what else hangs on the states' waits for neither.
+        """What goes in, and what its heads read. Both uses of a tied table are one node of the graph, where their
+        gradients meet in one tensor. That node alone waits for both: the way back through the backbone does not wait
+        for the gradient of the table that heads read.
         """
         if self.items_out is not None or not (torch.is_grad_enabled() and self.items_in.requires_grad):
             return self.items_in, self.weights

@@ -29,7 +29,8 @@ _under_way: dict[tuple[int, int], _Used] = {}  # by the update's own stream
 @contextmanager
 def updating(device: torch.device) -> Iterator[None]:
     """An update, on the current stream. Whatever is sent to the streams beside it later waits for all that was sent to
-    it: PyTorch has few streams and hands out the same one twice, so that might be another run's.
+    it: PyTorch has few streams and hands out the same one twice, so that might be another run's. After an update that
+    fails, its own stream waits for them too: they may still read what it is about to use again.
     """
     if device.type != "cuda":
         yield
@@ -38,6 +39,11 @@ def updating(device: torch.device) -> Iterator[None]:
     used = _under_way[_key(main)] = _Used()
     try:
         yield
+    except BaseException:
+        if not torch.cuda.is_current_stream_capturing():  # a capture that fails computes nothing
+            for side in used.sides:
+                main.wait_stream(side)
+        raise
     finally:
         del _under_way[_key(main)]
         if not torch.cuda.is_current_stream_capturing():  # a captured update has memory of its own
@@ -62,12 +68,13 @@ class Beside:
     @contextmanager
     def __call__(self, number: int) -> Iterator[None]:
         """Work of its own, the same number on the same stream."""
-        if self.main is None or self.start is None:
+        if self.main is None or self.start is None or self.update is None:
             yield
             return
         side = _side(self.main.device_index, self.main.cuda_stream, number)
-        side.wait_event(self.start)
+        self.update.sides.add(side)  # now: what is sent to it may fail before `join`
         self.used.append(side)
+        side.wait_event(self.start)
         with torch.cuda.stream(side):
             yield
 
@@ -76,7 +83,6 @@ class Beside:
         if self.main is not None and self.update is not None:
             for side in self.used:
                 self.main.wait_stream(side)
-            self.update.sides.update(self.used)
             self.update.kept.append(keep)
 
 

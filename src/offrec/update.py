@@ -109,6 +109,8 @@ class Update:
         terms = self.job.loss(batch)
         means = {name: (batch.weight * term).sum() for name, term in terms.items()}
         minimised = [mean for name, mean in means.items() if not name.startswith("~") and mean.requires_grad]
+        if not minimised:  # a backward pass from nothing would go through, and the run learn nothing
+            raise RuntimeError(f"no loss term has a gradient: {', '.join(means)}")
         beside = Beside(self.step.device)
         with beside(0):
             self._note(means)

@@ -1,6 +1,7 @@
 """What a backward pass does beside the rest: who waits for whom, and that it finds the same."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from small_agents import OPTIONS, agent, batch, total
 from test_agent import VARIANTS
 
 from offrec.catalogue import Head, using
+from offrec.critic import CriticOptions
 from offrec.streams import updating
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -45,6 +47,42 @@ def test_heads_read_no_parameter_itself(name: str, options: dict[str, Any], tied
     learned = [part for head in heads for part in (head.table, head.bias) if part is not None and part.requires_grad]
     assert learned
     assert not any(part.is_leaf for part in learned)
+
+
+@pytest.mark.parametrize("draw", ["uniform", "popular", "logging"])
+@pytest.mark.parametrize("name", ["sl", "dqn", "dc"])
+def test_who_reads_another_is_on_its_stream(monkeypatch: pytest.MonkeyPatch, name: str, draw: Any) -> None:
+    """Items drawn from π̂_b come after it; all else hangs on nothing of each other, and each has a stream of its own."""
+    now: list[int | str] = ["main"]
+    ran: dict[str, int | str] = {}
+
+    class Numbered:
+        def __init__(self, device: torch.device) -> None: ...
+
+        @contextmanager
+        def __call__(self, number: int) -> Iterator[None]:
+            now.append(number)
+            yield
+            now.pop()
+
+        def join(self, keep: object) -> None:
+            ran["join"] = now[-1]
+
+    monkeypatch.setattr("offrec.agent.Beside", Numbered)
+    made = agent(name, critic=CriticOptions(ground=3, ground_draw=draw))
+    parts = ["_actor_heads", "_prior_heads", "_columns", *(["_critic_heads", "_target_heads"] if made.target else [])]
+
+    def noted(part: str, real: Any) -> Any:
+        return lambda *given: (ran.update({part: now[-1]}), real(*given))[1]
+
+    for part in parts:
+        monkeypatch.setattr(made, part, noted(part, getattr(made, part)))
+    made.symbols(batch())
+    drawn = draw == "logging" and name != "sl"
+    assert (ran["_columns"] == ran["_prior_heads"]) == drawn
+    assert list(ran) == [*parts, "join"]
+    assert ran["_actor_heads"] == ran["join"] == "main"
+    assert len({ran[part] for part in parts}) == len(parts) - drawn
 
 
 @pytest.fixture

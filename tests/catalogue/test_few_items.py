@@ -74,3 +74,13 @@ def test_scores_of_what_was_seen(of_state: bool) -> None:
         torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-5)
     assert (found[0][0][items >= 7] == 0).all()
     assert found[0][1][7:].eq(0).all()
+
+
+@pytest.mark.parametrize("name", ["kernels", "tiled"])
+@pytest.mark.parametrize(("places", "product"), [(6, None), (1, None), (12, (90, 6)), (12, (89, 7)), (12, (1, 7))])
+def test_scores_of_other_shapes_are_refused(name: str, places: int, product: tuple[int, int] | None) -> None:
+    """A kernel would read beyond them and give numbers, and one place would stand for all."""
+    known = compared(torch.zeros(90, 7, dtype=torch.long, device=DEVICE), 7)
+    of_state = None if product is None else torch.zeros(product, device=DEVICE)
+    with using(name), pytest.raises(ValueError, match=r"do not fit items \(90, 7\)"):
+        scored(known, torch.zeros(places, device=DEVICE), torch.zeros((), device=DEVICE), of_state, 4.0)

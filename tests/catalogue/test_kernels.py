@@ -1,8 +1,9 @@
 """The Triton kernels against dense float64, under Triton's interpreter where there is no GPU."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -211,3 +212,50 @@ def test_gradients_of_leaves_are_made_where_they_are_added_up(monkeypatch: pytes
         logsumexp(head).sum().backward()
     assert numbers == ([] if leaf else [kernels.BESIDE])
     assert all(part.grad is not None for part in made.leaves)
+
+
+def _tensors(part: Any) -> Iterator[Tensor]:
+    """All that lie somewhere in it."""
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, dict | list | tuple):
+        for one in part.values() if isinstance(part, dict) else part:
+            yield from _tensors(one)
+    elif is_dataclass(part):
+        yield from _tensors(vars(part))
+
+
+@pytest.mark.parametrize("asked", ["picked", "below", "noise"])
+def test_what_the_tables_gradients_read_is_held_for_their_stream(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    """Before any of it is read: its memory is another stream's, which would use it again."""
+    from offrec.catalogue.kernel_gradients import Left  # needs triton
+
+    seen: list[Left] = []
+    real = Left.gradients
+    monkeypatch.setattr(Left, "gradients", lambda left, wanted: seen.append(left) or real(left, wanted))
+    pi, b = (make((9, 40, 8), "added", seed=seed).head for seed in (0, 1))
+    with using("kernels"):
+        if asked == "picked":
+            found = log_prob(pi, torch.zeros(9, 3, dtype=torch.long, device=DEVICE))
+        elif asked == "below":
+            below = reduce(pi, [(1.0, b)], below=(b, torch.zeros(9, device=DEVICE)))
+            found = below.lse + below.mean + below.mass
+        else:
+            noise = Noise(torch.tensor(17, device=DEVICE))
+            found = gumbel_softmax(pi, [(1.0, b)], temperature=0.7, noise=noise)
+        found.sum().backward()
+    (left,) = seen
+    # forward passes may add to the pairs that heads share; what is read here was copied from them
+    wanted = {id(tensor) for tensor in _tensors(replace(left, few=replace(left.few, pairs={})))}
+    held: dict[int, object] = {}
+    monkeypatch.setattr(Tensor, "is_cuda", True)
+    monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: held.update({id(tensor): stream}))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "its own")
+    read: list[set[int]] = []
+    monkeypatch.setattr(Left, "_of", lambda left, which: read.append(set(held)) or [None, None])
+    real(left, [True])
+    assert read == [wanted]
+    assert set(held.values()) == {"its own"}
+    assert all(list(_tensors(getattr(left, name))) for name in ("parts", "few", "lse", "factors", "given"))
+    assert left.few.ahead
+    assert list(_tensors(left.picked if asked == "picked" else left.extras))

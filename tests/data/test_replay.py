@@ -1,6 +1,6 @@
 """Pieces, windows and the MDP, against what a reader would write by hand."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -125,7 +125,7 @@ DERIVED = ("place", "next_place", "next_to_go", "next_recent")
 @pytest.mark.parametrize("how", ["sessions", "windows"])
 @pytest.mark.parametrize(("history", "most", "kind"), [(3, 9, torch.int32), (70, 130, torch.int64)])
 def test_a_kernel_gathers_the_same(how: str, history: int, most: int, kind: torch.dtype) -> None:
-    """Bit for bit, in batches as large as needed and larger: pieces and items of more than one chunk too."""
+    """Bit for bit, in batches as large as needed, larger and too small: pieces and items of more than one chunk too."""
     pytest.importorskip("triton", reason="the kernel needs triton")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     random = np.random.default_rng(0)
@@ -139,7 +139,11 @@ def test_a_kernel_gathers_the_same(how: str, history: int, most: int, kind: torc
     for filled in (False, True):
         plain, epochs = (Epochs(replay, 400, 5, rounded=filled, by_kernel=kernel) for kernel in (False, True))
         plain.begin(0)
-        for number, size in list(enumerate(epochs.begin(0)))[:2]:
+        sizes = list(enumerate(epochs.begin(0)))[:2]
+        most, needed = max(sizes, key=lambda one: one[1].pieces)
+        for halved in ("pieces", "rows"):
+            sizes.append((most, replace(needed, **{halved: getattr(needed, halved) // 2})))
+        for number, size in sizes:
             step = torch.tensor([number], device=device)
             truth, found = plain.gather(step, size), epochs.gather(step, size)
             for name in (*(field.name for field in fields(Batch)), *DERIVED):

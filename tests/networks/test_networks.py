@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from offrec.catalogue import log_prob, maximum, reference, using
+from offrec.catalogue import log_prob, logsumexp, maximum, reference, top_k, using
 from offrec.data.replay import batch_of
 from offrec.networks import Network, NetworkOptions, RepeatTerm
 
@@ -73,6 +73,26 @@ def test_corrections_that_stand_gathered_need_no_adding_up(repeat: str, name: st
     for one, other in zip(*found, strict=True):
         rounding = 0.0 if device == CPU else 1e-5
         torch.testing.assert_close(one, other, rtol=rounding, atol=rounding)
+
+
+@pytest.mark.usefixtures("exact_products")
+@pytest.mark.parametrize("name", ["tiled", "kernels"])
+@pytest.mark.parametrize("repeat", ["instead", "bonus"])
+def test_corrections_on_top_of_gathered_ones_count(repeat: str, name: str) -> None:
+    """What was seen is barred: corrected twice over, its items stand gathered no longer."""
+    if name == "kernels":
+        pytest.importorskip("triton", reason="the kernels need triton")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(2)
+    network = Network(9, replace(OPTIONS, repeat=repeat)).to(device)
+    batch = batch_of([[2, 5, 2], [], [7], [3, 3, 3, 8, 3]], 9, 5, device)
+    with torch.no_grad(), using(name):
+        head = network(batch).masked(batch.recent)
+        found = [logsumexp(head), *maximum(head), *top_k(head, 3)]
+        truth = [reference.logsumexp(head), *reference.maximum(head), *reference.top_k(head, 3)]
+    assert not (truth[-1][:, :, None] == batch.recent[:, None]).any()
+    for mine, its in zip(found, truth, strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -70,18 +70,56 @@ def test_streams_wait_for_each_other_and_what_was_made_is_kept_until_then(sides:
         assert main.waits == [1, 2, 1]
         assert alive() is not None
     assert alive() is None
+    assert main.waits == [1, 2, 1], "what succeeds has joined them already"
     assert (first.waits[-1], second.waits[-1]) == (0, 0), "whoever uses them next comes after the run"
 
 
-def test_what_fails_leaves_nothing_behind(sides: list[Stream]) -> None:
-    def fail() -> None:
-        with streams.updating(CUDA):
+def fail() -> None:
+    raise KeyError
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+@pytest.mark.parametrize("when", ["beside", "before joining", "joined"])
+def test_what_fails_leaves_nothing_behind(
+    sides: list[Stream], monkeypatch: pytest.MonkeyPatch, when: str, capturing: bool
+) -> None:
+    """Streams beside may still read what the failed update made and lets go of, so its own waits for them before they
+    wait for it. A capture that fails computes nothing, and takes no more waits.
+    """
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    order: list[tuple[int, int]] = []
+    monkeypatch.setattr(Stream, "wait_stream", lambda one, other: order.append((one.cuda_stream, other.cuda_stream)))
+
+    @streams.updating(CUDA)
+    def update() -> None:
+        if when == "joined":
             streams.aside(CUDA, 0, Made)
-            raise KeyError
+            fail()
+        elif when == "beside":
+            streams.aside(CUDA, 0, fail)
+        else:
+            streams.both(CUDA, Made, fail)
 
     with pytest.raises(KeyError):
-        fail()
-    assert sides[1].waits == ["start of 0", 0]
+        update()
+    joined = [(0, 1)] if when == "joined" else []
+    assert order == joined + ([] if capturing else [(0, 1), (1, 0)])
+
+
+def test_of_what_fails_all_streams_are_waited_for(sides: list[Stream]) -> None:
+    @streams.updating(CUDA)
+    def update() -> None:
+        beside = streams.Beside(CUDA)
+        with beside(0):
+            pass
+        with beside(1):
+            fail()
+
+    with pytest.raises(KeyError):
+        update()
+    main, first, second = sides
+    assert sorted(main.waits) == [1, 2]
+    assert first.waits == second.waits == ["start of 0", 0]
 
 
 def test_a_captured_update_leaves_its_branches_alone(sides: list[Stream], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +127,7 @@ def test_a_captured_update_leaves_its_branches_alone(sides: list[Stream], monkey
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with streams.updating(CUDA):
         streams.aside(CUDA, 0, Made)
-    assert sides[1].waits == ["start of 0"]
+    assert (sides[0].waits, sides[1].waits) == ([1], ["start of 0"])
 
 
 def test_all_that_is_kept_is_kept_until_the_update_is_over(sides: list[Stream]) -> None:

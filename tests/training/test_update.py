@@ -98,6 +98,21 @@ def test_the_first_fault_is_found_and_diagnostics_have_none() -> None:
     assert diagnostics.look()[1] is None
 
 
+def test_a_loss_without_a_gradient_is_refused() -> None:
+    """Beside a term that has one, a term may have none."""
+    line = Line()
+    update, _ = made(line, [[1.0, 1.0, 1.0]] * 2, [0.5, 0.5, 0.0])
+    real = update.job.loss
+    object.__setattr__(update.job, "loss", lambda batch: {**real(batch), "fixed": batch.reward})
+    update.begin(0, {})
+    update(SIZE)
+    assert line.slope.item() == pytest.approx(0.9)
+    line.slope.requires_grad_(False)
+    with pytest.raises(RuntimeError, match="no loss term has a gradient: fit, ~seen, fixed"):
+        update(SIZE)
+    assert (line.slope.item(), update.step.item()) == (pytest.approx(0.9), 1)
+
+
 def test_diagnostics_are_logged_and_resumed(tmp_path: Path) -> None:
     line = Line()
     _, whole = made(line, [[1.0, 1.0, 1.0]] * 2, [0.5, 0.5, 0.0])

@@ -86,11 +86,15 @@ def _compared_here(items: Tensor, n_items: int, version: int) -> Compared:
 
 def scored(known: Compared, by_place: Tensor, by_count: Tensor, product: Tensor | None, scale: float) -> Tensor:
     """[B, K] scale · (by_place[:K] + by_count · log n + product) in full slots, 0 in empty ones; by_count: a number."""
+    shape = known.items.shape
+    if shape[1] > len(by_place) or (product is not None and product.shape != shape):  # a kernel would read beyond them
+        its = None if product is None else tuple(product.shape)
+        raise ValueError(f"{len(by_place)} places and products {its} do not fit items {tuple(shape)}")
     if kernels_for(known.items) and known.items.numel() and by_place.dtype == torch.float32:
         from offrec.catalogue import kernel_few  # needs triton
 
         return kernel_few.scored(known.log_counts, known.full, by_place, by_count, product, scale)
-    score = by_place[: known.items.shape[1]] + by_count * known.log_counts
+    score = by_place[: shape[1]] + by_count * known.log_counts
     score = score if product is None else score + product
     return score * (scale * known.full)
 
