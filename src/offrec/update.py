@@ -80,6 +80,12 @@ class Update:
 
     def __call__(self, size: Size) -> None:
         """The next update, whose batch is of this size."""
+        try:
+            self._next(size)
+        except torch.OutOfMemoryError as error:
+            raise _no_memory(error) from error
+
+    def _next(self, size: Size) -> None:
         if size in self.graphs:
             self.graphs[size].replay()
             return
@@ -159,6 +165,10 @@ class Update:
             finally:
                 graph.capture_end()
         except RuntimeError as error:
+            if isinstance(error.__context__, torch.OutOfMemoryError):
+                raise _no_memory(error.__context__) from error
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
             reason = first_line(error.__context__ or error)
             raise RunError(f"The update cannot be captured ({reason}); set training.capture=off.") from error
         finally:
@@ -166,3 +176,13 @@ class Update:
                 gc.enable()
         self.optimiser.zero_grad()  # its gradients lie in the graphs' own memory, which the next graph may use
         return graph
+
+
+def _no_memory(error: torch.OutOfMemoryError) -> RunError:
+    """Its own story names every process on the device, and ways that are not the user's."""
+    tried = str(error).partition("Tried to allocate ")[2].partition(". ")[0]
+    more = f" when an update asked for {tried} more" if tried else ""
+    return RunError(
+        f"The GPU ran out of memory{more}; run fewer things on it at once (--jobs, --together), or set "
+        "training.batch_size lower."
+    )

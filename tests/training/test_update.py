@@ -200,3 +200,22 @@ def test_what_cannot_be_captured_says_why(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(RunError, match=r"cannot be captured \(a wait inside\); set training.capture=off"):
         update._captured(SIZE)
     assert gc.isenabled()
+
+
+STORY = "CUDA out of memory. Tried to allocate 402.00 MiB. GPU 0 has a total capacity of 139.80 GiB of which …"
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_no_memory_left_is_one_sentence(monkeypatch: pytest.MonkeyPatch, captured: bool) -> None:
+    """In a capture, ending that fails too."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Refusing)
+    update, _ = made(Line(), [[1.0, 1.0, 1.0]], [0.5, 0.5, 0.0])
+    update.capture, update.met[SIZE] = captured, 9
+
+    def fail(size: Size) -> None:
+        raise torch.OutOfMemoryError(STORY)
+
+    monkeypatch.setattr(update, "_compute", fail)
+    said = r"^The GPU ran out of memory when an update asked for 402.00 MiB more; run fewer things .* lower\.$"
+    with pytest.raises(RunError, match=said):
+        update(SIZE)
