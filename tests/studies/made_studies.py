@@ -11,6 +11,7 @@ from offrec.evaluation.metrics import figures
 from offrec.studies import plan
 from offrec.studies.judging import BEYOND, Judged, keep
 from offrec.studies.plan import AskedLog, Group, Run, Study
+from offrec.studies.tables import Cell, Table
 
 LEARNERS = ("sl", "dqn", "pg", "sl+dqn", "sl+pg", "sdac", "sc", "sr", "pc", "dc", "re")
 BASELINES = ("popular", "recent", "markov", "sknn", "vsknn")
@@ -107,3 +108,7 @@ def made_epoch(policy: str, epoch: int, hit: float, random: np.random.Generator)
         row["diagnostics"] = {"q_logged": 0.6 + 0.1 * epoch, "return_logged": 0.9, "q_random": 0.2, "entropy": 2.0,
                               "kl_to_logging": far, "mass_rare": 0.01 * far}  # fmt: skip
     return row
+
+
+def row(table: Table, label: str) -> list[Cell]:
+    return next(row.cells for row in table.rows if row.label == label)
