@@ -1,6 +1,7 @@
 """Studies whose results are made up, so that what a report must say of them is known; nothing is trained."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,17 @@ def made_epoch(policy: str, epoch: int, hit: float, random: np.random.Generator)
 
 def row(table: Table, label: str) -> list[Cell]:
     return next(row.cells for row in table.rows if row.label == label)
+
+
+def made_sweep(folder: Path, learner: str) -> plan.Study:
+    """The learner at one value, and SL beside it."""
+    made = made_study(folder, [made_log()], {learner: 0.6, "sl": 0.5}, kind="sweep")
+    varied, sl = (
+        replace(group, varied={"algorithm.alpha": 1.0})
+        if group.policy == learner
+        else replace(group, level="algorithm.name=sl")
+        for group in made.groups
+    )
+    made = replace(made, groups=(varied, sl))
+    plan.write(made)
+    return made

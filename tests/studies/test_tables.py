@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_studies import BASELINES, LEARNERS, OWN, made_log, made_study, row
+from made_studies import BASELINES, LEARNERS, OWN, made_log, made_study, made_sweep, row
 
 from offrec.errors import InputError
 from offrec.studies import page, plan, report, tables
@@ -220,20 +220,6 @@ def test_every_policy_has_its_place(tmp_path: Path) -> None:
     assert [row.label for row in found["clicks_rnn"].rows][5:] == [name.upper() for name in LEARNERS]
     assert len(found["earned-yoochoose"].rows) == 4
     assert len(found["diagnostics-yoochoose"].rows) == 11
-
-
-def made_sweep(folder: Path, learner: str) -> plan.Study:
-    """The learner at one value, and SL beside it."""
-    made = made_study(folder, [made_log()], {learner: 0.6, "sl": 0.5}, kind="sweep")
-    varied, sl = (
-        replace(group, varied={"algorithm.alpha": 1.0})
-        if group.policy == learner
-        else replace(group, level="algorithm.name=sl")
-        for group in made.groups
-    )
-    made = replace(made, groups=(varied, sl))
-    plan.write(made)
-    return made
 
 
 def test_what_several_sweeps_are_set_beside_stands_in_each_of_them(tmp_path: Path) -> None:
