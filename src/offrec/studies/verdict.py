@@ -131,8 +131,8 @@ def _short(ranked: Sides, worth: Sides, paid: Sides) -> str:
     maybe = f" Above it {UNSURE}: {_shares(ranked.maybe_more)}." if ranked.maybe_more else ""
     return (
         f"Not in next-item figures: {undecided} in {FIGURE} over all test events (other figures, and each behaviour, "
-        f"have their stars in the tables).{maybe} They reward imitation, so whether anything more is earned they do "
-        "not show."
+        f"have their stars in the tables).{maybe} Such figures reward imitation, so whether anything more is "
+        "earned they do not show."
     )
 
 
