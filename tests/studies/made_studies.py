@@ -1,6 +1,7 @@
 """Studies whose results are made up, so that what a report must say of them is known; nothing is trained."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from offrec.evaluation.metrics import figures
 from offrec.studies import plan
 from offrec.studies.judging import BEYOND, Judged, keep
 from offrec.studies.plan import AskedLog, Group, Run, Study
+from offrec.studies.tables import Cell, Table
 
 LEARNERS = ("sl", "dqn", "pg", "sl+dqn", "sl+pg", "sdac", "sc", "sr", "pc", "dc", "re")
 BASELINES = ("popular", "recent", "markov", "sknn", "vsknn")
@@ -107,3 +109,21 @@ def made_epoch(policy: str, epoch: int, hit: float, random: np.random.Generator)
         row["diagnostics"] = {"q_logged": 0.6 + 0.1 * epoch, "return_logged": 0.9, "q_random": 0.2, "entropy": 2.0,
                               "kl_to_logging": far, "mass_rare": 0.01 * far}  # fmt: skip
     return row
+
+
+def row(table: Table, label: str) -> list[Cell]:
+    return next(row.cells for row in table.rows if row.label == label)
+
+
+def made_sweep(folder: Path, learner: str) -> plan.Study:
+    """The learner at one value, and SL beside it."""
+    made = made_study(folder, [made_log()], {learner: 0.6, "sl": 0.5}, kind="sweep")
+    varied, sl = (
+        replace(group, varied={"algorithm.alpha": 1.0})
+        if group.policy == learner
+        else replace(group, level="algorithm.name=sl")
+        for group in made.groups
+    )
+    made = replace(made, groups=(varied, sl))
+    plan.write(made)
+    return made

@@ -1,6 +1,7 @@
 """The paragraph that answers for itself: right words for whatever came out."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,10 @@ import numpy as np
 import pytest
 from made_studies import made_log, made_study
 
+from offrec.evaluation.metrics import figures
+from offrec.studies import plan
 from offrec.studies.comparing import Comparer
+from offrec.studies.judging import BEYOND
 from offrec.studies.reading import read
 from offrec.studies.verdict import Answer, answers
 
@@ -72,7 +76,7 @@ def test_both_agree_and_the_most_is_named(tmp_path: Path) -> None:
 
 def test_without_a_shop_next_item_figures_do_not_speak_of_earning(tmp_path: Path) -> None:
     found = answer(tmp_path, {"sl": 0.3, "dc": 0.5})
-    assert found.short.startswith("It ranks better: DC is above SL in NDCG@10 (+")
+    assert re.match(r"It ranks better: DC \(\+\d+\.\d %\) is above SL in NDCG@10, all events\.", found.short)
     assert found.short.endswith("Whether anything more is earned, this log does not show.")
     assert not any("shop" in sentence for sentence in found.sentences)
 
@@ -80,7 +84,43 @@ def test_without_a_shop_next_item_figures_do_not_speak_of_earning(tmp_path: Path
 @pytest.mark.parametrize(("learners", "words"), [(("dc",), "it is not"), (("dc", "sr"), "none of them is")])
 def test_without_a_gain(tmp_path: Path, learners: tuple[str, ...], words: str) -> None:
     found = answer(tmp_path, {"sl": 0.5, **dict.fromkeys(learners, 0.3)})
-    assert found.short.startswith(f"Not in next-item figures: {words} clearly above SL.")
+    said = f"Not in next-item figures: {words} clearly above SL in NDCG@10 over all test events (other figures, and"
+    assert found.short.startswith(said)
+
+
+def test_all_that_rank_better_are_named_the_best_first(tmp_path: Path) -> None:
+    found = answer(tmp_path, {"sl": 0.3, "sr": 0.45, "dc": 0.5, "dqn": 0.1})
+    assert re.match(r"It ranks better: DC \(\+[\d.]+ %\) and SR \(\+[\d.]+ %\) are above SL in NDCG@10,", found.short)
+
+
+def uneven(study: plan.Study, learner: str, beyond: slice) -> None:
+    """The learner's second seed finds less: its two seeds differ too much for a t-test."""
+    path = study.path("results", f"yoochoose.{learner}.gru.1.json")
+    ranks = study.path("results", f"yoochoose.{learner}.gru.1.ranks.npy")
+    found = np.load(ranks)
+    found[beyond] = BEYOND
+    np.save(ranks, found)
+    facts = json.loads(path.read_text())
+    facts["test"]["all"] |= figures(found.astype(np.int64), (5, 10, 20)).values
+    path.write_text(json.dumps(facts))
+
+
+def test_what_sessions_alone_tell_of_two_seeds_stands_apart(tmp_path: Path) -> None:
+    """With three seeds, the t-test decides."""
+    for seeds in (2, 3):
+        hits = {"sl": 0.4, "re": 0.35, "dc": 0.7, "pc": 0.4}
+        study = made_study(tmp_path / str(seeds), [made_log()], hits, seeds=seeds)
+        uneven(study, "re", slice(None, None, 2))
+        uneven(study, "dc", slice(None, None, 4))
+        reading = read([study.folder])
+        (found,) = answers(reading, Comparer(reading))
+        told = " ".join([found.short, found.sentences[0]])
+        unsure = "by sessions alone, with too few seeds to be sure:"
+        for words in (f"; above it {unsure} DC (+", f"; below it {unsure} RE (−"):
+            assert (words in told) == (seeds == 2)
+        assert (f"Above it {unsure} DC (+" in found.short) == (seeds == 2)
+        (apart,) = re.findall(r"not told apart from it: (.*)", told)
+        assert [name in apart for name in ("PC", "DC", "RE")] == [True, seeds == 3, seeds == 3]
 
 
 def test_one_seed_says_so(tmp_path: Path) -> None:
@@ -125,7 +165,7 @@ def test_values_that_cannot_be_counted_on_leave_the_answer_to_the_ranking(tmp_pa
     verdict = "caution" if seeds == 1 else "do not trust"
     worth = {"sl": (1.0, verdict), "dc": (2.0, "caution"), "sr": (3.0, "caution")}
     found = valued(tmp_path, worth, seeds, {"sl": 0.3, "dc": 0.5, "sr": 0.3})
-    assert found.short.startswith("It ranks better: DC is above SL in NDCG@10")
+    assert re.match(r"It ranks better: DC \(\+\d+\.\d %\) is above SL", found.short)
     (said,) = [sentence for sentence in found.sentences if sentence.startswith("By the estimate")]
     assert ("not tested" in said) == (seeds == 1)
     assert ("that is not to be trusted, so no value is set beside it" in said) == (seeds == 3)

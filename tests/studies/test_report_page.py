@@ -70,11 +70,25 @@ def test_in_a_real_browser(written: Path, tmp_path: Path) -> None:
             ".map(text => text.textContent))"
         )
         assert outside == [], "no label is cut off"
+        _shaded(chrome)
         _sorts(chrome)
         assert chrome.complaints() == []
         asked = chrome.requests()
         assert asked, "requests are seen"
         assert [address for address in asked if not address.startswith(("file:", "data:"))] == []
+
+
+def _shaded(chrome: Browser) -> None:
+    """A cover that scrolls with the table lies over a shade that does not, and no cell hides them; names stay."""
+    chrome.window(375, 900, False)
+    found = chrome.run(
+        "const wide = [...document.querySelectorAll('.wide')].find(one => one.scrollWidth > one.clientWidth);"
+        "const look = getComputedStyle(wide), cell = getComputedStyle(wide.querySelector('tbody td'));"
+        "wide.scrollLeft = 50; const name = wide.querySelector('tbody th[scope=row]');"
+        "const moved = name.getBoundingClientRect().left - wide.getBoundingClientRect().left;"
+        "return [look.backgroundAttachment, look.backgroundPosition, cell.backgroundColor, moved < 2]"
+    )
+    assert found == ["local, scroll", "100% 50%, 100% 50%", "rgba(0, 0, 0, 0)", True]
 
 
 def _sorts(chrome: Browser) -> None:

@@ -7,17 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_studies import BASELINES, LEARNERS, OWN, made_log, made_study
+from made_studies import BASELINES, LEARNERS, OWN, made_log, made_study, made_sweep, row
 
 from offrec.errors import InputError
 from offrec.studies import page, plan, report, tables
 from offrec.studies.comparing import Comparer
-from offrec.studies.earnings import earning_tables
 from offrec.studies.plain import csv as as_csv
 from offrec.studies.plain import latex, markdown
 from offrec.studies.reading import read
 from offrec.studies.statistics import holm
-from offrec.studies.tables import Cell, Table
 from offrec.studies.writing import write
 
 HITS = {"sl": 0.5, "dc": 0.62, "dqn": 0.3, "pc": 0.5, "recent": 0.4, "popular": 0.1}
@@ -26,10 +24,6 @@ HITS = {"sl": 0.5, "dc": 0.62, "dqn": 0.3, "pc": 0.5, "recent": 0.4, "popular": 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> plan.Study:
     return made_study(tmp_path_factory.mktemp("made") / "study", [made_log()], HITS)
-
-
-def row(table: Table, label: str) -> list[Cell]:
-    return next(row.cells for row in table.rows if row.label == label)
 
 
 def test_clicks_and_purchases_are_tables_of_their_own(study: plan.Study) -> None:
@@ -99,10 +93,24 @@ def test_a_column_is_a_family(study: plan.Study) -> None:
 def test_against_the_best_baseline(study: plan.Study) -> None:
     reading = read([study.folder])
     table = tables.ranking_tables(reading, Comparer(reading), against="baseline")[0]
-    assert "the best policy without training" in table.note
+    assert "above the policy without training that is best in the column" in table.note
     assert row(table, "SL")[2].stars in ("*", "**")
     assert row(table, "DQN")[2].stars == "▾"
     assert row(table, "Most recent items")[2].stars == "", "the best is not tested against itself"
+
+
+def test_the_note_says_who_is_tested_against_whom(study: plan.Study, tmp_path: Path) -> None:
+    """A policy without training has no backbone: it is tested against the first SL of its log."""
+    hits = {"sl": 0.5, "dc": 0.6, "recent": 0.4}
+    other = made_study(tmp_path, [made_log("retailrocket")], hits, backbones=("caser", "sasrec"))
+    for folders, said in (
+        ([study.folder], "above SL with the same backbone (policies without training: SL with GRU) at p"),
+        ([study.folder, other.folder], "SL with GRU on yoochoose and Caser on retailrocket) at p"),
+    ):
+        reading = read(folders)
+        assert said in tables.ranking_tables(reading, Comparer(reading))[-1].note
+    alone = read([made_study(tmp_path / "alone", [made_log()], {"sl": 0.5, "dc": 0.6}).folder])
+    assert "above SL with the same backbone at p" in tables.ranking_tables(alone, Comparer(alone))[0].note
 
 
 def test_the_papers_figures_stand_beside_ours(study: plan.Study) -> None:
@@ -128,61 +136,6 @@ def test_seeds_that_are_missing_are_told(tmp_path: Path) -> None:
     found = report.report([study.folder])
     assert "DC (2 of 3 seeds)" in markdown(found)
     assert "1 runs are still to do" in markdown(found)
-
-
-def test_what_is_earned(tmp_path: Path) -> None:
-    earned = {"sl": 1.0, "dc": 2.0, "dqn": 0.5, "recent": 0.9, "logging": 1.2, "oracle": 5.0}
-    study = made_study(tmp_path / "study", [made_log()], HITS, earned=earned)
-    reading = read([study.folder])
-    (table,) = earning_tables(reading, Comparer(reading))
-    assert next(title for title, _ in table.sections) == "The shop's own"
-    assert table.heads[0] == "true reward a session"
-    assert "value, estimated" not in table.heads, "a column only where there are values"
-    assert row(table, "DC")[0].stars == "**"
-    assert row(table, "DC")[0].rank == "best"
-    assert row(table, "The oracle")[0].rank == "", "it knows what no log tells"
-    assert row(table, "DQN")[0].stars == "▾"
-    assert row(table, "DC")[1].text.startswith("+0.9")
-    assert "Stars against SL as above. The shop's own policies know what no log tells; they have no" in table.note
-
-
-def test_what_is_earned_where_no_sl_is_compared(tmp_path: Path) -> None:
-    """A sweep's log of a shop, with the shop's own policies alone, and then a learner beside them."""
-    for earned, ends in (
-        ({"logging": 1.2, "oracle": 5.0}, "paired. The shop's own policies know what no log tells."),
-        ({"logging": 1.2, "dc": 2.0}, "what no log tells; best and second best are among the others."),
-    ):
-        study = made_study(
-            tmp_path / "".join(earned), [made_log()], {"dc": 0.6} if "dc" in earned else {}, earned=earned
-        )
-        reading = read([study.folder])
-        (table,) = earning_tables(reading, Comparer(reading))
-        assert table.heads == ["true reward a session", "over the logging policy", "picks", "purchases"]
-        assert {len(row.cells) for row in table.rows} == {4}
-        assert row(table, "The oracle" if "oracle" in earned else "DC")[1].text.startswith("+")
-        assert table.note.endswith(ends)
-        assert "tars" not in table.note
-
-
-def test_values_have_a_column_where_there_are_any(tmp_path: Path) -> None:
-    study = made_study(tmp_path / "study", [made_log()], HITS)
-    path = study.path("results", "yoochoose.dc.gru.0.json")
-    facts = json.loads(path.read_text())
-    facts["value"] = {"value": 1.5, "low": 1.2, "high": 1.8, "verdict": "fair support"}
-    path.write_text(json.dumps(facts))
-    reading = read([study.folder])
-    (table,) = earning_tables(reading, Comparer(reading))
-    assert table.heads == ["value, estimated", "verdict"]
-    assert [cell.text for cell in row(table, "DC")] == ["1.50", "fair support"]
-    assert row(table, "DC")[0].spread == "1.20 … 1.80"
-    assert "estimated from test sessions alone" in table.note
-    figures = [line for line in as_csv(report.report([study.folder])).splitlines()[1:] if ",value" in line]
-    assert [line.rpartition(",")[2] for line in figures] == ["1.5", "1.2", "1.8", "fair support"]
-    facts["value"] |= {"value": None, "low": None, "high": None, "verdict": "do not trust"}
-    path.write_text(json.dumps(facts))
-    reading = read([study.folder])
-    (table,) = earning_tables(reading, Comparer(reading))
-    assert [cell.text for cell in row(table, "DC")] == ["withheld", "do not trust"]
 
 
 def test_csv_has_every_figure(study: plan.Study) -> None:
@@ -267,20 +220,6 @@ def test_every_policy_has_its_place(tmp_path: Path) -> None:
     assert [row.label for row in found["clicks_rnn"].rows][5:] == [name.upper() for name in LEARNERS]
     assert len(found["earned-yoochoose"].rows) == 4
     assert len(found["diagnostics-yoochoose"].rows) == 11
-
-
-def made_sweep(folder: Path, learner: str) -> plan.Study:
-    """The learner at one value, and SL beside it."""
-    made = made_study(folder, [made_log()], {learner: 0.6, "sl": 0.5}, kind="sweep")
-    varied, sl = (
-        replace(group, varied={"algorithm.alpha": 1.0})
-        if group.policy == learner
-        else replace(group, level="algorithm.name=sl")
-        for group in made.groups
-    )
-    made = replace(made, groups=(varied, sl))
-    plan.write(made)
-    return made
 
 
 def test_what_several_sweeps_are_set_beside_stands_in_each_of_them(tmp_path: Path) -> None:

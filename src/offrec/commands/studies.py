@@ -12,7 +12,6 @@ from offrec.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from offrec.studies.plan import Study
-    from offrec.studies.tables import Cell
 
 Datasets = Annotated[
     tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DATASET [DATASET …]", help_behavior_hint="")
@@ -266,21 +265,16 @@ def _facts(study: "Study") -> list[dict[str, object]]:
 
 def _show(study: "Study") -> None:
     """The tables on the terminal, the whole report beside the study."""
-    from offrec.studies import writing
+    from offrec.studies import terminal, writing
     from offrec.studies.report import report
 
     found = report([study.folder])
-    for section in found.sections:
-        if section.title in ("Next-item figures", "What is earned", "Sweeps", "Tuning"):
-            for table in section.tables:
-                spans = [f"{label} " for label, count in table.spans for _ in range(count)] or [""] * len(table.heads)
-                heads = ["", *(span + head for span, head in zip(spans, table.heads, strict=True))]
-                print_table(table.title, heads, [[row.label, *map(_text, row.cells)] for row in table.rows])
+    for printed in terminal.tables(found):
+        print_table(*printed)
+    legend = terminal.legend(found)
+    if legend:
+        print(legend)
     for answer in found.answers:
         print(f"{answer.about}: {answer.short}")
     (path,) = writing.write(found, [study.folder / "report.html"])
     console_for(False).line(f"Written: {path}")
-
-
-def _text(cell: "Cell") -> str:
-    return f"{cell.text}{cell.stars} {cell.spread}".rstrip()

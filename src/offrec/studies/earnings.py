@@ -22,6 +22,13 @@ DIAGNOSTICS = {
     "mass_rare": "π where π̂_b < 10⁻⁴",
 }
 
+EXPLAINED = {  # by the column that needs it
+    "": "Means over seeds; figures of critics and policies are those on validation events at the checkpoint kept.",
+    "q_logged": "Over-estimation: Q of the logged item minus the return that followed it, in the run's units of "
+    "reward; far above 0, the critic promises what the log does not pay.",
+    "mass_rare": "π where π̂_b < 10⁻⁴: how much of the policy lies where the log can tell nothing.",
+}
+
 WORTH = (
     f"{CHEAP}: what the policy's best five items were worth, on average over test events, by the returns that followed "
     "the log's own choices (γ = 0.9, default rewards whatever a run was given): an estimate from the log alone, whose "
@@ -77,6 +84,7 @@ def _earning(reading: Reading, comparer: Comparer, log: str, entries: list[Entry
 def _note(entries: Sequence[Entry], true: bool, estimated: bool, tested: bool) -> str:
     """`tested`: against SL."""
     value = "Value: estimated from test sessions alone, by fitted Q; believe it as far as its verdict goes."
+    value += _spreads(entries)
     if not true:
         return value
     visitors = max(e.study.visitors for e in entries)
@@ -84,11 +92,19 @@ def _note(entries: Sequence[Entry], true: bool, estimated: bool, tested: bool) -
     own = (["they have no stars"] if tested else []) + (["best and second best are among the others"] if others else [])
     return (
         f"What a session earned when the policy's best k items served {visitors:,} new visitors until they left, the "
-        "same visitors for all. ± over seeds; intervals: 95 % over visitors, paired."
+        "same visitors for all. ± over seeds; in brackets: 95 % over visitors, paired."
         + (" Stars against SL as above." if tested else "")
         + f" The shop's own policies know what no log tells{'; ' if own else ''}{', and '.join(own)}."
         + (f" {value}" if estimated else "")
     )
+
+
+def _spreads(entries: Sequence[Entry]) -> str:
+    """What stands beside a value: that depends on how many seeds have one."""
+    counts = [len(entry.values("", "value")) for entry in entries]
+    told = [" in brackets, where one seed has a value: its 95 % interval over test sessions"] if 1 in counts else []
+    told += [" ± over seeds, where several have"] if any(count > 1 for count in counts) else []
+    return f" Beside it{';'.join(told)}." if told else ""
 
 
 def _section(entry: Entry) -> str:
@@ -111,8 +127,7 @@ def _family(comparer: Comparer, entries: list[Entry], others: Sequence[Entry | N
 def _gain(found: Comparison | None) -> Cell:
     if found is None:
         return Cell()
-    interval = "" if found.low is None or found.high is None else f"{signed(found.low)} … {signed(found.high)}"
-    return Cell(signed(found.gain), interval, sort=found.gain)
+    return Cell(signed(found.gain), names.interval(found.low, found.high, signed), sort=found.gain)
 
 
 def _shop_mean(entry: Entry, what: str, digits: int) -> Cell:
@@ -128,7 +143,7 @@ def _estimate(entry: Entry) -> list[Cell]:
         return [Cell("withheld") if known else Cell(), verdict]
     spread = f"± {names.money(found.sd)}" if found.sd is not None else ""
     if len(known) == 1:
-        spread = f"{names.money(known[0]['low'])} … {names.money(known[0]['high'])}"
+        spread = names.interval(known[0]["low"], known[0]["high"], names.money)
     return [Cell(names.money(found.mean), spread, sort=found.mean), verdict]
 
 
@@ -150,11 +165,7 @@ def diagnostics_tables(reading: Reading) -> list[Table]:
         if "q_logged" in kinds:
             heads.insert(kinds.index("q_logged"), "over-estimation")
         heads += ["epochs", "kept", "time a run", "memory"]
-        note = (
-            "On validation events, at the checkpoint that was kept, means over seeds. Over-estimation: Q of the logged "
-            "item minus the return that followed it, in the run's units of reward; far above 0, the critic promises "
-            "what the log does not pay. π where π̂_b < 10⁻⁴: how much of the policy lies where the log can tell nothing."
-        )
+        note = " ".join(words for kind, words in EXPLAINED.items() if not kind or kind in kinds)
         if learners:
             tables.append(Table(f"diagnostics-{log}", f"Diagnostics: {log}", note, [], heads, list(sections.items())))
     return tables

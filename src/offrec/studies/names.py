@@ -1,5 +1,7 @@
 """How policies, backbones, behaviours and figures are called on paper."""
 
+from collections.abc import Callable
+
 from offrec.studies.plan import Group
 from offrec.studies.reading import Entry
 
@@ -83,16 +85,21 @@ def figure(value: float | None, digits: int = 4) -> str:
     """.3174, as the paper prints it."""
     if value is None:
         return "–"
-    text = f"{value:.{digits}f}"
+    text = f"{value:.{digits}f}".replace("-", "−")
     return text.replace("0.", ".", 1) if abs(value) < 1 else text
 
 
 def money(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+    return "–" if value is None else f"{value:.2f}".replace("-", "−")
 
 
 def signed(value: float) -> str:
     return "0.00" if abs(value) < 0.005 else f"{value:+.2f}".replace("-", "−")
+
+
+def interval(low: float | None, high: float | None, spoken: Callable[[float], str]) -> str:
+    """In brackets, so that it is not read as more figures."""
+    return "" if low is None or high is None else f"[{spoken(low)} … {spoken(high)}]"
 
 
 def share(value: float | None) -> str:

@@ -113,7 +113,7 @@ def swept(reading: Reading) -> list[Picture]:
             rows = [(e, s) for e in entries if (s := summary(list(e.values(behaviour, figure).values())))]
             if any(e.group.varied for e, _ in rows):
                 name = f"sweep-{figure}-{behaviour}-{log}-{learner}-{key}"
-                found.append(_sweep(name, f"{learner} over {names.option(key)}: {log}", key, rows, label))
+                found.append(_sweep(name, f"{label}: {learner} over {names.option(key)}, {log}", key, rows, label))
     return found
 
 
@@ -163,9 +163,10 @@ def _scatter(
     panel = Panel(title, f"{x_label}, {y_label}: {told}", across, up, x_label, y_label)
     for entry, point in points:
         panel.mark(point, family(entry), f"{names.policy(entry)}: {point[0]:.4g}, {point[1]:.4g}")
-    for entry, point in sorted(points, key=lambda one: list(FAMILIES).index(family(one[0]))):  # learners choose first
-        panel.name(point, names.brief(entry))
-    return Picture(key, panel.svg())
+    ordered = sorted(points, key=lambda one: list(FAMILIES).index(family(one[0])))  # learners choose first
+    unnamed = [names.brief(entry) for entry, point in ordered if not panel.name(point, names.brief(entry))]
+    caption = f"Too close to others to be named: {names.listed(unnamed)}; each mark tells its own." if unnamed else ""
+    return Picture(key, panel.svg(), caption)
 
 
 def _ladder(reading: Reading, log: str, entries: Sequence[Entry]) -> Picture:

@@ -48,11 +48,12 @@ def _markdown_cell(cell: Cell) -> str:
 
 
 COLUMNS = ("study", "log", "dataset", "fingerprint", "policy", "backbone", "preset", "seed", "varied", "split",
-           "behaviour", "figure", "value")  # fmt: skip
+           "behaviour", "figure", "value", "text")  # fmt: skip
 
 
 def csv(report: Report) -> str:
-    """Every figure of every run, one a row: what the tables are made of, and nothing that differs from time to time."""
+    """Every figure of every run, one a row: what the tables are made of, and nothing that differs from time to time.
+    Words stand in a column of their own, so that `value` holds numbers alone."""
     out = io.StringIO()
     writer = csv_.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -71,13 +72,14 @@ def _figures(reading: Reading) -> list[list[object]]:
         about += [group.backbone or "", group.preset or "", seed, varied]
         for split in ("validation", "test"):
             for behaviour, figures in facts.get(split, {}).items():
-                rows += [[*about, split, behaviour, name, value] for name, value in figures.items()]
+                rows += [[*about, split, behaviour, name, value, ""] for name, value in figures.items()]
         if facts.get("shop"):
             means = ("reward", "length", "purchases")
-            rows += [[*about, "shop", "all", name, facts["shop"][name]["mean"]] for name in means]
+            rows += [[*about, "shop", "all", name, facts["shop"][name]["mean"], ""] for name in means]
         if facts.get("value"):
-            kept = {"value": "value", "low": "value low", "high": "value high", "verdict": "value verdict"}
-            rows += [[*about, "test", "all", name, facts["value"].get(key)] for key, name in kept.items()]
+            kept = {"value": "value", "low": "value low", "high": "value high"}
+            rows += [[*about, "test", "all", name, facts["value"].get(key), ""] for key, name in kept.items()]
+            rows.append([*about, "test", "all", "value verdict", "", facts["value"].get("verdict")])
     return rows
 
 

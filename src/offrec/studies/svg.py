@@ -12,6 +12,7 @@ WIDTH, HEIGHT = 360, 250
 LEFT, RIGHT, TOP, BOTTOM = 50, 14, 30, 42
 SMALL, CAPITAL = 6.0, 7.7  # widths of letters at the size used, about
 LINE = 12.5  # height of a line of text
+BOLD, HEAD_LINE = 1.08, 14.0  # the title's letters are wider, its lines higher
 
 Point = tuple[float, float]
 
@@ -67,8 +68,13 @@ class Panel:
     parts: list[str] = field(default_factory=list)
     boxes: list[tuple[float, float, float, float]] = field(default_factory=list)  # taken by points and labels
 
+    def __post_init__(self) -> None:
+        self.head = wrapped(self.title, WIDTH - 16)
+        more = round(HEAD_LINE * (len(self.head) - 1))
+        self.top, self.height = TOP + more, self.height + more
+
     def at(self, x: float, y: float) -> Point:
-        wide, high = WIDTH - self.left - self.right, self.height - TOP - BOTTOM
+        wide, high = WIDTH - self.left - self.right, self.height - self.top - BOTTOM
         return self.left + wide * self.x.share(x), self.height - BOTTOM - high * self.y.share(y)
 
     def line(self, points: Sequence[Point], family: str, dashed: bool = False) -> None:
@@ -92,20 +98,24 @@ class Panel:
         (x1, y1), (x2, y2) = self.at(*low), self.at(*high)
         self.parts.append(f'<line class="line f-{family}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
 
-    def name(self, point: Point, text: str) -> None:
-        """A label beside a point, where it is in nobody's way; to be called after all marks are there."""
+    def name(self, point: Point, text: str) -> bool:
+        """A label beside a point, where it is in nobody's way, if there is such a place; to be called after all marks
+        are there."""
         x, y = self.at(*point)
         wide = width(text)
         places = [(x + 8, y + 4), (x - 8 - wide, y + 4), (x - wide / 2, y - 9), (x - wide / 2, y + 17)]
         places += [(x + 6, y - 8), (x - 6 - wide, y - 8), (x + 6, y + 16), (x - 6 - wide, y + 16)]
         places += [(x + 8, y + 4 + shift * LINE) for shift in (-2, 2, -3, 3)]
-        inside = [place for place in places if self._inside(*place, wide)] or places[1:2]
-        left, top = next((place for place in inside if self._free(*place, wide)), inside[0])
+        free = [place for place in places if self._inside(*place, wide) and self._free(*place, wide)]
+        if not free:
+            return False
+        left, top = free[0]
         self.boxes.append((left, top - 10, left + wide, top + 2))
         self.text(left, top, text)
+        return True
 
     def _inside(self, left: float, top: float, wide: float) -> bool:
-        return self.left <= left and left + wide <= WIDTH - 2 and top - 10 >= TOP and top <= self.height - BOTTOM
+        return self.left <= left and left + wide <= WIDTH - 2 and top - 10 >= self.top and top <= self.height - BOTTOM
 
     def _free(self, left: float, top: float, wide: float) -> bool:
         return not any(
@@ -118,7 +128,7 @@ class Panel:
         placed: list[float] = []
         ordered = sorted((self.at(0, y)[1] if not self.x.log else self.at(1, y)[1], text, f) for y, text, f in labels)
         for wished, _, _ in ordered:
-            placed.append(max(wished, placed[-1] + LINE) if placed else max(wished, TOP + 4))
+            placed.append(max(wished, placed[-1] + LINE) if placed else max(wished, self.top + 4))
         over = max(0.0, placed[-1] - (self.height - BOTTOM)) if placed else 0.0
         for index in range(len(placed) - 1, -1, -1):  # too low: push upwards
             limit = self.height - BOTTOM if index == len(placed) - 1 else placed[index + 1] - LINE
@@ -144,8 +154,9 @@ class Panel:
         )
 
     def _axes(self) -> None:
-        bottom, top, right = self.height - BOTTOM, TOP, WIDTH - self.right
-        self.text(8, 16, self.title, kind=' class="head"')
+        bottom, top, right = self.height - BOTTOM, self.top, WIDTH - self.right
+        for number, line in enumerate(self.head):
+            self.text(8, 16 + HEAD_LINE * number, line, kind=' class="head"')
         for value, label in self.x_ticks or [(tick, short(tick)) for tick in self.x.ticks()]:
             x = self.left + (right - self.left) * self.x.share(value)
             self.parts.append(f'<line class="grid" x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}"/>')
@@ -163,6 +174,29 @@ class Panel:
 def width(text: str) -> float:
     """Of a label, about."""
     return sum(CAPITAL if letter.isupper() else SMALL for letter in text)
+
+
+def wrapped(title: str, room: float) -> list[str]:
+    """A title's lines, the first ending at its colon where that fits. A word that no line holds is cut, with "…"."""
+    if width(title) * BOLD <= room:
+        return [title]
+    first, colon, rest = title.partition(": ")
+    if colon and width(first + ":") * BOLD <= room:
+        return [f"{first}:", *wrapped(rest, room)]
+    lines = [""]
+    for word in title.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if not lines[-1] or width(longer) * BOLD <= room:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return [_cut(line, room) for line in lines]
+
+
+def _cut(line: str, room: float) -> str:
+    while width(line) * BOLD > room:
+        line = line.rstrip("…")[:-1] + "…"
+    return line
 
 
 def short(value: float) -> str:

@@ -49,9 +49,8 @@ class Table:
 STARS = (
     "* and **: above {other} at p ≤ .05 and p ≤ .01; ▾: below at p ≤ .05. Both tests have to agree, the paired t-test "
     "over seeds and the paired bootstrap over test sessions (where there is one seed, the bootstrap decides alone); "
-    "p by Holm within a column. Best in bold, second best underlined."
+    "p by Holm within a column, so it depends on who stands in this table. Best in bold, second best underlined."
 )
-AGAINST = {"sl": "SL with the same backbone", "baseline": "the best policy without training"}
 
 
 def paper() -> Beside:
@@ -134,7 +133,7 @@ def _ranking(
             rows[line].append(replace(cell, beside=_paper_figure(beside, key, reading, line, (log, behaviour, figure))))
     heads = [figure for _, _, figure in columns]
     spans = _spans([f"{log}, {behaviour}" for log, behaviour, _ in columns])
-    note = STARS.format(other=AGAINST[against])
+    note = STARS.format(other=_against(reading, figured, against))
     note += " Small figures: the paper's." if beside and any(c.beside for r in rows.values() for c in r) else ""
     return Table(key, "", note, spans, heads, _sections(lines, rows))
 
@@ -202,6 +201,20 @@ def opponent(reading: Reading, entry: Entry, behaviour: str, figure: str, agains
     if entry.group.kind == "learner":
         sl = [e for e in sl if (e.group.backbone, e.group.preset) == (entry.group.backbone, entry.group.preset)]
     return sl[0] if sl and entry not in sl else None
+
+
+def _against(reading: Reading, entries: Sequence[Entry], against: Against) -> str:
+    """`opponent` in words."""
+    if against == "baseline":
+        return "the policy without training that is best in the column"
+    firsts: dict[str, list[str]] = {}
+    for log, entry in {e.group.log: e for e in entries if e.group.kind == "baseline"}.items():
+        sl = opponent(reading, entry, "all", "")
+        if sl is not None:
+            firsts.setdefault(names.backbone(sl), []).append(log)
+    which = [f"{name} on {names.listed(logs)}" if len(firsts) > 1 else name for name, logs in firsts.items()]
+    others = f" (policies without training: SL with {names.listed(which)})" if which else ""
+    return f"SL with the same backbone{others}"
 
 
 def _paper_figure(beside: Beside | None, key: str, reading: Reading, line: Line, column: tuple[str, str, str]) -> str:

@@ -7,11 +7,15 @@ from offrec.studies import names
 from offrec.studies.comparing import Comparer, Comparison
 from offrec.studies.earnings import own
 from offrec.studies.reading import Entry, Reading
-from offrec.studies.statistics import summary
+from offrec.studies.statistics import holm, summary
 
 FIGURE = "NDCG@10"
 IMITATES = ("sl",)  # the rest reads rewards
 DISTRUSTED = "do not trust"
+FEW_SEEDS, LEVEL = 2, 0.05
+UNSURE = "by sessions alone, with too few seeds to be sure"
+
+Named = list[tuple[str, Comparison]]
 
 
 @dataclass(frozen=True)
@@ -27,17 +31,27 @@ class Answer:
 class Sides:
     """Learners by how they compare with another policy: (name, comparison)."""
 
-    more: list[tuple[str, Comparison]]
-    less: list[tuple[str, Comparison]]
-    unclear: list[tuple[str, Comparison]]
+    more: Named
+    less: Named
+    maybe_more: Named  # the bootstrap is clear, and the t-test has too few seeds to be
+    maybe_less: Named
+    unclear: Named
+
+    @property
+    def undecided(self) -> Named:
+        return [*self.maybe_more, *self.unclear, *self.maybe_less]
+
+    @property
+    def every(self) -> Named:
+        return [*self.more, *self.less, *self.undecided]
 
     def __len__(self) -> int:
-        return len(self.more) + len(self.less) + len(self.unclear)
+        return len(self.every)
 
     @property
     def tested(self) -> bool:
         """One seed's estimates of value cannot be."""
-        return any(one.corrected is not None for _, one in (*self.more, *self.less, *self.unclear))
+        return any(one.corrected is not None for _, one in self.every)
 
 
 def answers(reading: Reading, comparer: Comparer) -> list[Answer]:
@@ -78,13 +92,22 @@ def _answer(reading: Reading, comparer: Comparer, about: str, sl: Entry, learner
 
 def _sides(comparer: Comparer, learners: Sequence[Entry], other: Entry, behaviour: str, figure: str) -> Sides:
     compared = comparer.family(learners, [other] * len(learners), behaviour, figure)
-    named = [(names.policy(entry), one) for entry, one in zip(learners, compared, strict=True) if one is not None]
-    named.sort(key=lambda pair: -pair[1].gain)
+    sessions = holm([one.p_sessions if one else None for one in compared])
+    sides: dict[str, Named] = {"more": [], "less": [], "maybe more": [], "maybe less": [], "unclear": []}
+    for entry, one, p in zip(learners, compared, sessions, strict=True):
+        if one is not None:
+            sides[_side(one, p)].append((names.policy(entry), one))
+    for key, side in sides.items():
+        side.sort(key=lambda pair: pair[1].gain, reverse="less" not in key)
+    return Sides(*sides.values())
 
-    def those(verdict: str) -> list[tuple[str, Comparison]]:
-        return [pair for pair in named if pair[1].verdict() == verdict]
 
-    return Sides(those("more"), those("less")[::-1], those("unclear"))
+def _side(one: Comparison, p_sessions: float | None) -> str:
+    """`p_sessions`: the bootstrap's, corrected."""
+    clear = p_sessions is not None and p_sessions <= LEVEL
+    if one.verdict(LEVEL) == "unclear" and clear and one.seeds <= FEW_SEEDS:
+        return "maybe more" if one.gain > 0 else "maybe less"
+    return one.verdict(LEVEL)
 
 
 def _distrusted(entry: Entry) -> bool:
@@ -99,14 +122,17 @@ def _short(ranked: Sides, worth: Sides, paid: Sides) -> str:
     if worth.tested:
         return _earns("are estimated to earn", "is estimated to earn", "a session", worth, ranked)
     if ranked.more:
+        verb = "is" if len(ranked.more) == 1 else "are"
         return (
-            f"It ranks better: {_best(ranked.more)} is above SL in {FIGURE} ({_shares(ranked.more[:1])}). Whether "
-            "anything more is earned, this log does not show."
+            f"It ranks better: {_shares(ranked.more)} {verb} above SL in {FIGURE}, all events. Whether anything more "
+            "is earned, this log does not show."
         )
     undecided = "none of them is clearly above SL" if len(ranked) > 1 else "it is not clearly above SL"
+    maybe = f" Above it {UNSURE}: {_shares(ranked.maybe_more)}." if ranked.maybe_more else ""
     return (
-        f"Not in next-item figures: {undecided}. They reward imitation, so whether anything more is earned they do not "
-        "show."
+        f"Not in next-item figures: {undecided} in {FIGURE} over all test events (other figures, and each behaviour, "
+        f"have their stars in the tables).{maybe} Such figures reward imitation, so whether anything more is "
+        "earned they do not show."
     )
 
 
@@ -114,7 +140,7 @@ def _earns(several: str, one: str, where: str, money: Sides, ranked: Sides) -> s
     if not money.more:
         if len(money.less) == len(money):
             return f"No: every learner that reads rewards {one} less than SL."
-        best, gain = money.unclear[0]
+        best, gain = max(money.undecided, key=lambda pair: pair[1].gain)
         least = f"; {best} has {names.signed(gain.gain)}, {names.p_value(gain.corrected)}" if gain.gain > 0 else ""
         return f"Nothing clear: no learner that reads rewards {one} clearly more than SL{least}."
     names_ = [name for name, _ in money.more]
@@ -132,28 +158,25 @@ def _earns(several: str, one: str, where: str, money: Sides, ranked: Sides) -> s
     return f"Yes: {names.listed(names_)} {verb} more than SL{most} by {names.signed(gain.gain)} {where}.{tail}"
 
 
-def _best(side: list[tuple[str, Comparison]]) -> str:
-    return side[0][0]
+def _shares(side: Named) -> str:
+    return names.listed([f"{name} ({names.share(one.relative)})" for name, one in side])
 
 
-def _shares(side: list[tuple[str, Comparison]]) -> str:
-    return ", ".join(names.share(one.relative) for _, one in side)
-
-
-def _detailed(side: list[tuple[str, Comparison]]) -> str:
+def _detailed(side: Named) -> str:
     return names.listed([f"{name} ({names.share(one.relative)}, {names.p_value(one.corrected)})" for name, one in side])
 
 
 def _ranking_sentence(sl: Entry, sides: Sides) -> str:
     found = summary(list(sl.values("all", FIGURE).values()))
     at = names.figure(found.mean if found else None)
-    parts = []
-    if sides.more:
-        parts.append(f"above it: {_detailed(sides.more)}")
-    if sides.less:
-        parts.append(f"below it: {_detailed(sides.less)}")
-    if sides.unclear:
-        parts.append(f"not told apart from it: {_detailed(sides.unclear)}")
+    told = (
+        ("above it", sides.more, _detailed),
+        ("below it", sides.less, _detailed),
+        (f"above it {UNSURE}", sides.maybe_more, _shares),
+        (f"below it {UNSURE}", sides.maybe_less, _shares),
+        ("not told apart from it", sides.unclear, _detailed),
+    )
+    parts = [f"{words}: {said(side)}" for words, side, said in told if side]
     return f"By the next logged item, all test events, SL has {FIGURE} {at}; {'; '.join(parts)}."
 
 
@@ -167,14 +190,22 @@ def _recent_sentence(comparer: Comparer, sl: Entry, learners: Sequence[Entry], r
 
 def _money_sentence(where: str, sl_has: str, sl: Entry, sides: Sides, figure: str) -> str:
     found = summary(list(sl.values("", figure).values()))
-    parts = []
     unclear = "not told apart" if sides.tested else "not tested, for that takes several seeds"
-    for words, side in (("clearly more", sides.more), ("clearly less", sides.less), (unclear, sides.unclear)):
-        if side:
-            chance = [f", {names.p_value(one.corrected)}" if sides.tested else "" for _, one in side]
-            gains = [f"{name} ({names.signed(one.gain)}{p})" for (name, one), p in zip(side, chance, strict=True)]
-            parts.append(f"{words}: {names.listed(gains)}")
+    unsure = UNSURE.replace("sessions", "visitors")
+    told = (
+        ("clearly more", sides.more, sides.tested),
+        ("clearly less", sides.less, sides.tested),
+        (f"more {unsure}", sides.maybe_more, False),
+        (f"less {unsure}", sides.maybe_less, False),
+        (unclear, sides.unclear, sides.tested),
+    )
+    parts = [f"{words}: {_gains(side, with_p)}" for words, side, with_p in told if side]
     return f"{where} {sl_has} {names.money(found.mean if found else None)} a session; {'; '.join(parts)}."
+
+
+def _gains(side: Named, with_p: bool) -> str:
+    chances = [f", {names.p_value(one.corrected)}" if with_p else "" for _, one in side]
+    return names.listed([f"{name} ({names.signed(one.gain)}{p})" for (name, one), p in zip(side, chances, strict=True)])
 
 
 def _worth_sentence(sl: Entry, others: Sequence[Entry], sides: Sides) -> str:
@@ -213,7 +244,12 @@ def _how_sure(sl: Entry, learners: Sequence[Entry], shop: bool) -> str:
             f"With one seed nothing is known of the spread over seeds: these verdicts are the bootstrap's over {over} "
             "alone (Holm-corrected, p ≤ .05) and may not repeat."
         )
-    few = " Two seeds make a weak t-test: what is not told apart may still differ." if seeds == 2 else ""
+    few = (
+        " Two seeds make a weak t-test: what is not told apart may still differ, and what the bootstrap alone tells "
+        "(p ≤ .05 by Holm) stands apart."
+        if seeds == FEW_SEEDS
+        else ""
+    )
     return (
         f"Clearly: p ≤ .05 after Holm's correction by both the paired t-test over {seeds} seeds and the paired "
         f"bootstrap over {over}.{few}"
