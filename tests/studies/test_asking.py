@@ -110,7 +110,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"seeds": "many"}, r"--seeds is 'many'; give a number of seeds"),
     ({"seeds": "0"}, r"--seeds is '0'"),
     ({"seeds": "1,1"}, r"--seeds is '1,1'"),
-    ({"settings": ["training.epoch=3"]}, r"sl on small: There is no option 'training.epoch'; the options are"),
+    (
+        {"settings": ["training.epoch=3"]},
+        r"sl on small: There is no option 'training.epoch'; the nearest is training.epochs;",
+    ),
     ({"settings": ["algorithm.alpha=1"]}, r"sl on small: There is no option 'algorithm.alpha'"),
     ({"settings": ["dc:algorithm.alpha=1"], "algorithms": "sl"}, r"is for 'dc', which is not asked; asked are sl"),
     ({"settings": ["training.epochs=many"]}, r"training.epochs is 'many'; it must be an int"),
@@ -130,7 +133,11 @@ def test_what_cannot_be_swept(dataset: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=sentence):
             asking.sweep([dataset], tmp_path / "study", **choices)
 
-    refused("There is no option 'algorithm.gravity'; the options are", algorithm="dc", vary=["algorithm.gravity=1,2"])
+    refused(
+        "dc on small: There is no option 'algorithm.gravity'; `offrec options --algorithm dc` lists all.$",
+        algorithm="dc", vary=["algorithm.gravity=1,2"],
+    )  # fmt: skip
+    refused("There is no option 'gama'; the nearest is gamma;", algorithm="dc", vary=["gamma=0.5"], levels=["gama=1"])
     refused("A sweep needs --vary KEY=VALUE,VALUE", algorithm="dc", vary=[])
     refused("is not of the form KEY=VALUE,VALUE", algorithm="dc", vary=["algorithm.alpha"])
     refused("algorithm.alpha is 'high'; it must be a float", algorithm="dc", vary=["algorithm.alpha=high"])
