@@ -174,13 +174,34 @@ def test_folders_that_are_no_study(dataset: Path, tmp_path: Path) -> None:
     (study.folder / "study.json").write_text(json.dumps({**stored, "study_version": 99}))
     with pytest.raises(InputError, match=r"has study format 99, this offrec reads 1"):
         plan.read(study.folder)
-    (study.folder / "study.json").write_text("{")
-    with pytest.raises(InputError, match=r"study.json is damaged"):
-        plan.read(study.folder)
+    log, *_ = stored["logs"]
+    for text, sentence in (
+        ("{", "it cannot be read as JSON, Expecting property name"),
+        ('{"a": 1}', "it has no study_version;"),
+        ("[1]", "it is no table of names and values;"),
+        ('{"study_version": 1}', "it has no kind and no logs;"),
+        (
+            json.dumps({**stored, "runs": [{"name": "a"}]}),
+            "an entry of its runs has no group and no dataset and no seed;",
+        ),
+        (
+            json.dumps({**stored, "logs": [{**log, "name": "x", "smell": 1}]}),
+            "it holds something that is not a study's",
+        ),
+        (json.dumps({**stored, "logs": [5]}), "an entry of its logs is no table"),
+        (json.dumps({**stored, "logs": 5}), "it holds something that is not a study's"),
+    ):
+        (study.folder / "study.json").write_text(text)
+        with pytest.raises(InputError, match=f"study.json is damaged or no study's: {sentence}"):
+            plan.read(study.folder)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes").write_text("a person's own")
     with pytest.raises(InputError, match="is not empty and no study"):
         small_study(dataset, tmp_path / "mine")
+    with pytest.raises(InputError, match=r"mine/notes is a file, and a study is a folder; choose another --out."):
+        small_study(dataset, tmp_path / "mine/notes")
+    with pytest.raises(InputError, match=r"cannot be written \(Not a directory\); choose another --out"):
+        small_study(dataset, tmp_path / "mine/notes/below")
     empty = small_study(dataset, tmp_path / "empty")
     with pytest.raises(InputError, match=r"No run of .* is done yet; there is nothing to report"):
         report([empty.folder])

@@ -127,7 +127,9 @@ def begin(study: Study) -> Study:
     if plan.is_study(study.folder):
         study = plan.widened(plan.read(study.folder), study)
         check_protocols(study.logs)
-    elif study.folder.exists() and (not study.folder.is_dir() or any(study.folder.iterdir())):
+    elif study.folder.is_file():
+        raise InputError(f"{study.folder} is a file, and a study is a folder; choose another --out.")
+    elif study.folder.is_dir() and any(study.folder.iterdir()):
         raise InputError(f"{study.folder} is not empty and no study; choose another --out.")
     plan.write(study)
     return study
