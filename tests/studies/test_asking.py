@@ -65,6 +65,15 @@ def test_a_redrawn_split_is_a_repeat(tmp_path: Path) -> None:
     assert report([study.folder]).every_table[0].spans == [("split-0, view", 4)]
     with pytest.raises(InputError, match="say --seeds 3"):
         asking.compare(three, tmp_path / "x", redraw=True)
+    once = r"split-0 and split-1 are one log with --split-seed 0 and 1, repeats and not two logs; say --redraw"
+    with pytest.raises(InputError, match=once):
+        asking.compare(three, tmp_path / "x")
+    begun = small_study(three[0], tmp_path / "begun")
+    with pytest.raises(InputError, match=r"split-1 and split-0 are one log"):
+        small_study(three[1], begun.folder)
+    another = small_dataset(tmp_path / "another", "another")
+    with pytest.raises(InputError, match=r"split-0 and .*another are the same dataset; give it once"):
+        asking.compare([three[0], another], tmp_path / "x", algorithms="sl")
     other = small_dataset(tmp_path / "other", "other", unseen="drop")
     with pytest.raises(InputError, match="--redraw takes one log, split anew"):
         asking.compare([three[0], other], tmp_path / "x", seeds="2", redraw=True)
