@@ -6,7 +6,7 @@ from pathlib import Path
 ORDER = [
     "errors", "types", "streams", "console", "data", "catalogue", "losses", "algorithms", "backbones", "networks",
     "critic", "agent", "policy", "baselines", "shop", "checkpoint", "optimiser", "isolation", "update", "training",
-    "together", "memory", "evaluation", "presets", "unread", "config", "run_folder", "job", "logging_policy",
+    "together", "memory", "evaluation", "presets", "unread", "unknown", "config", "run_folder", "job", "logging_policy",
     "estimation", "experiment", "studies", "serving", "demo", "commands", "cli",
 ]  # fmt: skip
 SOURCE = Path(__file__).parent.parent / "src" / "offrec"

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
+from offrec import unknown
 from offrec.algorithms import ALGORITHMS, Learner
 from offrec.backbones import BACKBONES
 from offrec.critic import CriticOptions
@@ -105,7 +106,7 @@ def logging_training(options: RunOptions, dataset_format: str) -> TrainingOption
 
 
 def build(flat: Flat) -> RunOptions:
-    """Dotted keys → options. Unknown keys are refused with the known ones."""
+    """Dotted keys → options. Unknown keys are refused with the nearest ones."""
     name = str(flat.get("algorithm.name", "sl"))
     if name not in ALGORITHMS:
         raise InputError(f"There is no algorithm {name!r}; there are {', '.join(ALGORITHMS)}.")
@@ -127,7 +128,7 @@ def build(flat: Flat) -> RunOptions:
         elif key in TOP:
             top[key] = _cast(key, value, get_type_hints(RunOptions)[key])
         else:
-            raise InputError(f"There is no option {key!r}; the options are {', '.join(known(name))}.")
+            raise InputError(unknown.sentence(key, name, {other: known(other) for other in ALGORITHMS}))
     made = {section: kind(**sections[section]) for section, kind in kinds.items()}
     options = RunOptions(name, made["algorithm"], made["network"], made["training"], made["critic"], **top)
     if sections["critic"] and options.learner.needs.critic == "none":

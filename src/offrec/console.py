@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
 
 PLAIN_SECONDS = 10.0  # away from a terminal, a long step says at most so often how far it is
+WIDE = 120  # columns of a terminal that has room for a long bar beside words
 
 
 class Advance(Protocol):
@@ -104,10 +105,14 @@ def _progress() -> Any:
     # Imported here: the training path must run where rich is not installed.
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
-    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    columns.append(TextColumn("{task.fields[note]}"))
-    return Progress(*columns, console=RichConsole(stderr=True), transient=True)
+    to = RichConsole(stderr=True)
+    bar = BarColumn(40 if to.width >= WIDE else 10)
+    columns: list[Any] = [TextColumn("{task.description}"), bar, MofNCompleteColumn(), TimeRemainingColumn()]
+    # The note takes what room is left: where there is little, a person still reads what is under way and how far it is.
+    columns.append(TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, ratio=1)))
+    return Progress(*columns, console=to, transient=True, expand=True)
 
 
 @contextmanager

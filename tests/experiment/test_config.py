@@ -102,8 +102,18 @@ def test_later_layers_win(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flat", "sentence"),
     [
-        ({"network.wdth": 3}, "no option 'network.wdth'; the options are .*network.width"),
-        ({"gama": 3}, "no option 'gama'"),
+        (
+            {"network.wdth": 3},
+            "no option 'network.wdth'; the nearest is network.width; `offrec options --algorithm sl` lists",
+        ),
+        ({"gama": 3}, "no option 'gama'; the nearest is gamma;"),
+        ({"epochs": 3}, "no option 'epochs'; the nearest is training.epochs;"),
+        ({"traning.epoch": 3}, "no option 'traning.epoch'; the nearest is training.epochs;"),
+        ({"rewards.cart": 3}, "no option 'rewards.cart'; `offrec options --algorithm sl` lists all."),
+        (
+            {"algorithm.name": "dc", "algorithm.alfa": 3},
+            "'algorithm.alfa'; the nearest is algorithm.alpha; .* dc` lists",
+        ),
         ({"network.width": "wide"}, "network.width is 'wide'; it must be an int"),
         ({"network.width": 2.5}, "network.width is 2.5; it must be an int"),
         ({"network.width": 0}, "network.width is 0; it must be above 0"),
@@ -118,7 +128,10 @@ def test_later_layers_win(tmp_path: Path) -> None:
         ({"training.learning_rate": "nan"}, "training.learning_rate is 'nan'"),
         ({"algorithm.name": "magic"}, "no algorithm 'magic'; there are sl"),
         ({"algorithm.weight": "gold"}, "must be one of equal, reward"),
-        ({"algorithm.alpha": 1}, "no option 'algorithm.alpha'"),
+        (
+            {"algorithm.alpha": 1},
+            "no option 'algorithm.alpha' of sl, only of sdac, sc, sr, pc, dc, re; `offrec options",
+        ),
         ({"algorithm.name": "dc", "algorithm.alpha": 0}, "algorithm.alpha is 0.0; it must be above 0"),
         ({"algorithm.name": "dc", "critic.backbone": "mlp"}, "no backbone 'mlp'"),
         (
@@ -126,7 +139,7 @@ def test_later_layers_win(tmp_path: Path) -> None:
             "critic.width 9 is not a multiple of",
         ),
         ({"algorithm.name": "dc", "critic.width": 0}, "critic.width is 0; it must be above 0"),
-        ({"algorithm.name": "dc", "critic.grond": 1}, "no option 'critic.grond'; the options are .*critic.ground"),
+        ({"algorithm.name": "dc", "critic.grond": 1}, "no option 'critic.grond'; the nearest are critic.ground and"),
         ({"select": "luck"}, "select is 'luck'; it must be one of ndcg, reward, value, last"),
         ({"reward_unit": "euro"}, "reward_unit is 'euro'; it must be one of returns, absolute"),
         ({"reward_shift": True, "algorithm.weight": "reward"}, "With reward_shift no reward is above 0"),

@@ -65,6 +65,15 @@ def test_a_redrawn_split_is_a_repeat(tmp_path: Path) -> None:
     assert report([study.folder]).every_table[0].spans == [("split-0, view", 4)]
     with pytest.raises(InputError, match="say --seeds 3"):
         asking.compare(three, tmp_path / "x", redraw=True)
+    once = r"split-0 and split-1 are one log with --split-seed 0 and 1, repeats and not two logs; say --redraw"
+    with pytest.raises(InputError, match=once):
+        asking.compare(three, tmp_path / "x")
+    begun = small_study(three[0], tmp_path / "begun")
+    with pytest.raises(InputError, match=r"split-1 and split-0 are one log"):
+        small_study(three[1], begun.folder)
+    another = small_dataset(tmp_path / "another", "another")
+    with pytest.raises(InputError, match=r"split-0 and .*another are the same dataset; give it once"):
+        asking.compare([three[0], another], tmp_path / "x", algorithms="sl")
     other = small_dataset(tmp_path / "other", "other", unseen="drop")
     with pytest.raises(InputError, match="--redraw takes one log, split anew"):
         asking.compare([three[0], other], tmp_path / "x", seeds="2", redraw=True)
@@ -110,7 +119,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"seeds": "many"}, r"--seeds is 'many'; give a number of seeds"),
     ({"seeds": "0"}, r"--seeds is '0'"),
     ({"seeds": "1,1"}, r"--seeds is '1,1'"),
-    ({"settings": ["training.epoch=3"]}, r"sl on small: There is no option 'training.epoch'; the options are"),
+    (
+        {"settings": ["training.epoch=3"]},
+        r"sl on small: There is no option 'training.epoch'; the nearest is training.epochs;",
+    ),
     ({"settings": ["algorithm.alpha=1"]}, r"sl on small: There is no option 'algorithm.alpha'"),
     ({"settings": ["dc:algorithm.alpha=1"], "algorithms": "sl"}, r"is for 'dc', which is not asked; asked are sl"),
     ({"settings": ["training.epochs=many"]}, r"training.epochs is 'many'; it must be an int"),
@@ -130,7 +142,11 @@ def test_what_cannot_be_swept(dataset: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=sentence):
             asking.sweep([dataset], tmp_path / "study", **choices)
 
-    refused("There is no option 'algorithm.gravity'; the options are", algorithm="dc", vary=["algorithm.gravity=1,2"])
+    refused(
+        "dc on small: There is no option 'algorithm.gravity'; `offrec options --algorithm dc` lists all.$",
+        algorithm="dc", vary=["algorithm.gravity=1,2"],
+    )  # fmt: skip
+    refused("There is no option 'gama'; the nearest is gamma;", algorithm="dc", vary=["gamma=0.5"], levels=["gama=1"])
     refused("A sweep needs --vary KEY=VALUE,VALUE", algorithm="dc", vary=[])
     refused("is not of the form KEY=VALUE,VALUE", algorithm="dc", vary=["algorithm.alpha"])
     refused("algorithm.alpha is 'high'; it must be a float", algorithm="dc", vary=["algorithm.alpha=high"])
@@ -167,13 +183,34 @@ def test_folders_that_are_no_study(dataset: Path, tmp_path: Path) -> None:
     (study.folder / "study.json").write_text(json.dumps({**stored, "study_version": 99}))
     with pytest.raises(InputError, match=r"has study format 99, this offrec reads 1"):
         plan.read(study.folder)
-    (study.folder / "study.json").write_text("{")
-    with pytest.raises(InputError, match=r"study.json is damaged"):
-        plan.read(study.folder)
+    log, *_ = stored["logs"]
+    for text, sentence in (
+        ("{", "it cannot be read as JSON, Expecting property name"),
+        ('{"a": 1}', "it has no study_version;"),
+        ("[1]", "it is no table of names and values;"),
+        ('{"study_version": 1}', "it has no kind and no logs;"),
+        (
+            json.dumps({**stored, "runs": [{"name": "a"}]}),
+            "an entry of its runs has no group and no dataset and no seed;",
+        ),
+        (
+            json.dumps({**stored, "logs": [{**log, "name": "x", "smell": 1}]}),
+            "it holds something that is not a study's",
+        ),
+        (json.dumps({**stored, "logs": [5]}), "an entry of its logs is no table"),
+        (json.dumps({**stored, "logs": 5}), "it holds something that is not a study's"),
+    ):
+        (study.folder / "study.json").write_text(text)
+        with pytest.raises(InputError, match=f"study.json is damaged or no study's: {sentence}"):
+            plan.read(study.folder)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes").write_text("a person's own")
     with pytest.raises(InputError, match="is not empty and no study"):
         small_study(dataset, tmp_path / "mine")
+    with pytest.raises(InputError, match=r"mine/notes is a file, and a study is a folder; choose another --out."):
+        small_study(dataset, tmp_path / "mine/notes")
+    with pytest.raises(InputError, match=r"cannot be written \(Not a directory\); choose another --out"):
+        small_study(dataset, tmp_path / "mine/notes/below")
     empty = small_study(dataset, tmp_path / "empty")
     with pytest.raises(InputError, match=r"No run of .* is done yet; there is nothing to report"):
         report([empty.folder])

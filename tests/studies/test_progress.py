@@ -5,10 +5,15 @@ from pathlib import Path
 
 import pytest
 from made_studies import made_log, made_study
+from small_studies import small_dataset, small_study
 
 from offrec.console import Console
+from offrec.studies import progress as shown
+from offrec.studies import value
 from offrec.studies.plan import Study
-from offrec.studies.progress import Progress, spoken
+from offrec.studies.progress import Following, Progress, spoken
+from offrec.studies.running import finish
+from offrec.studies.work import How
 
 
 def half_done(folder: Path) -> Study:
@@ -36,6 +41,56 @@ def test_no_time_is_promised_before_any_is_known(tmp_path: Path) -> None:
         path.unlink()
     with Progress(study, Console(quiet=True)) as progress:
         assert progress.note().startswith("best so far on shop: recent")
+
+
+def test_what_is_under_way_is_said_now_and_then(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = half_done(tmp_path)
+    with Progress(study, Console()) as progress:
+        following = Following(progress, [study.runs[-1]])
+        capsys.readouterr()
+        with following.steps("estimating its value: fitted Q", 1000) as advance:
+            advance(100)
+            assert capsys.readouterr().err == "", "not at every step"
+            progress.said -= shown.PLAIN_SECONDS
+            advance(100)
+            advance(100)
+    (line,) = capsys.readouterr().err.splitlines()
+    now = f"now {study.runs[-1].name} estimating its value: fitted Q, 200 of 1,000"
+    assert line == f"study  4 of 5 runs done; about 2 s left; {now}"
+    with Progress(study, Console(quiet=True)) as progress:
+        progress.said -= shown.PLAIN_SECONDS
+        progress.say("epoch 3")
+    assert "epoch" not in capsys.readouterr().err
+
+
+def test_on_a_terminal_what_is_under_way_has_a_bar_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    study = half_done(tmp_path)
+    with Progress(study, Console()) as progress, Following(progress, [study.runs[-1]]).steps("its value", 9) as advance:
+        advance(4)
+        progress._board.progress.refresh()
+        seen = capsys.readouterr().err
+    assert f"{study.runs[-1].name}  its value" in seen
+    assert "4/9" in seen
+    assert "4/5" in seen, "and that of all runs stays"
+
+
+def test_each_part_of_a_run_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(value, "UPDATES", 5)
+    said: list[str] = []
+    monkeypatch.setattr(Progress, "say", lambda progress, text: said.append(text))
+    study = small_study(small_dataset(tmp_path / "data"), tmp_path / "study", algorithms="sl", seeds="1", value=True)
+    finish(study, How(device="cpu"), Console(quiet=True))
+    for name in ("small.sl.gru.0", "small.recent.0"):
+        mine = [text for text in said if text.startswith(name)]
+        for part in ("ranking validation", "ranking test", "estimating its value: fitted Q, 5 of 5"):
+            assert any(part in text for text in mine), f"{part} of {name}: {mine}"
 
 
 def test_spans_of_time() -> None:

@@ -7,14 +7,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from small_studies import FAST, begun_by, finished, process, small_dataset, small_study
 
 from offrec import experiment
-from offrec.errors import InputError, RunError
-from offrec.studies import plan
+from offrec.errors import InputError, Interrupted, RunError
+from offrec.policy import Policy
+from offrec.studies import judging, plan, work
 from offrec.studies.claims import Claim
 from offrec.studies.plain import csv
 from offrec.studies.plan import Study
@@ -132,7 +134,9 @@ def test_half_a_run_is_not_repeated(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Trainer, "_close_epoch", counted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(
+        Interrupted, match=r"0 of 1 runs are done and kept, small.sr.gru.0 goes on where its training was"
+    ):
         finished(study)
     assert finished(study) == Left(1, 0, 0)
     assert closed == [1, 2], "the second epoch followed the first"
@@ -140,6 +144,28 @@ def test_half_a_run_is_not_repeated(
     assert facts["resumed"]
     assert not whole["resumed"]
     assert facts["curve"] == whole["curve"]
+
+
+def test_a_stop_before_anything_is_saved(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = small_study(dataset, tmp_path / "study", algorithms="sl", seeds="1")
+    judge = judging.judge
+
+    def stopping(study: Study, policy: Policy, *arguments: Any) -> judging.Judged:
+        if study.done(study.runs[0]):
+            raise Interrupted("Stopped while fitting values; nothing of it is kept.")
+        return judge(study, policy, *arguments)
+
+    monkeypatch.setattr(judging, "judge", stopping)
+    with pytest.raises(Interrupted, match=r"1 of 2 runs is done and kept, small.sl.gru.0 goes on where its training"):
+        finished(study)
+    assert "small.recent.0 starts again: the same command goes on." in str(work.stopped(study, study.runs[:1]))
+
+
+def test_learners_come_first_where_values_take_long(dataset: Path, tmp_path: Path) -> None:
+    plain = small_study(dataset, tmp_path / "plain", seeds="1")
+    assert [run.group for run in work.queued(plain)] == ["small.recent", "small.sl.gru", "small.sr.gru"]
+    valued = small_study(dataset, tmp_path / "valued", seeds="1", value=True)
+    assert [run.group for run in work.queued(valued)] == ["small.sl.gru", "small.sr.gru", "small.recent"]
 
 
 def test_moved_with_its_dataset(dataset: Path, undisturbed: Study, tmp_path: Path) -> None:
@@ -187,7 +213,7 @@ def test_a_stop_request_reaches_every_process(dataset: Path, tmp_path: Path) -> 
     working.terminate()
     _, said = working.communicate(timeout=60)
     assert working.returncode == 130, said
-    assert "all of it is saved, and the same command goes on" in said
+    assert "done and kept, what is in hand goes on where its training was last saved, or starts again" in said
     for run in study.runs:
         with Claim(study, [run], 1) as claim:
             assert claim.runs or study.done(run), "nobody is left who holds it"

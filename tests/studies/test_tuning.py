@@ -1,18 +1,21 @@
 """Tuning: what is searched exists, test sessions are not looked at, a search that was stopped goes on as it would."""
 
 import json
+import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_studies import FAST, QUIET, small_dataset
 
-from offrec import config
+from offrec import cli, config, experiment
 from offrec.algorithms import ALGORITHMS
 from offrec.errors import InputError
 from offrec.studies import plan, tuning
 from offrec.studies.report import report
-from offrec.studies.tuning import ALL, SPACES, Range, Search, best, tune
+from offrec.studies.tuning import ALL, SPACES, Range, Search, best, train_command, tune
 from offrec.studies.work import How
 
 CPU = How(device="cpu")
@@ -97,3 +100,37 @@ def test_a_search_by_value(search: Search) -> None:
     (chosen,) = [group for group in study.groups if group is best(study)]
     assert chosen.trial == max((0, 1), key=lambda n: found[n]["value@5"])
     assert len(list((search.dataset / "values").glob("*/about.json"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("preset", "backbone", "more"),
+    [
+        ("strong", None, ["seed=7", "reward.cart=3"]),
+        ("paper", "caser", ["gamma=0.8"]),
+        ("strong", "gru", ["network.backbone=sasrec", "preset=paper"]),
+    ],
+)
+def test_the_next_command_trains_the_model_that_was_tuned(
+    search: Search, monkeypatch: pytest.MonkeyPatch, preset: str, backbone: str | None, more: list[str]
+) -> None:
+    asked = replace(search, preset=preset, backbone=backbone, settings=[*FAST, *more])
+    found = tuning._with(asked, tuning._begin(asked), [{"algorithm.alpha": 0.123456789}]).groups[-1]
+    trained: list[dict[str, Any]] = []
+    monkeypatch.setattr(experiment, "train", lambda *_, settings, **__: trained.append(settings))
+    monkeypatch.setattr(sys, "argv", shlex.split(train_command(asked, found)))
+    cli.main()
+    options = config.build(config.layered(trained[0], "events")).flat()
+    assert {key: value for key, value in options.items() if key not in ("seed", "device")} == found.options
+    assert options["algorithm.alpha"] == 0.123456789
+    assert options["seed"] == 0, "trials have seeds of their own, whatever is held"
+
+
+def test_the_commands_last_line(search: Search, capsys: pytest.CaptureFixture[str]) -> None:
+    from offrec.commands.studies import Tune, Working
+
+    Tune(search.dataset, search.out, "dc", Working(device="cpu"), trials=1, preset="paper", set=tuple(FAST)).run()
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(
+        f"Next: offrec train {search.dataset} --algorithm dc --backbone cfn --preset paper --out RUN "
+    )
+    assert all(f"--set {setting}" in last for setting in FAST)

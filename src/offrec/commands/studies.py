@@ -197,7 +197,7 @@ class Tune:
     """An option that is held as given, as often as needed."""
 
     def run(self) -> None:
-        from offrec.studies.tuning import Search, best, tune
+        from offrec.studies.tuning import Search, best, train_command, tune
         from offrec.studies.work import How
 
         if self.working.limit is not None or self.working.plan_only:
@@ -214,8 +214,7 @@ class Tune:
             print_json({"study": str(study.folder), "trial": found.trial, "settings": found.varied})
             return
         _show(study)
-        chosen = " ".join(f"--set {key}={value}" for key, value in found.varied.items())
-        console.line(f"Next: offrec train {self.dataset} --algorithm {self.algorithm} --out RUN {chosen}")
+        console.line(f"Next: {train_command(search, found)}")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ def compare(
                 groups.append(Group(f"{log}.{name}.{backbone}", log, "learner", name, backbone, preset, options))
     question = {"algorithms": learners, "backbones": networks, "preset": preset, "select": select, "redraw": redraw}
     study = _study("compare", out, groups, repeats, visitors, {**question, "settings": list(settings)})
+    check_splits(study.logs)
     return replace(study, value=value)
 
 
@@ -127,7 +129,11 @@ def begin(study: Study) -> Study:
     if plan.is_study(study.folder):
         study = plan.widened(plan.read(study.folder), study)
         check_protocols(study.logs)
-    elif study.folder.exists() and (not study.folder.is_dir() or any(study.folder.iterdir())):
+        if study.kind == "compare":
+            check_splits(study.logs)
+    elif study.folder.is_file():
+        raise InputError(f"{study.folder} is a file, and a study is a folder; choose another --out.")
+    elif study.folder.is_dir() and any(study.folder.iterdir()):
         raise InputError(f"{study.folder} is not empty and no study; choose another --out.")
     plan.write(study)
     return study
@@ -157,6 +163,18 @@ def check_protocols(logs: Iterable[AskedLog]) -> None:
                     f"{_said(other.protocol[name])}, so they do not belong in one table; prepare them alike, or make "
                     "two studies."
                 )
+
+
+def check_splits(logs: Sequence[AskedLog]) -> None:
+    """One log split twice is no second log: each would have a column, as if both were evidence of their own."""
+    for first, other in combinations(logs, 2):
+        again = {**other.protocol, "split_seed": first.protocol["split_seed"]} == first.protocol
+        if first.log != other.log and again and other.protocol != first.protocol and other.counts == first.counts:
+            raise InputError(
+                f"{first.name} and {other.name} are one log with --split-seed {first.protocol['split_seed']} and "
+                f"{other.protocol['split_seed']}, repeats and not two logs; say --redraw with a seed for each, or "
+                "leave one out."
+            )
 
 
 def _said(value: Any) -> str:
@@ -193,6 +211,9 @@ def _opened(datasets: Sequence[Path]) -> list[Dataset]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"Two datasets are called {twice}; give their folders different names.")
+    for one, other in combinations(opened, 2):
+        if one.fingerprint == other.fingerprint:
+            raise InputError(f"{one.path} and {other.path} are the same dataset; give it once.")
     return opened
 
 

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.transitions import known_reward_of
 from offrec.evaluation import Evaluation, evaluate
+from offrec.evaluation.ranking import ScoredSplit
 from offrec.policy import Policy
 from offrec.shop import Rollout, Shop
 from offrec.studies import value
@@ -31,25 +33,36 @@ class Judged:
     )  # "ranks" uint8 [events], "rewards" float32 [visitors]
 
 
-def judge(study: Study, policy: Policy, dataset: Dataset, rewards: Mapping[str, float]) -> Judged:
+def judge(
+    study: Study, policy: Policy, dataset: Dataset, rewards: Mapping[str, float], console: Console | None = None
+) -> Judged:
     """`rewards`: of behaviours, where the run was given any."""
-    facts: dict[str, Any] = {"validation": _figures(evaluate(policy, dataset, "validation"), dataset, rewards)}
+    console = console or Console(quiet=True)
+    facts: dict[str, Any] = {
+        "validation": _figures(_ranked(policy, dataset, "validation", console), dataset, rewards),
+    }
     arrays: dict[str, NDArray[Any]] = {}
     if study.test:
-        found = evaluate(policy, dataset, "test")
+        found = _ranked(policy, dataset, "test", console)
         facts["test"] = _figures(found, dataset, rewards)
         arrays["ranks"] = np.minimum(found.ranks.rank, BEYOND).astype(np.uint8)
         _keep_events(study, dataset, found)
         if study.value and study.kind == "sweep":  # in default rewards: the run's own may be what is varied
-            facts["test"]["all"][value.CHEAP] = value.cheap(policy, dataset, {}, "test")
+            facts["test"]["all"][value.CHEAP] = value.cheap(policy, dataset, {}, "test", console)
         elif study.value and known_reward_of(dataset.behaviours, dict(rewards)) is not None:
-            facts["value"] = value.value_of(policy, dataset, rewards)
+            console.line(value.UNDER_WAY)
+            facts["value"] = value.value_of(policy, dataset, rewards, console)
     if study.question.get("objective") == value.CHEAP:
-        facts["validation"]["all"][value.CHEAP] = value.cheap(policy, dataset, rewards)
+        facts["validation"]["all"][value.CHEAP] = value.cheap(policy, dataset, rewards, console=console)
     if study.test and "shop" in dataset.meta:
         earned = _shop(dataset, policy.device).rollout(policy, study.visitors, "topk", seed=VISITORS_SEED)
         facts["shop"], arrays["rewards"] = earned.as_json(), _kept(earned)
     return Judged(facts, arrays)
+
+
+def _ranked(policy: Policy, dataset: Dataset, split: ScoredSplit, console: Console) -> Evaluation:
+    with console.counter(f"ranking {split} events") as at:
+        return evaluate(policy, dataset, split, progress=at)
 
 
 def judge_own(study: Study, name: str, dataset: Dataset, device: torch.device) -> Judged:

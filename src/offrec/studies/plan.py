@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -129,25 +129,43 @@ def read(folder: str | Path) -> Study:
     folder = Path(folder)
     try:
         parts = json.loads((folder / "study.json").read_text())
-        found = parts.pop("study_version")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(
             f"{folder} is not a study: it has no study.json; make one with `offrec compare` or `offrec sweep`."
         ) from error
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise InputError(f"{folder}/study.json is damaged ({error}); ask the study again in another folder.") from error
-    if found != STUDY_VERSION:
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, f"it cannot be read as JSON, {error}") from error
+    if _whole(folder, "it", parts, ("study_version",))["study_version"] != STUDY_VERSION:
         raise InputError(
-            f"{folder} has study format {found}, this offrec reads {STUDY_VERSION}; read it with the offrec that made "
-            "it, or ask the study again."
+            f"{folder} has study format {parts['study_version']}, this offrec reads {STUDY_VERSION}; read it with the "
+            "offrec that made it, or ask the study again."
         )
+    del parts["study_version"]
     try:
+        for kind, lists in (("logs", AskedLog), ("groups", Group), ("runs", Run)):
+            needed = [one.name for one in fields(lists) if one.default is MISSING and one.default_factory is MISSING]
+            for entry in _whole(folder, "it", parts, ("kind", kind))[kind]:
+                _whole(folder, f"an entry of its {kind}", entry, needed)
         logs = tuple(AskedLog(**_found(folder, log)) for log in parts.pop("logs"))
         groups = tuple(Group(**group) for group in parts.pop("groups"))
         runs = tuple(Run(**run) for run in parts.pop("runs"))
         return Study(folder, logs=logs, groups=groups, runs=runs, **parts)
     except (TypeError, KeyError) as error:
-        raise InputError(f"{folder}/study.json is damaged ({error}); ask the study again in another folder.") from error
+        raise _damaged(folder, f"it holds something that is not a study's, {error}") from error
+
+
+def _whole(folder: Path, what: str, found: Any, needed: Iterable[str]) -> dict[str, Any]:
+    """A table of study.json with all that it must have."""
+    if not isinstance(found, dict):
+        raise _damaged(folder, f"{what} is no table of names and values")
+    missing = [name for name in needed if name not in found]
+    if missing:
+        raise _damaged(folder, f"{what} has no {' and no '.join(missing)}")
+    return found
+
+
+def _damaged(folder: Path, how: str) -> InputError:
+    return InputError(f"{folder}/study.json is damaged or no study's: {how}; ask the study again in another folder.")
 
 
 def _found(folder: Path, log: dict[str, Any]) -> dict[str, Any]:

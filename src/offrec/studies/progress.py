@@ -10,15 +10,16 @@ from types import TracebackType
 from offrec.console import Advance, Console
 from offrec.studies.plan import Run, Study
 
-SEEN = 48  # letters of what a run says of itself
+SEEN = 72  # letters of what a run says of itself, on a terminal
+PLAIN_SECONDS = 30.0  # away from a terminal, the run that is under way is spoken of at most so often
 
 
 class Progress:
-    """One bar over all runs on a terminal; elsewhere a line now and then."""
+    """On a terminal one bar over all runs and one of what is under way; elsewhere a line now and then."""
 
     def __init__(self, study: Study, console: Console) -> None:
         self.study, self.console = study, console
-        self.started = time.monotonic()
+        self.started = self.said = time.monotonic()
         self.ended: set[str] = set()
         self.best: dict[str, tuple[float, str]] = {}  # log → its best figure on validation, and whose it is
         self.last_log = ""
@@ -28,8 +29,9 @@ class Progress:
         self.before = self._spent()
 
     def __enter__(self) -> "Progress":
-        label = f"{self.study.folder.name}: runs"
-        self._advance: Advance = self._stack.enter_context(self.console.steps(label, len(self.study.runs)))
+        self._board = self._stack.enter_context(self.console.board())
+        whole = self._board.console(self.study.folder.name)
+        self._advance: Advance = self._stack.enter_context(whole.steps("runs", len(self.study.runs)))
         self._advance(len(self.ended), self.note())
         return self
 
@@ -46,9 +48,29 @@ class Progress:
             self._advance(len(self.ended) - before, self.note())
 
     def say(self, text: str) -> None:
-        """What the run that is under way says, on a terminal only."""
+        """What the run that is under way says."""
         if self.console.terminal:
-            self._advance(0, f"{self.note()}  {text[:SEEN]}")
+            self._advance(0, "; ".join(filter(None, (text[:SEEN], self.note()))))
+        elif time.monotonic() - self.said > PLAIN_SECONDS:
+            self.said = time.monotonic()
+            done, left = f"{len(self.ended)} of {len(self.study.runs)} runs done", self._left()
+            self.console.line(f"{self.study.folder.name}  {'; '.join(filter(None, (done, left)))}; now {text}")
+
+    @contextmanager
+    def under_way(self, name: str, label: str, total: int) -> Iterator[Advance]:
+        """A part of a run that says itself how far it is."""
+        if self.console.terminal:
+            with self._board.console(name).steps(label, total) as advance:
+                yield advance
+            return
+        done = 0
+
+        def advanced(steps: int = 1, note: str = "") -> None:
+            nonlocal done
+            done += steps
+            self.say(f"{name} {label}, {done:,} of {total:,}")
+
+        yield advanced
 
     def note(self) -> str:
         parts = [left] if (left := self._left()) else []
@@ -101,14 +123,22 @@ class Following(Console):
     def __init__(self, progress: Progress, runs: Sequence[Run]) -> None:
         super().__init__(quiet=True)
         self.progress = progress
-        self.name = runs[0].name if len(runs) == 1 else f"{runs[0].group} ({len(runs)} seeds)"
+        self.name = spoken_of(runs)
 
     def line(self, text: str) -> None:
         self.progress.say(f"{self.name} {' '.join(text.split())}")
 
     @contextmanager
     def steps(self, label: str, total: int) -> Iterator[Advance]:
-        yield lambda steps=1, note="": None
+        with self.progress.under_way(self.name, label, total) as advance:
+            yield advance
+
+
+def spoken_of(runs: Sequence[Run]) -> str:
+    """Runs that one process works on at a time."""
+    if not runs:
+        return "what is in hand"
+    return runs[0].name if len(runs) == 1 else f"{runs[0].group} ({len(runs)} seeds)"
 
 
 def spoken(seconds: float) -> str:

@@ -10,10 +10,9 @@ from types import FrameType
 from typing import Any
 
 from offrec.console import Console
-from offrec.errors import Interrupted
 from offrec.studies.plan import Study
 from offrec.studies.progress import Progress
-from offrec.studies.work import How, Left
+from offrec.studies.work import How, Left, stopped
 
 LOOK_SECONDS = 0.5
 
@@ -36,6 +35,7 @@ def work(study: Study, how: How, console: Console) -> Left:
     workers = [begin(number) for number in range(how.jobs)]
     before = signal.signal(signal.SIGTERM, _stop)
     try:
+        console.line(f"{how.jobs} processes side by side; {_log(study, '*')} say what each is at")
         with Progress(study, console) as progress:
             while workers:
                 time.sleep(LOOK_SECONDS)
@@ -50,7 +50,7 @@ def work(study: Study, how: How, console: Console) -> Left:
                     if code and now.waiting and now != worker.begun:
                         workers.append(begin(worker.number))
     except KeyboardInterrupt as error:
-        raise Interrupted("Stopped; all of it is saved, and the same command goes on.") from error
+        raise stopped(study) from error
     finally:
         for worker in workers:
             worker.process.terminate()
@@ -64,7 +64,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _log(study: Study, number: int) -> str:
+def _log(study: Study, number: int | str) -> str:
     return str(study.folder / f"process-{number}.log")
 
 

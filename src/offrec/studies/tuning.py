@@ -7,6 +7,7 @@ trials are those of an undisturbed search.
 import fcntl
 import json
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -104,6 +105,17 @@ def best(study: Study) -> Group | None:
     values = _values(study)
     known = [group for group in study.groups if values.get(group.name) is not None]
     return max(known, key=lambda group: values[group.name] or -math.inf, default=None)
+
+
+def train_command(search: Search, found: Group) -> str:
+    """What trains the model of this trial: with all that was held, and with what the search chose."""
+    named = ("algorithm.name", "network.backbone", "preset", *asking.ELSEWHERE)  # flags, or of a run and no trial
+    held = {key: value for key, value in config.parse_set(search.settings).items() if key not in named}
+    words = ["offrec", "train", str(search.dataset), "--algorithm", search.algorithm]
+    words += ["--backbone", found.options["network.backbone"], "--preset", found.options["preset"], "--out", "RUN"]
+    for key, value in {**held, **found.varied}.items():
+        words += ["--set", f"{key}={value}"]
+    return shlex.join(words)
 
 
 def _so_far(search: Search, study: Study) -> str:

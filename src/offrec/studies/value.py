@@ -17,9 +17,12 @@ UPDATES, REFITS = 1000, 2  # of each fit of Q, and how often it is fitted again:
 K = 5  # items on a list, where the log does not say
 
 CHEAP = logged_q.FIGURE
+UNDER_WAY = "estimating its value"  # what a person reads meanwhile, beside the name of the run
 
 
-def value_of(policy: Policy, dataset: Dataset, rewards: Mapping[str, float]) -> dict[str, Any]:
+def value_of(
+    policy: Policy, dataset: Dataset, rewards: Mapping[str, float], console: Console | None = None
+) -> dict[str, Any]:
     """{"value": a session, "low": …, "high": …, "verdict": …, "reason": why} of its best k, as a shop would play it, by
     the recommended estimator on test sessions. The figures are None where there is too little to show one.
     """
@@ -31,18 +34,22 @@ def value_of(policy: Policy, dataset: Dataset, rewards: Mapping[str, float]) -> 
         cheap=False,
         values=ValueOptions(updates=UPDATES),
     )
-    (one,) = estimate(policy, dataset, asked).as_json()["policies"]
+    (one,) = estimate({UNDER_WAY: policy}, dataset, asked, console).as_json()["policies"]
     found = one["estimates"][RECOMMENDED]
     around = {"value": found["estimate"], "low": found["low"], "high": found["high"]}
     return {**around, "verdict": found["verdict"], "reason": found["reason"]}
 
 
 def cheap(
-    policy: Policy, dataset: Dataset, rewards: Mapping[str, float], split: Literal["validation", "test"] = "validation"
+    policy: Policy,
+    dataset: Dataset,
+    rewards: Mapping[str, float],
+    split: Literal["validation", "test"] = "validation",
+    console: Console | None = None,
 ) -> float:
     """value@5: what the policy's best five were worth to the log's visitors (`--select value`)."""
     of = reward_of(dataset.behaviours, dict(rewards))
-    value = logged_q.judge_of(dataset, split, of, ValueOptions(), policy, Console(quiet=True))
+    value = logged_q.judge_of(dataset, split, of, ValueOptions(), policy, console or Console(quiet=True))
     if value is None:
         raise InputError(f"{dataset.path} has no {split} events that {CHEAP} could be judged by; prepare a longer log.")
     return value(policy)

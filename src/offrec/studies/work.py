@@ -21,7 +21,7 @@ from offrec.policy import Policy
 from offrec.studies import judging, machine, plan
 from offrec.studies.claims import Claim
 from offrec.studies.plan import Group, Run, Study
-from offrec.studies.progress import Following, Progress
+from offrec.studies.progress import Following, Progress, spoken_of
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,10 @@ def work(study: Study, how: How, console: Console, parent_alive: Any = lambda: T
             with claim:
                 if time.monotonic() - started > how.limit or not parent_alive():
                     break
-                worker.finish(claim.runs, Following(progress, claim.runs))
+                try:
+                    worker.finish(claim.runs, Following(progress, claim.runs))
+                except (Interrupted, KeyboardInterrupt) as error:  # whose own words speak of options of a single run
+                    raise stopped(study, claim.runs) from error
             _give_back(device)
             progress.show()
     return Left.of(study)
@@ -79,10 +82,32 @@ def forget_failures(study: Study) -> None:
         study.path("failed", f"{run.name}.json").unlink(missing_ok=True)
 
 
+def stopped(study: Study, in_hand: Sequence[Run] = ()) -> Interrupted:
+    """What is kept, and what becomes of what was in hand."""
+    begun = {(study.path("runs", run.name) / "last.safetensors").exists() for run in in_hand}
+    rest = "goes on where its training was last saved, or starts again"
+    if len(begun) == 1:
+        rest = "goes on where its training was last saved" if begun == {True} else "starts again"
+    done = Left.of(study).done
+    return Interrupted(
+        f"Stopped; {done} of {len(study.runs)} runs {'is' if done == 1 else 'are'} done and kept, "
+        f"{spoken_of(in_hand)} {rest}: the same command goes on."
+    )
+
+
+def queued(study: Study) -> list[Run]:
+    """In the order in which they are asked; but where a value takes longer than a training, learners come before
+    baselines: a person waits for those.
+    """
+    if not study.value:
+        return list(study.runs)
+    return sorted(study.runs, key=lambda run: study.group(run).kind == "baseline")
+
+
 def _claims(study: Study, most: int) -> Iterator[Claim]:
     """What is free, group after group, until nothing is."""
     runs_of: dict[str, list[Run]] = {}
-    for run in study.runs:
+    for run in queued(study):
         if study.group(run).kind != "baseline" or find_spec("scipy") is not None:  # else another machine's to do
             runs_of.setdefault(f"{run.group} {run.dataset}", []).append(run)
     found = True
@@ -113,10 +138,8 @@ class _Worker:
             if group.kind == "learner":
                 self._learn(group, runs, dataset, console)
             else:
-                self._judge_untrained(group, runs[0], dataset)
-        except Interrupted as error:  # whose own words speak of an option that a study has not
-            raise Interrupted("Stopped; all of it is saved, and the same command goes on.") from error
-        except Unusable:
+                self._judge_untrained(group, runs[0], dataset, console)
+        except (Interrupted, Unusable):
             raise
         except Exception as error:  # whatever it is: the study goes on without these runs
             if len(runs) > 1:
@@ -131,14 +154,15 @@ class _Worker:
             self.opened[name] = plan.open_dataset(self.study, name)
         return self.opened[name]
 
-    def _judge_untrained(self, group: Group, run: Run, dataset: Dataset) -> None:
+    def _judge_untrained(self, group: Group, run: Run, dataset: Dataset, console: Console) -> None:
         started, peak = time.monotonic(), machine.Peak(self.device)
         if group.kind == "shop":
             judged = judging.judge_own(self.study, group.policy, dataset, self.device)
         else:
             from offrec.baselines import baseline  # needs scipy
 
-            judged = judging.judge(self.study, baseline(group.policy, dataset, device=self.device), dataset, {})
+            policy = baseline(group.policy, dataset, device=self.device)
+            judged = judging.judge(self.study, policy, dataset, {}, console)
         judged.facts.update(self._took(started, peak))
         judging.keep(self.study, run.name, judged)
 
@@ -150,7 +174,7 @@ class _Worker:
         rewards = {key.removeprefix("reward."): v for key, v in group.options.items() if key.startswith("reward.")}
         for run in runs:
             if run.name in trained:
-                judged = judging.judge(self.study, trained.pop(run.name), dataset, rewards)
+                judged = judging.judge(self.study, trained.pop(run.name), dataset, rewards, console)
                 folder = self.study.path("runs", run.name)
                 curve = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
                 calibration = run_folder.read(folder)["logging_policy"]
