@@ -54,7 +54,7 @@ def demo(out: Path, seed: int, console: Console, print_table: PrintTable) -> Rep
     title = f"{found.title}: what the log says of a policy, and what it truly earns"
     print_table(title, COLUMNS, [_row(entry) for entry in found.reading.entries])
     for answer in found.answers:
-        console.line(answer.short)
+        console.line(f"Is the RL doing anything here? {answer.short}")
     page, _ = writing.write(found, [out / "report.html", out / "report.md"])
     run = study.path("runs", f"{dataset.path.name}.sr.gru.{seed}")
     console.line(f"The report: {page}. Try: offrec recommend {run} --history 12,55,9 -k 5")
