@@ -9,6 +9,7 @@ import torch
 from offrec.catalogue import log_prob, logsumexp, maximum, reference, top_k, using
 from offrec.data.replay import batch_of
 from offrec.networks import Network, NetworkOptions, RepeatTerm
+from offrec.types import Batch
 
 OPTIONS = NetworkOptions(width=4, history=5, dropout=0.0)
 CPU = torch.device("cpu")
@@ -44,19 +45,24 @@ def test_repeat_instead_of_the_table_and_on_top_of_it() -> None:
     assert z[2].item() == pytest.approx(7.0 - 1.5 * math.log(2), abs=1e-5)
 
 
+def seen_twice(repeat: str, name: str) -> tuple[Network, Batch]:
+    """Histories with items seen twice and with none, for an implementation by name."""
+    if name == "kernels":
+        pytest.importorskip("triton", reason="the kernels need triton")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(2)
+    network = Network(9, replace(OPTIONS, repeat=repeat)).to(device)
+    return network, batch_of([[2, 5, 2], [], [7], [3, 3, 3, 8, 3]], 9, 5, device)
+
+
 @pytest.mark.parametrize("name", ["tiled", "kernels"])
 @pytest.mark.parametrize("repeat", ["instead", "bonus"])
 def test_corrections_that_stand_gathered_need_no_adding_up(repeat: str, name: str) -> None:
     """Items seen twice and padding: the same values, gradients and largest item; the head as it was. On a CPU bit for
     bit: a GPU adds up the gradients of an item taken twice in any order.
     """
-    if name == "kernels":
-        pytest.importorskip("triton", reason="the kernels need triton")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(2)
-    network = Network(9, replace(OPTIONS, repeat=repeat)).to(device)
-    batch = batch_of([[2, 5, 2], [], [7], [3, 3, 3, 8, 3]], 9, 5, device)
-    found = []
+    network, batch = seen_twice(repeat, name)
+    device, found = batch.action.device, []
     with using(name):
         for gathered in (True, False):
             head = network(batch)
@@ -80,12 +86,7 @@ def test_corrections_that_stand_gathered_need_no_adding_up(repeat: str, name: st
 @pytest.mark.parametrize("repeat", ["instead", "bonus"])
 def test_corrections_on_top_of_gathered_ones_count(repeat: str, name: str) -> None:
     """What was seen is barred: corrected twice over, its items stand gathered no longer."""
-    if name == "kernels":
-        pytest.importorskip("triton", reason="the kernels need triton")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(2)
-    network = Network(9, replace(OPTIONS, repeat=repeat)).to(device)
-    batch = batch_of([[2, 5, 2], [], [7], [3, 3, 3, 8, 3]], 9, 5, device)
+    network, batch = seen_twice(repeat, name)
     with torch.no_grad(), using(name):
         head = network(batch).masked(batch.recent)
         found = [logsumexp(head), *maximum(head), *top_k(head, 3)]

@@ -69,7 +69,7 @@ class Panel:
     boxes: list[tuple[float, float, float, float]] = field(default_factory=list)  # taken by points and labels
 
     def __post_init__(self) -> None:
-        self.head = wrapped(self.title, WIDTH - 16)
+        self.head = wrapped(self.title, WIDTH - 32)  # widths of letters are estimates
         more = round(HEAD_LINE * (len(self.head) - 1))
         self.top, self.height = TOP + more, self.height + more
 
@@ -99,13 +99,12 @@ class Panel:
         self.parts.append(f'<line class="line f-{family}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
 
     def name(self, point: Point, text: str) -> bool:
-        """A label beside a point, where it is in nobody's way, if there is such a place; to be called after all marks
-        are there."""
+        """A label at a point, where it is in nobody's way, if there is such a place; further off it would name another.
+        To be called after all marks are there."""
         x, y = self.at(*point)
         wide = width(text)
         places = [(x + 8, y + 4), (x - 8 - wide, y + 4), (x - wide / 2, y - 9), (x - wide / 2, y + 17)]
         places += [(x + 6, y - 8), (x - 6 - wide, y - 8), (x + 6, y + 16), (x - 6 - wide, y + 16)]
-        places += [(x + 8, y + 4 + shift * LINE) for shift in (-2, 2, -3, 3)]
         free = [place for place in places if self._inside(*place, wide) and self._free(*place, wide)]
         if not free:
             return False
