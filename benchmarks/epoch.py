@@ -26,17 +26,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from offrec import config
 from offrec.catalogue import Head
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.replay import Pieces, Replay
-from offrec.experiment import pick_device
-from offrec.job import Shared, agent, draft, job
-from offrec.networks import Network
-from offrec.policy import NetworkPolicy
-from offrec.together import TURN
-from offrec.training import Trainer
+from offrec.models.network import Network
+from offrec.models.network_policy import NetworkPolicy
+from offrec.runs import options as config
+from offrec.runs.plan import Shared, agent, draft, job
+from offrec.runs.train import pick_device
+from offrec.training.interleaved import TURN
+from offrec.training.loop import Trainer
 from offrec.types import Batch
 
 NEVER = threading.Event()

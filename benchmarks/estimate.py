@@ -63,17 +63,17 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(asked.threads)
-    from offrec import config
-    from offrec.agent import Agent
     from offrec.console import Console
     from offrec.data.transitions import reward_of
     from offrec.estimation import fitted_q
     from offrec.estimation.gather import Logging, gather
     from offrec.estimation.played import Played
     from offrec.estimation.values import ValueOptions
-    from offrec.experiment import pick_device
-    from offrec.networks import Network, NetworkOptions
-    from offrec.policy import NetworkPolicy
+    from offrec.models.agent import Agent
+    from offrec.models.network import Network, NetworkOptions
+    from offrec.models.network_policy import NetworkPolicy
+    from offrec.runs import options as config
+    from offrec.runs.train import pick_device
 
     device = pick_device(asked.device)
     with tempfile.TemporaryDirectory() as folder:

@@ -22,17 +22,17 @@ import torch
 import offrec
 from offrec.console import Console
 from offrec.data.transitions import reward_of
-from offrec.estimation.decided import Decided
 from offrec.estimation.gather import gather, logging_of
+from offrec.estimation.logged_decisions import Decided
 from offrec.estimation.played import Played
 from offrec.estimation.steps import Steps
 from offrec.estimation.verdict import VERDICTS, Assessment, assess
-from offrec.networks import NetworkOptions
+from offrec.models.network import NetworkOptions
 from offrec.shop.players import Logging, Player, PolicyPlayer
 from offrec.shop.randomness import Purpose, generator
 from offrec.shop.rollout import paired
 from offrec.shop.store import Shop
-from offrec.training import TrainingOptions
+from offrec.training.loop import TrainingOptions
 
 VISITORS_SEED, MANY = 1_000_000, 200_000
 ESTIMATORS = ("importance", "self_normalised")

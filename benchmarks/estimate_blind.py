@@ -24,15 +24,15 @@ import torch
 import offrec
 from offrec.catalogue import Head
 from offrec.console import Console
-from offrec.critic import CriticOptions
 from offrec.data.transitions import reward_of
 from offrec.estimation import fitted_q
-from offrec.estimation.decided import Decided
 from offrec.estimation.gather import gather, rewarded
+from offrec.estimation.logged_decisions import Decided
 from offrec.estimation.played import Played
 from offrec.estimation.support import support
 from offrec.estimation.values import ValueOptions
-from offrec.networks import NetworkOptions
+from offrec.models.critic import CriticOptions
+from offrec.models.network import NetworkOptions
 from offrec.policy import Policy
 from offrec.shop.store import Shop
 from offrec.types import Batch

@@ -52,8 +52,8 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
     from offrec.data.transitions import reward_of
     from offrec.estimation.compare import Asked, Comparison, difference, earned, possible
     from offrec.estimation.compare import Judged as Row
-    from offrec.estimation.decided import Decided
     from offrec.estimation.gather import rewarded
+    from offrec.estimation.logged_decisions import Decided
     from offrec.estimation.steps import Steps
     from offrec.estimation.verdict import assess
 

@@ -71,7 +71,7 @@ def one(name: str, run: Path, data: Path, asked: argparse.Namespace) -> None:
 
     torch.set_num_threads(1)
     import offrec
-    from offrec.estimation.decided import Decided
+    from offrec.estimation.logged_decisions import Decided
     from offrec.shop.store import Shop
 
     started = time.time()
@@ -135,12 +135,12 @@ def judged(policy: Any, dataset: Any, play: Any, k: int, asked: argparse.Namespa
     from offrec.console import Console
     from offrec.data.transitions import reward_of
     from offrec.estimation import fitted_q
-    from offrec.estimation.decided import Decided
     from offrec.estimation.gather import gather, logging_of
+    from offrec.estimation.logged_decisions import Decided
     from offrec.estimation.played import Played
     from offrec.estimation.values import ValueOptions
-    from offrec.networks import NetworkOptions
-    from offrec.training import TrainingOptions
+    from offrec.models.network import NetworkOptions
+    from offrec.training.loop import TrainingOptions
 
     quiet, rewards, decided = Console(quiet=True), reward_of(dataset.behaviours, {}), Decided.of(dataset, "test")
     base = ValueOptions(updates=asked.updates, batch_size=asked.batch_size, capture=not asked.no_capture)

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import torch
 
-from offrec import config, evaluate, logging_policy
+from offrec import evaluate, logging_policy
 from offrec.catalogue import Head
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.experiment import pick_device
-from offrec.networks import Network
+from offrec.models.network import Network
 from offrec.policy import Policy
+from offrec.runs import options as config
+from offrec.runs.train import pick_device
 from offrec.studies.machine import machine
 from offrec.types import Batch
 

@@ -29,8 +29,9 @@ from typing import Any
 import public_rewards
 import public_seen
 from offrec.algorithms import ALGORITHMS
-from offrec.studies import asking, plan
-from offrec.studies.plan import Group, Study
+from offrec.studies import design as asking
+from offrec.studies import study as plan
+from offrec.studies.study import Group, Study
 
 IMITATE = ("training.schedule=plateau", "training.epochs=50", "training.precision=bf16", "diagnostics=some")
 OWN = {

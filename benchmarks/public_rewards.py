@@ -10,11 +10,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from offrec.studies import reading
-from offrec.studies.comparing import Comparer, Comparison
-from offrec.studies.reading import Entry, Reading
-from offrec.studies.statistics import holm, summary
-from offrec.studies.svg import HEIGHT, WIDTH, Panel, Scale, short, width
+from offrec.reports import reading
+from offrec.reports.comparison import Comparer, Comparison
+from offrec.reports.reading import Entry, Reading
+from offrec.reports.statistics import holm, summary
+from offrec.reports.svg import HEIGHT, WIDTH, Panel, Scale, short, width
 
 KNOB = {"dc": ("algorithm.alpha", "α"), "pc": ("algorithm.beta", "β")}
 FIGURE = "NDCG@10"

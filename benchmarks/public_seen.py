@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from offrec.data.dataset import Dataset
 from offrec.evaluation.metrics import ndcg
-from offrec.studies import reading
-from offrec.studies.reading import Entry
+from offrec.reports import reading
+from offrec.reports.reading import Entry
 
 KINDS = "first", "again", "before", "new"  # nothing shown yet; the item shown last; one shown earlier; none of these
 Row = dict[str, Any]

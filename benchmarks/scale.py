@@ -47,10 +47,10 @@ def one(items: int, settings: list[str]) -> dict[str, Any]:
     import torch
 
     from epoch import trainer_of
-    from offrec import config
     from offrec.data.dataset import Dataset
-    from offrec.experiment import pick_device
-    from offrec.job import Shared, draft
+    from offrec.runs import options as config
+    from offrec.runs.plan import Shared, draft
+    from offrec.runs.train import pick_device
 
     flat = {"network.width": 64, "training.batch_size": 1024, **config.parse_set(settings)}
     with tempfile.TemporaryDirectory() as name:

@@ -28,7 +28,7 @@ def one(datasets: Path, out: Path, task: dict[str, Any], visitors: int) -> None:
     import offrec
     from offrec.console import Console
     from offrec.shop.store import Shop
-    from offrec.training import load_module
+    from offrec.training.loop import load_module
 
     started = time.time()
     dataset = offrec.Dataset.open(datasets / task["dataset"])

@@ -30,19 +30,19 @@ from torch import Tensor
 from torch.nn import functional
 
 import scale
-from offrec import config
-from offrec.agent import Agent
 from offrec.algorithms import ALGORITHMS
 from offrec.backbones.recurrent import GRU
 from offrec.catalogue import Head
 from offrec.console import Console
-from offrec.critic import unlogged
 from offrec.data.dataset import Dataset
-from offrec.experiment import pick_device
-from offrec.job import Draft, Shared, agent, draft, job
-from offrec.networks import Network
-from offrec.policy import NetworkPolicy
-from offrec.training import Trainer
+from offrec.models.agent import Agent
+from offrec.models.critic import unlogged
+from offrec.models.network import Network
+from offrec.models.network_policy import NetworkPolicy
+from offrec.runs import options as config
+from offrec.runs.plan import Draft, Shared, agent, draft, job
+from offrec.runs.train import pick_device
+from offrec.training.loop import Trainer
 from offrec.types import Batch, Size
 
 ITEMS, ROWS = 36_453, 1024

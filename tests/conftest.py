@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from made_datasets import write_dataset
-from offrec import config
 from offrec.data.dataset import Dataset
+from offrec.runs import options as config
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton

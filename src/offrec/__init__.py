@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from offrec.errors import InputError
     from offrec.estimation.compare import estimate
     from offrec.evaluation import evaluate
-    from offrec.experiment import load, train
     from offrec.policy import Policy
+    from offrec.runs.train import load, train
 
 __all__ = ["Dataset", "InputError", "Policy", "baseline", "estimate", "evaluate", "load", "prepare", "train"]
 
@@ -35,9 +35,9 @@ _HOMES = {
     "baseline": "offrec.baselines",
     "estimate": "offrec.estimation.compare",
     "evaluate": "offrec.evaluation",
-    "load": "offrec.experiment",
+    "load": "offrec.runs.train",
     "prepare": "offrec.data.prepare",
-    "train": "offrec.experiment",
+    "train": "offrec.runs.train",
 }
 
 

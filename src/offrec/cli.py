@@ -65,7 +65,3 @@ def _command() -> Any:
 def _say(error: object, code: int) -> int:
     print(f"offrec: {error}", file=sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    main()

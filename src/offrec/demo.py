@@ -12,14 +12,16 @@ from pathlib import Path
 from offrec.console import Console
 from offrec.data.prepare import prepare
 from offrec.errors import InputError, RunError
+from offrec.reports import labels as names
+from offrec.reports import writing
+from offrec.reports.reading import Entry
+from offrec.reports.report import Report, report
 from offrec.shop import Shop
 from offrec.shop.log import write_log
-from offrec.studies import asking, names, writing
-from offrec.studies.plan import Study
-from offrec.studies.reading import Entry
-from offrec.studies.report import Report, report
-from offrec.studies.running import finish
-from offrec.studies.work import How
+from offrec.studies import design as asking
+from offrec.studies.run import finish
+from offrec.studies.study import Study
+from offrec.studies.worker import How
 
 PrintTable = Callable[[str, list[str], list[list[str]]], None]
 

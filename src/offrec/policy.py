@@ -7,12 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offrec.agent import Agent
 from offrec.catalogue import Head, log_prob, top_k
 from offrec.data.dataset import Vocabulary
 from offrec.data.replay import batch_of
 from offrec.errors import InputError
-from offrec.networks import evaluating
 from offrec.types import Batch
 
 Id = str | int
@@ -98,23 +96,3 @@ def _best_among(head: Head, allowed: Tensor, k: int) -> tuple[Tensor, Tensor]:
     values = head.at(allowed[None])
     order = values.sort(stable=True, dim=1, descending=True).indices[:, :k]
     return values.gather(1, order), allowed[order]
-
-
-class NetworkPolicy(Policy):
-    """What a trained agent ranks by: its actor's softmax or, for some learners, its critic."""
-
-    def __init__(
-        self,
-        name: str,
-        agent: Agent,
-        vocabulary: Vocabulary,
-        device: torch.device,
-        data_hash: str | None = None,
-    ) -> None:
-        super().__init__(vocabulary, agent.options.history, device, data_hash)
-        self.name, self.agent, self.stochastic = name, agent.to(device), agent.stochastic
-
-    def head(self, batch: Batch) -> Head:
-        with evaluating(self.agent):
-            head: Head = self.agent(batch)
-        return head

@@ -7,7 +7,7 @@ import torch
 
 from offrec.algorithms import diagnostics
 from offrec.catalogue import Head
-from offrec.critic import within_support
+from offrec.models.critic import within_support
 
 # Twelve items: π̂_b takes the first with .5, nine with almost nothing, the last two with .25 each.
 LOG_B = torch.tensor([[math.log(0.5), *[math.log(1e-6)] * 9, math.log(0.25), math.log(0.25)]])

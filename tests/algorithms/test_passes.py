@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from small_symbols import symbols
 
-from offrec import catalogue, config
+from offrec import catalogue
 from offrec.algorithms import ALGORITHMS
 from offrec.catalogue import tiled
+from offrec.runs import options as config
 
 STRONG = {"sl": 1, "dqn": 2, "pg": 1, "sl+dqn": 3, "sl+pg": 1, "sdac": 3, "sc": 5, "sr": 4, "pc": 4, "dc": 5, "re": 4}
 PAPER = {"sl": 1, "dqn": 1, "pg": 1, "sl+dqn": 2, "sl+pg": 1, "sdac": 5, "sc": 7, "sr": 6, "pc": 4, "dc": 7, "re": 6}

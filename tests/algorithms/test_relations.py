@@ -22,7 +22,7 @@ from offrec.algorithms.supervised_policy_gradient import SupervisedPolicyGradien
 from offrec.algorithms.supervised_regularisation import SupervisedRegularisation
 from offrec.algorithms.support_constraint import SupportConstraint
 from offrec.catalogue import Head, log_prob, logsumexp
-from offrec.critic import product
+from offrec.models.critic import product
 
 EXPECTATIONS: list[dict[str, Any]] = [{}, {"expectation": "gumbel"}, {"uniform_prior": False}]
 

@@ -192,7 +192,7 @@ def test_no_rows() -> None:
 @pytest.mark.parametrize("leaf", [True, False])
 def test_gradients_of_leaves_are_made_where_they_are_added_up(monkeypatch: pytest.MonkeyPatch, leaf: bool) -> None:
     """Beside it they would wait for each other at once, and PyTorch warn of it."""
-    from offrec.catalogue import kernels  # needs triton
+    from offrec.catalogue.triton import kernels  # needs triton
 
     numbers = []
 
@@ -228,7 +228,7 @@ def _tensors(part: Any) -> Iterator[Tensor]:
 @pytest.mark.parametrize("asked", ["picked", "below", "noise"])
 def test_what_the_tables_gradients_read_is_held_for_their_stream(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     """Before any of it is read: its memory is another stream's, which would use it again."""
-    from offrec.catalogue.kernel_gradients import Left  # needs triton
+    from offrec.catalogue.triton.gradients import Left  # needs triton
 
     seen: list[Left] = []
     real = Left.gradients

@@ -9,7 +9,8 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from offrec.catalogue import MASKED, Head, best_lists, drawn_lists, draws, log_places, logsumexp, tiled, top_k
+from offrec.catalogue import MASKED, Head, best_lists, drawn_lists, log_places, logsumexp, tiled, top_k
+from offrec.catalogue import sampling as draws
 
 
 def head(rows: int, n_items: int = 7, spread: float = 1.0) -> Head:

@@ -12,8 +12,11 @@ from offrec.errors import RunError
 
 triton = pytest.importorskip("triton", reason="the kernels need triton")
 
-from offrec.catalogue import kernel_backward, kernel_forward, kernel_launch, kernel_order  # noqa: E402
-from offrec.catalogue.kernel_launch import Blocks  # noqa: E402
+from offrec.catalogue.triton import backward as kernel_backward  # noqa: E402
+from offrec.catalogue.triton import forward as kernel_forward  # noqa: E402
+from offrec.catalogue.triton import launch as kernel_launch  # noqa: E402
+from offrec.catalogue.triton import order as kernel_order  # noqa: E402
+from offrec.catalogue.triton.launch import Blocks  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("exact_products")
 KERNELS = {

@@ -134,9 +134,7 @@ def test_toml_flags_and_set_are_one_tree(work: Path) -> None:
     assert options["seed"] == 5
     again = (work / "toml/run.toml").read_text().replace('/toml"', '/repeated"')
     (work / "repeat.toml").write_text(again)
-    subprocess.run(
-        [sys.executable, "-m", "offrec.experiment", str(work / "repeat.toml")], check=True, capture_output=True
-    )
+    subprocess.run([sys.executable, "-m", "offrec.runs", str(work / "repeat.toml")], check=True, capture_output=True)
     assert (work / "repeated/metrics.jsonl").read_text() == (work / "toml/metrics.jsonl").read_text()
 
 

@@ -11,7 +11,6 @@ from fixed_policies import Fixed
 
 import offrec
 from made_datasets import write_dataset
-from offrec import experiment
 from offrec.commands.estimate import Estimate, _print
 from offrec.console import Console
 from offrec.data.transitions import reward_of
@@ -21,7 +20,8 @@ from offrec.estimation.compare import Asked, difference, estimate
 from offrec.estimation.steps import Steps
 from offrec.estimation.values import ValueOptions, with_history
 from offrec.evaluation import Scored
-from offrec.networks import NetworkOptions
+from offrec.models.network import NetworkOptions
+from offrec.runs import train as experiment
 
 SMALL = {"network.width": 8, "network.history": 5, "training.epochs": 2, "device": "cpu"}
 FEW = ValueOptions(network=NetworkOptions(width=8), updates=10)

@@ -12,15 +12,15 @@ from fixed_policies import Fixed
 
 from made_datasets import write_dataset
 from offrec.console import Console
-from offrec.critic import CriticOptions
 from offrec.data.transitions import reward_of
 from offrec.errors import InputError
 from offrec.estimation import fitted_q, logged_q
-from offrec.estimation.decided import Decided
+from offrec.estimation.logged_decisions import Decided
 from offrec.estimation.played import Played
 from offrec.estimation.values import ValueOptions
 from offrec.evaluation import Scored
-from offrec.networks import NetworkOptions
+from offrec.models.critic import CriticOptions
+from offrec.models.network import NetworkOptions
 
 QUIET = Console(quiet=True)
 SMALL = ValueOptions(

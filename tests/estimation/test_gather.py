@@ -14,8 +14,8 @@ from offrec.catalogue import Head
 from offrec.data.dataset import Vocabulary
 from offrec.data.transitions import reward_of
 from offrec.errors import InputError
-from offrec.estimation.decided import Decided
 from offrec.estimation.gather import Logging, gather, logging_of
+from offrec.estimation.logged_decisions import Decided
 from offrec.estimation.played import Played, log_list
 
 LOGITS = [0.0, math.log(2.0), math.log(5.0)]  # 1/8, 2/8, 5/8

@@ -10,13 +10,13 @@ import pytest
 from fixed_policies import Fixed
 
 from made_datasets import write_dataset
-from offrec import experiment
 from offrec.commands.estimate import Estimate, _print
 from offrec.console import Console
 from offrec.estimation.compare import Asked, Comparison, estimate
 from offrec.estimation.forest import forest
 from offrec.estimation.values import ValueOptions
-from offrec.networks import NetworkOptions
+from offrec.models.network import NetworkOptions
+from offrec.runs import train as experiment
 
 FEW = ValueOptions(network=NetworkOptions(width=8), updates=10)
 SMALL = {"network.width": 8, "training.epochs": 1, "device": "cpu"}

@@ -10,17 +10,17 @@ import torch
 from fixed_policies import Fixed
 
 from made_datasets import write_dataset
-from offrec import experiment
 from offrec.catalogue import Head
-from offrec.checkpoint import load
 from offrec.console import Console
-from offrec.critic import CriticOptions
 from offrec.data.transitions import reward_of
 from offrec.errors import InputError
 from offrec.estimation import logged_q
 from offrec.estimation.values import ValueOptions
 from offrec.evaluation import Scored
-from offrec.networks import NetworkOptions
+from offrec.models.critic import CriticOptions
+from offrec.models.network import NetworkOptions
+from offrec.runs import train as experiment
+from offrec.training.checkpoint import load
 from offrec.types import Batch
 
 QUIET = Console(quiet=True)

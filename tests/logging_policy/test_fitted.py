@@ -19,9 +19,9 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError, Interrupted
 from offrec.logging_policy import Fitted, fitted, fitting, kept
-from offrec.logging_policy.kept import Wanted
-from offrec.networks import NetworkOptions
-from offrec.training import Trainer, TrainingOptions
+from offrec.logging_policy.cache import Wanted
+from offrec.models.network import NetworkOptions
+from offrec.training.loop import Trainer, TrainingOptions
 
 CPU = torch.device("cpu")
 NETWORK = NetworkOptions(width=8, history=6, repeat="off", dropout=0.2)
@@ -258,8 +258,8 @@ import torch
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.logging_policy import fitted
-from offrec.networks import NetworkOptions
-from offrec.training import Trainer, TrainingOptions
+from offrec.models.network import NetworkOptions
+from offrec.training.loop import Trainer, TrainingOptions
 
 real, left = Trainer._update, [int(sys.argv[2])]
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from offrec import checkpoint, config
-from offrec.agent import Agent
-from offrec.run_folder import RUN_VERSION
+from offrec.models.agent import Agent
+from offrec.runs import options as config
+from offrec.runs.folder import RUN_VERSION
+from offrec.training import checkpoint
 
 
 def write_run(

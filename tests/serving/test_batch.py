@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 from random_runs import write_run
 
-from offrec import experiment
 from offrec.console import Console
 from offrec.data.formats import Columns
 from offrec.errors import InputError
 from offrec.policy import Policy
+from offrec.runs import train as experiment
 from offrec.serving import batch
 from offrec.serving.batch import BatchOptions, Done, recommend_table
 

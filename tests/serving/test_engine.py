@@ -7,9 +7,9 @@ import pytest
 import torch
 from random_runs import write_run
 
-from offrec import experiment
 from offrec.catalogue import Head, Lists, log_prob
 from offrec.data.replay import batch_of
+from offrec.runs import train as experiment
 from offrec.serving import engine as engine_module
 from offrec.serving.engine import Ask, Engine
 

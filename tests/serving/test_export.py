@@ -15,13 +15,13 @@ import torch
 from random_runs import write_run
 
 from made_datasets import write_dataset
-from offrec import experiment
 from offrec.commands.export import Export
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.replay import batch_of
 from offrec.errors import InputError, RunError
-from offrec.policy import NetworkPolicy
+from offrec.models.network_policy import NetworkPolicy
+from offrec.runs import train as experiment
 from offrec.serving import export, export_backbones, export_policy, loading
 from offrec.serving.export import export_onnx
 from offrec.serving.export_check import compare, made_up

@@ -18,8 +18,8 @@ import pytest
 from random_runs import write_run
 from small_server import Process, client_of, records, until
 
-from offrec import checkpoint
 from offrec.serving.decision_log import DecisionLog, LogOptions
+from offrec.training import checkpoint
 
 ASK = {"history": [3, 5], "k": 5, "sample": True, "session": "s"}
 

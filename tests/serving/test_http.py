@@ -13,7 +13,7 @@ import pytest
 from random_runs import write_run
 from small_server import client_of, records, until
 
-from offrec import experiment
+from offrec.runs import train as experiment
 from offrec.serving import http
 from offrec.serving.decision_log import LogOptions
 from offrec.serving.service import Limits

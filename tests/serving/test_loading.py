@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from random_runs import write_run
 
-from offrec import experiment
-from offrec.policy import NetworkPolicy
+from offrec.models.network_policy import NetworkPolicy
+from offrec.runs import train as experiment
 from offrec.serving import loading
 
 

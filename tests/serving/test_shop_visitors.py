@@ -8,8 +8,8 @@ import pytest
 from random_runs import write_run
 from small_server import client_of, records
 
-from offrec import experiment
 from offrec.errors import InputError, RunError
+from offrec.runs import train as experiment
 from offrec.serving.decision_log import LogOptions
 from offrec.serving.shop_player import ServedPlayer
 from offrec.shop import Shop

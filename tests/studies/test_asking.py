@@ -10,9 +10,10 @@ import pytest
 from small_studies import FAST, finished, small_dataset, small_study
 
 from offrec.errors import InputError
-from offrec.studies import asking, plan
-from offrec.studies.reading import read
-from offrec.studies.report import report
+from offrec.reports.reading import read
+from offrec.reports.report import report
+from offrec.studies import design as asking
+from offrec.studies import study as plan
 
 
 @pytest.fixture(scope="module")

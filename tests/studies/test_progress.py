@@ -10,10 +10,10 @@ from small_studies import small_dataset, small_study
 from offrec.console import Console
 from offrec.studies import progress as shown
 from offrec.studies import value
-from offrec.studies.plan import Study
 from offrec.studies.progress import Following, Progress, spoken
-from offrec.studies.running import finish
-from offrec.studies.work import How
+from offrec.studies.run import finish
+from offrec.studies.study import Study
+from offrec.studies.worker import How
 
 
 def half_done(folder: Path) -> Study:

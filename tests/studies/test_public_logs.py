@@ -12,9 +12,9 @@ from made_studies import MACHINE, made_log, made_study
 
 from made_datasets import write_dataset
 from offrec.evaluation.metrics import figures
-from offrec.studies import plan
-from offrec.studies.judging import BEYOND, Judged, keep
-from offrec.studies.plan import Group, Run, Study
+from offrec.studies import study as plan
+from offrec.studies.results import BEYOND, Judged, keep
+from offrec.studies.study import Group, Run, Study
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SESSIONS = 200

@@ -13,16 +13,18 @@ import pytest
 import torch
 from small_studies import FAST, begun_by, finished, process, small_dataset, small_study
 
-from offrec import experiment
 from offrec.errors import InputError, Interrupted, RunError
 from offrec.policy import Policy
-from offrec.studies import judging, plan, work
+from offrec.reports.report import report
+from offrec.reports.text_formats import csv
+from offrec.runs import train as experiment
+from offrec.studies import results as judging
+from offrec.studies import study as plan
+from offrec.studies import worker as work
 from offrec.studies.claims import Claim
-from offrec.studies.plain import csv
-from offrec.studies.plan import Study
-from offrec.studies.report import report
-from offrec.studies.work import Left
-from offrec.training import Trainer
+from offrec.studies.study import Study
+from offrec.studies.worker import Left
+from offrec.training.loop import Trainer
 
 KILLS = 8
 
@@ -227,7 +229,7 @@ def test_a_device_that_is_lost_ends_the_process(dataset: Path, tmp_path: Path, m
         raise RuntimeError("an illegal memory access was encountered")
 
     monkeypatch.setattr(experiment, "train", lost)
-    monkeypatch.setattr("offrec.studies.work.torch.zeros", lost)
+    monkeypatch.setattr("offrec.studies.worker.torch.zeros", lost)
     monkeypatch.setattr(experiment, "pick_device", torch.device)
     with pytest.raises(RunError, match=r"failed \(RuntimeError: an illegal memory.* and left cpu unusable"):
         finished(study)

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 from small_studies import FAST, QUIET, small_dataset
 
-from offrec import cli, config, experiment
+from offrec import cli
 from offrec.algorithms import ALGORITHMS
 from offrec.errors import InputError
-from offrec.studies import plan, tuning
-from offrec.studies.report import report
+from offrec.reports.report import report
+from offrec.runs import options as config
+from offrec.runs import train as experiment
+from offrec.studies import study as plan
+from offrec.studies import tuning
 from offrec.studies.tuning import ALL, SPACES, Range, Search, best, train_command, tune
-from offrec.studies.work import How
+from offrec.studies.worker import How
 
 CPU = How(device="cpu")
 

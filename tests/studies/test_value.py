@@ -11,15 +11,19 @@ import torch
 from small_studies import FAST, finished, small_dataset, small_study
 
 from made_datasets import write_dataset
-from offrec import experiment
 from offrec.baselines import baseline
 from offrec.catalogue import Head
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
 from offrec.policy import Policy
-from offrec.studies import asking, judging, plain, value, work
-from offrec.studies.plan import Study
-from offrec.studies.report import report
+from offrec.reports import text_formats as plain
+from offrec.reports.report import report
+from offrec.runs import train as experiment
+from offrec.studies import design as asking
+from offrec.studies import results as judging
+from offrec.studies import value
+from offrec.studies import worker as work
+from offrec.studies.study import Study
 from offrec.types import Batch
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from offrec import experiment
 from offrec.backbones import BACKBONES
 from offrec.console import Console
 from offrec.evaluation import evaluate
+from offrec.runs import train as experiment
 
 QUIET = Console(quiet=True)
 
@@ -54,11 +54,11 @@ def test_learns_what_follows(tmp_path: Path, make_dataset: Any, backbone: str, t
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_windows_and_sessions_give_the_same_states(tmp_path: Path, make_dataset: Any, backbone: str) -> None:
     """A row's head is a function of its own last items: batches, padding and neighbours change nothing."""
-    from offrec import config
     from offrec.catalogue import reference
     from offrec.data.replay import Replay, batch_of
     from offrec.data.transitions import transitions
-    from offrec.networks import Network
+    from offrec.models.network import Network
+    from offrec.runs import options as config
 
     sessions = [[3, 1, 4, 1, 5, 9, 2, 6, 5], [3, 5], [8, 9, 7, 9]]
     dataset = make_dataset(tmp_path, sessions, splits=(3, 0, 0), items=10)

@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from offrec import checkpoint, config, experiment, training
 from offrec.algorithms import ALGORITHMS
 from offrec.console import Console
 from offrec.errors import Interrupted
-from offrec.job import Shared, agent, draft, job
-from offrec.networks import Network
-from offrec.policy import NetworkPolicy
-from offrec.training import Trainer
+from offrec.models.network import Network
+from offrec.models.network_policy import NetworkPolicy
+from offrec.runs import options as config
+from offrec.runs import train as experiment
+from offrec.runs.plan import Shared, agent, draft, job
+from offrec.training import checkpoint
+from offrec.training import loop as training
+from offrec.training.loop import Trainer
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="captures CUDA graphs: needs a GPU"),

@@ -10,7 +10,6 @@ import torch
 from test_training import SMALL, assert_same, log, stop_after, tensors
 
 from made_datasets import write_dataset
-from offrec import experiment
 from offrec.algorithms import ALGORITHMS
 from offrec.backbones import BACKBONES
 from offrec.catalogue import maximum
@@ -18,6 +17,7 @@ from offrec.console import Console
 from offrec.data.replay import batch_of
 from offrec.errors import Interrupted
 from offrec.evaluation import evaluate
+from offrec.runs import train as experiment
 
 pytestmark = pytest.mark.usefixtures("quick_logging")
 

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 import torch
 
-from offrec import config, experiment, memory
 from offrec.console import Console
 from offrec.errors import InputError
-from offrec.job import Shared, agent, draft, job
-from offrec.networks import Network
-from offrec.policy import NetworkPolicy
-from offrec.training import Trainer
+from offrec.models.network import Network
+from offrec.models.network_policy import NetworkPolicy
+from offrec.runs import options as config
+from offrec.runs import train as experiment
+from offrec.runs.plan import Shared, agent, draft, job
+from offrec.training import memory
+from offrec.training.loop import Trainer
 
 CPU = torch.device("cpu")
 QUIET = Console(quiet=True)

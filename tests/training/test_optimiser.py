@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from offrec import checkpoint, experiment, optimiser
 from offrec.console import Console
 from offrec.errors import Interrupted
 from offrec.evaluation import evaluate
-from offrec.optimiser import Optimiser, state_bytes
-from offrec.training import Trainer
+from offrec.runs import train as experiment
+from offrec.training import checkpoint, optimiser
+from offrec.training.loop import Trainer
+from offrec.training.optimiser import Optimiser, state_bytes
 
 QUIET = Console(quiet=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from offrec import streams
+from offrec.catalogue import streams
 
 CUDA = torch.device("cuda")
 

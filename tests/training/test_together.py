@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from offrec import checkpoint, experiment
 from offrec.console import Console
 from offrec.errors import InputError, Interrupted
-from offrec.training import Trainer
+from offrec.runs import train as experiment
+from offrec.training import checkpoint
+from offrec.training.loop import Trainer
 
 SMALL = {
     "network.width": 16,

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from offrec import checkpoint, experiment, run_folder
 from offrec.console import Console
 from offrec.errors import InputError, Interrupted, RunError
-from offrec.training import Trainer
+from offrec.runs import folder as run_folder
+from offrec.runs import train as experiment
+from offrec.training import checkpoint
+from offrec.training.loop import Trainer
 
 QUIET = Console(quiet=True)
 SMALL = {

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from offrec import config
 from offrec.console import Console
 from offrec.data.replay import Epochs
 from offrec.errors import RunError
-from offrec.job import Shared, agent, draft, job
-from offrec.optimiser import Optimiser
-from offrec.policy import NetworkPolicy
-from offrec.training import Trainer, TrainingOptions
+from offrec.models.network_policy import NetworkPolicy
+from offrec.runs import options as config
+from offrec.runs.plan import Shared, agent, draft, job
+from offrec.training.loop import Trainer, TrainingOptions
+from offrec.training.optimiser import Optimiser
+from offrec.training.update import Fault, Job, Update
 from offrec.types import Batch, Size
-from offrec.update import Fault, Job, Update
 
 CPU = torch.device("cpu")
 SIZE = Size(1, 3, 1)
@@ -165,7 +165,7 @@ class Replayed:
 
 def test_sizes_are_captured_after_their_warm_up_and_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Update, "_captured", lambda self, size: Replayed(self, size))
-    monkeypatch.setattr("offrec.update.MOST_GRAPHS", 2)
+    monkeypatch.setattr("offrec.training.update.MOST_GRAPHS", 2)
     rewards = [[float(n), 1.0, 2.0] for n in range(20)]
     found = []
     for capture in (False, True):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from offrec import losses
 from offrec.algorithms.soft import Soft
 from offrec.algorithms.symbols import Needs, Symbols, Terms
-from offrec.streams import both
+from offrec.catalogue.streams import both
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from offrec import losses
 from offrec.algorithms.soft import Soft
 from offrec.algorithms.symbols import Needs, Symbols, Terms
 from offrec.catalogue import log_prob
-from offrec.streams import both
+from offrec.catalogue.streams import both
 
 
 @dataclass(frozen=True)

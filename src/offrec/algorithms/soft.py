@@ -9,7 +9,7 @@ from offrec import losses
 from offrec.algorithms.checks import above
 from offrec.algorithms.symbols import Needs, Symbols
 from offrec.catalogue import Noise
-from offrec.streams import aside
+from offrec.catalogue.streams import aside
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The whole catalogue without the [rows × items] matrix: heads, and what can be asked of them."""
 
-from offrec.catalogue.choice import MOST_WIDTH, chosen, has_triton, using
+from offrec.catalogue.backend import MOST_WIDTH, chosen, has_triton, using
 from offrec.catalogue.head import GONE, MASKED, Below, Head, Linear, Within
 from offrec.catalogue.lists import Lists, best_lists, drawn_lists, log_places
 from offrec.catalogue.noise import Noise, gumbel_noise

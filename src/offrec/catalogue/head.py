@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from offrec.catalogue.choice import by_kernels, matched
+from offrec.catalogue.backend import by_kernels, matched
 
 MASKED = -1e30  # finite: 0 · (−inf) would be NaN
 GONE = MASKED / 10  # a logsumexp this low says that nothing is left to choose from
@@ -112,7 +112,7 @@ class Head:
         if self.source is not None:
             return self.source.base_at(actions)
         if self.state.dtype == self.table.dtype and by_kernels(self.table, actions):
-            from offrec.catalogue.kernel_few import values_at  # needs triton
+            from offrec.catalogue.triton.few_items import values_at  # needs triton
 
             return values_at(self.state, self.table, self.bias, actions)
         rows, state = embedding(actions, self.table).to(self.dtype), self.state.to(self.dtype)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offrec.catalogue.choice import chosen
-from offrec.catalogue.draws import draw_lists
+from offrec.catalogue.backend import chosen
 from offrec.catalogue.head import MASKED, Head
 from offrec.catalogue.order import Best, sample_k, top_k
 from offrec.catalogue.reduction import logsumexp
+from offrec.catalogue.sampling import draw_lists
 from offrec.catalogue.tiled import tiles
 
 

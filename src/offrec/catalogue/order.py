@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from offrec.catalogue.choice import chosen
+from offrec.catalogue.backend import chosen
 from offrec.catalogue.head import Head
 from offrec.catalogue.tiled import tiles
 
@@ -20,7 +20,7 @@ def rank(head: Head, target: Tensor) -> Tensor:
     """
     bar, above = _bar(head, target), torch.zeros_like(target)
     if chosen(head) == "kernels":
-        from offrec.catalogue import kernels  # needs triton
+        from offrec.catalogue.triton import kernels  # needs triton
 
         return kernels.rank(head, target, bar[:, 0])
     for first, z in tiles(head):
@@ -35,7 +35,7 @@ def top_k(head: Head, k: int) -> tuple[Tensor, Tensor]:
     As in `torch.sort`, what is not a number stands first.
     """
     if chosen(head) == "kernels":
-        from offrec.catalogue import kernels  # needs triton
+        from offrec.catalogue.triton import kernels  # needs triton
 
         return kernels.top_k(head, k)
     best = Best(head, k)

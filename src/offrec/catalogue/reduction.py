@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from offrec.catalogue import reference, tiled
-from offrec.catalogue.choice import chosen
+from offrec.catalogue.backend import chosen
 from offrec.catalogue.head import GONE, Below, Head, Linear, Within
 from offrec.catalogue.noise import Noise
 from offrec.catalogue.slots import Slots
@@ -190,7 +190,7 @@ def _check(heads: list[Head], below: Below | None = None) -> None:
 
 def _core(name: str) -> ModuleType:
     if name == "kernels":
-        from offrec.catalogue import kernels  # needs triton
+        from offrec.catalogue.triton import kernels  # needs triton
 
         return kernels
     return tiled

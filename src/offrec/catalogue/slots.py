@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from offrec.catalogue.choice import kernels_for, matched
+from offrec.catalogue.backend import kernels_for, matched
 from offrec.catalogue.head import MASKED, Head
 from offrec.catalogue.noise import Noise, gumbel_noise
 
@@ -68,7 +68,7 @@ def _keep(every: Sequence[Tensor], n_items: int) -> list[Compared]:
 def _compared(every: Sequence[Tensor], n_items: int) -> list[Compared]:
     versions = [0 if items.is_inference() else items._version for items in every]
     if kernels_for(every[0]) and every[0].numel() and every[0].shape[1] <= FEW:
-        from offrec.catalogue.kernel_few import compared as by_kernel  # needs triton
+        from offrec.catalogue.triton.few_items import compared as by_kernel  # needs triton
 
         return [
             Compared(first, full, log_counts, inside, version)
@@ -91,9 +91,9 @@ def scored(known: Compared, by_place: Tensor, by_count: Tensor, product: Tensor 
         its = None if product is None else tuple(product.shape)
         raise ValueError(f"{len(by_place)} places and products {its} do not fit items {tuple(shape)}")
     if kernels_for(known.items) and known.items.numel() and by_place.dtype == torch.float32:
-        from offrec.catalogue import kernel_few  # needs triton
+        from offrec.catalogue.triton import few_items  # needs triton
 
-        return kernel_few.scored(known.log_counts, known.full, by_place, by_count, product, scale)
+        return few_items.scored(known.log_counts, known.full, by_place, by_count, product, scale)
     score = by_place[: shape[1]] + by_count * known.log_counts
     score = score if product is None else score + product
     return score * (scale * known.full)

@@ -92,8 +92,9 @@ class Estimate:
             _print(found)
 
     def _dataset(self) -> "Dataset":
-        from offrec import experiment, run_folder
         from offrec.data.dataset import Dataset
+        from offrec.runs import folder as run_folder
+        from offrec.runs import train as experiment
 
         if not self.runs and (self.dataset is None or not self.baselines):
             raise InputError("Give the folders of runs, or --baselines NAMES --dataset DATASET.")
@@ -111,8 +112,8 @@ class Estimate:
         return experiment.dataset_of(self.runs[0])
 
     def _policies(self, dataset: "Dataset") -> "dict[str, Policy]":
-        from offrec import experiment
         from offrec.baselines import baseline
+        from offrec.runs import train as experiment
 
         found: dict[str, Policy] = {str(run): experiment.load(run, self.device) for run in self.runs}
         device, histories = experiment.pick_device(self.device), {policy.history for policy in found.values()}
@@ -125,9 +126,10 @@ class Estimate:
     def _asked(self) -> "Asked":
         from dataclasses import replace
 
-        from offrec import config, run_folder
         from offrec.estimation.compare import Asked
         from offrec.estimation.values import ValueOptions
+        from offrec.runs import folder as run_folder
+        from offrec.runs import options as config
 
         reward = _rewards(self.reward)
         options = [config.build(run_folder.read(run)["options"]) for run in self.runs]

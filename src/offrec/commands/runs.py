@@ -52,7 +52,8 @@ class Train:
     """Replace the run in --out."""
 
     def run(self) -> None:
-        from offrec import config, experiment
+        from offrec.runs import options as config
+        from offrec.runs import train as experiment
 
         settings = config.read_toml(self.config) if self.config else {}
         settings = {key: value for key, value in settings.items() if key not in ("dataset", "out")}
@@ -125,11 +126,11 @@ class Evaluate:
     """Print JSON."""
 
     def run(self) -> None:
-        from offrec import experiment
         from offrec.baselines import baseline
         from offrec.data.dataset import Dataset
         from offrec.evaluation import evaluate
         from offrec.policy import Policy
+        from offrec.runs import train as experiment
 
         policy: Policy
         if (self.run_ is None) == (self.baseline is None):
@@ -195,7 +196,7 @@ class Recommend:
     """Print JSON."""
 
     def run(self) -> None:
-        from offrec import experiment
+        from offrec.runs import train as experiment
 
         if bool(self.input) != (self.out is not None):
             raise InputError("--input TABLE and --out FILE belong together; give both or neither.")
@@ -251,7 +252,7 @@ class Options:
     """The preset."""
 
     def run(self) -> None:
-        from offrec import config
+        from offrec.runs import options as config
 
         flat = {"algorithm.name": self.algorithm, "preset": self.preset}
         flat |= {"network.backbone": self.backbone} if self.backbone else {}

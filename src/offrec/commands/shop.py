@@ -40,7 +40,7 @@ class WriteShop:
     """cpu, cuda …"""
 
     def run(self) -> None:
-        from offrec.experiment import pick_device
+        from offrec.runs.train import pick_device
         from offrec.shop import Shop
         from offrec.shop.log import write_log
 
@@ -97,9 +97,9 @@ class Simulate:
             print_table(*_rollout_table(found))
 
     def _shop_and_policy(self) -> "tuple[Shop, str | Policy]":
-        from offrec import experiment
         from offrec.baselines import baseline
         from offrec.data.dataset import Dataset
+        from offrec.runs import train as experiment
         from offrec.shop import Shop
 
         if sum(chosen is not None for chosen in (self.run_, self.policy, self.baseline)) != 1:

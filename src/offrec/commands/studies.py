@@ -11,7 +11,7 @@ from offrec.commands.printing import console_for, print_json, print_table, unset
 from offrec.errors import InputError, RunError
 
 if TYPE_CHECKING:
-    from offrec.studies.plan import Study
+    from offrec.studies.study import Study
 
 Datasets = Annotated[
     tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DATASET [DATASET …]", help_behavior_hint="")
@@ -39,8 +39,8 @@ class Working:
 
     def finish(self, study: "Study") -> None:
         """Run what is to be run, then show what came of it."""
-        from offrec.studies.running import finish
-        from offrec.studies.work import How
+        from offrec.studies.run import finish
+        from offrec.studies.worker import How
 
         console = console_for(self.json)
         if self.plan_only:
@@ -93,7 +93,7 @@ class Compare:
     may take longer than its training."""
 
     def run(self) -> None:
-        from offrec.studies import asking
+        from offrec.studies import design as asking
 
         study = asking.compare(
             self.datasets,
@@ -147,7 +147,7 @@ class Sweep:
     rewards): one fit of a network a log, kept beside the dataset."""
 
     def run(self) -> None:
-        from offrec.studies import asking
+        from offrec.studies import design as asking
 
         study = asking.sweep(
             self.datasets,
@@ -198,7 +198,7 @@ class Tune:
 
     def run(self) -> None:
         from offrec.studies.tuning import Search, best, train_command, tune
-        from offrec.studies.work import How
+        from offrec.studies.worker import How
 
         if self.working.limit is not None or self.working.plan_only:
             raise InputError("A search depends on what it finds, so tune takes no --limit and no --plan-only.")
@@ -240,8 +240,8 @@ class Report:
     """The report's title."""
 
     def run(self) -> None:
-        from offrec.studies import writing
-        from offrec.studies.report import report
+        from offrec.reports import writing
+        from offrec.reports.report import report
 
         if not self.studies:
             raise InputError("Give at least one study: a folder made by `offrec compare`, `sweep` or `tune`.")
@@ -255,7 +255,7 @@ class Report:
 
 
 def _facts(study: "Study") -> list[dict[str, object]]:
-    from offrec.studies import reading
+    from offrec.reports import reading
 
     kept = ("run", "validation", "test", "shop", "value", "seconds", "memory", "kept_epoch")
     facts = [result.facts for result in reading.read([study.folder]).results()]
@@ -264,8 +264,8 @@ def _facts(study: "Study") -> list[dict[str, object]]:
 
 def _show(study: "Study") -> None:
     """The tables on the terminal, the whole report beside the study."""
-    from offrec.studies import terminal, writing
-    from offrec.studies.report import report
+    from offrec.reports import terminal, writing
+    from offrec.reports.report import report
 
     found = report([study.folder])
     for printed in terminal.tables(found):

@@ -4,6 +4,7 @@ A piece is a stretch of one session that is encoded once: its rows are the event
 events `begin` … `end` − 1. No row sees more than `history` items.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -284,3 +285,9 @@ def batch_of(histories: list[list[int]], n_items: int, history: int, device: tor
     weight = torch.full((len(kept),), 1 / max(1, len(kept)))
     parts = (tokens, rows, position, recent, zero, zero, nothing, nothing, nothing, weight)
     return Batch(*(part.to(device) for part in parts))
+
+
+def automatic_batch_size(transitions: int) -> int:
+    """A 200th of the log, between 64 and 1024: a small log needs many updates more than large batches."""
+    power = round(math.log2(max(1, transitions / 200)))
+    return min(1024, max(64, 1 << power))

@@ -11,18 +11,18 @@ from offrec.data.dataset import Dataset
 from offrec.data.transitions import reward_of
 from offrec.errors import InputError
 from offrec.estimation import fitted_q, logged_q
-from offrec.estimation.decided import Decided
 from offrec.estimation.estimators import ESTIMATORS, Terms, estimator, terms
 from offrec.estimation.gather import Logging, gather, logging_of, rewarded
 from offrec.estimation.interval import Interval, interval, refitted
+from offrec.estimation.logged_decisions import Decided
 from offrec.estimation.order import mean_of_ranks
 from offrec.estimation.played import Play, Played
 from offrec.estimation.steps import Doubles, Steps
 from offrec.estimation.values import ValueOptions
 from offrec.estimation.verdict import Assessment, assess
-from offrec.networks import NetworkOptions
+from offrec.models.network import NetworkOptions
 from offrec.policy import Policy
-from offrec.training import TrainingOptions
+from offrec.training.loop import TrainingOptions
 
 RECOMMENDED = "direct"
 OF_BLENDS = "self_normalised"  # where the direct method cannot speak

@@ -14,20 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrec.agent import frozen
 from offrec.catalogue import Head, chosen
 from offrec.console import Console
-from offrec.critic import Target
 from offrec.data.dataset import Dataset
 from offrec.data.replay import batch_of
 from offrec.data.transitions import Floats
 from offrec.errors import InputError
 from offrec.estimation import values
-from offrec.estimation.decided import Decided
+from offrec.estimation.logged_decisions import Decided
 from offrec.estimation.played import Played
 from offrec.estimation.values import DecisionValues, ValueOptions
-from offrec.networks import evaluating
-from offrec.policy import NetworkPolicy
+from offrec.models.agent import frozen
+from offrec.models.critic import Target
+from offrec.models.network import evaluating
+from offrec.models.network_policy import NetworkPolicy
 from offrec.types import Batch, Doubles
 
 BATCH_SIZE = 1024

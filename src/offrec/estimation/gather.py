@@ -15,12 +15,12 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset, SplitName
 from offrec.data.transitions import Floats
 from offrec.errors import InputError
-from offrec.estimation.decided import Decided
+from offrec.estimation.logged_decisions import Decided
 from offrec.estimation.marginal import CLUSTERS, clusters, log_marginal
 from offrec.estimation.played import Played, log_list
 from offrec.estimation.steps import Steps
-from offrec.networks import Network, NetworkOptions
-from offrec.training import TrainingOptions
+from offrec.models.network import Network, NetworkOptions
+from offrec.training.loop import TrainingOptions
 from offrec.types import Batch
 
 BATCH_SIZE = 1024

@@ -19,21 +19,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offrec import checkpoint
 from offrec.catalogue import GONE, top_k
 from offrec.console import Console
 from offrec.data.dataset import Dataset
+from offrec.data.replay import automatic_batch_size
 from offrec.data.transitions import Floats
 from offrec.errors import InputError, first_line
 from offrec.estimation import values
-from offrec.estimation.decided import Decided
+from offrec.estimation.logged_decisions import Decided
 from offrec.estimation.values import DecisionValues, ValueOptions, with_history
 from offrec.evaluation import Scored
 from offrec.evaluation.ranking import ScoredSplit, scored
-from offrec.job import automatic_batch_size
-from offrec.logging_policy import kept
-from offrec.networks import evaluating
+from offrec.logging_policy import cache as kept
+from offrec.models.network import evaluating
 from offrec.policy import Policy
+from offrec.training import checkpoint
 from offrec.types import Batch
 
 VERSION = 2

@@ -14,21 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from offrec import losses
-from offrec.agent import return_spread
 from offrec.catalogue import Head, has_triton
 from offrec.console import Console
-from offrec.critic import CriticOptions, unlogged
-from offrec.data.replay import Epochs
+from offrec.data.replay import Epochs, automatic_batch_size
 from offrec.data.transitions import Transitions
 from offrec.errors import InputError, Interrupted, RunError
-from offrec.estimation.decided import Decided
-from offrec.isolation import Isolation
-from offrec.job import automatic_batch_size, tables
-from offrec.networks import Network, NetworkOptions
-from offrec.optimiser import Optimiser
-from offrec.training import LOOK_EVERY, stop_requests
+from offrec.estimation.logged_decisions import Decided
+from offrec.models.agent import return_spread
+from offrec.models.critic import CriticOptions, unlogged
+from offrec.models.network import Network, NetworkOptions, item_tables
+from offrec.training.isolation import Isolation
+from offrec.training.loop import LOOK_EVERY, stop_requests
+from offrec.training.optimiser import Optimiser
+from offrec.training.update import Job, Update
 from offrec.types import Batch, Size
-from offrec.update import Job, Update
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def fit(
     replay = replay if resample is None else decided.resampled(replay, resample)
     size = options.batch_size or automatic_batch_size(len(mdp.reward))
     epochs = Epochs(replay, size, options.seed, rounded=captured)
-    moving = [table for table in tables(values, values.n_items) if table.requires_grad]
+    moving = [table for table in item_tables(values, values.n_items) if table.requires_grad]
     job = Job(values, values.loss, epochs, dict, None, after=values.after, tables=moving)
     optimiser = Optimiser(values, options.learning_rate, moving)
     update, isolation = Update(job, optimiser, device, capture=captured), Isolation(options.seed, device)

@@ -25,11 +25,11 @@ from torch import Tensor
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
-from offrec.logging_policy import kept
+from offrec.logging_policy import cache as kept
+from offrec.logging_policy.cache import Kind, Wanted
 from offrec.logging_policy.fitting import fit
-from offrec.logging_policy.kept import Kind, Wanted
-from offrec.networks import Network, NetworkOptions
-from offrec.training import TrainingOptions
+from offrec.models.network import Network, NetworkOptions
+from offrec.training.loop import TrainingOptions
 
 Need = Literal["network", "values", "both"]
 

@@ -11,22 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrec import losses, memory
+from offrec import losses
 from offrec.catalogue import log_prob
 from offrec.console import Advance, Console
 from offrec.data.dataset import Dataset
-from offrec.data.replay import Cut, Epochs, Replay
+from offrec.data.replay import Cut, Epochs, Replay, automatic_batch_size
 from offrec.data.transitions import transitions
 from offrec.errors import Interrupted
-from offrec.job import automatic_batch_size, tables
-from offrec.logging_policy import calibration, kept
-from offrec.logging_policy.kept import Kind, Wanted
-from offrec.memory import MemoryPlan
-from offrec.networks import Network
-from offrec.together import together
-from offrec.training import Trainer, load_module
+from offrec.logging_policy import cache as kept
+from offrec.logging_policy import calibration
+from offrec.logging_policy.cache import Kind, Wanted
+from offrec.models.network import Network, item_tables
+from offrec.training import memory
+from offrec.training.interleaved import together
+from offrec.training.loop import Trainer, load_module
+from offrec.training.memory import MemoryPlan
+from offrec.training.update import Job
 from offrec.types import Batch, Longs, Sessions
-from offrec.update import Job
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,12 @@ def _trainer(wanted: Wanted, model: _Model, validation: Replay, device: torch.de
         return {"log-likelihood": mean, "times chance": math.exp(mean) * network.n_items}
 
     job = Job(
-        network, loss, _epochs(wanted, model, device), validate, "times chance", tables=tables(network, network.n_items)
+        network,
+        loss,
+        _epochs(wanted, model, device),
+        validate,
+        "times chance",
+        tables=item_tables(network, network.n_items),
     )
     model.folder.mkdir(exist_ok=True)
     facts = {"data_hash": wanted.dataset.meta["data_hash"]}
@@ -205,7 +211,7 @@ def _memory(wanted: Wanted, model: _Model, validation: Replay, device: torch.dev
         sketch = Network(wanted.dataset.n_items, options)
     return memory.plan(
         sketch,
-        tables(sketch, sketch.n_items),
+        item_tables(sketch, sketch.n_items),
         table_state=wanted.training.table_state,
         sizes=epochs.sizes(epochs.plan(0)),
         width=options.width,

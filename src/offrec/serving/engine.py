@@ -10,7 +10,8 @@ from torch import Tensor
 from offrec.catalogue import Head, Lists, best_lists, drawn_lists, log_places, log_prob
 from offrec.catalogue.head import GONE
 from offrec.data.replay import batch_of
-from offrec.policy import NetworkPolicy, Policy
+from offrec.models.network_policy import NetworkPolicy
+from offrec.policy import Policy
 from offrec.types import Batch
 
 FEW = 64  # exclusions of a row that are looked up together with those of others; more are looked up alone

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from offrec import run_folder
-from offrec.agent import Agent
 from offrec.console import Console
 from offrec.errors import InputError, RunError
-from offrec.policy import NetworkPolicy
+from offrec.models.agent import Agent
+from offrec.models.network_policy import NetworkPolicy
+from offrec.runs import folder as run_folder
 from offrec.serving import loading
 from offrec.serving.loading import Served
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from offrec.agent import Agent
 from offrec.catalogue import MASKED
-from offrec.critic import ROUNDING
-from offrec.networks import Network, RepeatTerm
+from offrec.models.agent import Agent
+from offrec.models.critic import ROUNDING
+from offrec.models.network import Network, RepeatTerm
 from offrec.serving.export_backbones import Histories, state
 from offrec.serving.export_graph import Graph
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from offrec import experiment, run_folder
 from offrec.errors import InputError
-from offrec.policy import NetworkPolicy
+from offrec.models.network_policy import NetworkPolicy
+from offrec.runs import folder as run_folder
+from offrec.runs import train as experiment
 from offrec.serving.engine import Ask, Engine
 
 

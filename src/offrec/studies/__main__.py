@@ -13,9 +13,9 @@ from pathlib import Path
 
 from offrec.console import Console
 from offrec.errors import InputError, Interrupted, RunError
-from offrec.studies import plan
-from offrec.studies.running import finish
-from offrec.studies.work import How
+from offrec.studies import study as plan
+from offrec.studies.run import finish
+from offrec.studies.worker import How
 
 
 def main(arguments: list[str]) -> int:

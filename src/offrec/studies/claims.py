@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TextIO
 
 from offrec.errors import InputError
-from offrec.studies.plan import Run, Study
+from offrec.studies.study import Run, Study
 
 
 class Claim:

@@ -8,7 +8,7 @@ from statistics import mean
 from types import TracebackType
 
 from offrec.console import Advance, Console
-from offrec.studies.plan import Run, Study
+from offrec.studies.study import Run, Study
 
 SEEN = 72  # letters of what a run says of itself, on a terminal
 PLAIN_SECONDS = 30.0  # away from a terminal, the run that is under way is spoken of at most so often

@@ -14,18 +14,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from offrec import config
 from offrec.algorithms import ALGORITHMS
 from offrec.backbones import BACKBONES
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
-from offrec.presets import Flat
-from offrec.studies import asking, plan
-from offrec.studies.plan import Group, Run, Study
-from offrec.studies.running import finish
+from offrec.runs import options as config
+from offrec.runs.presets import Flat
+from offrec.studies import design as asking
+from offrec.studies import study as plan
+from offrec.studies.run import finish
+from offrec.studies.study import Group, Run, Study
 from offrec.studies.value import CHEAP
-from offrec.studies.work import How
+from offrec.studies.worker import How
 
 OBJECTIVES = {"ndcg": "NDCG@10", "reward": "reward@10", "value": CHEAP}
 

@@ -9,7 +9,7 @@ from offrec.data.transitions import reward_of
 from offrec.errors import InputError
 from offrec.estimation import logged_q
 from offrec.estimation.compare import RECOMMENDED, Asked, estimate
-from offrec.estimation.decided import Decided
+from offrec.estimation.logged_decisions import Decided
 from offrec.estimation.values import ValueOptions
 from offrec.policy import Policy
 

@@ -1,0 +1,6 @@
+"""`python -m offrec` is the `offrec` command."""
+
+from offrec.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Argmax, rank and top-k by kernels. Values are compared in full float32, whatever torch says of its matrix products:
+these functions decide, and a rounded decision would be a wrong one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import triton
+from torch import Tensor
+
+from offrec.catalogue.head import Head
+from offrec.catalogue.noise import Noise
+from offrec.catalogue.slots import Slots
+from offrec.catalogue.triton import order as kernel_order
+from offrec.catalogue.triton.launch import Blocks, check, fitted, interpreted, pairs_of, power, shares
+
+T = TypeVar("T")
+SIZES = {64: Blocks(64, 128, 4, 2), 128: Blocks(64, 64, 4, 2), 256: Blocks(32, 32, 4, 2)}  # by width
+PRECISION = "tf32x3"  # three TF32 products, as exact as float32
+MOST_PEAKS = 1 << 24  # floats of [rows, tiles] held at a time
+MOST_CANDIDATES = 1 << 25  # floats of gathered item vectors held at a time
+
+
+@dataclass(frozen=True)
+class _Launch:
+    grid: tuple[int, int]
+    head: tuple[Any, ...]  # state, table, bias, width
+    pairs: tuple[Tensor, ...]
+    sizes: tuple[int, ...]  # rows, items, tiles a share, tiles
+    constants: dict[str, Any]
+
+
+def _fitted(kernel: str, head: Head, excluded: Tensor | None, noise: bool, launch: Callable[[Blocks], T]) -> T:
+    check([head])
+    size = next(size for width, size in SIZES.items() if head.state.shape[1] <= width)
+    return fitted(kernel, size, head.state, _constants(head, excluded) | {"NOISE": noise}, launch)
+
+
+def _constants(head: Head, excluded: Tensor | None) -> dict[str, Any]:
+    return {
+        "D0": power(head.state.shape[1]),
+        "BIAS0": head.bias is not None,
+        "EXCLUDED": excluded is not None and excluded.numel() > 0,
+        "PRECISION": interpreted(PRECISION),
+    }
+
+
+def _launch(head: Head, excluded: Tensor | None, size: Blocks) -> _Launch:
+    n_tiles = triton.cdiv(head.n_items, size.items)
+    grid, each = shares(head.rows, n_tiles, size)
+    pairs = pairs_of(excluded, head.n_items, size, head.state)
+    state, table = head.state.contiguous(), head.table.contiguous()
+    bias = table if head.bias is None else head.bias.float().contiguous()
+    constants = _constants(head, excluded) | size.constants
+    arrays = (pairs.edges, pairs.row, pairs.item)
+    sizes = (head.rows, head.n_items, each, n_tiles)
+    return _Launch(grid, (state, table, bias, state.shape[1]), arrays, sizes, constants)
+
+
+@torch.no_grad()
+def maximum(head: Head, excluded: Tensor | None, noise: Noise | None) -> tuple[Tensor, Tensor]:
+    """The largest z (+ noise) among the items not excluded, and the first item that has it: [B] each."""
+    noisy = noise is not None
+    best, where = _fitted("largest", head, excluded, noisy, lambda size: _largest(head, excluded, noise, size))
+    top = best.amax(0)
+    first = torch.where(best == top, where, head.n_items).amin(0)  # shares are in the catalogue's order
+    return top, first.long()
+
+
+def _largest(head: Head, excluded: Tensor | None, noise: Noise | None, size: Blocks) -> tuple[Tensor, Tensor]:
+    launch = _launch(head, excluded, size)
+    best = torch.empty(launch.grid[1], head.rows, device=head.state.device)
+    where = torch.empty(launch.grid[1], head.rows, dtype=torch.int32, device=head.state.device)
+    seed = noise.seed if noise is not None else launch.pairs[0]
+    if head.rows:
+        kernel_order.largest[launch.grid](
+            *launch.head, seed, *launch.pairs, best, where, *launch.sizes, NOISE=noise is not None, **launch.constants
+        )
+    return best, where
+
+
+@torch.no_grad()
+def count_not_below(head: Head, bar: Tensor, target: Tensor, excluded: Tensor | None) -> Tensor:
+    """[B] how many items, neither excluded nor the target, are not below the bar [B]."""
+    return _fitted("not_below", head, excluded, False, lambda size: _not_below(head, bar, target, excluded, size))
+
+
+def _not_below(head: Head, bar: Tensor, target: Tensor, excluded: Tensor | None, size: Blocks) -> Tensor:
+    launch = _launch(head, excluded, size)
+    counts = torch.empty(launch.grid[1], head.rows, dtype=torch.int32, device=head.state.device)
+    bar, target = bar.float().contiguous(), target.contiguous()
+    if head.rows:
+        kernel_order.not_below[launch.grid](
+            *launch.head, *launch.pairs, bar, target, counts, *launch.sizes, **launch.constants
+        )
+    return counts.sum(0)
+
+
+@torch.no_grad()
+def rank(head: Head, target: Tensor, bar: Tensor) -> Tensor:
+    """1 + how many other items are not below the bar [B], the target's own value less what rounding may do."""
+    slots = Slots.of([head])
+    above = count_not_below(head.base, bar, target, None if slots is None else slots.items)
+    if slots is not None:
+        mine = ~(slots.at(head) < bar[:, None]) & ~slots.empty & (slots.items != target[:, None])
+        above = above + mine.sum(1)
+    return above.long() + 1
+
+
+@torch.no_grad()
+def top_k(head: Head, k: int) -> tuple[Tensor, Tensor]:
+    """The k best values and their items, best first, the lower index first among equals: [B, k] each."""
+    return _fitted("peaks", head, head.items, False, lambda size: _top_k(head, min(k, head.n_items), size))
+
+
+def _top_k(head: Head, k: int, size: Blocks) -> tuple[Tensor, Tensor]:
+    """Some rows at a time."""
+    tiles = triton.cdiv(head.n_items, size.items)
+    each = max(1, min(MOST_PEAKS // tiles, MOST_CANDIDATES // (min(k, tiles) * size.items * head.state.shape[1])))
+    parts = [_of_rows(head.rows_slice(first, first + each), k, size) for first in range(0, max(1, head.rows), each)]
+    return torch.cat([values for values, _ in parts]), torch.cat([items for _, items in parts])
+
+
+def _of_rows(head: Head, k: int, size: Blocks) -> tuple[Tensor, Tensor]:
+    """The k best lie in the k tiles with the highest peaks, or are corrected."""
+    slots = Slots.of([head])
+    excluded = None if slots is None else slots.items
+    launch = _launch(head.base, excluded, size)
+    highest = torch.empty(head.rows, launch.sizes[3], device=head.state.device)
+    if head.rows:
+        kernel_order.peaks[launch.grid](*launch.head, *launch.pairs, highest, *launch.sizes, **launch.constants)
+    tile = highest.sort(dim=1, descending=True, stable=True).indices[:, :k].sort(dim=1).values
+    items = (tile[:, :, None] * size.items + torch.arange(size.items, device=tile.device)).flatten(1)
+    gone = items >= head.n_items
+    items = items.clamp(max=head.n_items - 1)
+    values = head.base_at(items).masked_fill(gone, -torch.inf)
+    if slots is not None:
+        known = slots.items.sort(1).values
+        place = torch.searchsorted(known, items).clamp(max=known.shape[1] - 1)
+        values = values.masked_fill(known.gather(1, place) == items, -torch.inf)
+        values = torch.cat([values, slots.at(head).masked_fill(slots.empty, -torch.inf)], 1)
+        items = torch.cat([items, slots.items], 1)
+    by_item = items.argsort(dim=1, stable=True)
+    order = by_item.gather(1, values.gather(1, by_item).sort(dim=1, descending=True, stable=True).indices[:, :k])
+    return values.gather(1, order), items.gather(1, order)

@@ -1,0 +1,173 @@
+"""The folders of logging policies: which is whose, whole or not there, and one process at a time."""
+
+import atexit
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from offrec.console import Console
+from offrec.data.dataset import Dataset
+from offrec.errors import InputError, first_line
+from offrec.models.network import Network, NetworkOptions
+from offrec.training import checkpoint
+from offrec.training.loop import TrainingOptions
+
+VERSION = 2  # of what is kept; another is another key
+FREE = ("capture", "memory_check")  # training options that say how and not what
+
+Kind = Literal["network", "values"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be fitted, and to what."""
+
+    dataset: Dataset
+    network: NetworkOptions
+    training: TrainingOptions
+    seed: int
+    folds: int
+
+    def about(self, kind: Kind) -> dict[str, Any]:
+        """All that shapes it. Folds do not shape the network; the device shapes neither."""
+        meta = self.dataset.meta
+        about = {
+            "version": VERSION,
+            "kind": kind,
+            "data_hash": meta["data_hash"],
+            "splits": {name: list(meta["splits"][name]) for name in ("train", "validation")},
+            "network": _read(self.network),
+            "training": {name: value for name, value in asdict(self.training).items() if name not in FREE},
+            "seed": self.seed,
+        }
+        return about | {"folds": self.folds} if kind == "values" else about
+
+    def folder(self, home: Path, kind: Kind) -> Path:
+        spelled = json.dumps(self.about(kind), sort_keys=True)
+        return home / hashlib.sha256(spelled.encode()).hexdigest()[:12]
+
+
+def _read(options: NetworkOptions) -> dict[str, Any]:
+    """The options that a network of this kind reads."""
+    unread = {"heads": options.backbone != "sasrec", "window": options.backbone != "caser"}
+    unread |= {"layers": options.backbone == "caser", "repeat_state": options.repeat == "off"}
+    return {name: value for name, value in asdict(options).items() if not unread.get(name, False)}
+
+
+def is_there(folder: Path) -> bool:
+    return (folder / "about.json").is_file()
+
+
+def about(folder: Path) -> dict[str, Any]:
+    with _refused(folder):
+        found: dict[str, Any] = json.loads((folder / "about.json").read_text())
+        return found
+
+
+def network(wanted: Wanted, folder: Path) -> Network:
+    """Held fixed."""
+    with torch.random.fork_rng():  # its first weights are drawn, and overwritten
+        made = Network(wanted.dataset.n_items, wanted.network)
+    with _refused(folder):
+        made.load_state_dict(checkpoint.load(folder / "network.safetensors")[0])
+    return made.requires_grad_(False).eval()
+
+
+def values(wanted: Wanted, folder: Path) -> Tensor:
+    with _refused(folder):
+        found = np.load(folder / "log_b.npy", allow_pickle=False)
+        train = wanted.dataset.split("train")
+        inside = slice(int(train.offsets[0]), int(train.offsets[-1]))
+        if found.shape != wanted.dataset.sessions.items.shape or not np.isfinite(found[inside]).all():
+            raise ValueError("log_b.npy does not hold a number for each training event")
+    return torch.from_numpy(found)
+
+
+@contextmanager
+def _refused(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, InputError) as error:
+        reason = first_line(error)
+        raise InputError(
+            f"The logging policy in {folder} cannot be read ({reason}); remove that folder, and it is fitted again."
+        ) from error
+
+
+def keep_network(wanted: Wanted, fitted: Network, calibration: dict[str, float], aside: Path) -> None:
+    checkpoint.save(aside / "network.safetensors", fitted.state_dict(), {"data_hash": wanted.dataset.meta["data_hash"]})
+    _describe(wanted, "network", calibration, aside)
+    shutil.copymode(aside / "about.json", aside / "network.safetensors")  # for whoever may read the dataset
+
+
+def keep_values(wanted: Wanted, log_b: NDArray[np.float32], calibration: dict[str, float], aside: Path) -> None:
+    with (aside / "log_b.npy").open("wb") as file:
+        np.save(file, log_b, allow_pickle=False)
+        os.fsync(file.fileno())
+    _describe(wanted, "values", calibration, aside)
+
+
+def _describe(wanted: Wanted, kind: Kind, calibration: dict[str, float], aside: Path) -> None:
+    facts = wanted.about(kind) | {"calibration": calibration}
+    (aside / "about.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def writable(home: Path, console: Console, what: str = "the logging policy") -> Path:
+    """`home`, or where that cannot be written a folder that lasts as long as the process."""
+    try:
+        home.mkdir(exist_ok=True)
+        tempfile.TemporaryFile(dir=home).close()
+    except OSError as error:
+        console.line(f"{home} cannot be written ({error.strerror}), so {what} will be kept for this process only")
+        return _temporary()
+    return home
+
+
+@cache
+def _temporary() -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="offrec-logging-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
+@contextmanager
+def lock(folder: Path, console: Console, what: str = "the logging policy") -> Iterator[None]:
+    """One process at a time. The system frees the lock of a process that dies; the file stays, being only a name."""
+    with folder.with_suffix(".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.line(f"another process is fitting {what} {folder}; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def aside(folder: Path) -> Iterator[Path]:
+    """A folder that becomes `folder` if all goes well. To be used under the lock: what lies there already was left by a
+    process that was killed.
+    """
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        if folder.exists():  # without about.json: nothing that was ever read
+            shutil.rmtree(folder)
+        partial.replace(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,128 @@
+"""A report as Markdown, as CSV and as LaTeX."""
+
+import csv as csv_
+import io
+
+from offrec.reports.reading import Reading
+from offrec.reports.report import Report, Section
+from offrec.reports.tables import Cell, Table
+
+
+def markdown(report: Report) -> str:
+    lines = [f"# {report.title}", "", report.summary, ""]
+    lines += ["## Is the RL doing anything here?", ""] if report.answers else []
+    for answer in report.answers:
+        lines += [f"**{answer.about}.** {answer.short}", "", *answer.sentences, ""]
+    for section in report.sections:
+        lines += _section(section)
+    lines += ["Learning curves and other pictures are in the same report as .html.", ""]
+    return "\n".join(lines)
+
+
+def _section(section: Section) -> list[str]:
+    if not section.tables and not section.words:
+        return []
+    lines = [f"## {section.title}", ""]
+    for words in section.words:
+        lines += [words, ""]
+    for table in section.tables:
+        lines += [f"### {table.title}", "", *_markdown_table(table), ""]
+        lines += [table.note.replace("*", "\\*"), ""] if table.note else []
+    return lines
+
+
+def _markdown_table(table: Table) -> list[str]:
+    spans = [label for label, count in table.spans for _ in range(count)]
+    heads = [f"{span}: {head}" for span, head in zip(spans, table.heads, strict=True)] if spans else table.heads
+    rows = [["", *heads], ["---"] * (len(heads) + 1)]
+    for section, found in table.sections:
+        rows += [[f"*{section}*", *[""] * len(heads)]] if section else []
+        rows += [[row.label, *(_markdown_cell(cell) for cell in row.cells)] for row in found]
+    return ["| " + " | ".join(part.replace("|", "\\|") for part in row) + " |" for row in rows]
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = {"best": f"**{cell.text}**", "second": f"<u>{cell.text}</u>"}.get(cell.rank, cell.text)
+    text += cell.stars.replace("*", "\\*") + (f" {cell.spread}" if cell.spread else "")
+    return text + (f" (paper {cell.beside})" if cell.beside else "")
+
+
+COLUMNS = ("study", "log", "dataset", "fingerprint", "policy", "backbone", "preset", "seed", "varied", "split",
+           "behaviour", "figure", "value", "text")  # fmt: skip
+
+
+def csv(report: Report) -> str:
+    """Every figure of every run, one a row: what the tables are made of, and nothing that differs from time to time.
+    Words stand in a column of their own, so that `value` holds numbers alone."""
+    out = io.StringIO()
+    writer = csv_.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_figures(report.reading))
+    return out.getvalue()
+
+
+def _figures(reading: Reading) -> list[list[object]]:
+    rows: list[list[object]] = []
+    for result in reading.results():
+        run, group, facts = result.run, result.study.group(result.run), result.facts
+        varied = group.level or ", ".join(f"{key}={value}" for key, value in group.varied.items())
+        known = result.study.log(run.dataset)
+        seed = run.seed if group.kind == "learner" else ""
+        about: list[object] = [result.study.folder.name, group.log, run.dataset, known.fingerprint, group.policy]
+        about += [group.backbone or "", group.preset or "", seed, varied]
+        for split in ("validation", "test"):
+            for behaviour, figures in facts.get(split, {}).items():
+                rows += [[*about, split, behaviour, name, value, ""] for name, value in figures.items()]
+        if facts.get("shop"):
+            means = ("reward", "length", "purchases")
+            rows += [[*about, "shop", "all", name, facts["shop"][name]["mean"], ""] for name in means]
+        if facts.get("value"):
+            kept = {"value": "value", "low": "value low", "high": "value high"}
+            rows += [[*about, "test", "all", name, facts["value"].get(key), ""] for key, name in kept.items()]
+            rows.append([*about, "test", "all", "value verdict", "", facts["value"].get("verdict")])
+    return rows
+
+
+def latex(report: Report) -> str:
+    r"""The tables of figures, for \usepackage{booktabs, amssymb}."""
+    wanted = [table for section in report.sections[:-1] for table in section.tables if table.key != "failed"]
+    return "\n\n".join(_latex_table(table) for table in wanted) + "\n"
+
+
+def _latex_table(table: Table) -> str:
+    columns = len(table.heads)
+    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{@{{}}l{'r' * columns}@{{}}}}", r"\toprule"]
+    if table.spans:
+        spans = " & ".join(rf"\multicolumn{{{count}}}{{c}}{{{_tex(label)}}}" for label, count in table.spans)
+        lines.append(rf" & {spans} \\")
+    lines.append(" & " + " & ".join(_tex(head) for head in table.heads) + r" \\")
+    for title, rows in table.sections:
+        lines.append(r"\midrule")
+        lines += [rf"\multicolumn{{{columns + 1}}}{{@{{}}l}}{{\emph{{{_tex(title)}}}}} \\"] if title else []
+        lines += [_tex(row.label) + " & " + " & ".join(map(_latex_cell, row.cells)) + r" \\" for row in rows]
+    caption = _tex(f"{table.title}. {table.note}")
+    lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", rf"\label{{tab:{table.key}}}"]
+    return "\n".join([*lines, r"\end{table}"])
+
+
+def _latex_cell(cell: Cell) -> str:
+    text = _tex(cell.text)
+    text = {"best": rf"\textbf{{{text}}}", "second": rf"\underline{{{text}}}"}.get(cell.rank, text)
+    if cell.stars:
+        marks = cell.stars.replace("*", r"\ast").replace("▾", r"\triangledown")
+        text += f"$^{{{marks}}}$"
+    text += rf" {{\scriptsize {_tex(cell.spread)}}}" if cell.spread else ""
+    return text + (rf" {{\scriptsize [{cell.beside}]}}" if cell.beside else "")
+
+
+TEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$", "≤": r"$\leq$", "–": "--",
+    "…": r"\ldots{}", "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "δ": r"$\delta$", "ε": r"$\varepsilon$",
+    "π": r"$\pi$", "\u0302": r"\^{}", "‖": r"$\|$", "⁻": "$^{-}$", "⁴": "$^{4}$", "▾": r"$\triangledown$",
+    "<": "$<$", ">": "$>$", "*": r"$\ast$", "é": r"\'e",
+}  # fmt: skip
+
+
+def _tex(text: str) -> str:
+    return "".join(TEX.get(letter, letter) for letter in text.replace("π̂_b", "π_b"))

@@ -1,0 +1,36 @@
+"""A report as files."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from offrec.errors import InputError
+from offrec.reports import html as page
+from offrec.reports import text_formats as plain
+from offrec.reports.report import Report
+
+MAKERS: dict[str, Callable[[Report], str]] = {
+    ".html": page.html,
+    ".md": plain.markdown,
+    ".csv": plain.csv,
+    ".tex": plain.latex,
+}
+
+
+def write(found: Report, outs: Sequence[Path]) -> list[Path]:
+    """Each file in the format its ending says; a folder gets all of them."""
+    paths: list[Path] = []
+    for out in outs:
+        paths += [out] if out.suffix else [out / f"report{suffix}" for suffix in MAKERS]
+    for path in paths:
+        if path.suffix not in MAKERS:
+            raise InputError(f"{path} ends in {path.suffix}; a report ends in {', '.join(MAKERS)}.")
+    texts = {path: MAKERS[path.suffix](found) for path in paths}
+    for path, text in texts.items():
+        aside = path.with_name(f".{path.name}.partial")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(path)
+        except OSError as error:
+            raise InputError(f"{path} cannot be written ({error.strerror}); choose another --out.") from error
+    return paths

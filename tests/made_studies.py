@@ -1,0 +1,129 @@
+"""Studies whose results are made up, so that what a report must say of them is known; nothing is trained."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offrec.data.protocol import Protocol
+from offrec.evaluation.metrics import figures
+from offrec.reports.tables import Cell, Table
+from offrec.studies import study as plan
+from offrec.studies.results import BEYOND, Judged, keep
+from offrec.studies.study import AskedLog, Group, Run, Study
+
+LEARNERS = ("sl", "dqn", "pg", "sl+dqn", "sl+pg", "sdac", "sc", "sr", "pc", "dc", "re")
+BASELINES = ("popular", "recent", "markov", "sknn", "vsknn")
+OWN = ("random", "logging", "greedy", "oracle")
+MACHINE = {"offrec": "0.1.0", "commit": "abc1234", "python": "3.11", "torch": "2.13.0", "system": "Linux",
+           "processor": "2 × made up", "device": "cpu"}  # fmt: skip
+
+
+def made_log(name: str = "yoochoose", behaviours: Sequence[str] = ("view", "cart"), **protocol: Any) -> AskedLog:
+    counts = {"sessions": 4000, "events": 20000, "items": 500}
+    stored = Protocol(**protocol).as_json()
+    return AskedLog(
+        name, name, f"/nowhere/{name}", f"print-{name}", f"hash-{name}", stored, counts, list(behaviours), None
+    )
+
+
+def made_study(
+    folder: Path,
+    logs: Sequence[AskedLog],
+    hits: Mapping[str, float],
+    *,
+    earned: Mapping[str, float] | None = None,
+    backbones: Sequence[str] = ("gru",),
+    seeds: int = 3,
+    sessions: int = 400,
+    kind: plan.Kind = "compare",
+) -> Study:
+    """`hits`: policy → how often its first 20 hold the logged item; `earned`: policy → true reward a session."""
+    groups: list[Group] = []
+    for log in logs:
+        for name in dict.fromkeys([*hits, *(earned or {})]):
+            if name in LEARNERS:
+                options = {"select": "ndcg", "algorithm.name": name}
+                groups += [
+                    Group(f"{log.name}.{name}.{b}", log.name, "learner", name, b, "strong", options) for b in backbones
+                ]
+            else:
+                own: plan.PolicyKind = "shop" if name in OWN else "baseline"
+                groups.append(Group(f"{log.name}.{name}", log.name, own, name))
+    runs = [
+        Run(f"{group.name}.{seed}", group.name, group.log, seed)
+        for group in groups
+        for seed in range(seeds if group.kind == "learner" else 1)
+    ]
+    study = Study(folder, kind, tuple(logs), tuple(groups), tuple(runs), visitors=500)
+    plan.write(study)
+    for run in runs:
+        group = study.group(run)
+        keep(
+            study, run.name, made_result(study, run, hits.get(group.policy), (earned or {}).get(group.policy), sessions)
+        )
+    return study
+
+
+def made_result(study: Study, run: Run, hit: float | None, reward: float | None, sessions: int) -> Judged:
+    """Sessions of five events; every fifth event is of the log's last behaviour. What is hard is hard for all."""
+    group, log = study.group(run), study.log(run.dataset)
+    random = np.random.default_rng([sum(map(ord, run.name)), run.seed])
+    facts: dict[str, Any] = {
+        "seconds": 2.0, "together": 1, "memory": 2**28, "finished": "2026-01-01T10:00:00+00:00", "machine": MACHINE
+    }  # fmt: skip
+    arrays: dict[str, Any] = {}
+    if hit is not None:
+        session = np.repeat(np.arange(sessions), 5)
+        behaviour = np.where(np.arange(len(session)) % 5 == 4, len(log.behaviours) - 1, 0)
+        hard = np.random.default_rng(0).random(len(session))
+        noise = random.random(len(session))
+        rank = np.where(0.9 * hard + 0.1 * noise < hit, 1 + random.geometric(0.25, len(session)) % 20, BEYOND)
+        np.save(study.path("results", f"{run.dataset}.events.npy"), np.stack([session, behaviour]).astype(np.uint32))
+        arrays["ranks"] = rank.astype(np.uint8)
+        table = {"all": figures(rank, (5, 10, 20))}
+        table |= {name: figures(rank[behaviour == n], (5, 10, 20)) for n, name in enumerate(log.behaviours)}
+        facts["test"] = {name: {"events": found.events, **found.values} for name, found in table.items()}
+        facts["test"]["all"]["reward@10"] = facts["test"]["all"]["NDCG@10"]
+        facts["validation"] = facts["test"]
+    if reward is not None:
+        luck = np.random.default_rng(1).exponential(1.0, 500)
+        rewards = reward * luck + 0.02 * random.standard_normal(500)
+        arrays["rewards"] = rewards.astype(np.float32)
+        middle, half = float(rewards.mean()), 1.96 * float(rewards.std()) / 500**0.5
+        mean = {"mean": middle, "low": middle - half, "high": middle + half}
+        facts["shop"] = {"reward": mean, "length": {"mean": 4.0}, "purchases": {"mean": 0.2}}
+    if group.kind == "learner":
+        facts["curve"] = [made_epoch(group.policy, n, hit or 0.3, random) for n in range(1, 9)]
+        facts |= {"kept_epoch": 8, "resumed": False, "logging_policy": None}
+    return Judged(facts, arrays)
+
+
+def made_epoch(policy: str, epoch: int, hit: float, random: np.random.Generator) -> dict[str, Any]:
+    so_far = hit * (1 - 0.6**epoch) + 0.003 * random.standard_normal()
+    row: dict[str, Any] = {"epoch": epoch, "validation": {"NDCG@10": so_far, "HR@10": 2 * so_far}}
+    if policy != "sl":
+        far = 0.4 * LEARNERS.index(policy)
+        row["diagnostics"] = {"q_logged": 0.6 + 0.1 * epoch, "return_logged": 0.9, "q_random": 0.2, "entropy": 2.0,
+                              "kl_to_logging": far, "mass_rare": 0.01 * far}  # fmt: skip
+    return row
+
+
+def row(table: Table, label: str) -> list[Cell]:
+    return next(row.cells for row in table.rows if row.label == label)
+
+
+def made_sweep(folder: Path, learner: str) -> plan.Study:
+    """The learner at one value, and SL beside it."""
+    made = made_study(folder, [made_log()], {learner: 0.6, "sl": 0.5}, kind="sweep")
+    varied, sl = (
+        replace(group, varied={"algorithm.alpha": 1.0})
+        if group.policy == learner
+        else replace(group, level="algorithm.name=sl")
+        for group in made.groups
+    )
+    made = replace(made, groups=(varied, sl))
+    plan.write(made)
+    return made

@@ -1,0 +1,15 @@
+"""Runs that take a moment."""
+
+from pathlib import Path
+from typing import Any
+
+from offrec.console import Console
+from offrec.runs import train as experiment
+
+QUIET = Console(quiet=True)
+FAST = {"network.width": 8, "network.history": 5, "training.epochs": 1, "diagnostics": "some"}
+
+
+def trained(dataset: Any, out: Path, **options: Any) -> Any:
+    settings = {**FAST, **options.pop("settings", {})}
+    return experiment.train(dataset, out, settings=settings, device="cpu", console=QUIET, **options)

@@ -1,0 +1,107 @@
+"""What a run refuses, with which sentence, and that it destroys nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import QUIET, trained
+
+import offrec
+from offrec.errors import InputError
+from offrec.runs import train as experiment
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, make_dataset: Any) -> Any:
+    return make_dataset(tmp_path, [[n % 7, (n + 1) % 7, (n + 2) % 7] for n in range(40)], splits=(30, 5, 5))
+
+
+def test_force_replaces_runs_and_nothing_else(dataset: Any, tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/thesis.txt").write_text("years of work")
+    for out in (tmp_path / "precious", dataset.path, tmp_path):
+        with pytest.raises(InputError, match="--force does not replace it"):
+            trained(dataset, out, force=True)
+    assert (tmp_path / "precious/thesis.txt").read_text() == "years of work"
+    assert (dataset.path / "dataset.json").exists()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="is no folder"):
+        trained(dataset, tmp_path / "file", force=True)
+    with pytest.raises(InputError, match="cannot be written"):
+        trained(dataset, tmp_path / "file" / "run")
+    trained(dataset, tmp_path / "run")
+    trained(dataset, tmp_path / "run", force=True, seed=1)
+    assert json.loads((tmp_path / "run/run.json").read_text())["options"]["seed"] == 1
+    assert not list(tmp_path.glob(".*partial"))
+
+
+def test_a_policy_is_judged_on_its_own_dataset_only(dataset: Any, tmp_path: Path, make_dataset: Any) -> None:
+    policy = trained(dataset, tmp_path / "run")
+    other = make_dataset(tmp_path, [[n % 7, (n + 3) % 7] for n in range(40)], splits=(30, 5, 5))
+    other.meta["data_hash"] = "another"
+    for judged in (policy, offrec.baseline("popular", dataset)):
+        with pytest.raises(InputError, match="made from another dataset"):
+            offrec.evaluate(judged, other)
+        with pytest.raises(InputError, match="no split 'tset'"):
+            offrec.evaluate(judged, dataset, "tset")  # type: ignore[arg-type]
+
+
+def test_recommend_refuses_what_cannot_be(dataset: Any, tmp_path: Path) -> None:
+    policy = trained(dataset, tmp_path / "run")
+    everything = list(range(100, 107))
+    with pytest.raises(InputError, match="Nothing is left to recommend"):
+        policy.recommend([100], 3, exclude=everything)
+    with pytest.raises(InputError, match="Nothing is left to recommend"):
+        policy.recommend([100], 3, candidates=[100], exclude_seen=True)
+    with pytest.raises(InputError, match="give a list of item ids"):
+        policy.recommend("100,101", 3)
+
+
+def test_a_checkpoint_of_another_run_is_refused(dataset: Any, tmp_path: Path) -> None:
+    trained(dataset, tmp_path / "one")
+    trained(dataset, tmp_path / "two", settings={"network.width": 12})
+    (tmp_path / "two/last.safetensors").write_bytes((tmp_path / "one/last.safetensors").read_bytes())
+    with pytest.raises(InputError, match="does not fit this run"):
+        trained(dataset, tmp_path / "two", settings={"network.width": 12}, resume=True)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "not json"])
+def test_a_damaged_run_json(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(InputError, match=r"run\.json is damaged"):
+        experiment.load(tmp_path)
+
+
+def test_sl_needs_no_reward_unless_it_weighs_by_it(tmp_path: Path, make_dataset: Any) -> None:
+    sessions = [[n % 7, (n + 1) % 7] for n in range(40)]
+    dataset = make_dataset(tmp_path, sessions, [["wave", "nod"]] * 40, splits=(30, 5, 5))
+    trained(dataset, tmp_path / "run")
+    with pytest.raises(InputError, match="No reward is known for the behaviour 'wave'"):
+        trained(dataset, tmp_path / "weighted", settings={"algorithm.weight": "reward"})
+    zero = {"algorithm.weight": "reward", "reward.wave": 0, "reward.nod": 0}
+    with pytest.raises(InputError, match="has reward 0"):
+        trained(dataset, tmp_path / "weighted", settings=zero)
+    assert not (tmp_path / "weighted").exists()
+
+
+def test_defaults_learn_a_small_log(tmp_path: Path, make_dataset: Any) -> None:
+    """What follows an item is certain but for repeats; the default options must find it, not stop at most-recent."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    sessions = []
+    for _ in range(500):
+        session = [int(random.integers(40))]
+        for _ in range(random.integers(2, 8)):
+            session.append(session[-1] if random.random() < 0.3 else (session[-1] * 7 + 3) % 40)
+        sessions.append(session)
+    dataset = make_dataset(tmp_path, sessions, splits=(400, 50, 50), score_first=False)
+    policy = experiment.train(dataset, tmp_path / "run", device="cpu", console=QUIET)
+    found = {p.name: offrec.evaluate(p, dataset).figures["all"]["HR@5"] for p in (policy, *_baselines(dataset))}
+    assert found["sl/gru"] > 0.95
+    assert found["sl/gru"] > found["recent"] + 0.3
+
+
+def _baselines(dataset: Any) -> list[Any]:
+    return [offrec.baseline(name, dataset) for name in ("recent", "markov")]

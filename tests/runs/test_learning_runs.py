@@ -1,0 +1,287 @@
+"""What a run hands to its learner, and what it says of it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_runs import FAST, QUIET, trained
+
+from offrec import logging_policy
+from offrec.algorithms import ALGORITHMS
+from offrec.catalogue import reference
+from offrec.data.transitions import known_reward_of, shift_of, transitions
+from offrec.errors import InputError
+from offrec.evaluation import Ranks, Scored
+from offrec.logging_policy import fitting
+from offrec.models.network import Network
+from offrec.runs import options as config
+from offrec.runs import train as experiment
+from offrec.runs.plan import Shared, agent, diagnostics, draft
+from offrec.training import checkpoint
+
+pytestmark = pytest.mark.usefixtures("quick_logging")
+
+CPU = torch.device("cpu")
+SESSIONS = [[n % 7, (n + 1) % 7, (n + 2) % 7] for n in range(40)]
+KINDS = [["view", "view", "cart"] if n % 2 else ["view", "cart", "view"] for n in range(40)]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, make_dataset: Any) -> Any:
+    return make_dataset(tmp_path, SESSIONS, KINDS, splits=(30, 5, 5))
+
+
+def built(name: str, **more: Any) -> config.RunOptions:
+    return config.build(config.layered({"algorithm.name": name, **FAST, **more}, "events"))
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_rewards_are_counted_in_spreads_of_the_returns(dataset: Any) -> None:
+    """γ .5, rewards .2 and 1: a session's returns are .55, .7, 1 (cart last) or .75, 1.1, .2, one half of each."""
+    facts = draft(Shared(dataset), built("dc", gamma=0.5), CPU).facts
+    assert facts.unit == pytest.approx(np.std([0.55, 0.7, 1.0, 0.75, 1.1, 0.2]))
+    assert (facts.stay_discount, facts.shift) == (0.5, 0.0)
+    assert facts.counts.tolist() == dataset.train_counts.tolist()
+    assert draft(Shared(dataset), built("dc", reward_unit="absolute"), CPU).facts.unit == 1.0
+
+
+def test_shifted_rewards_are_shifted_for_ignored_items_too(dataset: Any) -> None:
+    made = draft(Shared(dataset), built("sdac", reward_shift=True, reward_unit="absolute"), CPU)
+    assert made.facts.shift == -1.0
+    rows = made.epochs.replay.batch(np.arange(10))
+    rewards = agent(made).symbols(rows).rewards
+    assert set(rewards[:, 0].tolist()) == {np.float32(0.2) - np.float32(1.0), 0.0}
+    assert (rewards[:, 1:] == -1.0).all()
+    assert shift_of(np.array([-2.0, -0.5], dtype=np.float32)) == 0.0
+
+
+NEEDS = dict.fromkeys(ALGORITHMS) | {
+    "pg": "values",
+    "sl+pg": "values",
+    "sc": "network",
+    "dc": "network",
+    "re": "network",
+}
+OPTIONS: list[tuple[str, dict[str, Any], str | None]] = [
+    *((name, {}, need) for name, need in NEEDS.items()),
+    ("sc", {"algorithm.delta": 0}, None),
+    ("sr", {"algorithm.adaptive": True}, "values"),
+    ("sr", {"algorithm.adaptive": True, "algorithm.kl": "likelihood"}, None),
+    ("sdac", {"algorithm.start": "supervised"}, "network"),
+    ("pg", {"algorithm.logging": "own"}, None),
+    ("dqn", {"algorithm.delta": 0.01}, "network"),
+    ("dqn", {"critic.ground_draw": "logging"}, "network"),
+    *((name, {"diagnostics": "all"}, "network") for name in ("dqn", "sl+dqn", "sdac", "sr", "pc", "dc")),
+    *((name, {"diagnostics": "all"}, "both") for name in ("pg", "sl+pg")),
+    ("sl+pg", {"algorithm.start": "supervised"}, "both"),
+    ("pg", {"diagnostics": "all", "algorithm.logging": "own"}, None),
+]
+
+
+@pytest.mark.parametrize(("name", "more", "need"), OPTIONS)
+def test_the_logging_policy_is_fitted_only_for_those_who_need_it(
+    dataset: Any, name: str, more: dict[str, Any], need: str | None
+) -> None:
+    assert draft(Shared(dataset), built(name, **more), CPU).logging == need
+
+
+def test_it_is_fitted_once_for_all(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, asked = logging_policy.fitted, []
+
+    def fitted(*given: Any, need: Any) -> Any:
+        asked.append((given[3], need))
+        return real(*given, need=need)
+
+    monkeypatch.setattr(logging_policy, "fitted", fitted)
+    runs = {f"{name}-{seed}": {**FAST, "algorithm.name": name, "seed": seed, "device": "cpu"}
+            for name in ("sl", "dc", "re", "sdac") for seed in (0, 1)}  # fmt: skip
+    experiment.train_many(dataset, runs, tmp_path / "runs", console=QUIET)
+    assert asked == [(0, "network"), (1, "network")]
+    one, other = (experiment.load(tmp_path / f"runs/{name}", "cpu").agent.prior for name in ("dc-0", "re-0"))
+    assert all(torch.equal(mine, its) for mine, its in zip(one.parameters(), other.parameters(), strict=True))
+    known = json.loads((tmp_path / "runs/dc-0/run.json").read_text())["logging_policy"]
+    assert known["network.log_likelihood"] < 0
+    assert json.loads((tmp_path / "runs/sl-0/run.json").read_text())["logging_policy"] is None
+
+
+def test_sl_is_one_network(dataset: Any, tmp_path: Path) -> None:
+    learned = trained(dataset, tmp_path / "run").agent
+    assert {name.split(".")[0] for name in learned.state_dict()} == {"actor"}
+    assert "diagnostics" not in records(tmp_path / "run")[0]
+    assert not any(key.startswith("critic.") for key in built("sl").flat())
+
+
+CRITICS = ["q_logged", "q_random", "return_logged"]
+POLICIES = ["entropy", "kl_to_logging", "mass_rare"]
+WITH_CRITIC = [name for name in ALGORITHMS if ALGORITHMS[name]().needs.critic != "none"]
+SOME = {"dqn": CRITICS, "sl+dqn": ["entropy", *CRITICS], "pc": ["entropy", *CRITICS], "dc": [*POLICIES, *CRITICS]}
+
+
+def logged(run: Path) -> list[list[str]]:
+    return [list(epoch["diagnostics"]) for epoch in records(run)]
+
+
+def test_all_diagnostics_are_logged_of_every_learner_with_a_critic(
+    dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of PG; for all of them π̂_b is fitted once, those who ask first being told how to do without."""
+    real, fits = fitting._trainer, []
+    monkeypatch.setattr(fitting, "_trainer", lambda *given: fits.append(given[1].name) or real(*given))
+    for name in (*WITH_CRITIC, "pg"):
+        trained(dataset, tmp_path / name, algorithm=name, settings={"diagnostics": "all"})
+        found = records(tmp_path / name)
+        expected = POLICIES if name == "pg" else [*POLICIES, *CRITICS]
+        assert logged(tmp_path / name) == [expected] * len(found)
+        assert all(np.isfinite(list(epoch["diagnostics"].values())).all() for epoch in found)
+        assert found[0]["validation"].keys() == {"HR@10", "NDCG@10", "reward@10"}
+        assert json.loads((tmp_path / name / "run.json").read_text())["logging_policy"] is not None
+    assert fits == ["π̂_b", "π̂_b without fold 1", "π̂_b without fold 2"]
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_some_diagnostics_need_no_fit(dataset: Any, tmp_path: Path, name: str) -> None:
+    trained(dataset, tmp_path / "run", algorithm=name)
+    assert logged(tmp_path / "run") == [SOME[name]]
+    assert (dataset.path / "logging").exists() == (name == "dc")
+
+
+def test_diagnostics_do_not_move_the_run(dataset: Any, tmp_path: Path) -> None:
+    runs = {
+        which: {**FAST, "algorithm.name": "sdac", "diagnostics": which, "device": "cpu"} for which in ("all", "some")
+    }
+    experiment.train_many(dataset, runs, tmp_path, console=QUIET)
+    one, other = (checkpoint.load(tmp_path / which / "last.safetensors")[0] for which in runs)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_diagnostics_by_hand(dataset: Any) -> None:
+    """Five validation sessions: Q, the returns and the entropy of each of their 15 events, the whole matrix written
+    out.
+    """
+    made = draft(Shared(dataset), built("sdac", gamma=0.5), CPU)
+    rows = [event for batch in made.watched for event in batch.event.tolist()]
+    assert sorted(rows) == list(range(90, 105))
+    mine = agent(made).eval()
+    found = diagnostics(mine, made.watched)
+    validation = dataset.split("validation")
+    to_go = transitions(validation, np.array([0.2, 1.0], dtype=np.float32), 0.5).to_go
+    assert found["return_logged"] == pytest.approx(to_go.mean())
+    q, entropy = [], []
+    with torch.no_grad():
+        for batch in made.watched:
+            values = reference.logits(mine.critic(batch)) * made.facts.unit
+            q += values.gather(1, batch.action[:, None])[:, 0].tolist()
+            pi = reference.logits(mine.actor(batch)).softmax(1)
+            entropy += (-(pi * pi.log()).sum(1)).tolist()
+    assert found["q_logged"] == pytest.approx(np.mean(q), rel=1e-4)
+    assert found["entropy"] == pytest.approx(np.mean(entropy), rel=1e-4)
+
+
+def test_rewarded_hits_by_hand() -> None:
+    """Ranks 1, 3 and 20 with rewards .2, 1, 1: (.2 · 1 + 1 · ½ + 0) / 2.2."""
+    ranks = Ranks(np.arange(3), np.array([0, 1, 1], dtype=np.uint8), np.array([1, 3, 20]))
+    assert ranks.reward(np.array([0.2, 1.0], dtype=np.float32), 10) == pytest.approx(0.7 / 2.2)
+    assert ranks.reward(np.array([3.0, 3.0], dtype=np.float32), 10) == pytest.approx(ranks.figures((10,))["NDCG@10"])
+
+
+@pytest.mark.parametrize(("select", "best"), [("ndcg", 0), ("reward", 1), ("last", 1)])
+def test_the_best_checkpoint_is_the_best_by_what_was_asked(
+    dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, select: str, best: int
+) -> None:
+    """First every view is found and no cart, then every cart and no view: 10 views of .2, 5 carts of 1."""
+    real, epochs = Scored.ranks, iter([0, 1])
+
+    def ranks(self: Scored, policy: Any) -> Ranks:
+        found = real(self, policy)
+        return replace(found, rank=np.where(found.behaviour == next(epochs), 1, 99))
+
+    monkeypatch.setattr(Scored, "ranks", ranks)
+    trained(dataset, tmp_path / "run", settings={"select": select, "training.epochs": 2})
+    figures = [epoch["validation"] for epoch in records(tmp_path / "run")]
+    assert [epoch["NDCG@10"] for epoch in figures] == pytest.approx([10 / 15, 5 / 15])
+    assert [epoch["reward@10"] for epoch in figures] == pytest.approx([2 / 7, 5 / 7])
+    assert checkpoint.load(tmp_path / "run/best.safetensors")[1]["place"]["best_epoch"] == best
+
+
+def test_selection_by_reward_needs_rewards(tmp_path: Path, make_dataset: Any) -> None:
+    dataset = make_dataset(tmp_path, SESSIONS, [["wave", "nod", "nod"]] * 40, splits=(30, 5, 5))
+    with pytest.raises(InputError, match="No reward is known for the behaviour 'wave'"):
+        trained(dataset, tmp_path / "run", settings={"select": "reward"})
+    trained(dataset, tmp_path / "run")
+    assert "reward@10" not in records(tmp_path / "run")[0]["validation"]
+    assert known_reward_of(["wave"], {}) is None
+    assert known_reward_of(["view"], {"view": 0.0}) is None
+
+
+@pytest.mark.parametrize(("name", "more"), [("sl", {}), ("dc", {}), ("sl+dqn", {}), ("pg", {}), ("dqn", {}),
+                                            ("sr", {"algorithm.adaptive": True}),
+                                            ("re", {"critic.width": 24, "critic.ground_draw": "popular"}),
+                                            ("sdac", {"diagnostics": "all"}),
+                                            ("pg", {"diagnostics": "all"})])  # fmt: skip
+def test_the_memory_plan_counts_target_and_prior(dataset: Any, name: str, more: dict[str, Any]) -> None:
+    made = draft(Shared(dataset), built(name, **more), CPU)
+    prior = Network(dataset.n_items, made.options.network) if made.logging in ("network", "both") else None
+    log_b = torch.zeros(dataset.sessions.events) if made.logging in ("values", "both") else None
+    mine = agent(made, prior, log_b)
+    held = sum(tensor.nbytes for tensor in (*mine.parameters(), *mine.buffers()))
+    if prior is not None and mine.prior is None:
+        held += sum(weights.nbytes for weights in prior.parameters())
+    assert made.memory.parameters == held
+    trainable = [p.nbytes for p in mine.parameters() if p.requires_grad]
+    assert (made.memory.gradients, made.memory.optimiser) == (sum(trainable), 2 * sum(trainable))
+
+
+def test_what_is_refused_is_refused_before_anything_is_fitted(
+    dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging_policy, "fitted", lambda *given, **more: pytest.fail("it was fitted"))
+    with pytest.raises(InputError, match=r"gamma is 1, .* lower gamma or set critic.ground=0"):
+        trained(dataset, tmp_path / "run", algorithm="dc", settings={"gamma": 1})
+    (tmp_path / "run").mkdir()
+    with pytest.raises(InputError, match="exists already"):
+        trained(dataset, tmp_path / "run", algorithm="dc")
+    assert not any((tmp_path / "run").iterdir())
+
+
+def test_gamma_1_is_fine_where_nothing_is_grounded(dataset: Any, tmp_path: Path) -> None:
+    trained(dataset, tmp_path / "run", algorithm="sdac", settings={"gamma": 1, "critic.ground": 0})
+
+
+def test_runs_of_an_older_format_are_refused(dataset: Any, tmp_path: Path) -> None:
+    trained(dataset, tmp_path / "run")
+    facts = json.loads((tmp_path / "run/run.json").read_text())
+    (tmp_path / "run/run.json").write_text(json.dumps({**facts, "run_version": 1}))
+    with pytest.raises(InputError, match="has run format 1, this offrec reads 2; train it again"):
+        experiment.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("preset", ["strong", "paper"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_learner_in_both_presets(dataset: Any, tmp_path: Path, name: str, preset: str) -> None:
+    policy = trained(dataset, tmp_path / "run", algorithm=name, preset=preset)
+    found = records(tmp_path / "run")[0]["loss"]
+    assert all(np.isfinite(value) for value in found.values())
+    assert experiment.load(tmp_path / "run", "cpu").recommend([100], 3) == policy.recommend([100], 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"catalogue": "kernels", "device": "cpu"}, "they need a GPU"),
+        ({"algorithm.weight": "reward", "reward.view": -1.0}, "cannot be a weight"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+    dataset: Any, tmp_path: Path, settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        trained(dataset, tmp_path / "run", settings=settings)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,82 @@
+"""A session in which nothing was picked has decisions and no event: nothing that reads events may notice it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_runs import QUIET, trained
+
+from made_datasets import write_dataset
+from offrec.baselines import BASELINES, baseline
+from offrec.data.dataset import Dataset
+from offrec.data.transitions import transitions
+from offrec.evaluation import evaluate
+from offrec.logging_policy import fitting
+from offrec.logging_policy.cache import Wanted
+from offrec.models.network import NetworkOptions
+from offrec.training.loop import TrainingOptions
+
+SESSIONS = [[n % 7, (n + 1) % 7, (n + 2) % 7][: 1 + n % 3] for n in range(40)]
+EMPTY = (0, 1, 9, 30, 31, 34, 39, 40)  # before which sessions one without an event comes
+
+
+def with_empty() -> tuple[list[list[int]], tuple[int, int, int]]:
+    """The first, the last and some in between; in every split."""
+    sessions: list[list[int]] = []
+    for number, session in enumerate(SESSIONS):
+        sessions += [[]] * EMPTY.count(number) + [session]
+    return [*sessions, []], (33, 8, 7)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Dataset, Dataset]:
+    """The same events, without such sessions and with them, at times that count down."""
+    sessions, splits = with_empty()
+    ignored: list[list[Any]] = [[(0, [0, 1], 0.5, None)] for _ in sessions]
+    plain = write_dataset(tmp_path, SESSIONS, splits=(30, 5, 5), items=8)
+    padded = write_dataset(tmp_path, sessions, splits=splits, items=8, decisions=ignored)
+    for dataset in (plain, padded):
+        np.save(dataset.path / "times.npy", np.arange(len(dataset.sessions.items))[::-1].astype(np.int64))
+    assert [plain.split(name).events for name in ("train", "validation", "test")] == [
+        padded.split(name).events for name in ("train", "validation", "test")
+    ]
+    return plain, padded
+
+
+def test_a_run_learns_and_scores_the_same(pair: tuple[Dataset, Dataset], tmp_path: Path) -> None:
+    runs = [trained(dataset.path, tmp_path / str(n), algorithm="sl") for n, dataset in enumerate(pair)]
+    figures = [evaluate(policy, dataset, "test").figures for policy, dataset in zip(runs, pair, strict=True)]
+    assert figures[0] == figures[1]
+    assert figures[0]["all"].events == 10
+    first, second = (sorted(policy.agent.state_dict().items()) for policy in runs)
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("name", sorted(BASELINES))
+def test_baselines_are_the_same(pair: tuple[Dataset, Dataset], name: str) -> None:
+    plain, padded = (evaluate(baseline(name, dataset), dataset, "test") for dataset in pair)
+    assert plain.figures == padded.figures
+    assert plain.ranks.rank.tolist() == padded.ranks.rank.tolist()
+
+
+def test_rewards_and_returns_are_the_same(pair: tuple[Dataset, Dataset]) -> None:
+    for split in ("train", "validation", "test"):
+        plain, padded = (transitions(dataset.split(split), np.ones(1, np.float32), 0.5) for dataset in pair)
+        for name in ("reward", "discount", "to_go"):
+            assert getattr(plain, name).tolist() == getattr(padded, name).tolist()
+
+
+def test_the_logging_policy_has_the_same_folds(pair: tuple[Dataset, Dataset], tmp_path: Path) -> None:
+    training = TrainingOptions(epochs=1, batch_size=40, learning_rate=0.01)
+    found = []
+    for number, dataset in enumerate(pair):
+        home = tmp_path / f"home-{number}"
+        home.mkdir()
+        wanted = Wanted(dataset, NetworkOptions(width=8, history=6, repeat="off"), training, seed=0, folds=3)
+        fitting.fit(wanted, ["values"], home, torch.device("cpu"), QUIET)
+        found.append(np.load(wanted.folder(home, "values") / "log_b.npy"))
+    train = pair[0].split("train").events
+    assert np.isfinite(found[0][:train]).all()
+    assert found[0][:train].tolist() == found[1][:train].tolist()
