@@ -85,8 +85,8 @@ def host_batch(replay: Replay, pieces: Pieces, mdp: list[Tensor], items: Tensor)
     step = torch.arange(1, replay.history + 1, device=replay.device)
     recent = gather(here[:, None] - step, step <= position_[:, None])
     weight = torch.full((len(here),), 1 / len(here), device=replay.device)
-    reward, discount, to_go = (array[here] for array in mdp)
-    return Batch(tokens, piece_, position_, recent, items[here], here, reward, discount, to_go, weight)
+    reward, discount, return_to_go = (array[here] for array in mdp)
+    return Batch(tokens, piece_, position_, recent, items[here], here, reward, discount, return_to_go, weight)
 
 
 def dense_loss(head: Head, action: Tensor) -> Tensor:

@@ -96,13 +96,13 @@ class Plain:
         log_pi = z.log_softmax(1)
         with torch.no_grad():
             next_log_pi, stay_log_pi = next_z.log_softmax(1), log_pi.detach()
-            stay_q, next_q = self._both(self.target, batch)
+            q_if_ignored, next_q = self._both(self.target, batch)
             log_b, next_log_b = (part.log_softmax(1) for part in self._both(self.prior, batch))
             next_value = (next_log_pi.exp() * (next_q - alpha * (next_log_pi - next_log_b))).sum(1)
-            stay_value = (stay_log_pi.exp() * (stay_q - alpha * (stay_log_pi - log_b))).sum(1)
+            value_if_ignored = (stay_log_pi.exp() * (q_if_ignored - alpha * (stay_log_pi - log_b))).sum(1)
             ignored = (self.options.ground_reward + facts.shift) / facts.unit
             logged = batch.reward / facts.unit + batch.discount * next_value
-            others = (ignored + facts.stay_discount * stay_value)[:, None].expand(-1, n)
+            others = (ignored + facts.discount_if_ignored * value_if_ignored)[:, None].expand(-1, n)
         q = dense(self.critic(batch))
         errors = (q.gather(1, actions) - torch.cat([logged[:, None], others], 1)).square()
         critic = 0.5 * (errors[:, 0] + self.options.ground_weight * errors[:, 1:].mean(1))

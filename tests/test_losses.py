@@ -73,10 +73,10 @@ def test_td_refuses_shapes_that_would_broadcast() -> None:
 
 def test_part_logged() -> None:
     """0.75 · 2 + 0.25 · 6 = 3; 0.75 · −1 + 0.25 · 0 = −0.75."""
-    value, to_go = tensor(2.0, -1.0), tensor(6.0, 0.0)
-    assert losses.part_logged(value, to_go, 0.25).tolist() == pytest.approx([3.0, -0.75])
-    assert losses.part_logged(value, to_go, 0.0) is value, "the paper"
-    assert losses.part_logged(value, to_go, 1.0).tolist() == to_go.tolist()
+    value, return_to_go = tensor(2.0, -1.0), tensor(6.0, 0.0)
+    assert losses.part_logged(value, return_to_go, 0.25).tolist() == pytest.approx([3.0, -0.75])
+    assert losses.part_logged(value, return_to_go, 0.0) is value, "the paper"
+    assert losses.part_logged(value, return_to_go, 1.0).tolist() == return_to_go.tolist()
 
 
 def test_grounded() -> None:

@@ -32,11 +32,13 @@ def weighted_likelihood(log_pi: Tensor, weight: Tensor) -> Tensor:
     return -weight.detach() * log_pi
 
 
-def td(q: Tensor, rewards: Tensor, discounts: Tensor, next_value: Tensor, stay_value: Tensor | None = None) -> Tensor:
+def td(
+    q: Tensor, rewards: Tensor, discounts: Tensor, next_value: Tensor, value_if_ignored: Tensor | None = None
+) -> Tensor:
     """(Q(s,a) − sg[r + discount · V])², [B, 1 + n]        paper, Eq. (Q), (SQ); L_Q of §Q-learning
 
-    V is `next_value` [B], of s′, for the logged item in column 0, and `stay_value` [B], of s itself, for the unlogged
-    items after it: an ignored item leaves the state as it is.
+    V is `next_value` [B], the value of s′, for the logged item in column 0. For the unlogged items after it, V is
+    `value_if_ignored` [B], the value of s itself: an ignored item leaves the state unchanged.
 
     Unlike the paper: its soft targets drop γ although its MDP has it; here `discount` carries it. And where its
     recursion of messages has log E exp(V/α) over random transitions, its squared loss has E[V]: we use that.
@@ -45,18 +47,18 @@ def td(q: Tensor, rewards: Tensor, discounts: Tensor, next_value: Tensor, stay_v
         shapes = [tuple(t.shape) for t in (q, rewards, discounts, next_value)]
         raise ValueError(f"td of q, rewards, discounts, next_value of shapes {shapes}")
     values = next_value[:, None]
-    if stay_value is not None:
-        values = torch.cat([values, stay_value[:, None].expand(-1, q.shape[1] - 1)], 1)
+    if value_if_ignored is not None:
+        values = torch.cat([values, value_if_ignored[:, None].expand(-1, q.shape[1] - 1)], 1)
     return (q - (rewards + discounts * values).detach()).square()
 
 
-def part_logged(next_value: Tensor, next_to_go: Tensor, share: float) -> Tensor:
+def part_logged(next_value: Tensor, next_return_to_go: Tensor, share: float) -> Tensor:
     """(1 − λ) V(s′) + λ G′, the discounted return that the log has after the step; what `td` backs up, [B].
 
     Unlike the paper: its targets know V alone, whose errors feed on themselves. The logged return is the value of the
     logging policy, without such errors: it ties the critic to the log. λ = 0 is the paper.
     """
-    return next_value if share == 0 else (1 - share) * next_value + share * next_to_go
+    return next_value if share == 0 else (1 - share) * next_value + share * next_return_to_go
 
 
 def grounded(errors: Tensor, weight: float) -> Tensor:

@@ -84,7 +84,7 @@ class Batch:
     event: Tensor  # [B] where the event stands in the log
     reward: Tensor  # [B]
     discount: Tensor  # [B] γ, or 0 where the session ends
-    to_go: Tensor  # [B] discounted return
+    return_to_go: Tensor  # [B] discounted return
     weight: Tensor  # [B] the row's share of the batch's mean: they sum to 1, and are 0 on rows that only fill up
 
     def __len__(self) -> int:
@@ -96,10 +96,10 @@ class Batch:
         return self
 
     @cached_property
-    def next_to_go(self) -> Tensor:
+    def next_return_to_go(self) -> Tensor:
         """[B] discounted return from the next state on, 0 where the session ends."""
         goes_on = self.discount > 0
-        return (self.to_go - self.reward).where(goes_on, 0.0) / self.discount.where(goes_on, 1.0)
+        return (self.return_to_go - self.reward).where(goes_on, 0.0) / self.discount.where(goes_on, 1.0)
 
     @cached_property
     def place(self) -> Tensor:

@@ -10,7 +10,7 @@ from offrec.algorithms import Symbols
 from offrec.catalogue import Head, Noise
 
 ROWS, ITEMS, SEEN = 6, 9, 3
-HEADS = ("pi", "q", "next_pi", "next_q", "stay_q", "next_online_q", "b", "next_b")
+HEADS = ("pi", "q", "next_pi", "next_q", "q_if_ignored", "next_online_q", "b", "next_b")
 
 
 def random_head(width: int = 4, size: float = 1.0, rows: int = ROWS, items: int = ITEMS) -> Head:
@@ -40,8 +40,8 @@ def symbols(unlogged: int = 2, seed: int = 0, **given: Any) -> Symbols:
         actions=torch.cat([action, others], 1),
         rewards=rewards,
         discounts=discounts,
-        to_go=rewards[:, 0] + torch.rand(ROWS, dtype=torch.double),
-        next_to_go=torch.rand(ROWS, dtype=torch.double),
+        return_to_go=rewards[:, 0] + torch.rand(ROWS, dtype=torch.double),
+        next_return_to_go=torch.rand(ROWS, dtype=torch.double),
         weight=weight / weight.sum(),
         log_b=torch.randn(ROWS, dtype=torch.double).sub(2.0).requires_grad_(),
         noise=Noise(torch.tensor(11)),

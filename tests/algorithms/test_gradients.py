@@ -49,7 +49,7 @@ def test_a_term_moves_what_it_may_and_nothing_else(
     terms = ALGORITHMS[name](**options).loss(x)
     assert terms.keys() == moved.keys()
     for term, may in moved.items():
-        assert terms[term].shape == x.to_go.shape
+        assert terms[term].shape == x.return_to_go.shape
         assert torch.isfinite(terms[term]).all()
         if not may:
             assert not terms[term].requires_grad

@@ -133,7 +133,7 @@ def test_pg_on_policy_is_reinforce() -> None:
     log_pi = log_prob(x.pi, x.logged)[:, 0]
     on_policy = replace(x, log_b=log_pi.detach().clone().requires_grad_())
     terms = PolicyGradient(k=1, cap=1.0).loss(on_policy)
-    reinforce = -x.to_go * log_pi
+    reinforce = -x.return_to_go * log_pi
     torch.testing.assert_close(terms["actor"], reinforce)
     assert_same_gradients(terms["actor"].sum(), reinforce.sum(), on_policy)
 
@@ -176,7 +176,7 @@ def test_re_is_dc_in_other_words(options: dict[str, Any]) -> None:
         everything = torch.arange(ITEMS).expand(q.rows, -1)
         return shift.corrected(everything, (-alpha * logsumexp(b))[:, None].expand(-1, ITEMS))
 
-    other = replace(x, q=raised(x.q, x.b), next_q=raised(x.next_q, x.next_b), stay_q=raised(x.stay_q, x.b))
+    other = replace(x, q=raised(x.q, x.b), next_q=raised(x.next_q, x.next_b), q_if_ignored=raised(x.q_if_ignored, x.b))
     dual = DualConstraint(alpha=alpha, **options).loss(x)
     extrapolated = RewardExtrapolation(alpha=alpha, **options).loss(other)
     assert_same_terms(dual, extrapolated)

@@ -45,7 +45,7 @@ class Tables:
             "actions": torch.arange(items).repeat(states)[:, None],
             "rewards": world.reward.reshape(-1, 1),
             "discounts": GAMMA * world.stay.reshape(-1, 1),
-            "to_go": torch.zeros(states * items, dtype=torch.double),
+            "return_to_go": torch.zeros(states * items, dtype=torch.double),
         }
 
     def symbols(self, weight: Tensor) -> Symbols:

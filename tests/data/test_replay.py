@@ -35,8 +35,8 @@ def test_transitions_by_hand() -> None:
     mdp = transitions(sessions, np.array([0.2, 1.0], dtype=np.float32), 0.5)
     np.testing.assert_allclose(mdp.reward, [0.2, 0.2, 1.0, 1.0])
     np.testing.assert_allclose(mdp.discount, [0.5, 0.5, 0.0, 0.0])
-    np.testing.assert_allclose(mdp.to_go, [0.2 + 0.5 * (0.2 + 0.5 * 1.0), 0.2 + 0.5 * 1.0, 1.0, 1.0])
-    assert mdp.stay_discount == 0.5
+    np.testing.assert_allclose(mdp.return_to_go, [0.2 + 0.5 * (0.2 + 0.5 * 1.0), 0.2 + 0.5 * 1.0, 1.0, 1.0])
+    assert mdp.discount_if_ignored == 0.5
 
 
 def test_rewards_by_name() -> None:
@@ -56,8 +56,8 @@ def test_a_batch_by_hand() -> None:
     assert batch.action.tolist() == [4, 5, 1, 2, 3]
     assert batch.event.tolist() == [6, 7, 3, 4, 5]
     assert batch.recent.tolist() == [[10, 10], [4, 10], [10, 10], [1, 10], [2, 1]]
-    torch.testing.assert_close(batch.to_go, torch.tensor([0.3, 0.2, 0.35, 0.3, 0.2]))
-    torch.testing.assert_close(batch.next_to_go, torch.tensor([0.2, 0.0, 0.3, 0.2, 0.0]))
+    torch.testing.assert_close(batch.return_to_go, torch.tensor([0.3, 0.2, 0.35, 0.3, 0.2]))
+    torch.testing.assert_close(batch.next_return_to_go, torch.tensor([0.2, 0.0, 0.3, 0.2, 0.0]))
     torch.testing.assert_close(batch.weight, torch.full((5,), 0.2))
 
 
@@ -107,7 +107,17 @@ def test_rounded_batches_only_fill_up(
             rows, (n, length) = len(one), one.tokens.shape
             assert other.tokens.shape == (large[number].pieces, large[number].length)
             assert len(other) == large[number].rows == filled.most.rows
-            for name in ("piece", "position", "recent", "action", "event", "reward", "discount", "to_go", "weight"):
+            for name in (
+                "piece",
+                "position",
+                "recent",
+                "action",
+                "event",
+                "reward",
+                "discount",
+                "return_to_go",
+                "weight",
+            ):
                 assert torch.equal(getattr(one, name), getattr(by_hand, name)), name
                 assert torch.equal(getattr(one, name), getattr(other, name)[:rows]), name
                 if name != "weight":
@@ -119,7 +129,7 @@ def test_rounded_batches_only_fill_up(
             assert float(other.weight.sum()) == pytest.approx(1.0)
 
 
-DERIVED = ("place", "next_place", "next_to_go", "next_recent")
+DERIVED = ("place", "next_place", "next_return_to_go", "next_recent")
 
 
 @pytest.mark.parametrize("how", ["sessions", "windows"])

@@ -40,7 +40,7 @@ def batch(reward_scale: float = 1.0, how: Any = "sessions", device: torch.device
 def facts(**given: Any) -> LogFacts:
     events = sessions().events
     log_b = torch.linspace(-3.0, -1.0, events)
-    return LogFacts(**{"stay_discount": GAMMA, "counts": torch.arange(1, ITEMS + 1), "log_b": log_b, **given})
+    return LogFacts(**{"discount_if_ignored": GAMMA, "counts": torch.arange(1, ITEMS + 1), "log_b": log_b, **given})
 
 
 def prior(options: NetworkOptions = OPTIONS) -> Network:

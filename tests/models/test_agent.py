@@ -112,7 +112,14 @@ def test_fixed_networks_never_drop_out() -> None:
     assert not any(module.training for fixed in (made.target, made.prior) for module in fixed.modules())
     rows = batch()
     first, second = made.symbols(rows), made.symbols(rows)
-    for name, same in {"b": True, "next_b": True, "next_q": True, "stay_q": True, "pi": False, "q": False}.items():
+    for name, same in {
+        "b": True,
+        "next_b": True,
+        "next_q": True,
+        "q_if_ignored": True,
+        "pi": False,
+        "q": False,
+    }.items():
         heads = (reference.logits(getattr(x, name)) for x in (first, second))
         assert torch.equal(*heads) == same, name
 
@@ -179,7 +186,7 @@ def test_units_of_reward_do_not_matter(name: str) -> None:
     found = []
     for scale in (1.0, 64.0):
         rows = batch(scale)
-        made = agent(name, given=facts(unit=return_spread(rows.to_go)))
+        made = agent(name, given=facts(unit=return_spread(rows.return_to_go)))
         torch.manual_seed(3)
         found.append(made.loss(rows))
     for term in found[0]:
@@ -259,7 +266,7 @@ def test_diagnostics() -> None:
     torch.testing.assert_close(found["~rare"], (pi * (log_b < -9.21034)).sum(1))
     torch.testing.assert_close(found["~q_logged"], 2 * q.gather(1, rows.action[:, None])[:, 0])
     assert ((found["~q_random"] - 6).abs() < 1).all(), "in units of reward"
-    assert torch.equal(found["~to_go"], rows.to_go)
+    assert torch.equal(found["~return_to_go"], rows.return_to_go)
     given = agent("sdac").diagnostics(rows, prior())
     assert given.keys() == found.keys()
     assert agent("sl").diagnostics(rows).keys() == {"~entropy"}

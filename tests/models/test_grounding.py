@@ -69,8 +69,8 @@ def test_popular_items_are_drawn_more_often() -> None:
 
 def test_what_cannot_be_grounded_is_refused() -> None:
     with pytest.raises(InputError, match="gamma"):
-        agent("sdac", given=facts(stay_discount=1.0))
-    agent("sdac", critic=CriticOptions(ground=0), given=facts(stay_discount=1.0))
-    agent("sl", given=facts(stay_discount=1.0))
+        agent("sdac", given=facts(discount_if_ignored=1.0))
+    agent("sdac", critic=CriticOptions(ground=0), given=facts(discount_if_ignored=1.0))
+    agent("sl", given=facts(discount_if_ignored=1.0))
     with pytest.raises(InputError, match="at least 0"):
         CriticOptions(ground=-1)

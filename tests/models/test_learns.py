@@ -41,7 +41,7 @@ def test_the_item_that_earns_comes_first(name: str) -> None:
     with torch.no_grad():
         for parameter in prior.parameters():
             parameter.zero_()  # all items alike, which they are
-    facts = LogFacts(GAMMA, return_spread(rows.to_go), log_b=torch.full((len(mdp.reward),), -np.log(ITEMS)))
+    facts = LogFacts(GAMMA, return_spread(rows.return_to_go), log_b=torch.full((len(mdp.reward),), -np.log(ITEMS)))
     made = Agent(
         ITEMS, ALGORITHMS[name](**SETTINGS[name]), OPTIONS, CriticOptions(ground=2, repeat="off"), facts, prior
     )

@@ -47,7 +47,7 @@ def test_rewards_are_counted_in_spreads_of_the_returns(dataset: Any) -> None:
     """γ .5, rewards .2 and 1: a session's returns are .55, .7, 1 (cart last) or .75, 1.1, .2, one half of each."""
     facts = draft(Shared(dataset), built("dc", gamma=0.5), CPU).facts
     assert facts.unit == pytest.approx(np.std([0.55, 0.7, 1.0, 0.75, 1.1, 0.2]))
-    assert (facts.stay_discount, facts.shift) == (0.5, 0.0)
+    assert (facts.discount_if_ignored, facts.shift) == (0.5, 0.0)
     assert facts.counts.tolist() == dataset.train_counts.tolist()
     assert draft(Shared(dataset), built("dc", reward_unit="absolute"), CPU).facts.unit == 1.0
 
@@ -172,8 +172,8 @@ def test_diagnostics_by_hand(dataset: Any) -> None:
     mine = agent(made).eval()
     found = diagnostics(mine, made.watched)
     validation = dataset.split("validation")
-    to_go = transitions(validation, np.array([0.2, 1.0], dtype=np.float32), 0.5).to_go
-    assert found["return_logged"] == pytest.approx(to_go.mean())
+    return_to_go = transitions(validation, np.array([0.2, 1.0], dtype=np.float32), 0.5).return_to_go
+    assert found["return_logged"] == pytest.approx(return_to_go.mean())
     q, entropy = [], []
     with torch.no_grad():
         for batch in made.watched:

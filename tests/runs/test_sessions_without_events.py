@@ -64,7 +64,7 @@ def test_baselines_are_the_same(pair: tuple[Dataset, Dataset], name: str) -> Non
 def test_rewards_and_returns_are_the_same(pair: tuple[Dataset, Dataset]) -> None:
     for split in ("train", "validation", "test"):
         plain, padded = (transitions(dataset.split(split), np.ones(1, np.float32), 0.5) for dataset in pair)
-        for name in ("reward", "discount", "to_go"):
+        for name in ("reward", "discount", "return_to_go"):
             assert getattr(plain, name).tolist() == getattr(padded, name).tolist()
 
 

@@ -48,7 +48,7 @@ class Line(nn.Module):
 
 def made(line: Line, rewards: list[list[float]], weight: list[float]) -> tuple[Update, Job]:
     def loss(batch: Batch) -> dict[str, Tensor]:
-        return {"fit": line.slope * batch.reward, "~seen": (line.slope * batch.to_go).detach()}
+        return {"fit": line.slope * batch.reward, "~seen": (line.slope * batch.return_to_go).detach()}
 
     def after() -> None:
         with torch.no_grad():

@@ -27,10 +27,12 @@ class ActorCritic(Soft):
 
     def critic(self, x: Symbols) -> Tensor:
         next_value = losses.soft_value(x.next_pi, x.next_q, self.alpha, self._prior, self.drawn(x.next_noise))
-        stay_value = None
+        value_if_ignored = None
         if x.grounded:  # a bonus for entropy would feed back on itself here: γ V(s) is worth of s itself
-            stay_value = losses.soft_value(x.pi.detach(), x.stay_q, self.alpha, "uniform", self.drawn(x.noise))
-        return self.squared(x, x.rewards, next_value, stay_value)
+            value_if_ignored = losses.soft_value(
+                x.pi.detach(), x.q_if_ignored, self.alpha, "uniform", self.drawn(x.noise)
+            )
+        return self.squared(x, x.rewards, next_value, value_if_ignored)
 
     @property
     def _prior(self) -> losses.Prior:

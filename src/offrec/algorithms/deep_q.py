@@ -37,7 +37,7 @@ class DeepQ:
 
 def q_learning(x: Symbols, double: bool) -> Tensor:
     next_value = losses.greedy_value(x.next_q, x.next_online_q if double else None)
-    next_value = losses.part_logged(next_value, x.next_to_go, x.returns)
-    stay_value = losses.greedy_value(x.stay_q) if x.grounded else None
-    errors = losses.td(x.q.at(x.actions), x.rewards, x.discounts, next_value, stay_value)
+    next_value = losses.part_logged(next_value, x.next_return_to_go, x.returns)
+    value_if_ignored = losses.greedy_value(x.q_if_ignored) if x.grounded else None
+    errors = losses.td(x.q.at(x.actions), x.rewards, x.discounts, next_value, value_if_ignored)
     return losses.grounded(errors, x.ground_weight)

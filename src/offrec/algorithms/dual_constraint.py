@@ -22,9 +22,9 @@ class DualConstraint(Soft):
         return replace(super().needs, logging="next", with_prior=True)
 
     def loss(self, x: Symbols) -> Terms:
-        next_value, (value, stay_value) = both(
+        next_value, (value, value_if_ignored) = both(
             x.actions.device,
             lambda: losses.soft_value(x.next_pi, x.next_q, self.alpha, x.next_b, self.drawn(x.next_noise)),
             lambda: self.values(x, x.b),
         )
-        return {"critic": self.squared(x, x.rewards, next_value, stay_value), "actor": -value / self.alpha}
+        return {"critic": self.squared(x, x.rewards, next_value, value_if_ignored), "actor": -value / self.alpha}

@@ -50,6 +50,6 @@ class PolicyGradient:
         importance = losses.importance_weight(log_pi, log_b, self.cap)
         if self.self_normalised:
             importance = losses.normalised(importance, x.weight)
-        weight = importance * losses.top_k_factor(log_pi, self.k) * x.to_go
+        weight = importance * losses.top_k_factor(log_pi, self.k) * x.return_to_go
         terms = {"actor": losses.weighted_likelihood(log_pi, weight)}
         return terms if self.logging == "fitted" else terms | {"logging": losses.negative_log_likelihood(log_b)}

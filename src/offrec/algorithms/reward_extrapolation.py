@@ -31,9 +31,9 @@ class RewardExtrapolation(Soft):
 
     def loss(self, x: Symbols) -> Terms:
         rewards = losses.extrapolated_reward(x.rewards, log_prob(x.b, x.actions), self.alpha)
-        next_value, (value, stay_value) = both(
+        next_value, (value, value_if_ignored) = both(
             x.actions.device,
             lambda: losses.soft_value(x.next_pi, x.next_q, self.alpha, None, self.drawn(x.next_noise)),
             lambda: self.values(x, None),
         )
-        return {"critic": self.squared(x, rewards, next_value, stay_value), "actor": -value / self.alpha}
+        return {"critic": self.squared(x, rewards, next_value, value_if_ignored), "actor": -value / self.alpha}

@@ -59,18 +59,18 @@ class Soft:
         """
         q = x.q.detach()
         if x.grounded and self.expectation == "exact":
-            return losses.soft_values(x.pi, q, x.stay_q, self.alpha, prior)
+            return losses.soft_values(x.pi, q, x.q_if_ignored, self.alpha, prior)
         value = losses.soft_value(x.pi, q, self.alpha, prior, self.relaxed(x.noise))
         if not x.grounded:
             return value, None
-        return value, losses.soft_value(x.pi.detach(), x.stay_q, self.alpha, prior, self.drawn(x.noise))
+        return value, losses.soft_value(x.pi.detach(), x.q_if_ignored, self.alpha, prior, self.drawn(x.noise))
 
-    def squared(self, x: Symbols, rewards: Tensor, next_value: Tensor, stay_value: Tensor | None) -> Tensor:
+    def squared(self, x: Symbols, rewards: Tensor, next_value: Tensor, value_if_ignored: Tensor | None) -> Tensor:
         """½ (Q − sg[r + discount · V])² of the logged item, and of the unlogged ones where there are any."""
 
         def error() -> Tensor:
-            backed_up = losses.part_logged(next_value, x.next_to_go, x.returns)
-            errors = losses.td(x.q.at(x.actions), rewards, x.discounts, backed_up, stay_value)
+            backed_up = losses.part_logged(next_value, x.next_return_to_go, x.returns)
+            errors = losses.td(x.q.at(x.actions), rewards, x.discounts, backed_up, value_if_ignored)
             return 0.5 * losses.grounded(errors, x.ground_weight)
 
         return aside(x.actions.device, 1, error)

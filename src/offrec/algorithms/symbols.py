@@ -20,13 +20,13 @@ class Symbols:
     actions: Tensor  # [B, 1 + n] the logged item, then n unlogged ones
     rewards: Tensor  # [B, 1 + n]
     discounts: Tensor  # [B, 1 + n] γ, or 0 where the session ends; always γ for the unlogged
-    to_go: Tensor  # [B] discounted return
-    next_to_go: Tensor = ABSENT  # [B] the same from s′ on; 0 where the session ends
+    return_to_go: Tensor  # [B] discounted return
+    next_return_to_go: Tensor = ABSENT  # [B] the same from s′ on; 0 where the session ends
     weight: Tensor = ABSENT  # [B] each row's share of the batch's mean
     q: Head = ABSENT  # Q(s,·)
     next_pi: Head = ABSENT  # π(·|s′)
     next_q: Head = ABSENT  # Q̄(s′,·), the target network's
-    stay_q: Head = ABSENT  # Q̄(s,·), where there are unlogged items
+    q_if_ignored: Head = ABSENT  # Q̄(s,·), where there are unlogged items
     next_online_q: Head = ABSENT  # Q(s′,·)
     b: Head = ABSENT  # π̂_b(·|s)
     next_b: Head = ABSENT  # π̂_b(·|s′)

@@ -38,8 +38,12 @@ def gathered(
         BM=ROWS, WIDE=64, CHUNK=256, num_warps=4,
     )  # fmt: skip
     piece, position, place, next_place, action, event = longs[:, : size.rows]
-    reward, discount, to_go, next_to_go, weight = floats[:, : size.rows]
-    batch = Batch(started[:, 1:], piece, position, recent[0], action, event, reward, discount, to_go, weight)
+    reward, discount, return_to_go, next_return_to_go, weight = floats[:, : size.rows]
+    batch = Batch(started[:, 1:], piece, position, recent[0], action, event, reward, discount, return_to_go, weight)
     return batch.knowing(
-        place=place, next_place=next_place, next_to_go=next_to_go, next_recent=recent[1], _started={n_items: started}
+        place=place,
+        next_place=next_place,
+        next_return_to_go=next_return_to_go,
+        next_recent=recent[1],
+        _started={n_items: started},
     )

@@ -94,7 +94,7 @@ class Replay:
     ) -> None:
         self.base = int(sessions.offsets[0])
         self.items = torch.tensor(np.asarray(sessions.items[self.base : sessions.offsets[-1]]), device=device)
-        self.mdp = torch.tensor(np.stack([mdp.reward, mdp.discount, mdp.to_go]), device=device)  # [3, E]
+        self.mdp = torch.tensor(np.stack([mdp.reward, mdp.discount, mdp.return_to_go]), device=device)  # [3, E]
         self.n_items, self.history, self.device = n_items, history, device
         self._counted: list[Tensor] = []
         self.pieces = cut(sessions, history, how)
@@ -181,9 +181,9 @@ class Replay:
         tokens = self._items(token, token < end[:, None])
         ago = self._numbers(history + 1)[1:]
         recent = self._items(event[:, None] - ago, ago <= position[:, None])
-        reward, discount, to_go = self.mdp[:, event]
+        reward, discount, return_to_go = self.mdp[:, event]
         action, place, weight = self.items[event].long(), event + self.base, real / until[-1]
-        return Batch(tokens, piece, position, recent, action, place, reward, discount, to_go, weight)
+        return Batch(tokens, piece, position, recent, action, place, reward, discount, return_to_go, weight)
 
     def _index(self, order: Tensor, edges: Tensor, step: Tensor, size: Size) -> tuple[Tensor, Tensor]:
         """[N] the pieces, the first again where there are fewer; and where there are not."""

@@ -19,8 +19,8 @@ REWARDS = {"view": 0.2, "click": 0.2, "cart": 1.0, "buy": 1.0}  # Xin et al. 202
 class Transitions:
     reward: Floats  # [E]
     discount: Floats  # [E] γ, or 0 where the session ends
-    stay_discount: float  # γ: an ignored item leaves the visitor where they are, also at the session's last step
-    to_go: Floats  # [E] discounted return from here to the session's end
+    discount_if_ignored: float  # γ: an ignored item leaves the visitor where they are, also at the session's last step
+    return_to_go: Floats  # [E] discounted return from here to the session's end
 
 
 def reward_of(behaviours: list[str], rewards: dict[str, float], *, needed: bool = True) -> Floats:
@@ -72,8 +72,8 @@ def transitions(sessions: Sessions, rewards: Floats, gamma: float) -> Transition
 
 def _to_go(reward: Floats, last: NDArray[np.int64], length: NDArray[np.int64], gamma: float) -> Floats:
     """G_t = r_t + γ G_{t+1}, one step back in every session at a time."""
-    to_go = reward.astype(np.float64)
+    return_to_go = reward.astype(np.float64)
     for back in range(1, int(length.max(initial=0))):
         here = last[length > back] - back
-        to_go[here] += gamma * to_go[here + 1]
-    return to_go.astype(np.float32)
+        return_to_go[here] += gamma * return_to_go[here + 1]
+    return return_to_go.astype(np.float32)

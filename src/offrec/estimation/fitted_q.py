@@ -75,10 +75,10 @@ class Critic(DecisionValues):
         next_value = self._expect(after, network.head(next_states, after.recent))
         if not self.ground and self.ignored is None:
             return next_value, next_value
-        stay_value = self._expect(batch, network.head(states, batch.recent))
+        value_if_ignored = self._expect(batch, network.head(states, batch.recent))
         if self.ignored is not None:
-            next_value = torch.where(self.ignored[batch.event - self.first], stay_value, next_value)
-        return next_value, stay_value
+            next_value = torch.where(self.ignored[batch.event - self.first], value_if_ignored, next_value)
+        return next_value, value_if_ignored
 
     def _expect(self, batch: Batch, q: Head) -> Tensor:
         generator = None

@@ -130,7 +130,7 @@ class Lists(Replay):
         self.first_decision = decided.inside.start
         self.number = np.arange(len(state)) + self.first_decision  # [P] the decision of each piece, in the whole log
         self.number_there = torch.from_numpy(self.number).to(device)
-        self.steps = torch.tensor(np.stack([mdp.reward, mdp.discount, mdp.to_go]), device=device)
+        self.steps = torch.tensor(np.stack([mdp.reward, mdp.discount, mdp.return_to_go]), device=device)
         picked = decided.picked
         taken = np.where(picked >= 0, np.asarray(sessions.items)[picked.clip(min=0)], decided.lists[:, 0])
         self.taken = torch.from_numpy(taken.astype(np.int64)).to(device)
@@ -139,9 +139,9 @@ class Lists(Replay):
         batch = super().gather(order, edges, step, size, by_kernel=by_kernel)
         number = self.number_there[self._index(order, edges, step, size)[0][batch.piece]]
         row = number - self.first_decision
-        reward, discount, to_go = self.steps[:, row]
+        reward, discount, return_to_go = self.steps[:, row]
         changed = {"action": self.taken[row], "event": number, "reward": reward}
-        return replace(batch, **changed, discount=discount, to_go=to_go)
+        return replace(batch, **changed, discount=discount, return_to_go=return_to_go)
 
 
 def _picks(whole: Sessions, split: Sessions) -> Decisions:

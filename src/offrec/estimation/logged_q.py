@@ -45,9 +45,9 @@ EPOCHS = 10  # more would learn the returns of single sessions by heart
 
 class LoggedValues(DecisionValues):
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        to_go = batch.to_go / self.unit
-        nothing = torch.zeros_like(to_go)
-        return self.squared(batch, to_go, nothing, nothing, to_go)
+        return_to_go = batch.return_to_go / self.unit
+        nothing = torch.zeros_like(return_to_go)
+        return self.squared(batch, return_to_go, nothing, nothing, return_to_go)
 
 
 def fitted(

@@ -60,7 +60,7 @@ class DecisionValues(nn.Module):
     def __init__(self, decided: Decided, options: ValueOptions, unit: float, gamma: float) -> None:
         super().__init__()
         self.n_items, self.unit, self.options = decided.n_items, unit, options
-        self.stay_discount = min(gamma, options.patience)
+        self.discount_if_ignored = min(gamma, options.patience)
         self.ground = 0 if decided.served else options.critic.ground
         self.critic = Network(self.n_items, options.critic.network(options.network), value=True)
         self.show(decided)
@@ -92,7 +92,7 @@ class DecisionValues(nn.Module):
         return worth.sum(1) / inside.sum(1)
 
     def squared(
-        self, batch: Batch, rewards: Tensor, discounts: Tensor, next_value: Tensor, stay_value: Tensor
+        self, batch: Batch, rewards: Tensor, discounts: Tensor, next_value: Tensor, value_if_ignored: Tensor
     ) -> dict[str, Tensor]:
         """All [B]: (Q − sg[reward + discount · next value])², and of unlogged items (Q − sg[patience · value])²."""
         q = self.critic(batch)
@@ -102,13 +102,13 @@ class DecisionValues(nn.Module):
         others = q.at(unlogged(batch.action, self.ground, self.n_items))
         worth = torch.cat([worth, others], 1)
         earned = torch.cat([earned, torch.zeros_like(others)], 1)
-        kept = torch.cat([kept, torch.full_like(others, self.stay_discount)], 1)
-        errors = losses.td(worth, earned, kept, next_value, stay_value)
+        kept = torch.cat([kept, torch.full_like(others, self.discount_if_ignored)], 1)
+        errors = losses.td(worth, earned, kept, next_value, value_if_ignored)
         return {"loss": losses.grounded(errors, self.options.critic.ground_weight)}
 
 
 def unit_of(mdp: Transitions) -> float:
-    return return_spread(torch.from_numpy(mdp.to_go))
+    return return_spread(torch.from_numpy(mdp.return_to_go))
 
 
 def fit(

@@ -230,7 +230,7 @@ def _rows(batch: Batch, chosen: Tensor | None) -> Batch:
     """Some rows of a batch, by their numbers; the pieces stay."""
     if chosen is None:
         return batch
-    fields = ("piece", "position", "recent", "action", "event", "reward", "discount", "to_go")
+    fields = ("piece", "position", "recent", "action", "event", "reward", "discount", "return_to_go")
     weight = torch.full_like(batch.reward[chosen], 1 / len(chosen))
     return replace(batch, **{name: getattr(batch, name)[chosen] for name in fields}, weight=weight)
 

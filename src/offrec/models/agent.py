@@ -30,7 +30,7 @@ from offrec.types import Batch
 class LogFacts:
     """What an agent must know of its log and MDP as a whole."""
 
-    stay_discount: float = 0.0
+    discount_if_ignored: float = 0.0
     """γ: an ignored item leaves the visitor where they are, also at a session's last step."""
     unit: float = 1.0
     """Rewards are divided by it, so that temperatures do not hang on what a reward is counted in."""
@@ -42,9 +42,9 @@ class LogFacts:
     """[E] log π̂_b of each event's item (by `Batch.event`), best fitted without the event's session."""
 
 
-def return_spread(to_go: Tensor) -> float:
+def return_spread(return_to_go: Tensor) -> float:
     """A unit for rewards: the standard deviation of the log's returns or, where they are all alike, their size."""
-    spread, size = float(to_go.double().std(correction=0)), float(to_go.double().abs().mean())
+    spread, size = float(return_to_go.double().std(correction=0)), float(return_to_go.double().abs().mean())
     return spread if spread > 1e-6 * size else size or 1.0
 
 
@@ -108,7 +108,7 @@ class Agent(nn.Module):
 
     def _check(self, restored: bool) -> None:
         ground = self.target is not None and self.critic_options.ground > 0
-        if ground and self.facts.stay_discount >= 1:
+        if ground and self.facts.discount_if_ignored >= 1:
             raise InputError(
                 "gamma is 1, so an ignored item would be worth what its state is; lower gamma or set critic.ground=0."
             )
@@ -231,14 +231,21 @@ class Agent(nn.Module):
         states, next_states = target.states_and_next(batch)
         weights = values.weights
         found = {"next_q": values.head(next_states, next_recent(batch), weights)}
-        return found | {"stay_q": values.head(states, batch.recent, weights)} if self.critic_options.ground else found
+        return (
+            found | {"q_if_ignored": values.head(states, batch.recent, weights)}
+            if self.critic_options.ground
+            else found
+        )
 
     @torch.no_grad()
     def _columns(self, batch: Batch, b: Head | None) -> dict[str, Any]:
         """Actions, rewards and discounts: the logged item's, then those of unlogged ones, taken to be ignored."""
         n, how, facts = self.critic_options.ground, self.critic_options.ground_draw, self.facts
         action, reward, discount = batch.action[:, None], batch.reward[:, None] / facts.unit, batch.discount[:, None]
-        returns = {"to_go": batch.to_go / facts.unit, "next_to_go": batch.next_to_go / facts.unit}
+        returns = {
+            "return_to_go": batch.return_to_go / facts.unit,
+            "next_return_to_go": batch.next_return_to_go / facts.unit,
+        }
         if self.target is None or n == 0:
             return {"actions": action, "rewards": reward, "discounts": discount, **returns}
         if how == "popular":
@@ -253,7 +260,7 @@ class Agent(nn.Module):
             **returns,
             "actions": torch.cat([action, items], 1),
             "rewards": torch.cat([reward, torch.full_like(like, ignored)], 1),
-            "discounts": torch.cat([discount, torch.full_like(like, facts.stay_discount)], 1),
+            "discounts": torch.cat([discount, torch.full_like(like, facts.discount_if_ignored)], 1),
         }
 
     @property
@@ -291,7 +298,9 @@ class Agent(nn.Module):
                 heads = self._critic_heads(batch) or self._actor_heads(batch)
                 others = torch.randint(self.n_items, (len(batch), 8), device=batch.action.device)
                 values = diagnostics.of_critic(heads["q"], batch.action[:, None], others)
-                found |= {name: value * self.facts.unit for name, value in values.items()} | {"~to_go": batch.to_go}
+                found |= {name: value * self.facts.unit for name, value in values.items()} | {
+                    "~return_to_go": batch.return_to_go
+                }
         return found
 
 

@@ -28,7 +28,7 @@ WATCHED = 2048  # rows of validation on which diagnostics are taken: they cost p
 NAMES = {
     "~q_logged": "q_logged",
     "~q_random": "q_random",
-    "~to_go": "return_logged",
+    "~return_to_go": "return_logged",
     "~entropy": "entropy",
     "~kl_to_logging": "kl_to_logging",
     "~rare": "mass_rare",
@@ -71,8 +71,8 @@ class Shared:
 
     def facts(self, options: RunOptions, device: torch.device) -> LogFacts:
         """All but log π̂_b, which has to be fitted."""
-        to_go = self.replay(options, device).mdp[2]
-        unit = return_spread(to_go.cpu()) if options.reward_unit == "returns" else 1.0
+        return_to_go = self.replay(options, device).mdp[2]
+        unit = return_spread(return_to_go.cpu()) if options.reward_unit == "returns" else 1.0
         shift = shift_of(self._rewards(options)) if options.reward_shift else 0.0
         return LogFacts(options.gamma, unit, shift, torch.tensor(self.dataset.train_counts))
 
