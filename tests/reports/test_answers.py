@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_studies import made_log, made_study
 
+from made_studies import made_log, made_study
 from offrec.evaluation.metrics import figures
 from offrec.reports.answers import Answer, answers
 from offrec.reports.comparison import Comparer

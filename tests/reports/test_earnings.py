@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 from made_studies import made_log, made_study, row
-
 from offrec.reports import report
 from offrec.reports.comparison import Comparer
 from offrec.reports.reading import read

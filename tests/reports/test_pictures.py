@@ -5,7 +5,6 @@ import math
 from pathlib import Path
 
 from made_studies import LEARNERS, made_log, made_study, made_sweep
-
 from offrec.reports import figures as pictures
 from offrec.reports import svg
 from offrec.reports.reading import read

@@ -4,9 +4,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from made_studies import BASELINES, LEARNERS, OWN, made_log, made_study
 
 from chromium import Browser, browser, missing
+from made_studies import BASELINES, LEARNERS, OWN, made_log, made_study
 from offrec.reports import html as page
 from offrec.reports.report import report
 

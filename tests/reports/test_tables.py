@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_studies import BASELINES, LEARNERS, OWN, made_log, made_study, made_sweep, row
 
+from made_studies import BASELINES, LEARNERS, OWN, made_log, made_study, made_sweep, row
 from offrec.errors import InputError
 from offrec.reports import html as page
 from offrec.reports import report, tables

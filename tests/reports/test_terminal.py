@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from made_studies import made_log, made_study
 
+from made_studies import made_log, made_study
 from offrec.commands.studies import _show
 
 

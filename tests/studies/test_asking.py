@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_studies import FAST, finished, small_dataset, small_study
 
 from offrec.errors import InputError
 from offrec.reports.reading import read
 from offrec.reports.report import report
 from offrec.studies import design as asking
 from offrec.studies import study as plan
+from small_studies import FAST, finished, small_dataset, small_study
 
 
 @pytest.fixture(scope="module")

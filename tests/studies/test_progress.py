@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from made_studies import made_log, made_study
-from small_studies import small_dataset, small_study
 
+from made_studies import made_log, made_study
 from offrec.console import Console
 from offrec.studies import progress as shown
 from offrec.studies import value
@@ -14,6 +13,7 @@ from offrec.studies.progress import Following, Progress, spoken
 from offrec.studies.run import finish
 from offrec.studies.study import Study
 from offrec.studies.worker import How
+from small_studies import small_dataset, small_study
 
 
 def half_done(folder: Path) -> Study:

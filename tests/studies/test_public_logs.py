@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from made_studies import MACHINE, made_log, made_study
 
 from made_datasets import write_dataset
+from made_studies import MACHINE, made_log, made_study
 from offrec.evaluation.metrics import figures
 from offrec.studies import study as plan
 from offrec.studies.results import BEYOND, Judged, keep

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_studies import FAST, begun_by, finished, process, small_dataset, small_study
 
 from offrec.errors import InputError, Interrupted, RunError
 from offrec.policy import Policy
@@ -25,6 +24,7 @@ from offrec.studies.claims import Claim
 from offrec.studies.study import Study
 from offrec.studies.worker import Left
 from offrec.training.loop import Trainer
+from small_studies import FAST, begun_by, finished, process, small_dataset, small_study
 
 KILLS = 8
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_studies import FAST, QUIET, small_dataset
 
 from offrec import cli
 from offrec.algorithms import ALGORITHMS
@@ -20,6 +19,7 @@ from offrec.studies import study as plan
 from offrec.studies import tuning
 from offrec.studies.tuning import ALL, SPACES, Range, Search, best, train_command, tune
 from offrec.studies.worker import How
+from small_studies import FAST, QUIET, small_dataset
 
 CPU = How(device="cpu")
 

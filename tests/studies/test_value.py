@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_studies import FAST, finished, small_dataset, small_study
 
 from made_datasets import write_dataset
 from offrec.baselines import baseline
@@ -25,6 +24,7 @@ from offrec.studies import value
 from offrec.studies import worker as work
 from offrec.studies.study import Study
 from offrec.types import Batch
+from small_studies import FAST, finished, small_dataset, small_study
 
 
 class First(Policy):
