@@ -262,7 +262,7 @@ def assessed(row: dict[str, Any], part: dict[str, Any], play: str, asked: argpar
 
 
 def coverage(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How often an interval meets the truth's own, by play, estimator and verdict."""
+    """WorkerOptions often an interval meets the truth's own, by play, estimator and verdict."""
     count: dict[tuple[str, str, str], list[bool]] = {}
     for row in table:
         for name, found in row["covered"].items():

@@ -1,4 +1,4 @@
-"""How well π̂_b predicts the next item, for the learners that are held to it are to be set beside it.
+"""WorkerOptions well π̂_b predicts the next item, for the learners that are held to it are to be set beside it.
 
     python benchmarks/public_logging.py DATASET… [--seeds 3] [--precision bf16] --json FILE
 

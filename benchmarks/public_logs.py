@@ -29,7 +29,7 @@ from typing import Any
 import public_rewards
 import public_seen
 from offrec.algorithms import ALGORITHMS
-from offrec.studies import design as asking
+from offrec.studies import design
 from offrec.studies import study as plan
 from offrec.studies.study import Group, Study
 
@@ -78,7 +78,7 @@ def levels() -> list[str]:
 def grid(datasets: Sequence[Path], folder: Path) -> Study:
     key, values = GRID["dc"]
     vary = [f"{key}={','.join(values)}"]
-    return asking.sweep(
+    return design.plan_sweep(
         datasets,
         folder / "grid",
         algorithm="dc",
@@ -115,7 +115,7 @@ def chosen(datasets: Sequence[Path], folder: Path, columns: str) -> list[Study]:
         strong = [*IMITATE, *values, *(f"{name}:{pair}" for name, pairs in OWN.items() for pair in pairs)]
         for name, _, seeds in (column.partition("=") for column in columns.split(",")):
             preset, _, backbone = name.partition("-")
-            study = asking.compare(
+            study = design.plan_comparison(
                 [dataset],
                 folder / f"{name}-{log}",
                 backbones=backbone,
@@ -125,7 +125,7 @@ def chosen(datasets: Sequence[Path], folder: Path, columns: str) -> list[Study]:
                 select="ndcg",
                 settings=strong if preset == "strong" else values,
             )
-            made.append(asking.begin(study))
+            made.append(design.create_or_extend(study))
             if name == FIRST:
                 taken(tried, made[-1], policies[log])
     return made
@@ -271,7 +271,7 @@ def main() -> None:
     parser.add_argument("--picture", type=Path)
     asked = parser.parse_args()
     if asked.what == "table":
-        found = rows(asked.out, asking.seeds_of(asked.seeds))
+        found = rows(asked.out, design.parse_seeds(asked.seeds))
         print(table(found))
         write(asked.json, found)
     elif asked.what == "seen":
@@ -281,7 +281,7 @@ def main() -> None:
     else:
         several = asked.what == "chosen"
         made = chosen(asked.datasets, asked.out, asked.columns) if several else []
-        for study in made or [asking.begin(grid(asked.datasets, asked.out))]:
+        for study in made or [design.create_or_extend(grid(asked.datasets, asked.out))]:
             print(f"{study.folder}: {len(study.runs)} runs asked")
 
 

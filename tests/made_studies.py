@@ -11,8 +11,8 @@ from offrec.data.protocol import Protocol
 from offrec.evaluation.metrics import figures
 from offrec.reports.tables import Cell, Table
 from offrec.studies import study as plan
-from offrec.studies.results import BEYOND, Judged, keep
-from offrec.studies.study import AskedLog, Group, Run, Study
+from offrec.studies.results import BEYOND, Measurements, store_result
+from offrec.studies.study import Group, Run, Study, StudyDataset
 
 LEARNERS = ("sl", "dqn", "pg", "sl+dqn", "sl+pg", "sdac", "sc", "sr", "pc", "dc", "re")
 BASELINES = ("popular", "recent", "markov", "sknn", "vsknn")
@@ -21,17 +21,17 @@ MACHINE = {"offrec": "0.1.0", "commit": "abc1234", "python": "3.11", "torch": "2
            "processor": "2 × made up", "device": "cpu"}  # fmt: skip
 
 
-def made_log(name: str = "yoochoose", behaviours: Sequence[str] = ("view", "cart"), **protocol: Any) -> AskedLog:
+def made_log(name: str = "yoochoose", behaviours: Sequence[str] = ("view", "cart"), **protocol: Any) -> StudyDataset:
     counts = {"sessions": 4000, "events": 20000, "items": 500}
     stored = Protocol(**protocol).as_json()
-    return AskedLog(
+    return StudyDataset(
         name, name, f"/nowhere/{name}", f"print-{name}", f"hash-{name}", stored, counts, list(behaviours), None
     )
 
 
 def made_study(
     folder: Path,
-    logs: Sequence[AskedLog],
+    logs: Sequence[StudyDataset],
     hits: Mapping[str, float],
     *,
     earned: Mapping[str, float] | None = None,
@@ -61,13 +61,13 @@ def made_study(
     plan.write(study)
     for run in runs:
         group = study.group(run)
-        keep(
+        store_result(
             study, run.name, made_result(study, run, hits.get(group.policy), (earned or {}).get(group.policy), sessions)
         )
     return study
 
 
-def made_result(study: Study, run: Run, hit: float | None, reward: float | None, sessions: int) -> Judged:
+def made_result(study: Study, run: Run, hit: float | None, reward: float | None, sessions: int) -> Measurements:
     """Sessions of five events; every fifth event is of the log's last behaviour. What is hard is hard for all."""
     group, log = study.group(run), study.log(run.dataset)
     random = np.random.default_rng([sum(map(ord, run.name)), run.seed])
@@ -98,7 +98,7 @@ def made_result(study: Study, run: Run, hit: float | None, reward: float | None,
     if group.kind == "learner":
         facts["curve"] = [made_epoch(group.policy, n, hit or 0.3, random) for n in range(1, 9)]
         facts |= {"kept_epoch": 8, "resumed": False, "logging_policy": None}
-    return Judged(facts, arrays)
+    return Measurements(facts, arrays)
 
 
 def made_epoch(policy: str, epoch: int, hit: float, random: np.random.Generator) -> dict[str, Any]:

@@ -7,12 +7,11 @@ from typing import Any
 
 from made_datasets import write_dataset
 from offrec.console import Console
-from offrec.studies import design as asking
-from offrec.studies import results as judging
+from offrec.studies import design, results
 from offrec.studies.__main__ import main
-from offrec.studies.run import finish
+from offrec.studies.run import run_study
 from offrec.studies.study import Study
-from offrec.studies.worker import How, Left
+from offrec.studies.worker import RunCounts, WorkerOptions
 
 QUIET = Console(quiet=True)
 FAST = ["network.width=8", "network.history=5", "training.epochs=2", "training.batch_size=64"]
@@ -29,11 +28,11 @@ def small_dataset(folder: Path, name: str = "small", **protocol: Any) -> Path:
 
 def small_study(dataset: Path, out: Path, **choices: Any) -> Study:
     usual = {"algorithms": "sl,sr", "baselines": "recent", "seeds": "2", "settings": FAST}
-    return asking.begin(asking.compare([dataset], out, **{**usual, **choices}))
+    return design.create_or_extend(design.plan_comparison([dataset], out, **{**usual, **choices}))
 
 
-def finished(study: Study, **how: Any) -> Left:
-    return finish(study, How(device="cpu", **how), QUIET)
+def finished(study: Study, **how: Any) -> RunCounts:
+    return run_study(study, WorkerOptions(device="cpu", **how), QUIET)
 
 
 def process(study: Study) -> Any:
@@ -53,12 +52,12 @@ def _work(folder: str) -> None:
     """As `python -m offrec.studies FOLDER` does it; who finishes a run says so."""
     with Path(folder, "begun.txt").open("a") as file:
         file.write(f"{os.getpid()}\n")
-    keep = judging.keep
+    store_result = results.store_result
 
-    def told(study: Study, name: str, judged: judging.Judged) -> None:
+    def told(study: Study, name: str, judged: results.Measurements) -> None:
         with (study.folder / "finished.txt").open("a") as file:
             file.write(f"{name} {os.getpid()}\n")
-        keep(study, name, judged)
+        store_result(study, name, judged)
 
-    judging.keep = told
+    results.store_result = told
     assert main([folder, "--device", "cpu", "--json"]) == 0

@@ -18,10 +18,10 @@ from offrec.reports.reading import Entry
 from offrec.reports.report import Report, report
 from offrec.shop import Shop
 from offrec.shop.log import write_log
-from offrec.studies import design as asking
-from offrec.studies.run import finish
+from offrec.studies import design
+from offrec.studies.run import run_study
 from offrec.studies.study import Study
-from offrec.studies.worker import How
+from offrec.studies.worker import WorkerOptions
 
 PrintTable = Callable[[str, list[str], list[list[str]]], None]
 
@@ -47,7 +47,7 @@ def demo(out: Path, seed: int, console: Console, print_table: PrintTable) -> Rep
     dataset = prepare(out / "log/events.parquet", out=out / "shop", progress=console.line)
     study = _asked(dataset.path, out / "study", seed)
     console.line(f"{len(study.runs)} policies are made, and each serves {VISITORS:,} new visitors …")
-    left = finish(study, How(jobs=JOBS), console)
+    left = run_study(study, WorkerOptions(jobs=JOBS), console)
     if left.failed or left.waiting:
         raise RunError(
             f"{left.failed + left.waiting} of {len(study.runs)} policies failed; see {study.path('failed')}."
@@ -65,11 +65,11 @@ def demo(out: Path, seed: int, console: Console, print_table: PrintTable) -> Rep
 
 def _asked(dataset: Path, folder: Path, seed: int) -> Study:
     """What takes longest comes first, so that no core waits for it at the end."""
-    study = asking.compare(
+    study = design.plan_comparison(
         [dataset], folder, algorithms=",".join(LEARNERS), seeds=f"{seed},", settings=SETTINGS, visitors=VISITORS
     )
     runs = sorted(study.runs, key=lambda run: study.group(run).kind != "learner")
-    return asking.begin(replace(study, runs=tuple(runs)))
+    return design.create_or_extend(replace(study, runs=tuple(runs)))
 
 
 def _row(entry: Entry) -> list[str]:

@@ -10,9 +10,9 @@ from offrec.console import Console
 from offrec.studies import progress as shown
 from offrec.studies import value
 from offrec.studies.progress import Following, Progress, spoken
-from offrec.studies.run import finish
+from offrec.studies.run import run_study
 from offrec.studies.study import Study
-from offrec.studies.worker import How
+from offrec.studies.worker import WorkerOptions
 from small_studies import small_dataset, small_study
 
 
@@ -86,7 +86,7 @@ def test_each_part_of_a_run_says_what_it_is(tmp_path: Path, monkeypatch: pytest.
     said: list[str] = []
     monkeypatch.setattr(Progress, "say", lambda progress, text: said.append(text))
     study = small_study(small_dataset(tmp_path / "data"), tmp_path / "study", algorithms="sl", seeds="1", value=True)
-    finish(study, How(device="cpu"), Console(quiet=True))
+    run_study(study, WorkerOptions(device="cpu"), Console(quiet=True))
     for name in ("small.sl.gru.0", "small.recent.0"):
         mine = [text for text in said if text.startswith(name)]
         for part in ("ranking validation", "ranking test", "estimating its value: fitted Q, 5 of 5"):

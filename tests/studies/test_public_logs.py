@@ -13,7 +13,7 @@ from made_datasets import write_dataset
 from made_studies import MACHINE, made_log, made_study
 from offrec.evaluation.metrics import figures
 from offrec.studies import study as plan
-from offrec.studies.results import BEYOND, Judged, keep
+from offrec.studies.results import BEYOND, Measurements, store_result
 from offrec.studies.study import Group, Run, Study
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -50,7 +50,7 @@ def sweep(folder: Path, name: str, knob: str, value: float, hits: Callable[[floa
         rank = np.where(session % 100 < wanted[behaviour], 1, BEYOND)
         table = {kind: figures(rank[behaviour == n], (5, 10)).values for n, kind in enumerate(log.behaviours)}
         facts = {"validation": table, "test": table, "curve": [{}], "kept_epoch": 1, "machine": MACHINE}
-        keep(study, run.name, Judged(facts, {"ranks": rank.astype(np.uint8)}))
+        store_result(study, run.name, Measurements(facts, {"ranks": rank.astype(np.uint8)}))
     return study
 
 

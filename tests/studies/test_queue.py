@@ -17,12 +17,12 @@ from offrec.policy import Policy
 from offrec.reports.report import report
 from offrec.reports.text_formats import csv
 from offrec.runs import train as experiment
-from offrec.studies import results as judging
+from offrec.studies import results
 from offrec.studies import study as plan
 from offrec.studies import worker as work
 from offrec.studies.claims import Claim
 from offrec.studies.study import Study
-from offrec.studies.worker import Left
+from offrec.studies.worker import RunCounts
 from offrec.training.loop import Trainer
 from small_studies import FAST, begun_by, finished, process, small_dataset, small_study
 
@@ -37,7 +37,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
     study = small_study(dataset, tmp_path_factory.mktemp("undisturbed") / "study")
-    assert finished(study) == Left(5, 0, 0)
+    assert finished(study) == RunCounts(5, 0, 0)
     return study
 
 
@@ -58,9 +58,9 @@ def test_killed_at_random_and_continued(dataset: Path, undisturbed: Study, tmp_p
             kills += working.is_alive()
             working.kill()
         working.join()
-        if Left.of(study).waiting == 0:
+        if RunCounts.of(study).waiting == 0:
             break
-    assert Left.of(study) == Left(5, 0, 0)
+    assert RunCounts.of(study) == RunCounts(5, 0, 0)
     assert kills >= 3, "the study was finished before it could be killed"
     assert tables(study) == tables(undisturbed)
 
@@ -84,7 +84,7 @@ def test_what_is_done_is_not_repeated_and_more_may_be_asked(dataset: Path, undis
     shutil.copytree(undisturbed.folder, folder)
     before = {path.name: path.stat().st_mtime_ns for path in (folder / "results").iterdir()}
     wider = small_study(dataset, folder, seeds="3", algorithms="sl")
-    assert finished(wider) == Left(6, 0, 0)
+    assert finished(wider) == RunCounts(6, 0, 0)
     after = {path.name: path.stat().st_mtime_ns for path in (folder / "results").iterdir()}
     assert {name: after[name] for name in before} == before
     with pytest.raises(InputError, match=r"has runs of small.sl.gru with training.epochs = 2, not 3; choose another"):
@@ -94,19 +94,19 @@ def test_what_is_done_is_not_repeated_and_more_may_be_asked(dataset: Path, undis
 def test_a_failed_run_is_recorded_and_the_rest_goes_on(dataset: Path, tmp_path: Path) -> None:
     settings = [*FAST, "sr:training.learning_rate=1e30"]
     study = small_study(dataset, tmp_path / "study", settings=settings, seeds="1")
-    assert finished(study) == Left(2, 1, 0)
+    assert finished(study) == RunCounts(2, 1, 0)
     (path,) = study.path("failed").iterdir()
     reason = json.loads(path.read_text())["reason"]
     assert reason.startswith("The loss"), reason
     assert "training.learning_rate" in reason
-    assert finished(study) == Left(2, 1, 0), "what failed is not tried again by itself"
+    assert finished(study) == RunCounts(2, 1, 0), "what failed is not tried again by itself"
     assert [failure.reason for failure in report([study.folder]).reading.failures] == [reason]
-    assert finished(study, retry=True) == Left(2, 1, 0)
+    assert finished(study, retry=True) == RunCounts(2, 1, 0)
 
 
 def test_seeds_train_together(dataset: Path, undisturbed: Study, tmp_path: Path) -> None:
     study = small_study(dataset, tmp_path / "study")
-    assert finished(study, together=2) == Left(5, 0, 0)
+    assert finished(study, together=2) == RunCounts(5, 0, 0)
     found = json.loads(study.path("results", "small.sr.gru.1.json").read_text())
     assert found["together"] == 2
     assert tables(study) == tables(undisturbed), "each is the run it would be alone"
@@ -120,7 +120,7 @@ def test_one_of_several_that_fails_does_not_take_the_others_along(
 
     monkeypatch.setattr(experiment, "train_many", broken)
     study = small_study(dataset, tmp_path / "study", algorithms="sl")
-    assert finished(study, together=2) == Left(3, 0, 0), "each was tried alone"
+    assert finished(study, together=2) == RunCounts(3, 0, 0), "each was tried alone"
 
 
 def test_half_a_run_is_not_repeated(
@@ -140,7 +140,7 @@ def test_half_a_run_is_not_repeated(
         Interrupted, match=r"0 of 1 runs are done and kept, small.sr.gru.0 goes on where its training was"
     ):
         finished(study)
-    assert finished(study) == Left(1, 0, 0)
+    assert finished(study) == RunCounts(1, 0, 0)
     assert closed == [1, 2], "the second epoch followed the first"
     facts, whole = (json.loads(s.path("results", "small.sr.gru.0.json").read_text()) for s in (study, undisturbed))
     assert facts["resumed"]
@@ -150,14 +150,14 @@ def test_half_a_run_is_not_repeated(
 
 def test_a_stop_before_anything_is_saved(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = small_study(dataset, tmp_path / "study", algorithms="sl", seeds="1")
-    judge = judging.judge
+    judge = results.measure_policy
 
-    def stopping(study: Study, policy: Policy, *arguments: Any) -> judging.Judged:
+    def stopping(study: Study, policy: Policy, *arguments: Any) -> results.Measurements:
         if study.done(study.runs[0]):
             raise Interrupted("Stopped while fitting values; nothing of it is kept.")
         return judge(study, policy, *arguments)
 
-    monkeypatch.setattr(judging, "judge", stopping)
+    monkeypatch.setattr(results, "measure_policy", stopping)
     with pytest.raises(Interrupted, match=r"1 of 2 runs is done and kept, small.sl.gru.0 goes on where its training"):
         finished(study)
     assert "small.recent.0 starts again: the same command goes on." in str(work.stopped(study, study.runs[:1]))
@@ -178,7 +178,7 @@ def test_moved_with_its_dataset(dataset: Path, undisturbed: Study, tmp_path: Pat
     assert finished(study, limit=0.0).waiting == 3
     here.rename(tmp_path / "there")
     again = plan.read(tmp_path / "there/studies/study")
-    assert finished(again) == Left(3, 0, 0)
+    assert finished(again) == RunCounts(3, 0, 0)
     (tmp_path / "there/data").rename(tmp_path / "elsewhere")
     lost = plan.read(tmp_path / "there/studies/study")
     with pytest.raises(InputError, match="say where it is: --data FOLDER"):
@@ -193,12 +193,12 @@ def test_another_dataset_under_the_same_name(tmp_path: Path) -> None:
     small_dataset(tmp_path / "data", score_first=False)
     with pytest.raises(InputError, match=r"has the fingerprint .*, the study .* asks for"):
         finished(study)
-    assert Left.of(study).failed == 0, "no run is to blame"
+    assert RunCounts.of(study).failed == 0, "no run is to blame"
 
 
 def test_processes_side_by_side(dataset: Path, undisturbed: Study, tmp_path: Path) -> None:
     study = small_study(dataset, tmp_path / "study")
-    assert finished(study, jobs=2) == Left(5, 0, 0)
+    assert finished(study, jobs=2) == RunCounts(5, 0, 0)
     assert tables(study) == tables(undisturbed)
 
 
@@ -233,7 +233,7 @@ def test_a_device_that_is_lost_ends_the_process(dataset: Path, tmp_path: Path, m
     monkeypatch.setattr(experiment, "pick_device", torch.device)
     with pytest.raises(RunError, match=r"failed \(RuntimeError: an illegal memory.* and left cpu unusable"):
         finished(study)
-    assert Left.of(study) == Left(0, 1, 1)
+    assert RunCounts.of(study) == RunCounts(0, 1, 1)
 
 
 BARE = """
@@ -254,4 +254,4 @@ def test_a_machine_with_torch_alone(dataset: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", BARE, str(study.folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"done": 2, "failed": 0, "waiting": 1}
-    assert finished(study) == Left(3, 0, 0)
+    assert finished(study) == RunCounts(3, 0, 0)

@@ -18,10 +18,10 @@ from offrec.runs import train as experiment
 from offrec.studies import study as plan
 from offrec.studies import tuning
 from offrec.studies.tuning import ALL, SPACES, Range, Search, best, train_command, tune
-from offrec.studies.worker import How
+from offrec.studies.worker import WorkerOptions
 from small_studies import FAST, QUIET, small_dataset
 
-CPU = How(device="cpu")
+CPU = WorkerOptions(device="cpu")
 
 
 @pytest.fixture

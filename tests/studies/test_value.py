@@ -18,9 +18,7 @@ from offrec.policy import Policy
 from offrec.reports import text_formats as plain
 from offrec.reports.report import report
 from offrec.runs import train as experiment
-from offrec.studies import design as asking
-from offrec.studies import results as judging
-from offrec.studies import value
+from offrec.studies import design, results, value
 from offrec.studies import worker as work
 from offrec.studies.study import Study
 from offrec.types import Batch
@@ -71,7 +69,7 @@ def test_a_study_has_values_where_they_are_asked_for(tmp_path: Path, monkeypatch
         assert one["value"]["verdict"] in ("caution", "do not trust")
     without = small_study(dataset, tmp_path / "plain", algorithms="sl", baselines="none", seeds="1")
     assert not without.value
-    assert "value" not in judging.judge(without, baseline("popular", opened), opened, {}).facts
+    assert "value" not in results.measure_policy(without, baseline("popular", opened), opened, {}).facts
     with pytest.raises(InputError, match="plain was asked without --value; ask it the same way"):
         small_study(dataset, tmp_path / "plain", algorithms="sl", baselines="none", seeds="1", value=True)
 
@@ -79,7 +77,7 @@ def test_a_study_has_values_where_they_are_asked_for(tmp_path: Path, monkeypatch
 def test_what_values_need_is_asked_first(tmp_path: Path) -> None:
     strange = write_dataset(tmp_path, [[0, 1]] * 8, [["gaze", "gaze"]] * 8)
     with pytest.raises(InputError, match="No reward is known for the behaviour 'gaze'"):
-        asking.compare([strange.path], tmp_path / "study", algorithms="sl", settings=FAST, value=True)
+        design.plan_comparison([strange.path], tmp_path / "study", algorithms="sl", settings=FAST, value=True)
 
 
 def test_the_epoch_kept_by_value() -> None:
@@ -89,12 +87,12 @@ def test_the_epoch_kept_by_value() -> None:
 
 def sweep(dataset: Path, out: Path, **choices: Any) -> Study:
     usual = {"algorithm": "sr", "vary": ["reward.cart=1,50"], "levels": ["algorithm.name=sl"], "seeds": "2"}
-    return asking.sweep([dataset], out, settings=FAST, **{**usual, **choices})
+    return design.plan_sweep([dataset], out, settings=FAST, **{**usual, **choices})
 
 
 def test_a_sweep_has_values_in_one_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = small_dataset(tmp_path / "data")
-    study = asking.begin(sweep(dataset, tmp_path / "valued", value=True))
+    study = design.create_or_extend(sweep(dataset, tmp_path / "valued", value=True))
     with monkeypatch.context() as without:
         for name in ("scipy", "scipy.sparse", "scipy.special"):
             without.setitem(sys.modules, name, None)
@@ -116,12 +114,12 @@ def test_a_sweep_has_values_in_one_unit(tmp_path: Path, monkeypatch: pytest.Monk
     assert "value@5, estimated" in picture.svg
     assert plain.csv(found).count(",test,all,value@5,") == 6
     with pytest.raises(InputError, match="valued was asked with --value; ask it the same way"):
-        asking.begin(sweep(dataset, study.folder))
+        design.create_or_extend(sweep(dataset, study.folder))
 
 
 def test_a_sweep_without_values_says_nothing_of_them(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path / "data")
-    study = asking.begin(sweep(dataset, tmp_path / "plain", seeds="1", vary=["algorithm.beta=1"], levels=[]))
+    study = design.create_or_extend(sweep(dataset, tmp_path / "plain", seeds="1", vary=["algorithm.beta=1"], levels=[]))
     assert finished(study).done == 1
     assert not (dataset / "values").exists()
     assert "value@5" not in plain.markdown(report([study.folder]))

@@ -39,15 +39,15 @@ class Working:
 
     def finish(self, study: "Study") -> None:
         """Run what is to be run, then show what came of it."""
-        from offrec.studies.run import finish
-        from offrec.studies.worker import How
+        from offrec.studies.run import run_study
+        from offrec.studies.worker import WorkerOptions
 
         console = console_for(self.json)
         if self.plan_only:
             console.line(f"{study.folder}: {len(study.runs)} runs asked. Next: python -m offrec.studies {study.folder}")
             return
         limit = math.inf if self.limit is None else self.limit
-        left = finish(study, How(self.device, self.jobs, limit, self.together, self.retry), console)
+        left = run_study(study, WorkerOptions(self.device, self.jobs, limit, self.together, self.retry), console)
         if self.json:
             print_json({"study": str(study.folder), **asdict(left), "runs": _facts(study)})
         elif left.done:
@@ -76,7 +76,7 @@ class Compare:
     baselines: str = "all"
     """Policies without training, separated by commas, or none."""
     seeds: str = "5"
-    """How many seeds, or which: 0,1,2."""
+    """WorkerOptions many seeds, or which: 0,1,2."""
     preset: Literal["strong", "paper"] = "strong"
     """The preset of all runs."""
     select: Annotated[Literal["ndcg", "reward", "value", "last"] | None, unset("ndcg|reward|value|last")] = None
@@ -93,9 +93,9 @@ class Compare:
     may take longer than its training."""
 
     def run(self) -> None:
-        from offrec.studies import design as asking
+        from offrec.studies import design
 
-        study = asking.compare(
+        study = design.plan_comparison(
             self.datasets,
             self.out,
             algorithms=self.algorithms,
@@ -109,7 +109,7 @@ class Compare:
             redraw=self.redraw,
             value=self.value,
         )
-        self.working.finish(asking.begin(study))
+        self.working.finish(design.create_or_extend(study))
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Sweep:
     backbone: Annotated[str | None, unset("NAME")] = None
     """The backbone. By default gru; of `paper`, cfn."""
     seeds: str = "3"
-    """How many seeds, or which: 0,1,2."""
+    """WorkerOptions many seeds, or which: 0,1,2."""
     preset: Literal["strong", "paper"] = "strong"
     """The preset of all runs."""
     select: Annotated[Literal["ndcg", "reward", "value", "last"] | None, unset("ndcg|reward|value|last")] = None
@@ -147,9 +147,9 @@ class Sweep:
     rewards): one fit of a network a log, kept beside the dataset."""
 
     def run(self) -> None:
-        from offrec.studies import design as asking
+        from offrec.studies import design
 
-        study = asking.sweep(
+        study = design.plan_sweep(
             self.datasets,
             self.out,
             algorithm=self.algorithm,
@@ -163,7 +163,7 @@ class Sweep:
             visitors=self.visitors,
             value=self.value,
         )
-        self.working.finish(asking.begin(study))
+        self.working.finish(design.create_or_extend(study))
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Tune:
     """The learner."""
     working: Annotated[Working, tyro.conf.arg(name="")]
     trials: int = 30
-    """How many, the preset as it is being the first."""
+    """WorkerOptions many, the preset as it is being the first."""
     objective: Literal["ndcg", "reward", "value"] = "ndcg"
     """NDCG@10 on validation, reward@10 (hits weighted by their reward), or value@5 (what the policy's best five were
     worth to the log's visitors)."""
@@ -198,13 +198,13 @@ class Tune:
 
     def run(self) -> None:
         from offrec.studies.tuning import Search, best, train_command, tune
-        from offrec.studies.worker import How
+        from offrec.studies.worker import WorkerOptions
 
         if self.working.limit is not None or self.working.plan_only:
             raise InputError("A search depends on what it finds, so tune takes no --limit and no --plan-only.")
         search = Search(self.dataset, self.out, self.algorithm, self.backbone, self.preset, self.set, self.trials,
                         self.seeds, self.objective, self.seed)  # fmt: skip
-        how = How(self.working.device, self.working.jobs, math.inf, self.working.together, self.working.retry)
+        how = WorkerOptions(self.working.device, self.working.jobs, math.inf, self.working.together, self.working.retry)
         console = console_for(self.working.json)
         study = tune(search, how, console)
         found = best(study)

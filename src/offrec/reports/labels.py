@@ -1,4 +1,4 @@
-"""How policies, backbones, behaviours and figures are called on paper."""
+"""WorkerOptions policies, backbones, behaviours and figures are called on paper."""
 
 from collections.abc import Callable
 

@@ -14,7 +14,7 @@ from offrec.algorithms import ALGORITHMS
 from offrec.errors import InputError
 from offrec.studies import study as plan
 from offrec.studies.design import check_protocols
-from offrec.studies.study import AskedLog, Group, Run, Study
+from offrec.studies.study import Group, Run, Study, StudyDataset
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Result:
 
     @property
     def valued(self) -> int:
-        """How many figures it has that only a study with --value has."""
+        """WorkerOptions many figures it has that only a study with --value has."""
         return bool(self.facts.get("value")) + (self.figure("all", "value@5") is not None)
 
     def array(self, kind: str) -> NDArray[Any]:
@@ -101,7 +101,7 @@ class Reading:
     studies: tuple[Study, ...]
     entries: tuple[Entry, ...]
     failures: tuple[Failure, ...]
-    logs: dict[str, list[AskedLog]] = field(default_factory=dict)  # by the name a table calls it
+    logs: dict[str, list[StudyDataset]] = field(default_factory=dict)  # by the name a table calls it
 
     @property
     def waiting(self) -> int:
@@ -130,7 +130,7 @@ class Reading:
 
 def read(folders: Sequence[Path]) -> Reading:
     studies = tuple(plan.read(folder) for folder in folders)
-    logs: dict[str, list[AskedLog]] = {}
+    logs: dict[str, list[StudyDataset]] = {}
     prints: dict[str, str] = {}
     for study in studies:
         for log in study.logs:

@@ -14,8 +14,8 @@ from pathlib import Path
 from offrec.console import Console
 from offrec.errors import InputError, Interrupted, RunError
 from offrec.studies import study as plan
-from offrec.studies.run import finish
-from offrec.studies.worker import How
+from offrec.studies.run import run_study
+from offrec.studies.worker import WorkerOptions
 
 
 def main(arguments: list[str]) -> int:
@@ -30,11 +30,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print how the study stands as JSON")
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
-    how = How(asked.device, asked.jobs, asked.limit, asked.together, asked.retry)
+    how = WorkerOptions(asked.device, asked.jobs, asked.limit, asked.together, asked.retry)
     try:
         study = plan.at(plan.read(asked.study), asked.data)
         alive = (lambda: os.getppid() == asked.parent) if asked.parent else (lambda: True)
-        left = finish(study, how, Console(quiet=asked.json and not sys.stderr.isatty()), alive)
+        left = run_study(study, how, Console(quiet=asked.json and not sys.stderr.isatty()), alive)
     except InputError as error:
         return _say(error, 2)
     except RunError as error:

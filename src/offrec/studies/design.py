@@ -14,16 +14,16 @@ from offrec.errors import InputError
 from offrec.runs import options as config
 from offrec.runs.presets import Flat
 from offrec.studies import study as plan
-from offrec.studies.study import AskedLog, Group, Run, Study
+from offrec.studies.study import Group, Run, Study, StudyDataset
 
 BASELINES = ("popular", "recent", "markov", "sknn", "vsknn")  # offrec.baselines needs scipy, which asking does not
-OWN = ("random", "logging", "greedy", "oracle")  # the shop's own policies
-OF_A_LEARNER = ("algorithm.", "critic.")  # options that mean something else, or nothing, to another learner
-ELSEWHERE = ("seed", "device")  # options that a run has and a policy has not
-SCORING = ("split", "split_parts", "score_first", "unseen", "score_last")  # what has to be equal within a table
+SHOP_POLICIES = ("random", "logging", "greedy", "oracle")  # the shop's own policies
+LEARNER_OPTIONS = ("algorithm.", "critic.")  # options that mean something else, or nothing, to another learner
+RUN_OPTIONS = ("seed", "device")  # options that a run has and a policy has not
+SCORING_FIELDS = ("split", "split_parts", "score_first", "unseen", "score_last")  # what has to be equal within a table
 
 
-def compare(
+def plan_comparison(
     datasets: Sequence[Path],
     out: Path,
     *,
@@ -47,13 +47,15 @@ def compare(
     own = _own_settings(settings, learners)
     groups: list[Group] = []
     for log, dataset in _logs(repeats):
-        groups += [Group(f"{log}.{name}", log, "shop", name) for name in (OWN if "shop" in dataset.meta else ())]
+        groups += [
+            Group(f"{log}.{name}", log, "shop", name) for name in (SHOP_POLICIES if "shop" in dataset.meta else ())
+        ]
         groups += [Group(f"{log}.{name}", log, "baseline", name) for name in without]
     for backbone in networks:
         for log, dataset in _logs(repeats):
             for name in learners:
                 flat = {"network.backbone": backbone, "preset": preset, **({"select": select} if select else {})}
-                options = resolved(dataset, name, {**flat, **own[name]}, valued=value)
+                options = resolve_options(dataset, name, {**flat, **own[name]}, valued=value)
                 groups.append(Group(f"{log}.{name}.{backbone}", log, "learner", name, backbone, preset, options))
     question = {"algorithms": learners, "backbones": networks, "preset": preset, "select": select, "redraw": redraw}
     study = _study("compare", out, groups, repeats, visitors, {**question, "settings": list(settings)})
@@ -61,7 +63,7 @@ def compare(
     return replace(study, value=value)
 
 
-def sweep(
+def plan_sweep(
     datasets: Sequence[Path],
     out: Path,
     *,
@@ -90,10 +92,10 @@ def sweep(
         if value:
             _check_worth(dataset)
         if "shop" in dataset.meta:
-            groups += [Group(f"{log}.{name}", log, "shop", name) for name in OWN]
+            groups += [Group(f"{log}.{name}", log, "shop", name) for name in SHOP_POLICIES]
         for key, values in map(_varied, vary):
             for text in values:
-                options = resolved(dataset, algorithm, {**flat, key: text})
+                options = resolve_options(dataset, algorithm, {**flat, key: text})
                 name = f"{log}.{algorithm}.{network}.{key}={text}"
                 groups.append(
                     Group(name, log, "learner", algorithm, network, preset, options, varied={key: options[key]})
@@ -118,13 +120,13 @@ def _level(log: str, dataset: Dataset, algorithm: str, flat: Flat, level: str) -
     """The same learner with other settings, or another learner, for which the first one's own settings mean nothing."""
     extra = config.parse_set(part for part in level.split(",") if part)
     learner = str(extra.pop("algorithm.name", algorithm))
-    kept = flat if learner == algorithm else {k: v for k, v in flat.items() if not k.startswith(OF_A_LEARNER)}
-    options = resolved(dataset, learner, {**kept, **extra})
+    kept = flat if learner == algorithm else {k: v for k, v in flat.items() if not k.startswith(LEARNER_OPTIONS)}
+    options = resolve_options(dataset, learner, {**kept, **extra})
     network, preset = str(flat["network.backbone"]), str(flat["preset"])
     return Group(f"{log}.{learner}.{network}.{level}", log, "learner", learner, network, preset, options, level=level)
 
 
-def begin(study: Study) -> Study:
+def create_or_extend(study: Study) -> Study:
     """Write study.json; where the folder is a study already, go on with it, wider if more is asked."""
     if plan.is_study(study.folder):
         study = plan.widened(plan.read(study.folder), study)
@@ -139,7 +141,7 @@ def begin(study: Study) -> Study:
     return study
 
 
-def resolved(dataset: Dataset, algorithm: str, flat: Flat, *, valued: bool = False) -> dict[str, Any]:
+def resolve_options(dataset: Dataset, algorithm: str, flat: Flat, *, valued: bool = False) -> dict[str, Any]:
     """Every option of a policy, so that a study goes on with them whatever a later version's presets say. `valued`: its
     value is to be estimated, which takes rewards.
     """
@@ -149,14 +151,14 @@ def resolved(dataset: Dataset, algorithm: str, flat: Flat, *, valued: bool = Fal
         reward_of(dataset.behaviours, options.reward, needed=needed)
     except InputError as error:
         raise InputError(f"{algorithm} on {dataset.path.name}: {error}") from error
-    return {key: value for key, value in options.flat().items() if key not in ELSEWHERE}
+    return {key: value for key, value in options.flat().items() if key not in RUN_OPTIONS}
 
 
-def check_protocols(logs: Iterable[AskedLog]) -> None:
+def check_protocols(logs: Iterable[StudyDataset]) -> None:
     """Figures of logs that are scored differently do not belong in one table."""
     first, *others = logs
     for other in others:
-        for name in SCORING:
+        for name in SCORING_FIELDS:
             if first.protocol[name] != other.protocol[name]:
                 raise InputError(
                     f"{first.name} has {name} = {_said(first.protocol[name])} and {other.name} has "
@@ -165,7 +167,7 @@ def check_protocols(logs: Iterable[AskedLog]) -> None:
                 )
 
 
-def check_splits(logs: Sequence[AskedLog]) -> None:
+def check_splits(logs: Sequence[StudyDataset]) -> None:
     """One log split twice is no second log: each would have a column, as if both were evidence of their own."""
     for first, other in combinations(logs, 2):
         again = {**other.protocol, "split_seed": first.protocol["split_seed"]} == first.protocol
@@ -197,7 +199,7 @@ def _study(
         if group.kind != "learner":  # nothing to draw but the split
             mine = list({dataset.fingerprint: (dataset, seed) for dataset, seed in reversed(mine)}.values())[::-1]
         runs += [Run(f"{group.name}.{seed}", group.name, dataset.path.resolve().name, seed) for dataset, seed in mine]
-    kept = {dataset.fingerprint: plan.asked_log(dataset, log) for log, dataset, _ in repeats}
+    kept = {dataset.fingerprint: plan.describe_dataset(dataset, log) for log, dataset, _ in repeats}
     logs = tuple(kept.values())
     check_protocols(logs)
     return Study(out, kind, logs, tuple(groups), tuple(runs), visitors=visitors, question=question)
@@ -219,7 +221,7 @@ def _opened(datasets: Sequence[Path]) -> list[Dataset]:
 
 def _repeats(datasets: Sequence[Dataset], seeds: str, redraw: bool) -> Iterator[tuple[str, Dataset, int]]:
     """(log, dataset, seed): where the split is redrawn, one log in several datasets, each with a seed of its own."""
-    numbers = seeds_of(seeds)
+    numbers = parse_seeds(seeds)
     if not redraw:
         yield from ((dataset.path.resolve().name, dataset, seed) for dataset in datasets for seed in numbers)
         return
@@ -241,7 +243,7 @@ def _logs(repeats: Iterable[tuple[str, Dataset, int]]) -> list[tuple[str, Datase
     return list({log: (log, dataset) for log, dataset, _ in repeats}.values())
 
 
-def seeds_of(text: str) -> list[int]:
+def parse_seeds(text: str) -> list[int]:
     """ "5": five of them, 0 to 4; "0,3": these."""
     try:
         numbers = [int(part) for part in text.split(",") if part.strip()]
@@ -281,7 +283,7 @@ def _varied(text: str) -> tuple[str, list[str]]:
     found = [value.strip() for value in values.split(",") if value.strip()]
     if not equals or not found:
         raise InputError(f"--vary {text} is not of the form KEY=VALUE,VALUE…, for example algorithm.alpha=0.01,0.1,1.")
-    if key.strip() in (*ELSEWHERE, "algorithm.name", "preset", "network.backbone"):
+    if key.strip() in (*RUN_OPTIONS, "algorithm.name", "preset", "network.backbone"):
         raise InputError(
             f"--vary {key.strip()} is not for a sweep; `offrec compare` sets learners, backbones and seeds."
         )

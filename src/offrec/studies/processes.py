@@ -12,7 +12,7 @@ from typing import Any
 from offrec.console import Console
 from offrec.studies.progress import Progress
 from offrec.studies.study import Study
-from offrec.studies.worker import How, Left, stopped
+from offrec.studies.worker import RunCounts, WorkerOptions, stopped
 
 LOOK_SECONDS = 0.5
 
@@ -21,16 +21,16 @@ LOOK_SECONDS = 0.5
 class _Worker:
     number: int
     process: subprocess.Popen[bytes]
-    begun: Left  # how the study stood then
+    begun: RunCounts  # how the study stood then
 
 
-def work(study: Study, how: How, console: Console) -> Left:
+def work(study: Study, how: WorkerOptions, console: Console) -> RunCounts:
     """`how.jobs` processes until the queue is empty. One that dies is replaced as long as the study comes forward."""
     devices, started = how.device.split(","), time.monotonic()
 
     def begin(number: int) -> _Worker:
         left = how.limit - (time.monotonic() - started)
-        return _Worker(number, _process(study, how, devices[number % len(devices)], number, left), Left.of(study))
+        return _Worker(number, _process(study, how, devices[number % len(devices)], number, left), RunCounts.of(study))
 
     workers = [begin(number) for number in range(how.jobs)]
     before = signal.signal(signal.SIGTERM, _stop)
@@ -42,7 +42,7 @@ def work(study: Study, how: How, console: Console) -> Left:
                 progress.show()
                 for worker in [worker for worker in workers if worker.process.poll() is not None]:
                     workers.remove(worker)
-                    code, now = worker.process.returncode, Left.of(study)
+                    code, now = worker.process.returncode, RunCounts.of(study)
                     if code and now.waiting:
                         console.line(
                             f"process {worker.number} ended with {code}; {_log(study, worker.number)} says why"
@@ -57,7 +57,7 @@ def work(study: Study, how: How, console: Console) -> Left:
         for worker in workers:
             worker.process.wait()
         signal.signal(signal.SIGTERM, before)
-    return Left.of(study)
+    return RunCounts.of(study)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -68,7 +68,7 @@ def _log(study: Study, number: int | str) -> str:
     return str(study.folder / f"process-{number}.log")
 
 
-def _process(study: Study, how: How, device: str, number: int, limit: float) -> subprocess.Popen[bytes]:
+def _process(study: Study, how: WorkerOptions, device: str, number: int, limit: float) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "offrec.studies", str(study.folder), "--device", device, "--limit", str(limit)]
     command += ["--parent", str(os.getpid()), "--data", *(log.path for log in study.logs)]
     command += ["--together", str(how.together)] if how.together else []

@@ -1,4 +1,4 @@
-"""How far a study is: runs done, time left, the best so far. Counted in the folder, so whoever works is seen."""
+"""Show the progress of a study: runs done, time left and the best policy so far."""
 
 import json
 import time

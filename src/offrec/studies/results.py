@@ -26,16 +26,16 @@ BEYOND = 21  # a rank that no figure at 20 or less tells from any larger one
 
 
 @dataclass(frozen=True)
-class Judged:
+class Measurements:
     facts: dict[str, Any]
     arrays: dict[str, NDArray[Any]] = field(
         default_factory=dict
     )  # "ranks" uint8 [events], "rewards" float32 [visitors]
 
 
-def judge(
+def measure_policy(
     study: Study, policy: Policy, dataset: Dataset, rewards: Mapping[str, float], console: Console | None = None
-) -> Judged:
+) -> Measurements:
     """`rewards`: of behaviours, where the run was given any."""
     console = console or Console(quiet=True)
     facts: dict[str, Any] = {
@@ -57,7 +57,7 @@ def judge(
     if study.test and "shop" in dataset.meta:
         earned = _shop(dataset, policy.device).rollout(policy, study.visitors, "topk", seed=VISITORS_SEED)
         facts["shop"], arrays["rewards"] = earned.as_json(), _kept(earned)
-    return Judged(facts, arrays)
+    return Measurements(facts, arrays)
 
 
 def _ranked(policy: Policy, dataset: Dataset, split: ScoredSplit, console: Console) -> Evaluation:
@@ -65,17 +65,17 @@ def _ranked(policy: Policy, dataset: Dataset, split: ScoredSplit, console: Conso
         return evaluate(policy, dataset, split, progress=at)
 
 
-def judge_own(study: Study, name: str, dataset: Dataset, device: torch.device) -> Judged:
+def measure_shop_policy(study: Study, name: str, dataset: Dataset, device: torch.device) -> Measurements:
     """One of the shop's own policies, which rank no log."""
     earned = _shop(dataset, device).rollout(name, study.visitors, seed=VISITORS_SEED)
-    return Judged({"shop": earned.as_json()}, {"rewards": _kept(earned)})
+    return Measurements({"shop": earned.as_json()}, {"rewards": _kept(earned)})
 
 
 def _kept(earned: Rollout) -> NDArray[np.float32]:
     return earned.rewards.astype(np.float32)
 
 
-def keep(study: Study, name: str, judged: Judged) -> None:
+def store_result(study: Study, name: str, judged: Measurements) -> None:
     """The arrays first: a run is done when its JSON is there."""
     for kind, array in judged.arrays.items():
         _save(study.path("results", f"{name}.{kind}.npy"), array)

@@ -8,10 +8,12 @@ from offrec.studies import processes as side_by_side
 from offrec.studies import study as plan
 from offrec.studies import worker as work
 from offrec.studies.study import Study
-from offrec.studies.worker import How, Left
+from offrec.studies.worker import RunCounts, WorkerOptions
 
 
-def finish(study: Study, how: How, console: Console, parent_alive: Callable[[], bool] = lambda: True) -> Left:
+def run_study(
+    study: Study, how: WorkerOptions, console: Console, parent_alive: Callable[[], bool] = lambda: True
+) -> RunCounts:
     """As far as it goes here; what is left and what failed is said."""
     if how.jobs < 1 or (how.together is not None and how.together < 1):
         raise InputError("--jobs and --together must be at least 1.")

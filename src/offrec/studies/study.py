@@ -16,7 +16,7 @@ PolicyKind = Literal["learner", "baseline", "shop"]
 
 
 @dataclass(frozen=True)
-class AskedLog:
+class StudyDataset:
     """A prepared dataset of a study. Datasets that are one log with its split drawn again share `log`."""
 
     name: str
@@ -62,7 +62,7 @@ class Run:
 class Study:
     folder: Path
     kind: Kind
-    logs: tuple[AskedLog, ...]
+    logs: tuple[StudyDataset, ...]
     groups: tuple[Group, ...]
     runs: tuple[Run, ...]
     test: bool = True  # are test sessions looked at? Tuning does not
@@ -73,7 +73,7 @@ class Study:
     def group(self, run: Run) -> Group:
         return next(group for group in self.groups if group.name == run.group)
 
-    def log(self, name: str) -> AskedLog:
+    def log(self, name: str) -> StudyDataset:
         return next(log for log in self.logs if log.name == name)
 
     def path(self, kind: Literal["runs", "results", "failed", "locks"], name: str = "") -> Path:
@@ -86,9 +86,9 @@ class Study:
         return self.path("failed", f"{run.name}.json").exists()
 
 
-def asked_log(dataset: Dataset, log: str | None = None) -> AskedLog:
+def describe_dataset(dataset: Dataset, log: str | None = None) -> StudyDataset:
     shop = dataset.meta.get("shop")
-    return AskedLog(
+    return StudyDataset(
         name=dataset.path.resolve().name,
         log=log or dataset.path.resolve().name,
         path=str(dataset.path.resolve()),
@@ -142,11 +142,11 @@ def read(folder: str | Path) -> Study:
         )
     del parts["study_version"]
     try:
-        for kind, lists in (("logs", AskedLog), ("groups", Group), ("runs", Run)):
+        for kind, lists in (("logs", StudyDataset), ("groups", Group), ("runs", Run)):
             needed = [one.name for one in fields(lists) if one.default is MISSING and one.default_factory is MISSING]
             for entry in _whole(folder, "it", parts, ("kind", kind))[kind]:
                 _whole(folder, f"an entry of its {kind}", entry, needed)
-        logs = tuple(AskedLog(**_found(folder, log)) for log in parts.pop("logs"))
+        logs = tuple(StudyDataset(**_found(folder, log)) for log in parts.pop("logs"))
         groups = tuple(Group(**group) for group in parts.pop("groups"))
         runs = tuple(Run(**run) for run in parts.pop("runs"))
         return Study(folder, logs=logs, groups=groups, runs=runs, **parts)

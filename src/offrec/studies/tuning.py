@@ -21,12 +21,12 @@ from offrec.data.dataset import Dataset
 from offrec.errors import InputError
 from offrec.runs import options as config
 from offrec.runs.presets import Flat
-from offrec.studies import design as asking
+from offrec.studies import design
 from offrec.studies import study as plan
-from offrec.studies.run import finish
+from offrec.studies.run import run_study
 from offrec.studies.study import Group, Run, Study
 from offrec.studies.value import CHEAP
-from offrec.studies.worker import How
+from offrec.studies.worker import WorkerOptions
 
 OBJECTIVES = {"ndcg": "NDCG@10", "reward": "reward@10", "value": CHEAP}
 
@@ -88,16 +88,16 @@ class Search:
         return {k: v for k, v in {**ALL, **SPACES[self.algorithm]}.items() if k not in self.base()}
 
 
-def tune(search: Search, how: How, console: Console) -> Study:
+def tune(search: Search, how: WorkerOptions, console: Console) -> Study:
     """All trials, however often it takes. Trial 0 is the preset as it is."""
     study = _begin(search)
     with _alone(study):
         while len(study.groups) < search.trials:
-            finish(study, how, Console(quiet=True))
+            run_study(study, how, Console(quiet=True))
             console.line(_so_far(search, study))
             study = _asked(search, study, min(how.jobs, search.trials - len(study.groups)))
             plan.write(study)
-        finish(study, how, console)
+        run_study(study, how, console)
     return study
 
 
@@ -110,7 +110,7 @@ def best(study: Study) -> Group | None:
 
 def train_command(search: Search, found: Group) -> str:
     """What trains the model of this trial: with all that was held, and with what the search chose."""
-    named = ("algorithm.name", "network.backbone", "preset", *asking.ELSEWHERE)  # flags, or of a run and no trial
+    named = ("algorithm.name", "network.backbone", "preset", *design.RUN_OPTIONS)  # flags, or of a run and no trial
     held = {key: value for key, value in config.parse_set(search.settings).items() if key not in named}
     words = ["offrec", "train", str(search.dataset), "--algorithm", search.algorithm]
     words += ["--backbone", found.options["network.backbone"], "--preset", found.options["preset"], "--out", "RUN"]
@@ -137,7 +137,7 @@ def _begin(search: Search) -> Study:
     _optuna()
     dataset = Dataset.open(search.dataset)
     if search.objective in ("reward", "value"):
-        asking.resolved(dataset, search.algorithm, {**search.base(), "select": search.objective})
+        design.resolve_options(dataset, search.algorithm, {**search.base(), "select": search.objective})
     question = {
         "algorithm": search.algorithm,
         "backbone": search.network,
@@ -148,8 +148,8 @@ def _begin(search: Search) -> Study:
         "settings": list(search.settings),
     }
     if not plan.is_study(search.out):
-        study = Study(search.out, "tune", (plan.asked_log(dataset),), (), (), test=False, question=question)
-        return asking.begin(_with(search, study, [{}]))
+        study = Study(search.out, "tune", (plan.describe_dataset(dataset),), (), (), test=False, question=question)
+        return design.create_or_extend(_with(search, study, [{}]))
     study = plan.at(plan.read(search.out), [search.dataset])
     if study.kind != "tune" or study.question != question or study.logs[0].fingerprint != dataset.fingerprint:
         raise InputError(
@@ -165,14 +165,14 @@ def _with(search: Search, study: Study, settings: Sequence[Flat]) -> Study:
     log, groups, runs = study.logs[0].log, list(study.groups), list(study.runs)
     for own in settings:
         number = len(groups)
-        options = asking.resolved(dataset, search.algorithm, {**search.base(), **own})
+        options = design.resolve_options(dataset, search.algorithm, {**search.base(), **own})
         name = f"trial-{number:03d}"
         varied = {key: options[key] for key in search.space()}
         backbone, preset = search.network, search.preset
         groups.append(
             Group(name, log, "learner", search.algorithm, backbone, preset, options, varied=varied, trial=number)
         )
-        runs += [Run(f"{name}.{seed}", name, study.logs[0].name, seed) for seed in asking.seeds_of(search.seeds)]
+        runs += [Run(f"{name}.{seed}", name, study.logs[0].name, seed) for seed in design.parse_seeds(search.seeds)]
     return replace(study, groups=tuple(groups), runs=tuple(runs))
 
 

@@ -19,8 +19,7 @@ from offrec.errors import InputError, Interrupted, RunError, first_line
 from offrec.policy import Policy
 from offrec.runs import folder as run_folder
 from offrec.runs import train as experiment
-from offrec.studies import machine
-from offrec.studies import results as judging
+from offrec.studies import machine, results
 from offrec.studies import study as plan
 from offrec.studies.claims import Claim
 from offrec.studies.progress import Following, Progress, spoken_of
@@ -28,7 +27,7 @@ from offrec.studies.study import Group, Run, Study
 
 
 @dataclass(frozen=True)
-class How:
+class WorkerOptions:
     """Where and how, not what."""
 
     device: str = "auto"  # several, separated by commas, for several processes
@@ -39,21 +38,21 @@ class How:
 
 
 @dataclass(frozen=True)
-class Left:
-    """How a study stands."""
+class RunCounts:
+    """WorkerOptions a study stands."""
 
     done: int
     failed: int
     waiting: int
 
     @staticmethod
-    def of(study: Study) -> "Left":
+    def of(study: Study) -> "RunCounts":
         done = sum(map(study.done, study.runs))
         failed = sum(study.failed(run) for run in study.runs if not study.done(run))
-        return Left(done, failed, len(study.runs) - done - failed)
+        return RunCounts(done, failed, len(study.runs) - done - failed)
 
 
-def work(study: Study, how: How, console: Console, parent_alive: Any = lambda: True) -> Left:
+def work(study: Study, how: WorkerOptions, console: Console, parent_alive: Any = lambda: True) -> RunCounts:
     """Finish what can be finished here. Killed at any moment, the same call goes on."""
     device = experiment.pick_device(how.device)
     most = how.together or (len(study.runs) if device.type == "cuda" else 1)
@@ -70,7 +69,7 @@ def work(study: Study, how: How, console: Console, parent_alive: Any = lambda: T
                     raise stopped(study, claim.runs) from error
             _give_back(device)
             progress.show()
-    return Left.of(study)
+    return RunCounts.of(study)
 
 
 def _give_back(device: torch.device) -> None:
@@ -91,7 +90,7 @@ def stopped(study: Study, in_hand: Sequence[Run] = ()) -> Interrupted:
     rest = "goes on where its training was last saved, or starts again"
     if len(begun) == 1:
         rest = "goes on where its training was last saved" if begun == {True} else "starts again"
-    done = Left.of(study).done
+    done = RunCounts.of(study).done
     return Interrupted(
         f"Stopped; {done} of {len(study.runs)} runs {'is' if done == 1 else 'are'} done and kept, "
         f"{spoken_of(in_hand)} {rest}: the same command goes on."
@@ -160,14 +159,14 @@ class _Worker:
     def _judge_untrained(self, group: Group, run: Run, dataset: Dataset, console: Console) -> None:
         started, peak = time.monotonic(), machine.Peak(self.device)
         if group.kind == "shop":
-            judged = judging.judge_own(self.study, group.policy, dataset, self.device)
+            judged = results.measure_shop_policy(self.study, group.policy, dataset, self.device)
         else:
             from offrec.baselines import baseline  # needs scipy
 
             policy = baseline(group.policy, dataset, device=self.device)
-            judged = judging.judge(self.study, policy, dataset, {}, console)
+            judged = results.measure_policy(self.study, policy, dataset, {}, console)
         judged.facts.update(self._took(started, peak))
-        judging.keep(self.study, run.name, judged)
+        results.store_result(self.study, run.name, judged)
 
     def _learn(self, group: Group, runs: Sequence[Run], dataset: Dataset, console: Console) -> None:
         started, peak = time.monotonic(), machine.Peak(self.device)
@@ -177,13 +176,13 @@ class _Worker:
         rewards = {key.removeprefix("reward."): v for key, v in group.options.items() if key.startswith("reward.")}
         for run in runs:
             if run.name in trained:
-                judged = judging.judge(self.study, trained.pop(run.name), dataset, rewards, console)
+                judged = results.measure_policy(self.study, trained.pop(run.name), dataset, rewards, console)
                 folder = self.study.path("runs", run.name)
                 curve = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
                 calibration = run_folder.read(folder)["logging_policy"]
                 learned = {"curve": curve, "kept_epoch": kept_epoch(curve, str(group.options["select"]))}
                 judged.facts.update(learned, logging_policy=calibration, resumed=resumed[run.name], **took)
-                judging.keep(self.study, run.name, judged)
+                results.store_result(self.study, run.name, judged)
 
     def _trained(self, group: Group, runs: Sequence[Run], dataset: Dataset, console: Console) -> dict[str, Policy]:
         settings = {run.name: {**group.options, "seed": run.seed, "device": self.asked} for run in runs}

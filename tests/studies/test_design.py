@@ -11,7 +11,7 @@ import pytest
 from offrec.errors import InputError
 from offrec.reports.reading import read
 from offrec.reports.report import report
-from offrec.studies import design as asking
+from offrec.studies import design
 from offrec.studies import study as plan
 from small_studies import FAST, finished, small_dataset, small_study
 
@@ -22,7 +22,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_everything_by_default(dataset: Path, tmp_path: Path) -> None:
-    study = asking.compare([dataset], tmp_path / "study", backbones="gru,caser", seeds="0,3")
+    study = design.plan_comparison([dataset], tmp_path / "study", backbones="gru,caser", seeds="0,3")
     assert len(study.groups) == 5 + 2 * 11
     assert len(study.runs) == 5 + 2 * 2 * 11, "a policy without training is made once"
     assert {run.seed for run in study.runs if run.group == "small.dc.caser"} == {0, 3}
@@ -42,7 +42,7 @@ def test_study_json_says_what_is_asked(dataset: Path, tmp_path: Path) -> None:
 
 def test_settings_for_one_learner(dataset: Path, tmp_path: Path) -> None:
     settings = ["training.epochs=3", "dc:algorithm.alpha=0.5", "dc:training.epochs=7"]
-    study = asking.compare([dataset], tmp_path / "study", algorithms="sl,dc", settings=settings)
+    study = design.plan_comparison([dataset], tmp_path / "study", algorithms="sl,dc", settings=settings)
     options = {group.policy: group.options for group in study.groups}
     assert options["dc"]["algorithm.alpha"] == 0.5
     assert options["dc"]["training.epochs"] == 7
@@ -51,8 +51,8 @@ def test_settings_for_one_learner(dataset: Path, tmp_path: Path) -> None:
 
 def test_a_redrawn_split_is_a_repeat(tmp_path: Path) -> None:
     three = [small_dataset(tmp_path / str(seed), f"split-{seed}", split_seed=seed) for seed in range(3)]
-    study = asking.begin(
-        asking.compare(
+    study = design.create_or_extend(
+        design.plan_comparison(
             three, tmp_path / "study", algorithms="sl", baselines="recent", seeds="3", settings=FAST, redraw=True
         )
     )
@@ -65,23 +65,23 @@ def test_a_redrawn_split_is_a_repeat(tmp_path: Path) -> None:
     assert {len(entry.results) for entry in found.entries} == {3}
     assert report([study.folder]).every_table[0].spans == [("split-0, view", 4)]
     with pytest.raises(InputError, match="say --seeds 3"):
-        asking.compare(three, tmp_path / "x", redraw=True)
+        design.plan_comparison(three, tmp_path / "x", redraw=True)
     once = r"split-0 and split-1 are one log with --split-seed 0 and 1, repeats and not two logs; say --redraw"
     with pytest.raises(InputError, match=once):
-        asking.compare(three, tmp_path / "x")
+        design.plan_comparison(three, tmp_path / "x")
     begun = small_study(three[0], tmp_path / "begun")
     with pytest.raises(InputError, match=r"split-1 and split-0 are one log"):
         small_study(three[1], begun.folder)
     another = small_dataset(tmp_path / "another", "another")
     with pytest.raises(InputError, match=r"split-0 and .*another are the same dataset; give it once"):
-        asking.compare([three[0], another], tmp_path / "x", algorithms="sl")
+        design.plan_comparison([three[0], another], tmp_path / "x", algorithms="sl")
     other = small_dataset(tmp_path / "other", "other", unseen="drop")
     with pytest.raises(InputError, match="--redraw takes one log, split anew"):
-        asking.compare([three[0], other], tmp_path / "x", seeds="2", redraw=True)
+        design.plan_comparison([three[0], other], tmp_path / "x", seeds="2", redraw=True)
 
 
 def test_a_sweep(dataset: Path, tmp_path: Path) -> None:
-    study = asking.sweep(
+    study = design.plan_sweep(
         [dataset], tmp_path / "study", algorithm="sr", vary=["algorithm.beta=0.1,1"],
         levels=["algorithm.adaptive=true,algorithm.epsilon=1", "algorithm.name=sl"], seeds="1", settings=FAST,
     )  # fmt: skip
@@ -89,7 +89,7 @@ def test_a_sweep(dataset: Path, tmp_path: Path) -> None:
     adaptive, sl = study.groups[2:]
     assert adaptive.options["algorithm.adaptive"] is True
     assert sl.policy == "sl"
-    assert finished(asking.begin(study)).done == 4
+    assert finished(design.create_or_extend(study)).done == 4
     found = report([study.folder])
     (table,) = [table for table in found.every_table if table.key.startswith("sweep")]
     assert [row.label for row in table.rows] == ["β = 0.1", "β = 1", "adaptive, ε = 1", "SL"]
@@ -103,7 +103,7 @@ def test_another_learner_beside_a_sweep_takes_no_settings_that_mean_nothing_to_i
     dataset: Path, tmp_path: Path
 ) -> None:
     settings = ["critic.ground=3", "algorithm.start=supervised", "network.width=8"]
-    study = asking.sweep(
+    study = design.plan_sweep(
         [dataset], tmp_path / "study", algorithm="dc", vary=["algorithm.alpha=0.1"], levels=["algorithm.name=sl"],
         settings=settings,
     )  # fmt: skip
@@ -134,14 +134,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("choices", "sentence"), REFUSED)
 def test_what_cannot_be_compared(dataset: Path, tmp_path: Path, choices: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        asking.compare([dataset], tmp_path / "study", **choices)
+        design.plan_comparison([dataset], tmp_path / "study", **choices)
     assert not (tmp_path / "study").exists()
 
 
 def test_what_cannot_be_swept(dataset: Path, tmp_path: Path) -> None:
     def refused(sentence: str, **choices: Any) -> None:
         with pytest.raises(InputError, match=sentence):
-            asking.sweep([dataset], tmp_path / "study", **choices)
+            design.plan_sweep([dataset], tmp_path / "study", **choices)
 
     refused(
         "dc on small: There is no option 'algorithm.gravity'; `offrec options --algorithm dc` lists all.$",
@@ -164,16 +164,16 @@ def test_what_is_asked_again_in_another_way(dataset: Path, tmp_path: Path) -> No
 def test_datasets_that_do_not_belong_together(dataset: Path, tmp_path: Path) -> None:
     other = small_dataset(tmp_path, "other", score_first=False)
     with pytest.raises(InputError, match=r"small has score_first = True and other has False, so they do not belong"):
-        asking.compare([dataset, other], tmp_path / "study")
+        design.plan_comparison([dataset, other], tmp_path / "study")
     parts = small_dataset(tmp_path, "parts", split_parts=(6, 2, 2))
     with pytest.raises(InputError, match=r"split_parts = 8:1:1 and parts has 6:2:2"):
-        asking.compare([dataset, parts], tmp_path / "study")
+        design.plan_comparison([dataset, parts], tmp_path / "study")
     (tmp_path / "twice").mkdir()
     with pytest.raises(InputError, match="Two datasets are called small"):
-        asking.compare([dataset, small_dataset(tmp_path / "twice")], tmp_path / "study")
+        design.plan_comparison([dataset, small_dataset(tmp_path / "twice")], tmp_path / "study")
     study = small_study(dataset, tmp_path / "begun")
     with pytest.raises(InputError, match=r"score_first = False and small has True"):
-        asking.begin(asking.compare([other], study.folder, algorithms="sl"))
+        design.create_or_extend(design.plan_comparison([other], study.folder, algorithms="sl"))
 
 
 def test_folders_that_are_no_study(dataset: Path, tmp_path: Path) -> None:
