@@ -29,7 +29,7 @@ from offrec.data.prepare import prepare
 from offrec.data.replay import batch_of
 from offrec.policy import Policy
 from offrec.serving.export import export_onnx
-from offrec.serving.export_check import compare, padded
+from offrec.serving.onnx_check import compare, padded
 
 BACKBONES = ("gru", "cfn", "caser", "nextitnet", "sasrec")
 SESSIONS, K = 1000, 20

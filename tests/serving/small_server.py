@@ -17,9 +17,9 @@ import httpx
 import uvicorn
 
 from offrec.console import Console
+from offrec.serving.app import application
 from offrec.serving.decision_log import DecisionLog, LogOptions
-from offrec.serving.http import application
-from offrec.serving.http_server import ServerOptions, make_service
+from offrec.serving.server import ServerOptions, make_service
 from offrec.serving.service import Service
 
 

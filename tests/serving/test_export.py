@@ -22,9 +22,9 @@ from offrec.data.replay import batch_of
 from offrec.errors import InputError, RunError
 from offrec.models.network_policy import NetworkPolicy
 from offrec.runs import train as experiment
-from offrec.serving import export, export_backbones, export_policy, loading
+from offrec.serving import export, onnx_backbones, onnx_model, served_policy
 from offrec.serving.export import export_onnx
-from offrec.serving.export_check import compare, made_up
+from offrec.serving.onnx_check import compare, made_up
 
 ITEMS, HISTORY = 60, 6
 FAST = {"network.width": 12, "network.history": HISTORY, "training.epochs": 1, "training.batch_size": 64}
@@ -163,7 +163,7 @@ def test_the_command_and_what_it_writes(run: Path, tmp_path: Path, capsys: pytes
     assert sorted(path.name for path in out.parent.iterdir()) == ["best.ids.json", "best.json", "best.onnx"]
     described, facts = json.loads(out.with_suffix(".json").read_text()), json.loads((run / "run.json").read_text())
     assert described["dataset_fingerprint"] == facts["fingerprint"]
-    assert described["fingerprint"] == loading.load("any", run, "cpu").fingerprint  # what a server of the run says
+    assert described["fingerprint"] == served_policy.load("any", run, "cpu").fingerprint  # as the server reports it
     assert session(out).get_modelmeta().custom_metadata_map["fingerprint"] == described["fingerprint"]
     with pytest.raises(InputError, match="exists already; choose another --out, or replace it with --force"):
         Export(run, out).run()
@@ -187,7 +187,7 @@ def test_a_model_that_ranks_otherwise_is_not_kept(run: Path, tmp_path: Path, mon
     def without_repeats(graph: Any, term: Any, states: str, recent: str, n_items: int) -> str:
         return graph.op("Mul", graph.cast(recent, np.float32), graph.real(0.0))
 
-    monkeypatch.setattr(export_policy, "_repeats", without_repeats)
+    monkeypatch.setattr(onnx_model, "_repeats", without_repeats)
     with pytest.raises(RunError, match="does not rank as torch does"):
         export_onnx(run, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
@@ -205,7 +205,7 @@ def test_refusals(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(InputError, match="cannot be written"):
         export_onnx(run, tmp_path / "file/model.onnx")
     with monkeypatch.context() as patch:
-        patch.setattr(export_backbones, "BACKBONES", {})
+        patch.setattr(onnx_backbones, "BACKBONES", {})
         with pytest.raises(InputError, match="has the backbone gru, which cannot be written as ONNX"):
             export_onnx(run, tmp_path / "model.onnx")
     with monkeypatch.context() as patch:

@@ -12,7 +12,7 @@ from scipy import stats
 from small_server import records, service_of
 
 from offrec.serving.decision_log import LogOptions
-from offrec.serving.messages import Recommend
+from offrec.serving.schemas import Recommend
 
 DRAWS = 3000
 

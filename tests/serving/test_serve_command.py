@@ -15,9 +15,9 @@ from small_server import client_of
 from offrec.commands.runs import Recommend
 from offrec.commands.serve import Serve
 from offrec.errors import InputError
-from offrec.serving import http_server, loading
+from offrec.serving import served_policy, server
 from offrec.serving.decision_log import LogOptions
-from offrec.serving.loading import named
+from offrec.serving.served_policy import named
 from offrec.serving.service import Service
 
 DOCUMENT = Path(__file__).parents[2] / "docs/serving.md"
@@ -90,7 +90,7 @@ def test_what_the_document_says_to_send_works(run: Path, tmp_path: Path) -> None
 
 def test_other_addresses_need_a_token(run: Path, tmp_path: Path) -> None:
     def check(**options: Any) -> None:
-        http_server.check_address(http_server.ServerOptions({"run": run}, **options))
+        server.check_address(server.ServerOptions({"run": run}, **options))
 
     for host in ("127.0.0.1", "::1", "localhost", "127.0.0.9"):
         check(host=host)
@@ -102,11 +102,11 @@ def test_other_addresses_need_a_token(run: Path, tmp_path: Path) -> None:
     for bad in ("short", "0123456789 abcdef", "0123456789abcdé" * 2):
         (tmp_path / "token").write_text(bad)
         with pytest.raises(InputError, match="cannot be used"):
-            http_server.read_token(tmp_path / "token")
+            server.read_token(tmp_path / "token")
     (tmp_path / "token").write_text("0123456789abcdef\n")
-    assert http_server.read_token(tmp_path / "token") == "0123456789abcdef"
+    assert server.read_token(tmp_path / "token") == "0123456789abcdef"
     with pytest.raises(InputError, match="cannot be read"):
-        http_server.read_token(tmp_path / "none")
+        server.read_token(tmp_path / "none")
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -114,9 +114,9 @@ def test_a_reload_asked_for_while_loading_is_made_after_it(
     run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], asked: bool
 ) -> None:
     """The first load is interrupted by SIGHUP, the server ends itself once it has loaded or reloaded."""
-    real, loads = loading.load, []
+    real, loads = served_policy.load, []
 
-    def load(*words: Any) -> loading.Served:
+    def load(*words: Any) -> served_policy.Served:
         loads.append(words)
         if asked and len(loads) == 1:
             signal.raise_signal(signal.SIGHUP)
@@ -125,8 +125,8 @@ def test_a_reload_asked_for_while_loading_is_made_after_it(
     def ends(service: Service, *_: Any) -> None:
         signal.setitimer(signal.ITIMER_REAL, 2.0)
 
-    monkeypatch.setattr(loading, "load", load)
-    monkeypatch.setattr(http_server, "_announce", ends)
+    monkeypatch.setattr(served_policy, "load", load)
+    monkeypatch.setattr(server, "_announce", ends)
     before = signal.getsignal(signal.SIGHUP)
     alarm = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))
     ended = signal.signal(signal.SIGTERM, lambda *_: None)

@@ -227,7 +227,7 @@ class Recommend:
 
     def _table(self, policy: "Policy", out: Path) -> None:
         from offrec.data.formats import Columns
-        from offrec.serving.batch import BatchOptions, recommend_table
+        from offrec.serving.recommend_table import BatchOptions, recommend_table
 
         columns = Columns(session=self.session, item=self.item, time=self.time)
         options = BatchOptions(self.k, self.exclude_seen, self.format, columns, self.chunk)

@@ -63,18 +63,18 @@ class Serve:
     """auto, cpu, cuda …"""
 
     def run(self) -> None:
-        from offrec.serving import http_server
+        from offrec.serving import server
         from offrec.serving.decision_log import LogOptions
-        from offrec.serving.loading import named
+        from offrec.serving.served_policy import named
         from offrec.serving.service import Batching, Limits
 
         self._check()
         candidates = self.max_candidates
-        options = http_server.ServerOptions(
+        options = server.ServerOptions(
             runs=named(self.runs),
             host=self.host,
             port=self.port,
-            token=http_server.read_token(self.token_file),
+            token=server.read_token(self.token_file),
             insecure=self.insecure,
             log=self.log,
             log_options=LogOptions(
@@ -87,7 +87,7 @@ class Serve:
             threads=self.threads,
             seed=self.seed,
         )
-        http_server.serve(options, Console())
+        server.serve(options, Console())
 
     def _check(self) -> None:
         if not self.runs:

@@ -22,8 +22,8 @@ from offrec.errors import InputError, RunError
 from offrec.models.agent import Agent
 from offrec.models.network_policy import NetworkPolicy
 from offrec.runs import folder as run_folder
-from offrec.serving import loading
-from offrec.serving.loading import Served
+from offrec.serving import served_policy
+from offrec.serving.served_policy import Served
 
 CHECKED_HISTORIES, CHECKED_K = 256, 20
 IN_ONE_FILE = 1 << 30  # bytes of weights; a protobuf holds no more than 2 GiB, so beyond this they stand beside it
@@ -33,7 +33,7 @@ def export_onnx(run: Path, out: Path, *, force: bool = False, console: Console |
     """What stands in model.json."""
     facts, console = run_folder.read(run), console or Console(quiet=True)
     _check(out, force)
-    served = loading.load(out.stem, run, "cpu")
+    served = served_policy.load(out.stem, run, "cpu")
     policy = served.policy
     _exportable(run, policy.agent)
     with _written(out) as aside:
@@ -75,7 +75,7 @@ def _need_onnx() -> None:
 
 
 def _exportable(run: Path, agent: Agent) -> None:
-    from offrec.serving.export_backbones import BACKBONES
+    from offrec.serving.onnx_backbones import BACKBONES
 
     for network in filter(None, (agent.actor, agent.critic, agent.prior)):
         if type(network.backbone) not in BACKBONES:
@@ -105,8 +105,8 @@ def _describe(facts: dict[str, Any], served: Served, out: Path) -> dict[str, Any
 def _write_model(agent: Agent, path: Path, meta: dict[str, Any]) -> dict[str, Any]:
     import onnx
 
-    from offrec.serving.export_graph import OPSET
-    from offrec.serving.export_policy import build
+    from offrec.serving.onnx_graph import OPSET
+    from offrec.serving.onnx_model import build
 
     props = {
         key: str(meta[key])
@@ -121,7 +121,7 @@ def _write_model(agent: Agent, path: Path, meta: dict[str, Any]) -> dict[str, An
 def _compared(policy: NetworkPolicy, path: Path) -> dict[str, Any]:
     import onnxruntime
 
-    from offrec.serving.export_check import compare, made_up
+    from offrec.serving.onnx_check import compare, made_up
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     found = compare(policy, session, made_up(policy.n_items, policy.history, CHECKED_HISTORIES, seed=0), CHECKED_K)

@@ -12,14 +12,14 @@ from offrec.console import Console
 from offrec.data.dataset import Vocabulary
 from offrec.errors import first_line
 from offrec.policy import Id
-from offrec.serving.batching import Batcher, Busy
 from offrec.serving.decision_log import DecisionLog
 from offrec.serving.engine import Answer, Ask
+from offrec.serving.errors import Refused
 from offrec.serving.item_search import ItemSearch
-from offrec.serving.loading import Served
-from offrec.serving.messages import Event, Recommend
 from offrec.serving.metrics import Metrics
-from offrec.serving.refusal import Refused
+from offrec.serving.micro_batching import Batcher, Busy
+from offrec.serving.schemas import Event, Recommend
+from offrec.serving.served_policy import Served
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from offrec.policy import Id
-from offrec.serving import messages
+from offrec.serving import schemas
 from offrec.serving.service import Service
 
 ABOUT = "Recommendations from policies learned offline, with the exact probability of every list that is drawn."
-BODIES = (messages.Recommend, messages.Event, messages.Reload)
+BODIES = (schemas.Recommend, schemas.Event, schemas.Reload)
 
 
 def described(app: FastAPI, service: Service, secured: bool) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from random_runs import write_run
 
 from offrec.models.network_policy import NetworkPolicy
 from offrec.runs import train as experiment
-from offrec.serving import loading
+from offrec.serving import served_policy
 
 
 def test_ids_stay_when_the_folder_is_overwritten_in_place(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [100, 101, 102])
-    policy = loading.load("run", run, "cpu").policy
+    policy = served_policy.load("run", run, "cpu").policy
     with (run / "item_ids.npy").open("r+b") as file:
         file.seek(-24, 2)
         file.write(np.array([7, 8, 9], np.int64).tobytes())
@@ -23,7 +23,7 @@ def test_ids_stay_when_the_folder_is_overwritten_in_place(tmp_path: Path) -> Non
 
 def test_a_link_switched_during_a_load_mixes_no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = (write_run(tmp_path / name, list(range(20)), seed=seed) for seed, name in enumerate("ab"))
-    expected = loading.load("run", before, "cpu").fingerprint
+    expected = served_policy.load("run", before, "cpu").fingerprint
     link, real = tmp_path / "live", experiment.load
     link.symlink_to(before)
 
@@ -34,6 +34,6 @@ def test_a_link_switched_during_a_load_mixes_no_runs(tmp_path: Path, monkeypatch
         return policy
 
     monkeypatch.setattr(experiment, "load", switched)
-    assert loading.load("run", link, "cpu").fingerprint == expected
+    assert served_policy.load("run", link, "cpu").fingerprint == expected
     monkeypatch.undo()
-    assert loading.load("run", link, "cpu").fingerprint != expected
+    assert served_policy.load("run", link, "cpu").fingerprint != expected

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from offrec.backbones.attention import SASRec, SASRecBlock
 from offrec.backbones.convolution import Caser, CausalConvolution, NextItNet, NextItNetBlock
 from offrec.backbones.recurrent import CFN, GRU, CFNCell
-from offrec.serving.export_graph import Graph
+from offrec.serving.onnx_graph import Graph
 
 
 @dataclass(frozen=True)

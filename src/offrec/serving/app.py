@@ -13,23 +13,23 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Res
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from offrec.serving import messages
-from offrec.serving.http_door import Door
-from offrec.serving.http_schema import described, page
-from offrec.serving.refusal import Refused
+from offrec.serving import schemas
+from offrec.serving.errors import Refused
+from offrec.serving.middleware import Door
+from offrec.serving.openapi import described, page
 from offrec.serving.service import Service
 
 PAGE = Path(__file__).parent / "page"
 BODY_SECONDS = 30.0  # in which a body must have come
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    400: {"model": messages.Problem, "description": "The body is no JSON."},
-    401: {"model": messages.Problem, "description": "The bearer token is missing or another."},
-    404: {"model": messages.Problem, "description": "There is no such policy."},
-    408: {"model": messages.Problem, "description": "The body did not come in time."},
-    413: {"model": messages.Problem, "description": "The body is too large."},
-    415: {"model": messages.Problem, "description": "The body is not application/json."},
-    422: {"model": messages.Problem, "description": "A field is not as expected."},
-    503: {"model": messages.Problem, "description": "Too many requests are waiting, or the server is stopping."},
+    400: {"model": schemas.Problem, "description": "The body is no JSON."},
+    401: {"model": schemas.Problem, "description": "The bearer token is missing or another."},
+    404: {"model": schemas.Problem, "description": "There is no such policy."},
+    408: {"model": schemas.Problem, "description": "The body did not come in time."},
+    413: {"model": schemas.Problem, "description": "The body is too large."},
+    415: {"model": schemas.Problem, "description": "The body is not application/json."},
+    422: {"model": schemas.Problem, "description": "A field is not as expected."},
+    503: {"model": schemas.Problem, "description": "Too many requests are waiting, or the server is stopping."},
 }
 
 
@@ -72,33 +72,33 @@ def _description(app: FastAPI, service: Service, secured: bool) -> None:
 def _recommend(app: FastAPI, service: Service) -> None:
     posts = (400, 401, 404, 408, 413, 415, 422, 503)
 
-    @app.post("/v1/recommend", responses=problems(*posts, ok=messages.Recommended), **_takes(messages.Recommend))
+    @app.post("/v1/recommend", responses=problems(*posts, ok=schemas.Recommended), **_takes(schemas.Recommend))
     async def recommend(request: Request) -> Response:
         """The best items after a history, or a list drawn from the policy, with how likely it was."""
         body = await _body(request, service.limits.body)
-        return _json(await service.recommend(messages.read(messages.Recommend, body)))
+        return _json(await service.recommend(schemas.read(schemas.Recommend, body)))
 
-    recorded = problems(400, 401, 408, 413, 415, 422, 503, ok=messages.Recorded)
-    recorded[409] = {"model": messages.Problem, "description": "The server keeps no decision log."}
+    recorded = problems(400, 401, 408, 413, 415, 422, 503, ok=schemas.Recorded)
+    recorded[409] = {"model": schemas.Problem, "description": "The server keeps no decision log."}
 
-    @app.post("/v1/events", responses=recorded, **_takes(messages.Event))
+    @app.post("/v1/events", responses=recorded, **_takes(schemas.Event))
     async def events(request: Request) -> Response:
         """Record what a visitor did, in the decision log."""
         body = await _body(request, service.limits.body)
-        return _json(service.event(messages.read(messages.Event, body)))
+        return _json(service.event(schemas.read(schemas.Event, body)))
 
-    reloaded = problems(*posts, ok=messages.Reloaded)
-    reloaded[409] = {"model": messages.Problem, "description": "The new run was refused; the old one stays."}
+    reloaded = problems(*posts, ok=schemas.Reloaded)
+    reloaded[409] = {"model": schemas.Problem, "description": "The new run was refused; the old one stays."}
 
-    @app.post("/v1/reload", responses=reloaded, **_takes(messages.Reload))
+    @app.post("/v1/reload", responses=reloaded, **_takes(schemas.Reload))
     async def reload(request: Request) -> Response:
         """Read the runs again: loaded and checked first, then swapped at once; running requests end on the old."""
         body = await _body(request, service.limits.body)
-        return _json(await service.reload(messages.read(messages.Reload, body or b"{}").policy))
+        return _json(await service.reload(schemas.read(schemas.Reload, body or b"{}").policy))
 
 
 def _policies(app: FastAPI, service: Service) -> None:
-    @app.get("/v1/policies", responses=problems(401, ok=messages.Policies))
+    @app.get("/v1/policies", responses=problems(401, ok=schemas.Policies))
     async def policies() -> Response:
         """What is served, and the limits."""
         return _json(service.policies())
@@ -106,7 +106,7 @@ def _policies(app: FastAPI, service: Service) -> None:
     text = Query(max_length=200, description="A piece of an id; letters' case does not count.")
     name = Query(max_length=200, description="Of which policy's catalogue; by default the default one's.")
 
-    @app.get("/v1/items", responses=problems(401, 404, 422, 503, ok=messages.Items))
+    @app.get("/v1/items", responses=problems(401, 404, 422, 503, ok=schemas.Items))
     async def items(
         query: Annotated[str, text] = "",
         limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 20,
@@ -117,12 +117,12 @@ def _policies(app: FastAPI, service: Service) -> None:
 
 
 def _health(app: FastAPI, service: Service) -> None:
-    @app.get("/healthz", responses={200: {"model": messages.Status}})
+    @app.get("/healthz", responses={200: {"model": schemas.Status}})
     async def healthz() -> Response:
         """The process lives."""
         return _json({"status": "ok", "log": service.log_status()})
 
-    @app.get("/readyz", responses=problems(503, ok=messages.Status))
+    @app.get("/readyz", responses=problems(503, ok=schemas.Status))
     async def readyz() -> Response:
         """It takes requests."""
         service.slot(None)
@@ -147,11 +147,11 @@ def _page(app: FastAPI) -> None:
         return Response(file.read_bytes(), media_type=kind, headers={"cache-control": "no-cache"})
 
 
-def _takes(kind: type[messages.Asked]) -> dict[str, Any]:
+def _takes(kind: type[schemas.Asked]) -> dict[str, Any]:
     """The body by hand: read once, as fast as it can be, and refused in one sentence."""
     schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
     content = {"application/json": {"schema": schema}}
-    return {"openapi_extra": {"requestBody": {"required": kind is not messages.Reload, "content": content}}}
+    return {"openapi_extra": {"requestBody": {"required": kind is not schemas.Reload, "content": content}}}
 
 
 async def _body(request: Request, most: int) -> bytes:

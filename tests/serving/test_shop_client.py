@@ -11,7 +11,7 @@ from small_server import client_of, records
 from offrec.errors import InputError, RunError
 from offrec.runs import train as experiment
 from offrec.serving.decision_log import LogOptions
-from offrec.serving.shop_player import ServedPlayer
+from offrec.serving.shop_client import ServedPlayer
 from offrec.shop import Shop
 
 SESSIONS = 150

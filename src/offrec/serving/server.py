@@ -15,9 +15,9 @@ from typing import Literal
 
 from offrec.console import Console
 from offrec.errors import InputError, RunError
-from offrec.serving import loading
+from offrec.serving import served_policy
 from offrec.serving.decision_log import DecisionLog, LogOptions
-from offrec.serving.refusal import Refused
+from offrec.serving.errors import Refused
 from offrec.serving.service import Batching, Limits, Service
 
 OnLogFailure = Literal["serve", "stop"]
@@ -55,7 +55,7 @@ def _serve(options: ServerOptions, console: Console, early: threading.Event) -> 
     try:
         import uvicorn
 
-        from offrec.serving.http import application
+        from offrec.serving.app import application
     except ImportError as error:
         raise InputError(f"Serving needs {error.name}; pip install 'offrec[serve]'.") from error
     check_address(options)
@@ -134,8 +134,8 @@ def make_service(options: ServerOptions, console: Console, failed: Callable[[str
     return Service(served, load, options.limits, options.batching, log, console)
 
 
-def _load(options: ServerOptions, name: str) -> loading.Served:
-    return loading.load(name, options.runs[name], options.device, options.seed)
+def _load(options: ServerOptions, name: str) -> served_policy.Served:
+    return served_policy.load(name, options.runs[name], options.device, options.seed)
 
 
 def check_address(options: ServerOptions) -> None:

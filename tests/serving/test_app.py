@@ -14,7 +14,7 @@ from random_runs import write_run
 from small_server import client_of, records, until
 
 from offrec.runs import train as experiment
-from offrec.serving import http
+from offrec.serving import app
 from offrec.serving.decision_log import LogOptions
 from offrec.serving.service import Limits
 
@@ -310,8 +310,8 @@ def test_who_has_no_token_learns_no_ids_and_no_names(runs: dict[str, Path]) -> N
 def test_the_description_is_made_once_for_each_default_policy(
     tmp_path: Path, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, real = [], http.described
-    monkeypatch.setattr(http, "described", lambda *words: made.append(words) or real(*words))
+    made, real = [], app.described
+    monkeypatch.setattr(app, "described", lambda *words: made.append(words) or real(*words))
     place = tmp_path / "run"
     place.symlink_to(runs["text"])
     with client_of({"run": place}) as client:

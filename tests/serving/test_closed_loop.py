@@ -14,7 +14,7 @@ import offrec
 from offrec.console import Console
 from offrec.estimation.compare import Asked
 from offrec.serving.decision_log import LogOptions
-from offrec.serving.shop_player import ServedPlayer
+from offrec.serving.shop_client import ServedPlayer
 from offrec.shop import Shop
 from offrec.shop.log import write_log
 

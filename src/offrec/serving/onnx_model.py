@@ -14,8 +14,8 @@ from offrec.catalogue import MASKED
 from offrec.models.agent import Agent
 from offrec.models.critic import ROUNDING
 from offrec.models.network import Network, RepeatTerm
-from offrec.serving.export_backbones import Histories, state
-from offrec.serving.export_graph import Graph
+from offrec.serving.onnx_backbones import Histories, state
+from offrec.serving.onnx_graph import Graph
 
 INPUTS: dict[str, Any] = {"history": (np.int64, ["batch", "length"]), "k": (np.int64, [])}
 OUTPUTS: dict[str, Any] = {"items": (np.int64, ["batch", "k"]), "scores": (np.float32, ["batch", "k"])}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from offrec.serving.batching import Batcher, Busy
 from offrec.serving.engine import Answer, Ask
+from offrec.serving.micro_batching import Batcher, Busy
 
 
 class Slow:

@@ -11,8 +11,8 @@ from offrec.data.formats import Columns
 from offrec.errors import InputError
 from offrec.policy import Policy
 from offrec.runs import train as experiment
-from offrec.serving import batch
-from offrec.serving.batch import BatchOptions, Done, recommend_table
+from offrec.serving import recommend_table as recommend_table_module
+from offrec.serving.recommend_table import BatchOptions, Done, recommend_table
 
 SKUS = [f"sku-{number:03d}" for number in range(60)]
 
@@ -49,7 +49,7 @@ def recommended(policy: Policy, source: Path, out: Path, **options: object) -> t
 def test_lists_are_those_of_one_history_at_a_time(
     policy: Policy, tmp_path: Path, kind: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "ROWS", 11)  # slices end inside sessions
+    monkeypatch.setattr(recommend_table_module, "ROWS", 11)  # slices end inside sessions
     monkeypatch.setattr("offrec.data.sources.BLOCK_BYTES", 300)
     monkeypatch.setattr("offrec.data.sources.pieces.__defaults__", (300,))
     source, out = tmp_path / f"table.{kind}", tmp_path / f"out.{kind}"
