@@ -160,7 +160,7 @@ def ours(dataset: Dataset, flat: dict[str, Any], epochs: int) -> dict[str, Any]:
     peak = timed.report(losses=losses, graphs=len(trainer.update.graphs))
     with trainer.turn():
         for _ in range(epochs):
-            validation(trainer.job.validate)
+            validation(trainer.task.validate)
     return {**peak, "validation_median": validation.report()["median"]}
 
 

@@ -61,8 +61,8 @@ def one(items: int, settings: list[str]) -> dict[str, Any]:
         plan = draft(shared, options, device).memory
         trainer = trainer_of(dataset, shared, flat)
         with trainer.turn():
-            sizes = trainer.job.batches.begin(0)
-            trainer.job.module.train()
+            sizes = trainer.task.batches.begin(0)
+            trainer.task.module.train()
             trainer.update.begin(0, {})
             for size in sizes[:20]:
                 trainer.update(size)

@@ -189,13 +189,13 @@ def ours(shared: Shared, flat: dict[str, Any], updates: int, folder: Path) -> Ro
         _, trainer = made(shared, plan, folder)
         clock = Clock(plan.device)
         with trainer.turn():
-            sizes = list(trainer.job.batches.begin(0))
-            trainer.job.module.train()
+            sizes = list(trainer.task.batches.begin(0))
+            trainer.task.module.train()
             trainer.update.begin(0, {})
             row["first"] = first_losses(trainer, sizes)
             for size in sizes[2:]:  # every size is met often enough to be captured
                 trainer.update(size)
-            timed = list(trainer.job.batches.begin(1))[:updates]
+            timed = list(trainer.task.batches.begin(1))[:updates]
             trainer.update.begin(0, {})
             for size in timed:
                 clock(lambda size=size: trainer.update(size))
@@ -210,9 +210,9 @@ def plain(shared: Shared, flat: dict[str, Any], updates: int, folder: Path) -> R
     with memory(plan.device, row):
         learning, trainer = made(shared, plan, folder)
         update, clock = Plain(learning, plan.options.training.learning_rate), Clock(plan.device)
-        sizes = list(trainer.job.batches.begin(0))
+        sizes = list(trainer.task.batches.begin(0))
         step = torch.zeros(1, dtype=torch.long, device=plan.device)
-        batches = [trainer.job.batches.gather(step + number, size) for number, size in enumerate(sizes[: 6 + updates])]
+        batches = [trainer.task.batches.gather(step + number, size) for number, size in enumerate(sizes[: 6 + updates])]
         del learning, trainer
         row["first"] = []
         for number, batch in enumerate(batches[:2]):

@@ -9,7 +9,7 @@ import torch
 from small_symbols import ITEMS, gradients, random_head, symbols, total
 from torch import Tensor
 
-from offrec.algorithms import Symbols, Terms
+from offrec.algorithms import LossTerms, Symbols
 from offrec.algorithms.actor_critic import ActorCritic
 from offrec.algorithms.deep_q import DeepQ
 from offrec.algorithms.dual_constraint import DualConstraint
@@ -27,7 +27,7 @@ from offrec.models.critic import product
 EXPECTATIONS: list[dict[str, Any]] = [{}, {"expectation": "gumbel"}, {"uniform_prior": False}]
 
 
-def assert_same_terms(one: Terms, other: Terms) -> None:
+def assert_same_terms(one: LossTerms, other: LossTerms) -> None:
     assert one.keys() == other.keys()
     for name in one:
         torch.testing.assert_close(one[name], other[name], msg=name)

@@ -103,7 +103,7 @@ def test_nothing_waits_between_looks(
         for _ in trainer._epoch(threading.Event()):  # libraries set themselves up; some sizes are captured
             pass
         trainer.place.epoch, trainer.place.step, trainer.place.sums = 1, 0, {}
-        sizes = trainer.job.batches.begin(1)
+        sizes = trainer.task.batches.begin(1)
         steps = trainer._epoch(threading.Event())
         with no_waiting():
             for _ in range(len(sizes) - 1):  # the last one is followed by a look
@@ -118,9 +118,9 @@ def losses_of(trainer: Trainer, updates: int) -> list[dict[str, float]]:
     """Of the first updates, one by one. None of them waits, once libraries have set themselves up."""
     found, before = [], dict[str, float]()
     with trainer.turn():
-        sizes = trainer.job.batches.begin(0)[:updates]
+        sizes = trainer.task.batches.begin(0)[:updates]
         assert len(set(sizes)) == 1
-        trainer.job.module.train()
+        trainer.task.module.train()
         trainer.update.begin(0, {})
         for number, size in enumerate(sizes):
             with no_waiting() if number > 3 else nullcontext():
@@ -175,7 +175,7 @@ def test_dropout_is_drawn_anew_in_every_replay(dataset: Any, tmp_path: Path) -> 
     trainer = made(dataset, tmp_path / "run", **{"network.dropout": 0.5})
     found = []
     with trainer.turn():
-        size = trainer.job.batches.begin(0)[0]
+        size = trainer.task.batches.begin(0)[0]
         trainer.optimiser.rate = 0.0
         for _ in range(6):
             trainer.update.begin(0, {})
@@ -187,9 +187,9 @@ def test_dropout_is_drawn_anew_in_every_replay(dataset: Any, tmp_path: Path) -> 
 
 def test_the_rate_moves_captured_updates(dataset: Any, tmp_path: Path) -> None:
     trainer = made(dataset, tmp_path / "run")
-    weights = trainer.job.module.get_parameter("actor.items_in")
+    weights = trainer.task.module.get_parameter("actor.items_in")
     with trainer.turn():
-        size = trainer.job.batches.begin(0)[0]
+        size = trainer.task.batches.begin(0)[0]
 
         def update() -> None:
             trainer.update.begin(0, {})  # the batch of this size

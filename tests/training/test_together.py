@@ -107,7 +107,7 @@ def test_one_that_fails_takes_no_other_with_it(dataset: Any, tmp_path: Path, mon
 
     def spoil(trainer: Trainer) -> None:
         with torch.no_grad():
-            next(trainer.job.module.parameters()).fill_(float("nan"))
+            next(trainer.task.module.parameters()).fill_(float("nan"))
 
     poisoned(monkeypatch, "one", spoil)
     console = Heard()

@@ -175,7 +175,7 @@ def test_a_loss_that_is_not_finite_says_where(dataset: Any, tmp_path: Path, monk
         real(self, size)
         if done == 5:
             with torch.no_grad():
-                next(self.job.module.parameters()).fill_(float("nan"))
+                next(self.task.module.parameters()).fill_(float("nan"))
 
     monkeypatch.setattr(Trainer, "_update", poison)
     with pytest.raises(RunError, match=r"'actor' became nan in epoch 1, step 6; lower training.learning_rate"):

@@ -17,7 +17,7 @@ from offrec.runs import options as config
 from offrec.runs.plan import Shared, agent, draft, job
 from offrec.training.loop import Trainer, TrainingOptions
 from offrec.training.optimiser import Optimiser
-from offrec.training.update import Fault, Job, Update
+from offrec.training.update import Fault, TrainingTask, Update
 from offrec.types import Batch, Size
 
 CPU = torch.device("cpu")
@@ -46,7 +46,7 @@ class Line(nn.Module):
         self.register_buffer("trail", torch.zeros(1))
 
 
-def made(line: Line, rewards: list[list[float]], weight: list[float]) -> tuple[Update, Job]:
+def made(line: Line, rewards: list[list[float]], weight: list[float]) -> tuple[Update, TrainingTask]:
     def loss(batch: Batch) -> dict[str, Tensor]:
         return {"fit": line.slope * batch.reward, "~seen": (line.slope * batch.return_to_go).detach()}
 
@@ -54,7 +54,7 @@ def made(line: Line, rewards: list[list[float]], weight: list[float]) -> tuple[U
         with torch.no_grad():
             line.trail.copy_(line.slope)
 
-    whole = Job(line, loss, Given(rewards, weight), lambda: {"figure": 1.0}, "figure", after=after)
+    whole = TrainingTask(line, loss, Given(rewards, weight), lambda: {"figure": 1.0}, "figure", after=after)
     return Update(whole, Optimiser(line, 0.1), CPU, capture=True), whole
 
 
@@ -87,12 +87,12 @@ def test_the_first_fault_is_found_and_diagnostics_have_none() -> None:
         update(SIZE)
     assert update.look()[1] == Fault("fit", torch.inf, 2)
     diagnostics, _ = made(Line(), [[1.0] * 3], [0.5, 0.5, 0.0])
-    real = diagnostics.job.loss
+    real = diagnostics.task.loss
 
     def loss(batch: Batch) -> dict[str, Tensor]:
         return {**real(batch), "~seen": batch.reward * torch.nan}
 
-    object.__setattr__(diagnostics.job, "loss", loss)
+    object.__setattr__(diagnostics.task, "loss", loss)
     diagnostics.begin(0, {})
     diagnostics(SIZE)
     assert diagnostics.look()[1] is None
@@ -102,8 +102,8 @@ def test_a_loss_without_a_gradient_is_refused() -> None:
     """Beside a term that has one, a term may have none."""
     line = Line()
     update, _ = made(line, [[1.0, 1.0, 1.0]] * 2, [0.5, 0.5, 0.0])
-    real = update.job.loss
-    object.__setattr__(update.job, "loss", lambda batch: {**real(batch), "fixed": batch.reward})
+    real = update.task.loss
+    object.__setattr__(update.task, "loss", lambda batch: {**real(batch), "fixed": batch.reward})
     update.begin(0, {})
     update(SIZE)
     assert line.slope.item() == pytest.approx(0.9)
@@ -135,9 +135,8 @@ def test_filling_up_changes_nothing(tmp_path: Path, make_dataset: Any, backbone:
         policy = NetworkPolicy("sl", agent(plan), dataset.vocabulary, CPU)
         epochs = Epochs(plan.epochs.replay, 16, 0, rounded=filled)
         whole = job(plan, policy)
-        update = Update(
-            Job(whole.module, whole.loss, epochs, whole.validate, "x"), Optimiser(whole.module, 0.0), CPU, capture=False
-        )
+        task = TrainingTask(whole.module, whole.loss, epochs, whole.validate, "x")
+        update = Update(task, Optimiser(whole.module, 0.0), CPU, capture=False)
         sizes = epochs.begin(0)
         update.begin(0, {})
         for size in sizes[:5]:

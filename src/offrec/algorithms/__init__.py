@@ -11,7 +11,7 @@ from offrec.algorithms.supervised_deep_q import SupervisedDeepQ
 from offrec.algorithms.supervised_policy_gradient import SupervisedPolicyGradient
 from offrec.algorithms.supervised_regularisation import SupervisedRegularisation
 from offrec.algorithms.support_constraint import SupportConstraint
-from offrec.algorithms.symbols import ABSENT, Learner, Multiplier, Needs, Symbols, Terms
+from offrec.algorithms.symbols import ABSENT, Learner, LossTerms, Multiplier, Needs, Symbols
 
 ALGORITHMS: dict[str, type[Learner]] = {
     "sl": Supervised,
@@ -27,4 +27,4 @@ ALGORITHMS: dict[str, type[Learner]] = {
     "re": RewardExtrapolation,
 }
 
-__all__ = ["ABSENT", "ALGORITHMS", "Learner", "Multiplier", "Needs", "Symbols", "Terms"]
+__all__ = ["ABSENT", "ALGORITHMS", "Learner", "LossTerms", "Multiplier", "Needs", "Symbols"]

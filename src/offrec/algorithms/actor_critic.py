@@ -13,7 +13,7 @@ from torch import Tensor
 
 from offrec import losses
 from offrec.algorithms.soft import Soft
-from offrec.algorithms.symbols import Symbols, Terms
+from offrec.algorithms.symbols import LossTerms, Symbols
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class ActorCritic(Soft):
     uniform_prior: bool = True
     """Keep the uniform action prior. The paper drops it, and each further step of a session earns α log|A|."""
 
-    def loss(self, x: Symbols) -> Terms:
+    def loss(self, x: Symbols) -> LossTerms:
         value = losses.soft_value(x.pi, x.q.detach(), self.alpha, self._prior, self.relaxed(x.noise))
         return {"critic": self.critic(x), "actor": -value / self.alpha}
 

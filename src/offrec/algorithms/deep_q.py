@@ -12,7 +12,7 @@ from torch import Tensor
 
 from offrec import losses
 from offrec.algorithms.checks import at_least
-from offrec.algorithms.symbols import Needs, Symbols, Terms
+from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class DeepQ:
     def needs(self) -> Needs:
         return Needs(actor=False, critic="own", online_next=self.double, ranks="critic", within=self.delta)
 
-    def loss(self, x: Symbols) -> Terms:
+    def loss(self, x: Symbols) -> LossTerms:
         return {"critic": q_learning(x, self.double)}
 
 

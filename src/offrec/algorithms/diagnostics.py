@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from offrec.algorithms.symbols import Terms
+from offrec.algorithms.symbols import LossTerms
 from offrec.catalogue import GONE, Head, log_prob, logsumexp, reduce, top_k
 
 RARE = 1e-4  # what the logging policy takes less often than this is outside of what the log can tell
@@ -13,13 +13,13 @@ SHOWN = 10  # items of a ranking that is no distribution
 
 
 @torch.no_grad()
-def of_critic(q: Head, logged: Tensor, others: Tensor) -> Terms:
+def of_critic(q: Head, logged: Tensor, others: Tensor) -> LossTerms:
     """Q of the logged item [B, 1] and of random ones [B, n]; above the returns that followed, it over-estimates."""
     return {"~q_logged": q.at(logged)[:, 0], "~q_random": q.at(others).mean(1)}
 
 
 @torch.no_grad()
-def of_policy(pi: Head, b: Head | None) -> Terms:
+def of_policy(pi: Head, b: Head | None) -> LossTerms:
     """Entropy of π and, where π̂_b is there, KL(π‖π̂_b) and π's mass where π̂_b < 10⁻⁴."""
     if b is None:
         found = reduce(pi, [(1.0, pi)])
@@ -32,7 +32,7 @@ def of_policy(pi: Head, b: Head | None) -> Terms:
 
 
 @torch.no_grad()
-def of_ranking(ranked: Head, b: Head) -> Terms:
+def of_ranking(ranked: Head, b: Head) -> LossTerms:
     """The same of a learner that ranks and is no distribution, as of the policy that shows each of its ten best items
     alike; fewer where it may not rank as many.
     """

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from offrec import losses
 from offrec.algorithms.soft import Soft
-from offrec.algorithms.symbols import Needs, Symbols, Terms
+from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.catalogue.streams import both
 
 
@@ -21,7 +21,7 @@ class DualConstraint(Soft):
     def needs(self) -> Needs:
         return replace(super().needs, logging="next", with_prior=True)
 
-    def loss(self, x: Symbols) -> Terms:
+    def loss(self, x: Symbols) -> LossTerms:
         next_value, (value, value_if_ignored) = both(
             x.actions.device,
             lambda: losses.soft_value(x.next_pi, x.next_q, self.alpha, x.next_b, self.drawn(x.next_noise)),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from offrec import losses
 from offrec.algorithms.actor_critic import ActorCritic
 from offrec.algorithms.checks import above
-from offrec.algorithms.symbols import Symbols, Terms
+from offrec.algorithms.symbols import LossTerms, Symbols
 from offrec.catalogue import log_prob
 
 
@@ -31,7 +31,7 @@ class PolicyConstraint(ActorCritic):
         super().__post_init__()
         above(0.0, self, "beta", "cap")
 
-    def loss(self, x: Symbols) -> Terms:
+    def loss(self, x: Symbols) -> LossTerms:
         q = x.q.detach()
         value = None
         if self.baseline:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offrec import losses
 from offrec.algorithms.checks import above, at_least
-from offrec.algorithms.symbols import Needs, Symbols, Terms
+from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.catalogue import log_prob
 
 
@@ -41,10 +41,10 @@ class PolicyGradient:
     def needs(self) -> Needs:
         return Needs(logging="own" if self.logging == "own" else "values", start=self.start == "supervised")
 
-    def loss(self, x: Symbols) -> Terms:
+    def loss(self, x: Symbols) -> LossTerms:
         return self.of_logged(x, log_prob(x.pi, x.logged)[:, 0])
 
-    def of_logged(self, x: Symbols, log_pi: Tensor) -> Terms:
+    def of_logged(self, x: Symbols, log_pi: Tensor) -> LossTerms:
         """`log_pi` [B]: of the logged item."""
         log_b = log_prob(x.b, x.logged)[:, 0] if self.logging == "own" else x.log_b
         importance = losses.importance_weight(log_pi, log_b, self.cap)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from offrec import losses
 from offrec.algorithms.soft import Soft
-from offrec.algorithms.symbols import Needs, Symbols, Terms
+from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.catalogue import log_prob
 from offrec.catalogue.streams import both
 
@@ -29,7 +29,7 @@ class RewardExtrapolation(Soft):
         starts = self.alpha if self.critic_start == "supervised" else 0.0
         return replace(super().needs, logging="here", critic_start=starts)
 
-    def loss(self, x: Symbols) -> Terms:
+    def loss(self, x: Symbols) -> LossTerms:
         rewards = losses.extrapolated_reward(x.rewards, log_prob(x.b, x.actions), self.alpha)
         next_value, (value, value_if_ignored) = both(
             x.actions.device,

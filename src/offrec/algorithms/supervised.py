@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from offrec import losses
-from offrec.algorithms.symbols import Needs, Symbols, Terms
+from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.catalogue import log_prob
 
 
@@ -22,7 +22,7 @@ class Supervised:
     def needs_reward(self) -> bool:
         return self.weight == "reward"
 
-    def loss(self, x: Symbols) -> Terms:
+    def loss(self, x: Symbols) -> LossTerms:
         loss = losses.negative_log_likelihood(log_prob(x.pi, x.logged)[:, 0])
         if self.weight == "reward":
             # Unlike the paper: weighted, by r over the batch's mean, so that the units of the reward do not matter.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from offrec import losses
 from offrec.algorithms.checks import at_least
 from offrec.algorithms.deep_q import q_learning
-from offrec.algorithms.symbols import Needs, Symbols, Terms
+from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.catalogue import log_prob
 
 
@@ -28,7 +28,7 @@ class SupervisedDeepQ:
     def needs(self) -> Needs:
         return Needs(critic="shared", online_next=self.double)
 
-    def loss(self, x: Symbols) -> Terms:
+    def loss(self, x: Symbols) -> LossTerms:
         return {
             "actor": losses.negative_log_likelihood(log_prob(x.pi, x.logged)[:, 0]),
             "critic": self.weight * q_learning(x, self.double),

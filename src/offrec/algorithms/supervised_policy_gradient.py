@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from offrec import losses
 from offrec.algorithms.checks import at_least
 from offrec.algorithms.policy_gradient import PolicyGradient
-from offrec.algorithms.symbols import Symbols, Terms
+from offrec.algorithms.symbols import LossTerms, Symbols
 from offrec.catalogue import log_prob
 
 
@@ -21,7 +21,7 @@ class SupervisedPolicyGradient(PolicyGradient):
         super().__post_init__()
         at_least(0.0, self, "weight")
 
-    def loss(self, x: Symbols) -> Terms:
+    def loss(self, x: Symbols) -> LossTerms:
         log_pi = log_prob(x.pi, x.logged)[:, 0]
         terms = self.of_logged(x, log_pi)
         likelihood = losses.negative_log_likelihood(log_pi)

@@ -12,7 +12,7 @@ from typing import Literal
 from offrec import losses
 from offrec.algorithms.actor_critic import ActorCritic
 from offrec.algorithms.checks import at_least
-from offrec.algorithms.symbols import Multiplier, Needs, Symbols, Terms
+from offrec.algorithms.symbols import LossTerms, Multiplier, Needs, Symbols
 from offrec.catalogue import log_prob
 
 
@@ -40,7 +40,7 @@ class SupervisedRegularisation(ActorCritic):
             needs = replace(needs, multiplier=Multiplier("~kl", self.epsilon, self.beta, self.rate))
         return replace(needs, logging="values") if self.adaptive and self.kl == "ratio" else needs
 
-    def loss(self, x: Symbols) -> Terms:
+    def loss(self, x: Symbols) -> LossTerms:
         terms = super().loss(x)
         log_pi = log_prob(x.pi, x.logged)[:, 0]
         beta = x.multiplier.detach() if self.adaptive else self.beta

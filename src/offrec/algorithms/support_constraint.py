@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from offrec import losses
 from offrec.algorithms.actor_critic import ActorCritic
 from offrec.algorithms.checks import at_least
-from offrec.algorithms.symbols import Needs, Symbols, Terms
+from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SupportConstraint(ActorCritic):
     def needs(self) -> Needs:
         return replace(super().needs, logging="here") if self.delta > 0 else super().needs
 
-    def loss(self, x: Symbols) -> Terms:
+    def loss(self, x: Symbols) -> LossTerms:
         terms = super().loss(x)
         if self.delta > 0:
             terms["support"] = self.beta * losses.outside_support(x.pi, x.b, self.delta)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from offrec.catalogue import Head, Noise
 
-Terms = dict[str, Tensor]  # name → [B]; the update minimises the sum of their means. "~name": only logged
+LossTerms = dict[str, Tensor]  # name → [B]; the update minimises the sum of their means. "~name": only logged
 
 ABSENT: Any = None  # a learner that reads what it did not declare fails at once
 
@@ -92,4 +92,4 @@ class Learner(Protocol):
     @property
     def needs(self) -> Needs: ...
 
-    def loss(self, x: Symbols) -> Terms: ...
+    def loss(self, x: Symbols) -> LossTerms: ...

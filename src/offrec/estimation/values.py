@@ -26,7 +26,7 @@ from offrec.models.network import Network, NetworkOptions, item_tables
 from offrec.training.isolation import Isolation
 from offrec.training.loop import LOOK_EVERY, stop_requests
 from offrec.training.optimiser import Optimiser
-from offrec.training.update import Job, Update
+from offrec.training.update import TrainingTask, Update
 from offrec.types import Batch, Size
 
 
@@ -131,12 +131,12 @@ def fit(
     size = options.batch_size or automatic_batch_size(len(mdp.reward))
     epochs = Epochs(replay, size, options.seed, rounded=captured)
     moving = [table for table in item_tables(values, values.n_items) if table.requires_grad]
-    job = Job(values, values.loss, epochs, dict, None, after=values.after, tables=moving)
+    task = TrainingTask(values, values.loss, epochs, dict, None, after=values.after, tables=moving)
     optimiser = Optimiser(values, options.learning_rate, moving)
-    update, isolation = Update(job, optimiser, device, capture=captured), Isolation(options.seed, device)
+    update, isolation = Update(task, optimiser, device, capture=captured), Isolation(options.seed, device)
     with console.steps(label, options.updates) as advance, stop_requests() as stop, isolation():
         values.train()
-        for done, length in enumerate(_sizes(job, update, options.updates), start=1):
+        for done, length in enumerate(_sizes(task, update, options.updates), start=1):
             if stop.is_set():
                 raise Interrupted("Stopped while fitting values; nothing of it is kept.")
             update(length)
@@ -156,10 +156,10 @@ def with_history(options: ValueOptions, history: int) -> ValueOptions:
     return replace(options, network=replace(options.network, history=history))
 
 
-def _sizes(job: Job, update: Update, updates: int) -> Iterator[Size]:
+def _sizes(task: TrainingTask, update: Update, updates: int) -> Iterator[Size]:
     done = epoch = 0
     while done < updates:
-        sizes = job.batches.begin(epoch)[: updates - done]
+        sizes = task.batches.begin(epoch)[: updates - done]
         update.begin(0, {})
         yield from sizes
         done, epoch = done + len(sizes), epoch + 1

@@ -26,7 +26,7 @@ from offrec.training import memory
 from offrec.training.interleaved import together
 from offrec.training.loop import Trainer, load_module
 from offrec.training.memory import MemoryPlan
-from offrec.training.update import Job
+from offrec.training.update import TrainingTask
 from offrec.types import Batch, Longs, Sessions
 
 
@@ -185,7 +185,7 @@ def _trainer(wanted: Wanted, model: _Model, validation: Replay, device: torch.de
         # The loop's margin is a share of the figure, which must be above 0 for that: |A| / perplexity, the same order.
         return {"log-likelihood": mean, "times chance": math.exp(mean) * network.n_items}
 
-    job = Job(
+    task = TrainingTask(
         network,
         loss,
         _epochs(wanted, model, device),
@@ -195,7 +195,7 @@ def _trainer(wanted: Wanted, model: _Model, validation: Replay, device: torch.de
     )
     model.folder.mkdir(exist_ok=True)
     facts = {"data_hash": wanted.dataset.meta["data_hash"]}
-    return Trainer(job, wanted.training, model.folder, facts, wanted.seed, console)
+    return Trainer(task, wanted.training, model.folder, facts, wanted.seed, console)
 
 
 def _epochs(wanted: Wanted, model: _Model, device: torch.device) -> Epochs:

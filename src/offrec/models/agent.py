@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from offrec import losses
-from offrec.algorithms import ABSENT, Learner, Symbols, Terms, diagnostics
+from offrec.algorithms import ABSENT, Learner, LossTerms, Symbols, diagnostics
 from offrec.catalogue import Head
 from offrec.catalogue.streams import Beside
 from offrec.errors import InputError
@@ -128,7 +128,7 @@ class Agent(nn.Module):
                 fixed.eval()
         return self
 
-    def loss(self, batch: Batch) -> Terms:
+    def loss(self, batch: Batch) -> LossTerms:
         terms = self.learner.loss(self.symbols(batch))
         if self.needs.multiplier is not None:
             self.constraint = losses.batch_mean(terms[self.needs.multiplier.of].detach(), batch.weight)
@@ -284,14 +284,14 @@ class Agent(nn.Module):
         return within_support(head, self.prior(batch), self.needs.within) if self.needs.within > 0 else head
 
     @torch.no_grad()
-    def diagnostics(self, batch: Batch, prior: Network | None = None) -> Terms:
+    def diagnostics(self, batch: Batch, prior: Network | None = None) -> LossTerms:
         """What to watch, in units of reward; not for every step: it costs passes over the catalogue. `prior`: π̂_b, for
         learners that hold none.
         """
         prior = self.prior if self.prior is not None else prior
         with evaluating(self):
             b = None if prior is None else prior(batch)
-            found: Terms = diagnostics.of_policy(self(batch), b) if self.stochastic else {}
+            found: LossTerms = diagnostics.of_policy(self(batch), b) if self.stochastic else {}
             if not self.stochastic and b is not None:
                 found = diagnostics.of_ranking(self(batch), b)
             if self.target is not None:

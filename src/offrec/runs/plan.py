@@ -21,7 +21,7 @@ from offrec.policy import Policy
 from offrec.runs.options import RunOptions
 from offrec.training import memory
 from offrec.training.memory import MemoryPlan
-from offrec.training.update import Job
+from offrec.training.update import TrainingTask
 from offrec.types import Batch
 
 WATCHED = 2048  # rows of validation on which diagnostics are taken: they cost passes over the catalogue
@@ -227,7 +227,7 @@ def agent(made: Draft, prior: Network | None = None, log_b: Tensor | None = None
 
 def job(
     made: Draft, policy: NetworkPolicy, prior: Network | None = None, value: Callable[[Policy], float] | None = None
-) -> Job:
+) -> TrainingTask:
     """`prior`: π̂_b, for diagnostics of agents that do not hold it themselves. `value`: what select = value goes by."""
     options, learning = made.options, policy.agent
 
@@ -242,7 +242,7 @@ def job(
         return diagnostics(learning, made.watched, prior)
 
     watch = made.watched and (learning.target is not None or learning.prior is not None or prior is not None)
-    return Job(
+    return TrainingTask(
         learning,
         learning.loss,
         made.epochs,

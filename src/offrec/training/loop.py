@@ -22,7 +22,7 @@ from offrec.errors import InputError, Interrupted, RunError, first_line
 from offrec.training import checkpoint
 from offrec.training.isolation import Isolation
 from offrec.training.optimiser import Optimiser, TableState
-from offrec.training.update import Job, Update
+from offrec.training.update import TrainingTask, Update
 from offrec.types import Size
 
 LOOK_EVERY = 50  # steps between looks at the losses: a look waits for the device
@@ -79,13 +79,19 @@ class Place:
 
 class Trainer:
     def __init__(
-        self, job: Job, options: TrainingOptions, folder: Path, facts: dict[str, Any], seed: int, console: Console
+        self,
+        task: TrainingTask,
+        options: TrainingOptions,
+        folder: Path,
+        facts: dict[str, Any],
+        seed: int,
+        console: Console,
     ) -> None:
-        self.job, self.options, self.folder, self.facts, self.console = job, options, folder, facts, console
+        self.task, self.options, self.folder, self.facts, self.console = task, options, folder, facts, console
         self.place = Place()
-        device = next(job.module.parameters()).device
-        self.optimiser = Optimiser(job.module, options.learning_rate, job.tables, options.table_state)
-        self.update = Update(job, self.optimiser, device, capture=options.capture != "off")
+        device = next(task.module.parameters()).device
+        self.optimiser = Optimiser(task.module, options.learning_rate, task.tables, options.table_state)
+        self.update = Update(task, self.optimiser, device, capture=options.capture != "off")
         self.isolation = Isolation(seed, device)
         self.saver = checkpoint.Saver(background=device.type == "cuda")
         self.resumed = False
@@ -98,7 +104,7 @@ class Trainer:
             if any(facts[key] != value for key, value in self.facts.items()):
                 raise ValueError("it belongs to another dataset")
             self.place = Place(**facts["place"])
-            _load_state(self.job.module, tensors, "module.")
+            _load_state(self.task.module, tensors, "module.")
             self.optimiser.load(tensors, facts["rate"])
             self.isolation.load(tensors)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
@@ -118,7 +124,7 @@ class Trainer:
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Whatever the run computes, it computes inside: it is the same run then, whoever else computes in between."""
-        with self.isolation(), self.job.around():
+        with self.isolation(), self.task.around():
             yield
 
     def steps(self, stop: threading.Event) -> Iterator[None]:
@@ -134,8 +140,8 @@ class Trainer:
             self.saver.wait()
 
     def _epoch(self, stop: threading.Event) -> Iterator[None]:
-        place, sizes = self.place, self.job.batches.begin(self.place.epoch)
-        self.job.module.train()
+        place, sizes = self.place, self.task.batches.begin(self.place.epoch)
+        self.task.module.train()
         self.update.begin(place.step, place.sums)
         shown, when = 0, 0.0
         with self.console.steps(f"epoch {place.epoch + 1}", len(sizes)) as advance:
@@ -174,14 +180,14 @@ class Trainer:
 
     def _close_epoch(self) -> None:
         place, options = self.place, self.options
-        figures = self.job.validate()
-        watched = {} if self.job.diagnose is None else {"diagnostics": self.job.diagnose()}
+        figures = self.task.validate()
+        watched = {} if self.task.diagnose is None else {"diagnostics": self.task.diagnose()}
         rate = self.optimiser.rate
         losses = {name: total / max(1, place.step) for name, total in place.sums.items()}
-        figure = place.epoch + 1.0 if self.job.select is None else figures[self.job.select]
+        figure = place.epoch + 1.0 if self.task.select is None else figures[self.task.select]
         better = place.best_epoch < 0 or figure > place.best
         clearly = (
-            place.best_epoch < 0 or self.job.select is None or figure > place.best + options.margin * abs(place.best)
+            place.best_epoch < 0 or self.task.select is None or figure > place.best + options.margin * abs(place.best)
         )
         if better:
             place.best, place.best_epoch = figure, place.epoch
@@ -193,7 +199,7 @@ class Trainer:
         record = {"epoch": place.epoch + 1, "loss": losses, "validation": figures, "learning_rate": rate}
         self._log({**record, **watched})
         spoken = "  ".join(f"{name} {value:.4f}" for name, value in {**losses, **figures}.items())
-        mark = "  kept" if self.job.select is None else "  best"  # the last is the last, not the best
+        mark = "  kept" if self.task.select is None else "  best"  # the last is the last, not the best
         self.console.line(f"epoch {place.epoch + 1:>3}  {spoken}{mark if better else ''}")
         for found in watched.values():
             self.console.line("           " + "  ".join(f"{name} {value:.3g}" for name, value in found.items()))
@@ -209,7 +215,7 @@ class Trainer:
             self.place.log_bytes = log.tell()
 
     def _save(self, *names: str) -> None:
-        module = {f"module.{key}": value for key, value in self.job.module.state_dict().items()}
+        module = {f"module.{key}": value for key, value in self.task.module.state_dict().items()}
         facts = {**self.facts, "place": asdict(self.place)}
         whole = module | self.optimiser.tensors() | self.isolation.tensors()
         kinds = {"best": (module, facts), "last": (whole, {**facts, "rate": self.optimiser.rate})}

@@ -21,7 +21,7 @@ from offrec.types import Batch, Size
 WARM_UP = 2  # updates of a size that run as they are before it is captured: libraries set up and tune themselves
 MOST_GRAPHS = 48  # sizes beyond these are rare, and run as they are
 
-Terms = dict[str, Tensor]
+LossTerms = dict[str, Tensor]
 
 
 class Batches(Protocol):
@@ -35,11 +35,11 @@ class Batches(Protocol):
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingTask:
     """What to train: a module, its losses on a batch, the batches, and how good it is now."""
 
     module: nn.Module  # every tensor to save, frozen ones too; what requires a gradient is trained
-    loss: Callable[[Any], Terms]  # name → [B]; a name that begins with "~" is logged and not minimised
+    loss: Callable[[Any], LossTerms]  # name → [B]; a name that begins with "~" is logged and not minimised
     batches: Batches
     validate: Callable[[], dict[str, float]]
     select: str | None  # which figure of `validate` decides, higher is better; None: the last epoch is the one
@@ -59,8 +59,8 @@ class Fault:
 
 
 class Update:
-    def __init__(self, job: Job, optimiser: Optimiser, device: torch.device, *, capture: bool) -> None:
-        self.job, self.optimiser, self.capture = job, optimiser, capture and device.type == "cuda"
+    def __init__(self, task: TrainingTask, optimiser: Optimiser, device: torch.device, *, capture: bool) -> None:
+        self.task, self.optimiser, self.capture = task, optimiser, capture and device.type == "cuda"
         self.step = torch.zeros(1, dtype=torch.long, device=device)
         self.names: list[str] = []
         self.notes = torch.zeros(3, 0, device=device)  # for each term: sum, step and value of the first fault
@@ -111,8 +111,8 @@ class Update:
             self._updated(size)
 
     def _updated(self, size: Size) -> None:
-        batch = self.job.batches.gather(self.step, size)
-        terms = self.job.loss(batch)
+        batch = self.task.batches.gather(self.step, size)
+        terms = self.task.loss(batch)
         means = {name: (batch.weight * term).sum() for name, term in terms.items()}
         minimised = [mean for name, mean in means.items() if not name.startswith("~") and mean.requires_grad]
         if not minimised:  # a backward pass from nothing would go through, and the run learn nothing
@@ -124,8 +124,8 @@ class Update:
         self.optimiser.zero_grad()
         torch.autograd.backward(minimised, [self._one(mean) for mean in minimised])  # their sum's, without summing
         self.optimiser.step()
-        if self.job.after is not None:
-            self.job.after()
+        if self.task.after is not None:
+            self.task.after()
         beside.join()
 
     def _one(self, like: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class Update:
         return self.ones[like.dtype]
 
     @torch.no_grad()
-    def _note(self, means: Terms) -> None:
+    def _note(self, means: LossTerms) -> None:
         self._name(list(means))
         values = torch.stack(list(means.values())).to(self.notes.dtype)
         sums, step, value = self.notes
