@@ -97,7 +97,7 @@ def main() -> None:
     options = ValueOptions(NetworkOptions(width=32, dropout=0.1), CriticOptions(target_rate=0.1), asked.updates,
                            batch_size=512)  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "offrec.cli"]
+        command = [sys.executable, "-m", "offrec"]
         log, data = f"{folder}/log", f"{folder}/data"
         made = ["--world", "demo", "--seed", str(asked.seed), "-k", "1", "--sessions", str(asked.sessions)]
         parts = ["--format", "decisions", "--split-parts", "6", "1", "3", "--out", data]

@@ -108,7 +108,7 @@ class Server:
         command = [sys.executable, "-c", PLAIN, str(run), str(port), str(threads)]
         if kind == "offrec":
             words = ["serve", str(run), "--port", str(port), "--threads", str(threads), "--log", str(log)]
-            command = [sys.executable, "-m", "offrec.cli", *words]
+            command = [sys.executable, "-m", "offrec", *words]
         self.port = port
         self.child = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         for _ in range(600):

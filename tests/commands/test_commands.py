@@ -14,7 +14,7 @@ FAST = ["--set", "training.epochs=2", "--set", "network.width=16", "--set", "net
 
 
 def offrec(*words: str | Path, code: int = 0, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "offrec.cli", *map(str, words)]
+    command = [sys.executable, "-m", "offrec", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload]
     assert done.returncode == code, f"{done.returncode}: {done.stderr}{done.stdout}"
     return done
@@ -196,7 +196,7 @@ def test_ctrl_c_stops_cleanly_and_resumes(work: Path) -> None:
     words = ["train", work / "data", "--out", work / "stopped", "--set", "training.epochs=100000", "--set",
              "training.patience=100000", "--set", "training.decay=1", "--set", "network.width=16"]  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-m", "offrec.cli", *map(str, words)],
+        [sys.executable, "-m", "offrec", *map(str, words)],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -213,7 +213,7 @@ def test_ctrl_c_stops_cleanly_and_resumes(work: Path) -> None:
     assert (work / "stopped/last.safetensors").exists()
     before = len(metrics.read_text().splitlines())
     process = subprocess.Popen(
-        [sys.executable, "-m", "offrec.cli", *map(str, words), "--resume"], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "offrec", *map(str, words), "--resume"], stderr=subprocess.PIPE, text=True
     )
     while len(metrics.read_text().splitlines()) <= before and time.monotonic() < deadline + 60:
         time.sleep(0.1)

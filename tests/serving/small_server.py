@@ -63,7 +63,7 @@ class Process:
     """`offrec serve` in a process of its own."""
 
     def __init__(self, *words: str | Path, **options: Any) -> None:
-        command = [sys.executable, "-m", "offrec.cli", "serve", *map(str, words), "--port", "0", "--threads", "1"]
+        command = [sys.executable, "-m", "offrec", "serve", *map(str, words), "--port", "0", "--threads", "1"]
         self.child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
         self.said: list[str] = []
         self.address = ""

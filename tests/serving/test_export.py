@@ -157,7 +157,7 @@ def test_the_example_of_the_page_works_without_offrec_and_torch(run: Path) -> No
 
 def test_the_command_and_what_it_writes(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new/best.onnx"
-    command = [sys.executable, "-m", "offrec.cli", "export", str(run), "--format", "onnx", "--out", str(out)]
+    command = [sys.executable, "-m", "offrec", "export", str(run), "--format", "onnx", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "Same top 20 as torch on 256 histories" in done.stdout
     assert sorted(path.name for path in out.parent.iterdir()) == ["best.ids.json", "best.json", "best.onnx"]

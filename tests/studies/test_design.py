@@ -219,7 +219,7 @@ def test_folders_that_are_no_study(dataset: Path, tmp_path: Path) -> None:
 
 def test_the_commands_as_typed(dataset: Path, tmp_path: Path) -> None:
     def offrec(*words: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "offrec.cli", *map(str, words)]
+        command = [sys.executable, "-m", "offrec", *map(str, words)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
         assert done.returncode == code, f"{done.returncode}: {done.stderr}{done.stdout}"
         return done
