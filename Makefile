@@ -3,7 +3,7 @@ BIN := .venv/bin
 # Networks this small are faster on one thread than on two, so each core has tests of its own.
 TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
 
-.PHONY: setup demo test test-all bench
+.PHONY: setup demo test test-all docs wheel bench
 
 setup: .venv/ready
 
@@ -29,6 +29,13 @@ test: setup
 
 test-all: setup
 	$(TESTS)
+
+docs: setup
+	$(BIN)/sphinx-build -q -W --keep-going -b dirhtml docs site
+
+wheel: setup
+	rm -rf build dist
+	$(BIN)/python -m build --wheel --no-isolation
 
 bench: setup
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -20,10 +20,9 @@ def main() -> None:
         sys.exit(_say(str(error) or "Stopped.", 130))
 
 
-def _command() -> Any:
-    """The command asked for. Imported here, so that a Ctrl-C meanwhile reads like any other."""
-    import tyro
-
+def commands() -> dict[str, type]:
+    """Return the class of every command by its name, in the order of `offrec --help`."""
+    # Imported here, so that Ctrl-C during the imports is handled like any other.
     from offrec.commands.demo import Demo
     from offrec.commands.estimate import Estimate
     from offrec.commands.export import Export
@@ -33,7 +32,7 @@ def _command() -> Any:
     from offrec.commands.shop import Simulate, WriteShop
     from offrec.commands.studies import Compare, Report, Sweep, Tune
 
-    commands = {
+    return {
         "prepare": Prepare,
         "train": Train,
         "evaluate": Evaluate,
@@ -50,8 +49,14 @@ def _command() -> Any:
         "options": Options,
         "demo": Demo,
     }
+
+
+def _command() -> Any:
+    """Parse the command line and return the command to run."""
+    import tyro
+
     union: Any = None
-    for name, kind in commands.items():
+    for name, kind in commands().items():
         one = Annotated[kind, tyro.conf.subcommand(name)]  # type: ignore[valid-type]
         union = one if union is None else union | one
     return tyro.cli(
