@@ -1,0 +1,220 @@
+"""Publish files and folders atomically: write under a temporary name, flush to disk, then rename.
+
+A reader sees either the old content or the complete new content, also after a crash or a power cut. Every file that
+offrec replaces is written here; only append-only logs (the decision log, metrics.jsonl) are not.
+"""
+
+import errno
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from offrec.errors import InputError
+
+ADVICE = "free disk space or choose another path"
+TEMPORARY, REPLACED = "partial", "replaced"  # the kinds of temporary names
+
+
+@contextmanager
+def publish_file(path: Path, *, advice: str = ADVICE) -> Iterator[Path]:
+    """Write a file under a temporary name and rename it to `path` when the block ends without an exception.
+
+    An existing file is replaced. Missing parent folders are created. The temporary name has the suffix of `path`,
+    because some writers choose the format by it.
+
+    Args:
+        path: The file to write.
+        advice: What the user should do if the file cannot be written; the end of the error message.
+
+    Yields:
+        The temporary path, next to `path`. The caller writes the file there.
+
+    Raises:
+        InputError: If the operating system refuses to write the file.
+
+    Example:
+        >>> with publish_file(Path("figures.json")) as temporary:
+        ...     temporary.write_text("{}")
+    """
+    with _errors_named(path, advice):
+        remove_leftovers(path)
+        _make_parent(path)
+        temporary = _temporary_name(path, TEMPORARY)
+        try:
+            yield temporary
+            _flush(temporary)
+            temporary.replace(path)
+            _flush(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def publish_text(path: Path, text: str, *, advice: str = ADVICE) -> None:
+    """Write UTF-8 text to a file with `publish_file`."""
+    with publish_file(path, advice=advice) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def publish_folder(path: Path, *, replace: bool = False, advice: str = ADVICE) -> Iterator[Path]:
+    """Fill a temporary folder and rename it to `path` when the block ends without an exception.
+
+    Args:
+        path: The folder to create. Missing parent folders are created too.
+        replace: Whether a folder that exists and is not empty is replaced. If not, it is an error.
+        advice: What the user should do if the folder cannot be written; the end of the error message.
+
+    Yields:
+        The temporary folder, next to `path`. The caller writes the files there.
+
+    Raises:
+        InputError: If the operating system refuses to write the folder, or if it exists and `replace` is false.
+    """
+    with _errors_named(path, advice):
+        remove_leftovers(path)
+        _make_parent(path)
+        temporary = _temporary_name(path, TEMPORARY)
+        temporary.mkdir()
+        try:
+            yield temporary
+            _flush_tree(temporary)
+            _rename_folder(temporary, path, replace)
+            _flush(path.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def publish_files(paths: Sequence[Path], *, advice: str = ADVICE) -> Iterator[Path]:
+    """Fill a temporary folder and move its files to `paths`, in that order, when the block ends without an exception.
+
+    For files that refer to each other by name. List the file that readers open first as the last one: where it exists,
+    the others exist too. A path for which the caller wrote no file is removed.
+
+    Args:
+        paths: The files to write, all in one folder.
+        advice: What the user should do if the files cannot be written; the end of the error message.
+
+    Yields:
+        The temporary folder. The caller writes files there, under the names of `paths`.
+
+    Raises:
+        InputError: If the operating system refuses to write a file.
+    """
+    last = paths[-1]
+    with _errors_named(last, advice):
+        remove_leftovers(last)
+        _make_parent(last)
+        temporary = _temporary_name(last, TEMPORARY)
+        temporary.mkdir()
+        try:
+            yield temporary
+            _flush_tree(temporary)
+            for path in paths:
+                if (temporary / path.name).exists():
+                    (temporary / path.name).replace(path)
+                else:
+                    path.unlink(missing_ok=True)
+            _flush(last.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the temporary files that killed processes of this machine left next to `path`.
+
+    If such a process was killed while it replaced the folder `path`, the old folder gets its name back.
+    """
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}-(\d+)-[0-9a-f]+\.({TEMPORARY}|{REPLACED})")
+    siblings = list(path.parent.iterdir()) if path.parent.is_dir() else []
+    for sibling in siblings:
+        match = pattern.match(sibling.name)
+        if match is None or _is_running(int(match[1])):
+            continue
+        if match[2] == REPLACED and not path.exists():
+            sibling.rename(path)
+        else:
+            _remove(sibling)
+
+
+@contextmanager
+def _errors_named(path: Path, advice: str) -> Iterator[None]:
+    try:
+        yield
+    except ConnectionError:  # a closed pipe or socket is not a fault of the file
+        raise
+    except OSError as error:
+        reason = error.strerror or error  # numpy sets no strerror when the disk is full
+        raise InputError(f"{path} cannot be written ({reason}); {advice}.") from error
+
+
+def _make_parent(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, f"{path.parent} is not a folder") from error
+
+
+def _temporary_name(path: Path, kind: str) -> Path:
+    """Return a hidden name next to `path` that no other process and no other call uses."""
+    return path.with_name(f".{path.name}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.{kind}{path.suffix}")
+
+
+def _host() -> str:
+    """Return a short name of this machine: process ids of another one say nothing here."""
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
+
+
+def _rename_folder(temporary: Path, path: Path, replace: bool) -> None:
+    if not (replace and path.exists()):
+        temporary.rename(path)  # fails if `path` is a folder that is not empty
+        return
+    replaced = _temporary_name(path, REPLACED)
+    path.rename(replaced)
+    try:
+        temporary.rename(path)
+    except BaseException:
+        replaced.rename(path)
+        raise
+    _remove(replaced)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _flush_tree(folder: Path) -> None:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            _flush(Path(parent, name))
+        _flush(Path(parent))
+
+
+def _flush(path: Path) -> None:
+    """Wait until the file or the folder's list of names is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems cannot flush folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _is_running(process: int) -> bool:
+    with suppress(PermissionError):  # it runs, under another user
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+    return True
