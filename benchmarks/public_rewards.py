@@ -12,7 +12,7 @@ from typing import Any
 
 from offrec.reports import reading
 from offrec.reports.comparison import Comparer, Comparison
-from offrec.reports.reading import Entry, Reading
+from offrec.reports.reading import PolicyResults, StudyResults
 from offrec.reports.statistics import holm, summary
 from offrec.reports.svg import HEIGHT, WIDTH, Panel, Scale, short, width
 
@@ -25,13 +25,13 @@ Row = dict[str, Any]
 Setting = tuple[str, float, str]  # learner, temperature, unit of reward
 
 
-def read(folder: Path) -> Reading:
-    return reading.read(sorted(path.parent for path in folder.glob("cart*/study.json")))
+def read(folder: Path) -> StudyResults:
+    return reading.read_studies(sorted(path.parent for path in folder.glob("cart*/study.json")))
 
 
-def by_setting(found: Reading) -> dict[Setting, dict[float, Entry]]:
+def by_setting(found: StudyResults) -> dict[Setting, dict[float, PolicyResults]]:
     """Setting → the cart's reward → its policy, both in order."""
-    sorted_out: dict[Setting, dict[float, Entry]] = {}
+    sorted_out: dict[Setting, dict[float, PolicyResults]] = {}
     for entry in found.entries:
         if entry.results:
             name, options = entry.group.policy, entry.group.options
@@ -40,7 +40,7 @@ def by_setting(found: Reading) -> dict[Setting, dict[float, Entry]]:
     return {setting: dict(sorted(sorted_out[setting].items())) for setting in sorted(sorted_out)}
 
 
-def runs(found: Reading) -> list[Row]:
+def runs(found: StudyResults) -> list[Row]:
     rows = []
     for (name, knob, unit), entries in by_setting(found).items():
         for cart, entry in entries.items():
@@ -58,7 +58,7 @@ def _figures(split: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     return {kind: {name: split[kind][name] for name in ("HR@5", FIGURE)} for kind in ("view", "cart")}
 
 
-def steps(found: Reading) -> list[Row]:
+def steps(found: StudyResults) -> list[Row]:
     """Each step of each setting on test, views and carts; p by Holm within a setting."""
     comparer, rows = Comparer(found), []
     for (name, knob, unit), entries in by_setting(found).items():
@@ -77,19 +77,19 @@ def _tested(one: Comparison) -> Row:
     return {name: getattr(one, name) for name in kept}
 
 
-def means(entries: Iterable[Entry], kind: str, split: str) -> list[float]:
+def means(entries: Iterable[PolicyResults], kind: str, split: str) -> list[float]:
     found = (summary(list(entry.values(kind, FIGURE, split).values())) for entry in entries)
     return [one.mean for one in found if one]
 
 
-def monotone(entries: dict[float, Entry], split: str) -> bool:
+def monotone(entries: dict[float, PolicyResults], split: str) -> bool:
     """Carts up and views down at both steps between the three settings."""
     asked = [entries[cart] for cart in SETTINGS]
     carts, views = means(asked, "cart", split), means(asked, "view", split)
     return carts == sorted(set(carts)) and views == sorted(set(views), reverse=True)
 
 
-def table(found: Reading) -> str:
+def table(found: StudyResults) -> str:
     settings = by_setting(found)
     carts = sorted({cart for entries in settings.values() for cart in entries})
     titles = [f"cart {short(cart)}" for cart in carts]
@@ -107,11 +107,11 @@ def _label(name: str, knob: float) -> str:
     return f"{name.upper()}, {KNOB[name][1]} {short(knob)}"
 
 
-def _cell(entry: Entry) -> str:
+def _cell(entry: PolicyResults) -> str:
     return " · ".join(f"{means([entry], kind, 'test')[0]:.4f}"[1:] for kind in ("view", "cart"))
 
 
-def picture(found: Reading) -> str:
+def picture(found: StudyResults) -> str:
     """Carts and views side by side, for one temperature of each learner; light or dark as the reader's page is."""
     settings = by_setting(found)
     drawn = {(name, knob): settings[name, knob, "absolute"] for name, knob in DRAWN}
@@ -128,7 +128,7 @@ def picture(found: Reading) -> str:
     )
 
 
-def _panel(drawn: dict[tuple[str, float], dict[float, Entry]], kind: str, title: str) -> Panel:
+def _panel(drawn: dict[tuple[str, float], dict[float, PolicyResults]], kind: str, title: str) -> Panel:
     lines = {
         key: [(cart, summary(list(entry.values(kind, FIGURE).values()))) for cart, entry in entries.items()]
         for key, entries in drawn.items()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from offrec.data.dataset import Dataset
 from offrec.evaluation.metrics import ndcg
 from offrec.reports import reading
-from offrec.reports.reading import Entry
+from offrec.reports.reading import PolicyResults
 
 KINDS = "first", "again", "before", "new"  # nothing shown yet; the item shown last; one shown earlier; none of these
 Row = dict[str, Any]
@@ -43,12 +43,12 @@ def rows(datasets: Sequence[Path], folder: Path, studies: Sequence[str]) -> list
             counted = {one: int((kind[mine] == n).sum()) for n, one in enumerate(KINDS)}
             found.append({"log": log, "behaviour": name, "events": counted})
         for study in filter(Path.exists, (folder / f"{name}-{log}" for name in studies)):
-            for entry in reading.read([study]).compared:
+            for entry in reading.read_studies([study]).compared:
                 found += _of_policy(entry, kind, chosen)
     return found
 
 
-def _of_policy(entry: Entry, kind: NDArray[np.int64], chosen: dict[str, NDArray[np.bool_]]) -> list[Row]:
+def _of_policy(entry: PolicyResults, kind: NDArray[np.int64], chosen: dict[str, NDArray[np.bool_]]) -> list[Row]:
     result, group = entry.results[0], entry.group
     ranks = result.array("ranks").astype(np.int64)
     if result.run.seed or ranks.shape != kind.shape:

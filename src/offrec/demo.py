@@ -12,10 +12,10 @@ from pathlib import Path
 from offrec.console import Console
 from offrec.data.prepare import prepare
 from offrec.errors import InputError, RunError
-from offrec.reports import labels as names
-from offrec.reports import writing
-from offrec.reports.reading import Entry
-from offrec.reports.report import Report, report
+from offrec.reports import formatting, labels
+from offrec.reports.reading import PolicyResults
+from offrec.reports.report import Report, build_report
+from offrec.reports.writing import write_report
 from offrec.shop import Shop
 from offrec.shop.log import write_log
 from offrec.studies import design
@@ -52,12 +52,12 @@ def demo(out: Path, seed: int, console: Console, print_table: PrintTable) -> Rep
         raise RunError(
             f"{left.failed + left.waiting} of {len(study.runs)} policies failed; see {study.path('failed')}."
         )
-    found = report([study.folder], title=f"The demo shop, seed {seed}")
+    found = build_report([study.folder], title=f"The demo shop, seed {seed}")
     title = f"{found.title}: what the log says of a policy, and what it truly earns"
     print_table(title, COLUMNS, [_row(entry) for entry in found.reading.entries])
     for answer in found.answers:
         console.line(f"Is the RL doing anything here? {answer.short}")
-    page, _ = writing.write(found, [out / "report.html", out / "report.md"])
+    page, _ = write_report(found, [out / "report.html", out / "report.md"])
     run = study.path("runs", f"{dataset.path.name}.sr.gru.{seed}")
     console.line(f"The report: {page}. Try: offrec recommend {run} --history 12,55,9 -k 5")
     return found
@@ -72,14 +72,14 @@ def _asked(dataset: Path, folder: Path, seed: int) -> Study:
     return design.create_or_extend(replace(study, runs=tuple(runs)))
 
 
-def _row(entry: Entry) -> list[str]:
+def _row(entry: PolicyResults) -> list[str]:
     """A policy's figures in the log, if it ranks one, and what it earned."""
     (result,) = entry.results
     earned = result.facts["shop"]
     reward = earned["reward"]
     return [
-        names.policy(entry),
-        *(names.figure(result.figure("all", figure), 3) for figure in ("HR@5", "NDCG@10")),
+        labels.policy_label(entry),
+        *(formatting.format_figure(result.figure("all", figure), 3) for figure in ("HR@5", "NDCG@10")),
         f"{reward['mean']:.2f} ± {reward['high'] - reward['mean']:.2f}",
         f"{earned['length']['mean']:.1f}",
         f"{earned['purchases']['mean']:.2f}",

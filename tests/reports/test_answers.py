@@ -12,14 +12,14 @@ from made_studies import made_log, made_study
 from offrec.evaluation.metrics import figures
 from offrec.reports.answers import Answer, answers
 from offrec.reports.comparison import Comparer
-from offrec.reports.reading import read
+from offrec.reports.reading import read_studies
 from offrec.studies import study as plan
 from offrec.studies.results import BEYOND
 
 
 def answer(folder: Path, hits: dict[str, float], **more: Any) -> Answer:
     study = made_study(folder / "study", [made_log()], hits, **more)
-    reading = read([study.folder])
+    reading = read_studies([study.folder])
     (found,) = answers(reading, Comparer(reading))
     return found
 
@@ -60,7 +60,7 @@ def test_a_gain_that_two_seeds_cannot_show_is_still_named(tmp_path: Path) -> Non
     lucky = json.loads(facts.read_text())
     lucky["shop"]["reward"]["mean"] += 0.8
     facts.write_text(json.dumps(lucky))
-    reading = read([study.folder])
+    reading = read_studies([study.folder])
     (found,) = answers(reading, Comparer(reading))
     said = "Nothing clear: no learner that reads rewards truly earns clearly more than SL; DC has +0."
     assert found.short.startswith(said)
@@ -112,7 +112,7 @@ def test_what_sessions_alone_tell_of_two_seeds_stands_apart(tmp_path: Path) -> N
         study = made_study(tmp_path / str(seeds), [made_log()], hits, seeds=seeds)
         uneven(study, "re", slice(None, None, 2))
         uneven(study, "dc", slice(None, None, 4))
-        reading = read([study.folder])
+        reading = read_studies([study.folder])
         (found,) = answers(reading, Comparer(reading))
         told = " ".join([found.short, found.sentences[0]])
         unsure = "by sessions alone, with too few seeds to be sure:"
@@ -142,7 +142,7 @@ def valued(folder: Path, worth: dict[str, tuple[float, str]], seeds: int, ranks:
         facts = study.path("results", f"{run.name}.json")
         value = {"value": level * (1 + 0.01 * run.seed), "low": 0.0, "high": 9.0, "verdict": verdict, "reason": ""}
         facts.write_text(json.dumps({**json.loads(facts.read_text()), "value": value}))
-    reading = read([study.folder])
+    reading = read_studies([study.folder])
     (found,) = answers(reading, Comparer(reading))
     return found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from made_studies import LEARNERS, made_log, made_study, made_sweep
 from offrec.reports import figures as pictures
 from offrec.reports import svg
-from offrec.reports.reading import read
+from offrec.reports.reading import read_studies
 
 
 def test_what_is_not_a_number_is_not_drawn(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_what_is_not_a_number_is_not_drawn(tmp_path: Path) -> None:
         for epoch in facts["curve"]:
             epoch["diagnostics"] = {"kl_to_logging": distance}
         path.write_text(json.dumps(facts))
-    (picture,) = [one for one in pictures.trade_offs(read([study.folder])) if one.key.startswith("kl-")]
+    (picture,) = [one for one in pictures.trade_offs(read_studies([study.folder])) if one.key.startswith("kl-")]
     assert "nan" not in picture.svg
     assert ">DC<" in picture.svg
     assert ">DQN<" not in picture.svg
@@ -37,7 +37,7 @@ def test_long_titles_go_on_in_another_line() -> None:
 
 
 def test_pictures_of_a_sweep_have_titles_of_their_own(tmp_path: Path) -> None:
-    found = pictures.swept(read([made_sweep(tmp_path, "dc").folder]))
+    found = pictures.swept(read_studies([made_sweep(tmp_path, "dc").folder]))
     titles = [one.svg.split("<title>")[1].split("</title>")[0] for one in found]
     assert titles == [
         f"{figure}: DC, GRU over α, yoochoose" for figure in ("NDCG@10", "NDCG@10 of view", "NDCG@10 of cart")
@@ -47,7 +47,7 @@ def test_pictures_of_a_sweep_have_titles_of_their_own(tmp_path: Path) -> None:
 def test_names_that_would_cover_others_are_left_out_and_told(tmp_path: Path) -> None:
     """Eleven learners at one place."""
     study = made_study(tmp_path, [made_log()], dict.fromkeys(LEARNERS, 0.5) | {"recent": 0.1}, seeds=1)
-    picture = next(one for one in pictures.trade_offs(read([study.folder])) if one.key.startswith("clicks-"))
+    picture = next(one for one in pictures.trade_offs(read_studies([study.folder])) if one.key.startswith("clicks-"))
     named = [name for name in LEARNERS if f">{name.upper()}<" in picture.svg]
     assert 0 < len(named) < len(LEARNERS)
     assert picture.svg.count('class="mark') == len(LEARNERS) + 1, "all of them are drawn"

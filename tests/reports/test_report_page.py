@@ -8,7 +8,7 @@ import pytest
 from chromium import Browser, browser, missing
 from made_studies import BASELINES, LEARNERS, OWN, made_log, made_study
 from offrec.reports import html as page
-from offrec.reports.report import report
+from offrec.reports.report import build_report
 
 HITS = {name: 0.25 + 0.03 * n for n, name in enumerate((*LEARNERS, *BASELINES))}
 EARNED = {name: 0.8 + 0.1 * n for n, name in enumerate((*LEARNERS, *OWN))}
@@ -21,7 +21,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     logs = [made_log("yoochoose <64>"), made_log("retailrocket")]
     study = made_study(folder / "study", logs, HITS, backbones=("gru", "sasrec"))
     path = folder / "report.html"
-    path.write_text(page.html(report([shop.folder, study.folder], beside="paper")))
+    path.write_text(page.html(build_report([shop.folder, study.folder], reference="paper")))
     return path
 
 
@@ -120,11 +120,11 @@ def test_few_answers_in_full_and_many_folded(tmp_path: Path) -> None:
     """SL is above all, whatever the backbone: said once where there are five."""
     hits = {"sl": 0.6, "dc": 0.4}
     five = ["gru", "cfn", "caser", "nextitnet", "sasrec"]
-    many = page.html(report([made_study(tmp_path / "many", [made_log()], hits, backbones=five).folder]))
+    many = page.html(build_report([made_study(tmp_path / "many", [made_log()], hits, backbones=five).folder]))
     answers = many.split('<section class="answers">')[1].split("</section>")[0]
     assert answers.count("<article><h3>5 of 5, named below</h3>") == 1
     assert answers.count("<details><summary>Why: yoochoose, ") == 5
-    few = page.html(report([made_study(tmp_path / "few", [made_log()], hits, backbones=five[:2]).folder]))
+    few = page.html(build_report([made_study(tmp_path / "few", [made_log()], hits, backbones=five[:2]).folder]))
     assert few.count("<article>") == 2
     assert "<details>" not in few
     assert "Clearly: p ≤ .05" in few

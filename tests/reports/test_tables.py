@@ -13,11 +13,11 @@ from offrec.errors import InputError
 from offrec.reports import html as page
 from offrec.reports import report, tables
 from offrec.reports.comparison import Comparer
-from offrec.reports.reading import read
+from offrec.reports.reading import read_studies
 from offrec.reports.statistics import holm
 from offrec.reports.text_formats import csv as as_csv
 from offrec.reports.text_formats import latex, markdown
-from offrec.reports.writing import write
+from offrec.reports.writing import write_report
 from offrec.studies import study as plan
 
 HITS = {"sl": 0.5, "dc": 0.62, "dqn": 0.3, "pc": 0.5, "recent": 0.4, "popular": 0.1}
@@ -29,7 +29,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> plan.Study:
 
 
 def test_clicks_and_purchases_are_tables_of_their_own(study: plan.Study) -> None:
-    reading = read([study.folder])
+    reading = read_studies([study.folder])
     clicks, purchases = tables.ranking_tables(reading, Comparer(reading))
     assert (clicks.key, purchases.key) == ("clicks_rnn", "purchases_rnn")
     assert clicks.spans == [("yoochoose, view", 4)]
@@ -44,7 +44,7 @@ def test_a_backbone_has_no_rows_where_it_has_no_figures(tmp_path: Path) -> None:
     both, views = made_log("events"), made_log("sessions", behaviours=("view",))
     made_study(tmp_path / "both", [both], {"sl": 0.5, "recent": 0.4})
     made_study(tmp_path / "views", [views], {"sl": 0.5}, backbones=["caser"])
-    reading = read([tmp_path / "both", tmp_path / "views"])
+    reading = read_studies([tmp_path / "both", tmp_path / "views"])
     found = {
         table.key: [title for title, _ in table.sections] for table in tables.ranking_tables(reading, Comparer(reading))
     }
@@ -53,7 +53,7 @@ def test_a_backbone_has_no_rows_where_it_has_no_figures(tmp_path: Path) -> None:
 
 
 def test_figures_marks_and_stars(study: plan.Study) -> None:
-    reading = read([study.folder])
+    reading = read_studies([study.folder])
     (table, _) = tables.ranking_tables(reading, Comparer(reading))
     values = [r.figure("view", "HR@10") for e in reading.entries if e.group.policy == "dc" for r in e.results]
     assert len(values) == 3
@@ -72,7 +72,7 @@ def test_figures_marks_and_stars(study: plan.Study) -> None:
 def test_both_tests_have_to_agree(tmp_path: Path) -> None:
     """With many sessions and two seeds that differ much, the bootstrap alone would reject."""
     study = made_study(tmp_path / "study", [made_log()], {"sl": 0.5, "dc": 0.53}, seeds=2, sessions=4000)
-    reading = read([study.folder])
+    reading = read_studies([study.folder])
     found = Comparer(reading).compare(reading.entries[1], reading.entries[0], "view", "HR@20")
     assert found is not None
     assert found.p_sessions is not None
@@ -84,7 +84,7 @@ def test_both_tests_have_to_agree(tmp_path: Path) -> None:
 
 def test_a_column_is_a_family(study: plan.Study) -> None:
     """More policies in a column, a larger p: by Holm."""
-    reading = read([study.folder])
+    reading = read_studies([study.folder])
     comparer, sl = Comparer(reading), next(e for e in reading.entries if e.group.policy == "sl")
     others = [e for e in reading.entries if e.group.policy in ("dc", "dqn", "pc")]
     found = comparer.family(others, [sl] * 3, "view", "HR@5")
@@ -93,7 +93,7 @@ def test_a_column_is_a_family(study: plan.Study) -> None:
 
 
 def test_against_the_best_baseline(study: plan.Study) -> None:
-    reading = read([study.folder])
+    reading = read_studies([study.folder])
     table = tables.ranking_tables(reading, Comparer(reading), against="baseline")[0]
     assert "above the policy without training that is best in the column" in table.note
     assert row(table, "SL")[2].stars in ("*", "**")
@@ -109,39 +109,39 @@ def test_the_note_says_who_is_tested_against_whom(study: plan.Study, tmp_path: P
         ([study.folder], "above SL with the same backbone (policies without training: SL with GRU) at p"),
         ([study.folder, other.folder], "SL with GRU on yoochoose and Caser on retailrocket) at p"),
     ):
-        reading = read(folders)
+        reading = read_studies(folders)
         assert said in tables.ranking_tables(reading, Comparer(reading))[-1].note
-    alone = read([made_study(tmp_path / "alone", [made_log()], {"sl": 0.5, "dc": 0.6}).folder])
+    alone = read_studies([made_study(tmp_path / "alone", [made_log()], {"sl": 0.5, "dc": 0.6}).folder])
     assert "above SL with the same backbone at p" in tables.ranking_tables(alone, Comparer(alone))[0].note
 
 
 def test_the_papers_figures_stand_beside_ours(study: plan.Study) -> None:
-    found = tables.paper()
+    found = tables.paper_figures()
     assert {len(rows) for rows in found["tables"].values()} == {11}
     assert found["tables"]["clicks_rnn"]["dc"]["RecSys"]["HR@5"] == 0.3272
     assert found["tables"]["clicks_cnn"]["re"]["Kaggle"]["NDCG@10"] == 0.1866
     assert found["tables"]["purchases_rnn"]["sl+pg"]["Kaggle"] == {
         "HR@5": 0.5087, "NDCG@5": 0.4172, "HR@10": 0.5602, "NDCG@10": 0.4340
     }  # fmt: skip
-    reading = read([study.folder])
-    clicks, purchases = tables.ranking_tables(reading, Comparer(reading), beside=found)
-    assert [cell.beside for cell in row(clicks, "DC")] == [".3272", ".2306", ".4217", ".2593"]
-    assert row(clicks, "Popular items")[0].beside == ""
-    assert row(purchases, "DC")[0].beside == "", "RecSys's purchases are buys, these are carts"
-    with pytest.raises(InputError, match="--beside peers is not known"):
-        tables.beside_of("peers")
+    reading = read_studies([study.folder])
+    clicks, purchases = tables.ranking_tables(reading, Comparer(reading), reference=found)
+    assert [cell.reference for cell in row(clicks, "DC")] == [".3272", ".2306", ".4217", ".2593"]
+    assert row(clicks, "Popular items")[0].reference == ""
+    assert row(purchases, "DC")[0].reference == "", "RecSys's purchases are buys, these are carts"
+    with pytest.raises(InputError, match="--reference peers is not known"):
+        tables.reference_figures("peers")
 
 
 def test_seeds_that_are_missing_are_told(tmp_path: Path) -> None:
     study = made_study(tmp_path / "study", [made_log()], HITS)
     study.path("results", "yoochoose.dc.gru.1.json").unlink()
-    found = report.report([study.folder])
+    found = report.build_report([study.folder])
     assert "DC (2 of 3 seeds)" in markdown(found)
     assert "1 runs are still to do" in markdown(found)
 
 
 def test_csv_has_every_figure(study: plan.Study) -> None:
-    rows = list(csv.DictReader(io.StringIO(as_csv(report.report([study.folder])))))
+    rows = list(csv.DictReader(io.StringIO(as_csv(report.build_report([study.folder])))))
     mine = [r for r in rows if (r["policy"], r["seed"], r["split"]) == ("dc", "2", "test")]
     assert {r["behaviour"] for r in mine} == {"all", "view", "cart"}
     assert {"HR@5", "NDCG@20", "events"} <= {r["figure"] for r in mine}
@@ -149,7 +149,7 @@ def test_csv_has_every_figure(study: plan.Study) -> None:
 
 
 def test_markdown_and_latex(study: plan.Study, tmp_path: Path) -> None:
-    found = report.report([study.folder], beside="paper")
+    found = report.build_report([study.folder], reference="paper")
     text = markdown(found)
     assert "## Is the RL doing anything here?" in text
     assert "| DC | **." in text
@@ -162,20 +162,20 @@ def test_markdown_and_latex(study: plan.Study, tmp_path: Path) -> None:
     columns = next(line for line in tex.splitlines() if r"\begin{tabular}" in line).count("r") - 1
     body = [line for line in tex.split(r"\end{tabular}")[0].splitlines() if line.startswith("DC")]
     assert all(line.count(" & ") == columns for line in body)
-    written = write(found, [tmp_path / "all"])
+    written = write_report(found, [tmp_path / "all"])
     assert [path.name for path in written] == ["report.html", "report.md", "report.csv", "report.tex"]
     with pytest.raises(InputError, match=r"ends in \.pdf; a report ends in"):
-        write(found, [tmp_path / "report.pdf"])
+        write_report(found, [tmp_path / "report.pdf"])
 
 
 def test_two_studies_in_one_report(study: plan.Study, tmp_path: Path) -> None:
     other = made_study(tmp_path / "other", [made_log("retailrocket")], {"sl": 0.4, "dc": 0.5}, backbones=("caser",))
-    found = report.report([study.folder, other.folder])
+    found = report.build_report([study.folder, other.folder])
     assert [table.key for table in found.every_table][:3] == ["clicks_rnn", "clicks_cnn", "purchases_rnn"]
     purchases = next(table for table in found.every_table if table.key == "purchases_rnn")
     assert [label for label, _ in purchases.spans] == ["yoochoose, cart", "retailrocket, cart"]
-    again = report.report([study.folder, study.folder])
-    assert len(list(again.reading.results())) == len(list(report.report([study.folder]).reading.results()))
+    again = report.build_report([study.folder, study.folder])
+    assert len(list(again.reading.results())) == len(list(report.build_report([study.folder]).reading.results()))
 
 
 @pytest.mark.parametrize("figure", ["value@5", "value"])
@@ -189,7 +189,7 @@ def test_of_a_seed_in_two_studies_the_result_with_values_is_kept(tmp_path: Path,
         facts["test"]["all"]["value@5"] = 1.5
     path.write_text(json.dumps(facts))
     for several in (studies, studies[::-1]):
-        (entry,) = read([study.folder for study in several]).entries
+        (entry,) = read_studies([study.folder for study in several]).entries
         assert entry.values("all", figure) == {1: 1.5}
         assert [(r.run.seed, r.study.folder.name) for r in entry.results] == [
             (0, several[0].folder.name),
@@ -201,24 +201,24 @@ def test_of_a_seed_in_two_studies_the_result_with_values_is_kept(tmp_path: Path,
 def test_what_does_not_belong_together(study: plan.Study, tmp_path: Path) -> None:
     other = made_study(tmp_path / "a", [made_log("other", score_first=False)], {"sl": 0.4})
     with pytest.raises(InputError, match=r"yoochoose has score_first = True and other has False.* one table"):
-        report.report([study.folder, other.folder])
+        report.build_report([study.folder, other.folder])
     same = made_study(tmp_path / "b", [replace(made_log(), fingerprint="another")], {"sl": 0.4})
     with pytest.raises(InputError, match=r"has the fingerprint another in .* and print-yoochoose in another study"):
-        report.report([study.folder, same.folder])
+        report.build_report([study.folder, same.folder])
     with pytest.raises(InputError, match=r"Figures at \[3\] are not kept"):
-        report.report([study.folder], ks=(3,))
+        report.build_report([study.folder], ks=(3,))
 
 
 def test_a_log_without_the_usual_behaviours(tmp_path: Path) -> None:
     study = made_study(tmp_path / "study", [made_log("music", ("listen", "like"))], {"sl": 0.4, "dc": 0.5})
-    (table,) = [t for t in report.report([study.folder]).every_table if t.key == "others"]
+    (table,) = [t for t in report.build_report([study.folder]).every_table if t.key == "others"]
     assert [label for label, _ in table.spans] == ["music, listen", "music, like"]
 
 
 def test_every_policy_has_its_place(tmp_path: Path) -> None:
     hits = {name: 0.3 + 0.02 * n for n, name in enumerate((*LEARNERS, *BASELINES))}
     study = made_study(tmp_path / "study", [made_log()], hits, earned=dict.fromkeys(OWN, 1.0), seeds=5)
-    found = {table.key: table for table in report.report([study.folder]).every_table}
+    found = {table.key: table for table in report.build_report([study.folder]).every_table}
     assert [row.label for row in found["clicks_rnn"].rows][5:] == [name.upper() for name in LEARNERS]
     assert len(found["earned-yoochoose"].rows) == 4
     assert len(found["diagnostics-yoochoose"].rows) == 11
@@ -226,11 +226,11 @@ def test_every_policy_has_its_place(tmp_path: Path) -> None:
 
 def test_what_several_sweeps_are_set_beside_stands_in_each_of_them(tmp_path: Path) -> None:
     folders = [made_sweep(tmp_path / name, name).folder for name in ("dc", "re")]
-    found = report.report([*folders, made_study(tmp_path / "other", [made_log()], {"pc": 0.4}).folder])
+    found = report.build_report([*folders, made_study(tmp_path / "other", [made_log()], {"pc": 0.4}).folder])
     swept = [table for table in found.every_table if table.key.startswith("sweep")]
     assert [[row.label for row in table.rows] for table in swept] == [["α = 1", "SL"]] * 2
     (section,) = [section for section in found.sections if section.title == "Sweeps"]
     assert all("stroke-dasharray" in picture.svg for picture in section.pictures)
     (drawn,) = [part for part in page.html(found).split("<section") if "<h2>Sweeps</h2>" in part]
     assert drawn.rindex("<figure") < drawn.index("<table"), "what is swept is seen first, then read"
-    assert "doing anything here" not in markdown(report.report(folders))
+    assert "doing anything here" not in markdown(report.build_report(folders))

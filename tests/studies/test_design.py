@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from offrec.errors import InputError
-from offrec.reports.reading import read
-from offrec.reports.report import report
+from offrec.reports.reading import read_studies
+from offrec.reports.report import build_report
 from offrec.studies import design
 from offrec.studies import study as plan
 from small_studies import FAST, finished, small_dataset, small_study
@@ -60,10 +60,10 @@ def test_a_redrawn_split_is_a_repeat(tmp_path: Path) -> None:
         ("split-0", 0), ("split-1", 1), ("split-2", 2)
     ]  # fmt: skip
     assert finished(study).done == 6
-    found = read([study.folder])
+    found = read_studies([study.folder])
     assert list(found.logs) == ["split-0"], "one log, one column"
     assert {len(entry.results) for entry in found.entries} == {3}
-    assert report([study.folder]).every_table[0].spans == [("split-0, view", 4)]
+    assert build_report([study.folder]).every_table[0].spans == [("split-0, view", 4)]
     with pytest.raises(InputError, match="say --seeds 3"):
         design.plan_comparison(three, tmp_path / "x", redraw=True)
     once = r"split-0 and split-1 are one log with --split-seed 0 and 1, repeats and not two logs; say --redraw"
@@ -90,7 +90,7 @@ def test_a_sweep(dataset: Path, tmp_path: Path) -> None:
     assert adaptive.options["algorithm.adaptive"] is True
     assert sl.policy == "sl"
     assert finished(design.create_or_extend(study)).done == 4
-    found = report([study.folder])
+    found = build_report([study.folder])
     (table,) = [table for table in found.every_table if table.key.startswith("sweep")]
     assert [row.label for row in table.rows] == ["β = 0.1", "β = 1", "adaptive, ε = 1", "SL"]
     (section,) = [section for section in found.sections if section.title == "Sweeps"]
@@ -214,7 +214,7 @@ def test_folders_that_are_no_study(dataset: Path, tmp_path: Path) -> None:
         small_study(dataset, tmp_path / "mine/notes/below")
     empty = small_study(dataset, tmp_path / "empty")
     with pytest.raises(InputError, match=r"No run of .* is done yet; there is nothing to report"):
-        report([empty.folder])
+        build_report([empty.folder])
 
 
 def test_the_commands_as_typed(dataset: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from offrec.errors import InputError, Interrupted, RunError
 from offrec.policy import Policy
-from offrec.reports.report import report
+from offrec.reports.report import build_report
 from offrec.reports.text_formats import csv
 from offrec.runs import train as experiment
 from offrec.studies import results
@@ -42,7 +42,7 @@ def undisturbed(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Stud
 
 
 def tables(study: Study) -> str:
-    return csv(report([study.folder])).replace(study.folder.name, "study")
+    return csv(build_report([study.folder])).replace(study.folder.name, "study")
 
 
 def test_killed_at_random_and_continued(dataset: Path, undisturbed: Study, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_failed_run_is_recorded_and_the_rest_goes_on(dataset: Path, tmp_path: 
     assert reason.startswith("The loss"), reason
     assert "training.learning_rate" in reason
     assert finished(study) == RunCounts(2, 1, 0), "what failed is not tried again by itself"
-    assert [failure.reason for failure in report([study.folder]).reading.failures] == [reason]
+    assert [failure.reason for failure in build_report([study.folder]).reading.failures] == [reason]
     assert finished(study, retry=True) == RunCounts(2, 1, 0)
 
 

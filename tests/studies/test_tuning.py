@@ -12,7 +12,7 @@ import pytest
 from offrec import cli
 from offrec.algorithms import ALGORITHMS
 from offrec.errors import InputError
-from offrec.reports.report import report
+from offrec.reports.report import build_report
 from offrec.runs import options as config
 from offrec.runs import train as experiment
 from offrec.studies import study as plan
@@ -72,7 +72,7 @@ def test_test_sessions_are_not_looked_at(search: Search) -> None:
     assert "validation" in facts
     assert not {"test", "shop", "value"} & facts.keys()
     assert not list(study.path("results").glob("*.npy"))
-    (table,) = [table for table in report([study.folder]).every_table if table.key.startswith("trials")]
+    (table,) = [table for table in build_report([study.folder]).every_table if table.key.startswith("trials")]
     assert table.heads[0] == "NDCG@10 on validation"
 
 

@@ -16,7 +16,7 @@ from offrec.data.dataset import Dataset
 from offrec.errors import InputError
 from offrec.policy import Policy
 from offrec.reports import text_formats as plain
-from offrec.reports.report import report
+from offrec.reports.report import build_report
 from offrec.runs import train as experiment
 from offrec.studies import design, results, value
 from offrec.studies import worker as work
@@ -104,7 +104,7 @@ def test_a_sweep_has_values_in_one_unit(tmp_path: Path, monkeypatch: pytest.Monk
         assert one["test"]["all"]["value@5"] == pytest.approx(value.cheap(policy, opened, {}, "test"))
         assert "value" not in one
         assert "value@5" not in one["validation"]["all"]
-    found = report([study.folder])
+    found = build_report([study.folder])
     (table,) = [table for table in found.every_table if table.key.startswith("sweep")]
     column = table.heads.index("value@5, estimated")
     assert all(row.cells[column].spread.startswith("±") for row in table.rows)
@@ -122,7 +122,7 @@ def test_a_sweep_without_values_says_nothing_of_them(tmp_path: Path) -> None:
     study = design.create_or_extend(sweep(dataset, tmp_path / "plain", seeds="1", vary=["algorithm.beta=1"], levels=[]))
     assert finished(study).done == 1
     assert not (dataset / "values").exists()
-    assert "value@5" not in plain.markdown(report([study.folder]))
+    assert "value@5" not in plain.markdown(build_report([study.folder]))
 
 
 def test_a_sweep_refuses_values_of_what_has_no_default_reward(tmp_path: Path) -> None:

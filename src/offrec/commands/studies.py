@@ -76,7 +76,7 @@ class Compare:
     baselines: str = "all"
     """Policies without training, separated by commas, or none."""
     seeds: str = "5"
-    """WorkerOptions many seeds, or which: 0,1,2."""
+    """How many seeds, or which: 0,1,2."""
     preset: Literal["strong", "paper"] = "strong"
     """The preset of all runs."""
     select: Annotated[Literal["ndcg", "reward", "value", "last"] | None, unset("ndcg|reward|value|last")] = None
@@ -133,7 +133,7 @@ class Sweep:
     backbone: Annotated[str | None, unset("NAME")] = None
     """The backbone. By default gru; of `paper`, cfn."""
     seeds: str = "3"
-    """WorkerOptions many seeds, or which: 0,1,2."""
+    """How many seeds, or which: 0,1,2."""
     preset: Literal["strong", "paper"] = "strong"
     """The preset of all runs."""
     select: Annotated[Literal["ndcg", "reward", "value", "last"] | None, unset("ndcg|reward|value|last")] = None
@@ -181,7 +181,7 @@ class Tune:
     """The learner."""
     working: Annotated[Working, tyro.conf.arg(name="")]
     trials: int = 30
-    """WorkerOptions many, the preset as it is being the first."""
+    """How many, the preset as it is being the first."""
     objective: Literal["ndcg", "reward", "value"] = "ndcg"
     """NDCG@10 on validation, reward@10 (hits weighted by their reward), or value@5 (what the policy's best five were
     worth to the log's visitors)."""
@@ -221,7 +221,7 @@ class Tune:
 class Report:
     """What came of studies, as a page a person wants to read, as Markdown, CSV or LaTeX.
 
-    Example: offrec report study --out report.html --out report.csv --beside paper
+    Example: offrec report study --out report.html --out report.csv --reference paper
     """
 
     studies: Annotated[
@@ -234,14 +234,14 @@ class Report:
     """HR and NDCG at these lengths: of 5, 10 and 20."""
     against: Literal["sl", "baseline"] = "sl"
     """What stars are against: SL with the same backbone, or the best policy without training."""
-    beside: Annotated[str | None, unset("paper")] = None
-    """`paper` sets the paper's own figures beside ours."""
+    reference: Annotated[str | None, unset("paper")] = None
+    """`paper` shows the paper's figures next to ours."""
     title: Annotated[str | None, unset("TEXT")] = None
     """The report's title."""
 
     def run(self) -> None:
-        from offrec.reports import writing
-        from offrec.reports.report import report
+        from offrec.reports.report import build_report
+        from offrec.reports.writing import write_report
 
         if not self.studies:
             raise InputError("Give at least one study: a folder made by `offrec compare`, `sweep` or `tune`.")
@@ -249,8 +249,8 @@ class Report:
             ks = tuple(int(part) for part in self.at.split(","))
         except ValueError as error:
             raise InputError(f"--at is {self.at!r}; give lengths separated by commas, such as 5,10,20.") from error
-        found = report(self.studies, ks=ks, against=self.against, beside=self.beside, title=self.title)
-        paths = writing.write(found, self.out or (Path("report.html"),))
+        found = build_report(self.studies, ks=ks, against=self.against, reference=self.reference, title=self.title)
+        paths = write_report(found, self.out or (Path("report.html"),))
         console_for(False).line(f"Written: {', '.join(map(str, paths))}")
 
 
@@ -258,16 +258,17 @@ def _facts(study: "Study") -> list[dict[str, object]]:
     from offrec.reports import reading
 
     kept = ("run", "validation", "test", "shop", "value", "seconds", "memory", "kept_epoch")
-    facts = [result.facts for result in reading.read([study.folder]).results()]
+    facts = [result.facts for result in reading.read_studies([study.folder]).results()]
     return [{key: one[key] for key in kept if key in one} for one in facts]
 
 
 def _show(study: "Study") -> None:
     """The tables on the terminal, the whole report beside the study."""
-    from offrec.reports import terminal, writing
-    from offrec.reports.report import report
+    from offrec.reports import terminal
+    from offrec.reports.report import build_report
+    from offrec.reports.writing import write_report
 
-    found = report([study.folder])
+    found = build_report([study.folder])
     for printed in terminal.tables(found):
         print_table(*printed)
     legend = terminal.legend(found)
@@ -275,5 +276,5 @@ def _show(study: "Study") -> None:
         print(legend)
     for answer in found.answers:
         print(f"{answer.about}: {answer.short}")
-    (path,) = writing.write(found, [study.folder / "report.html"])
+    (path,) = write_report(found, [study.folder / "report.html"])
     console_for(False).line(f"Written: {path}")

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from offrec.reports import labels as names
+from offrec.reports import formatting, labels
 from offrec.reports.comparison import Comparer, Comparison
-from offrec.reports.reading import Entry, Reading
+from offrec.reports.reading import PolicyResults, StudyResults
 from offrec.reports.statistics import holm, summary
 from offrec.reports.value_tables import own
 
@@ -54,7 +54,7 @@ class Sides:
         return any(one.corrected is not None for _, one in self.every)
 
 
-def answers(reading: Reading, comparer: Comparer) -> list[Answer]:
+def answers(reading: StudyResults, comparer: Comparer) -> list[Answer]:
     found = []
     keys = dict.fromkeys(
         (e.group.log, e.group.backbone, e.group.preset) for e in reading.compared if e.group.kind == "learner"
@@ -63,7 +63,7 @@ def answers(reading: Reading, comparer: Comparer) -> list[Answer]:
         here = [e for e in reading.compared if (e.group.log, e.group.backbone, e.group.preset) == key]
         sl = next((e for e in here if e.group.policy in IMITATES), None)
         learners = [e for e in here if e.group.policy not in IMITATES]
-        about = f"{key[0]}, {names.backbone(here[0])}"
+        about = f"{key[0]}, {labels.backbone_label(here[0])}"
         if sl is None or not learners:
             missing = "SL, which imitates, was not run" if sl is None else "no learner that reads rewards was run"
             found.append(Answer(about, f"It cannot be told: {missing}.", []))
@@ -72,7 +72,9 @@ def answers(reading: Reading, comparer: Comparer) -> list[Answer]:
     return found
 
 
-def _answer(reading: Reading, comparer: Comparer, about: str, sl: Entry, learners: list[Entry]) -> Answer:
+def _answer(
+    reading: StudyResults, comparer: Comparer, about: str, sl: PolicyResults, learners: list[PolicyResults]
+) -> Answer:
     ranked = _sides(comparer, learners, sl, "all", FIGURE)
     paid = _sides(comparer, learners, sl, "", "reward")
     trusted = [entry for entry in learners if not _distrusted(sl) and not _distrusted(entry)]
@@ -90,13 +92,15 @@ def _answer(reading: Reading, comparer: Comparer, about: str, sl: Entry, learner
     return Answer(about, _short(ranked, worth, paid), sentences)
 
 
-def _sides(comparer: Comparer, learners: Sequence[Entry], other: Entry, behaviour: str, figure: str) -> Sides:
+def _sides(
+    comparer: Comparer, learners: Sequence[PolicyResults], other: PolicyResults, behaviour: str, figure: str
+) -> Sides:
     compared = comparer.family(learners, [other] * len(learners), behaviour, figure)
     sessions = holm([one.p_sessions if one else None for one in compared])
     sides: dict[str, Named] = {"more": [], "less": [], "maybe more": [], "maybe less": [], "unclear": []}
     for entry, one, p in zip(learners, compared, sessions, strict=True):
         if one is not None:
-            sides[_side(one, p)].append((names.policy(entry), one))
+            sides[_side(one, p)].append((labels.policy_label(entry), one))
     for key, side in sides.items():
         side.sort(key=lambda pair: pair[1].gain, reverse="less" not in key)
     return Sides(*sides.values())
@@ -110,7 +114,7 @@ def _side(one: Comparison, p_sessions: float | None) -> str:
     return one.verdict(LEVEL)
 
 
-def _distrusted(entry: Entry) -> bool:
+def _distrusted(entry: PolicyResults) -> bool:
     """Has its value a verdict, of any seed, that forbids to count on it?"""
     return any((result.facts.get("value") or {}).get("verdict") == DISTRUSTED for result in entry.results)
 
@@ -141,7 +145,11 @@ def _earns(several: str, one: str, where: str, money: Sides, ranked: Sides) -> s
         if len(money.less) == len(money):
             return f"No: every learner that reads rewards {one} less than SL."
         best, gain = max(money.undecided, key=lambda pair: pair[1].gain)
-        least = f"; {best} has {names.signed(gain.gain)}, {names.p_value(gain.corrected)}" if gain.gain > 0 else ""
+        least = (
+            f"; {best} has {formatting.format_gain(gain.gain)}, {formatting.format_p_value(gain.corrected)}"
+            if gain.gain > 0
+            else ""
+        )
         return f"Nothing clear: no learner that reads rewards {one} clearly more than SL{least}."
     names_ = [name for name, _ in money.more]
     best, gain = money.more[0]
@@ -155,20 +163,26 @@ def _earns(several: str, one: str, where: str, money: Sides, ranked: Sides) -> s
     elif len(ranked):
         tail = f" Next-item figures do not tell {best} from SL."
     most = "" if len(names_) == 1 else f", {best} most,"
-    return f"Yes: {names.listed(names_)} {verb} more than SL{most} by {names.signed(gain.gain)} {where}.{tail}"
+    by = formatting.format_gain(gain.gain)
+    return f"Yes: {formatting.join_names(names_)} {verb} more than SL{most} by {by} {where}.{tail}"
 
 
 def _shares(side: Named) -> str:
-    return names.listed([f"{name} ({names.share(one.relative)})" for name, one in side])
+    return formatting.join_names([f"{name} ({formatting.format_share(one.relative)})" for name, one in side])
 
 
 def _detailed(side: Named) -> str:
-    return names.listed([f"{name} ({names.share(one.relative)}, {names.p_value(one.corrected)})" for name, one in side])
+    return formatting.join_names(
+        [
+            f"{name} ({formatting.format_share(one.relative)}, {formatting.format_p_value(one.corrected)})"
+            for name, one in side
+        ]
+    )
 
 
-def _ranking_sentence(sl: Entry, sides: Sides) -> str:
+def _ranking_sentence(sl: PolicyResults, sides: Sides) -> str:
     found = summary(list(sl.values("all", FIGURE).values()))
-    at = names.figure(found.mean if found else None)
+    at = formatting.format_figure(found.mean if found else None)
     told = (
         ("above it", sides.more, _detailed),
         ("below it", sides.less, _detailed),
@@ -180,15 +194,17 @@ def _ranking_sentence(sl: Entry, sides: Sides) -> str:
     return f"By the next logged item, all test events, SL has {FIGURE} {at}; {'; '.join(parts)}."
 
 
-def _recent_sentence(comparer: Comparer, sl: Entry, learners: Sequence[Entry], recent: Entry) -> str:
+def _recent_sentence(
+    comparer: Comparer, sl: PolicyResults, learners: Sequence[PolicyResults], recent: PolicyResults
+) -> str:
     sides = _sides(comparer, [sl, *learners], recent, "all", FIGURE)
-    at = names.figure(next(iter(recent.values("all", FIGURE).values()), None))
-    above = f"clearly above that: {names.listed([name for name, _ in sides.more])}"
-    below = f"clearly below: {names.listed([name for name, _ in sides.less])}"
+    at = formatting.format_figure(next(iter(recent.values("all", FIGURE).values()), None))
+    above = f"clearly above that: {formatting.join_names([name for name, _ in sides.more])}"
+    below = f"clearly below: {formatting.join_names([name for name, _ in sides.less])}"
     return f"Showing the most recent items again has {at}; {above}; {below}."
 
 
-def _money_sentence(where: str, sl_has: str, sl: Entry, sides: Sides, figure: str) -> str:
+def _money_sentence(where: str, sl_has: str, sl: PolicyResults, sides: Sides, figure: str) -> str:
     found = summary(list(sl.values("", figure).values()))
     unclear = "not told apart" if sides.tested else "not tested, for that takes several seeds"
     unsure = UNSURE.replace("sessions", "visitors")
@@ -200,43 +216,47 @@ def _money_sentence(where: str, sl_has: str, sl: Entry, sides: Sides, figure: st
         (unclear, sides.unclear, sides.tested),
     )
     parts = [f"{words}: {_gains(side, with_p)}" for words, side, with_p in told if side]
-    return f"{where} {sl_has} {names.money(found.mean if found else None)} a session; {'; '.join(parts)}."
+    return f"{where} {sl_has} {formatting.format_reward(found.mean if found else None)} a session; {'; '.join(parts)}."
 
 
 def _gains(side: Named, with_p: bool) -> str:
-    chances = [f", {names.p_value(one.corrected)}" if with_p else "" for _, one in side]
-    return names.listed([f"{name} ({names.signed(one.gain)}{p})" for (name, one), p in zip(side, chances, strict=True)])
+    chances = [f", {formatting.format_p_value(one.corrected)}" if with_p else "" for _, one in side]
+    return formatting.join_names(
+        [f"{name} ({formatting.format_gain(one.gain)}{p})" for (name, one), p in zip(side, chances, strict=True)]
+    )
 
 
-def _worth_sentence(sl: Entry, others: Sequence[Entry], sides: Sides) -> str:
+def _worth_sentence(sl: PolicyResults, others: Sequence[PolicyResults], sides: Sides) -> str:
     """`others`: learners whose estimates, or SL's, are not to be trusted."""
     where = "By the estimate from the log"
     if _distrusted(sl):
         found = summary(list(sl.values("", "value").values()))
-        at = names.money(found.mean if found else None)
+        at = formatting.format_reward(found.mean if found else None)
         return f"{where} SL would be worth {at} a session, but that is not to be trusted, so no value is set beside it."
-    named = names.listed([names.policy(entry) for entry in others])
+    named = formatting.join_names([labels.policy_label(entry) for entry in others])
     if not len(sides):
         return f"{where} nothing can be said: of no learner that reads rewards is it to be trusted."
     left_out = f" Not to be trusted, so left out: {named}." if others else ""
     return _money_sentence(where, "SL is worth", sl, sides, "value") + left_out
 
 
-def _own_sentences(reading: Reading, comparer: Comparer, sl: Entry, learners: Sequence[Entry]) -> list[str]:
+def _own_sentences(
+    reading: StudyResults, comparer: Comparer, sl: PolicyResults, learners: Sequence[PolicyResults]
+) -> list[str]:
     logging, oracle = (own(reading, sl.group.log, name) for name in ("logging", "oracle"))
     if logging is None:
         return []
     sides = _sides(comparer, [sl, *learners], logging, "", "reward")
     earned = next(iter(logging.values("", "reward").values()))
-    text = f"The policy that wrote the log earns {names.money(earned)}; clearly more than it: "
-    text += f"{names.listed([name for name, _ in sides.more])}"
-    text += f"; clearly less: {names.listed([name for name, _ in sides.less])}"
+    text = f"The policy that wrote the log earns {formatting.format_reward(earned)}; clearly more than it: "
+    text += f"{formatting.join_names([name for name, _ in sides.more])}"
+    text += f"; clearly less: {formatting.join_names([name for name, _ in sides.less])}"
     if oracle is not None:
-        text += f"; an oracle {names.money(next(iter(oracle.values('', 'reward').values())))}"
+        text += f"; an oracle {formatting.format_reward(next(iter(oracle.values('', 'reward').values())))}"
     return [f"{text}."]
 
 
-def _how_sure(sl: Entry, learners: Sequence[Entry], shop: bool) -> str:
+def _how_sure(sl: PolicyResults, learners: Sequence[PolicyResults], shop: bool) -> str:
     seeds = min(len(entry.results) for entry in (sl, *learners))
     over = "test sessions and visitors" if shop else "test sessions"
     if seeds == 1:

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from offrec.evaluation.metrics import PER_EVENT
-from offrec.reports.reading import Entry, Reading, Result
+from offrec.reports.reading import PolicyResults, RunResult, StudyResults
 from offrec.reports.statistics import Doubles, bootstrap, holm, paired_t, resampled
 
 KS = (5, 10, 20)
@@ -46,11 +46,11 @@ class Comparison:
 class Comparer:
     """Resamples a log's sessions once for all that is asked of it."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: StudyResults) -> None:
         self.reading = reading
         self._logs: dict[tuple[str, str], _Resampled] = {}
 
-    def compare(self, mine: Entry, other: Entry, behaviour: str, figure: str) -> Comparison | None:
+    def compare(self, mine: PolicyResults, other: PolicyResults, behaviour: str, figure: str) -> Comparison | None:
         a, b = mine.values(behaviour, figure), other.values(behaviour, figure)
         if not a or not b:
             return None
@@ -70,7 +70,7 @@ class Comparer:
         )
 
     def family(
-        self, entries: Sequence[Entry], others: Sequence[Entry | None], behaviour: str, figure: str
+        self, entries: Sequence[PolicyResults], others: Sequence[PolicyResults | None], behaviour: str, figure: str
     ) -> list[Comparison | None]:
         """Each entry against its other, corrected for how many there are."""
         found = [
@@ -88,7 +88,9 @@ class Comparer:
         return self._logs[log, kind]
 
 
-def _paired(mine: Entry, a: dict[int, float], other: Entry, b: dict[int, float]) -> tuple[list[float], list[float]]:
+def _paired(
+    mine: PolicyResults, a: dict[int, float], other: PolicyResults, b: dict[int, float]
+) -> tuple[list[float], list[float]]:
     """Repeat by repeat. A policy without a seed is the same in each."""
     if mine.group.kind != "learner" and len(a) == 1:
         a = dict.fromkeys(b, next(iter(a.values())))
@@ -101,11 +103,11 @@ def _paired(mine: Entry, a: dict[int, float], other: Entry, b: dict[int, float])
 class _Resampled:
     """The figures of all policies on a log in every resample of its sessions (or of the shop's visitors)."""
 
-    def __init__(self, entries: Sequence[Entry], kind: str, behaviours: Sequence[str]) -> None:
+    def __init__(self, entries: Sequence[PolicyResults], kind: str, behaviours: Sequence[str]) -> None:
         self.entries, self.kind, self.behaviours = entries, kind, behaviours
         self.column: dict[tuple[int, str, str], int] = {}
 
-    def difference(self, mine: Entry, other: Entry, behaviour: str, figure: str) -> Doubles | None:
+    def difference(self, mine: PolicyResults, other: PolicyResults, behaviour: str, figure: str) -> Doubles | None:
         key = behaviour if self.kind == "ranks" else "all"
         drawn = self._drawn
         try:
@@ -127,7 +129,7 @@ class _Resampled:
             return np.zeros((0, 0))
         return resampled(np.stack(sums, 1), np.stack(counts, 1))
 
-    def _of(self, entry: Entry) -> dict[tuple[str, str], tuple[Doubles, Doubles]]:
+    def _of(self, entry: PolicyResults) -> dict[tuple[str, str], tuple[Doubles, Doubles]]:
         """(behaviour, figure) → what each session adds, and how many events it has; means over seeds."""
         results = [result for result in entry.results if result.facts.get("shop" if self.kind == "reward" else "test")]
         if not results or self.kind == "value":
@@ -141,7 +143,7 @@ class _Resampled:
                 parts.setdefault(key, []).append(part)
         return {key: (_joined(found, 0), _joined(found, 1)) for key, found in parts.items()}
 
-    def _of_dataset(self, dataset: str, mine: list[Result]) -> dict[tuple[str, str], tuple[Doubles, Doubles]]:
+    def _of_dataset(self, dataset: str, mine: list[RunResult]) -> dict[tuple[str, str], tuple[Doubles, Doubles]]:
         """Zero where the policy has no run on it."""
         session, behaviour = next(result for result in self._every() if result.run.dataset == dataset).events
         found: dict[tuple[str, str], tuple[Doubles, Doubles]] = {}
@@ -160,7 +162,7 @@ class _Resampled:
                 found[name, figure] = (summed, events)
         return found
 
-    def _every(self) -> list[Result]:
+    def _every(self) -> list[RunResult]:
         return [result for entry in self.entries for result in entry.results if result.facts.get("test")]
 
 

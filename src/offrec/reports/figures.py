@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from offrec.reports import labels as names
-from offrec.reports.reading import Entry, Reading
+from offrec.reports import formatting, labels
+from offrec.reports.reading import PolicyResults, StudyResults
 from offrec.reports.statistics import Summary, summary
 from offrec.reports.svg import HEIGHT, SHAPES, Panel, Scale, short, width
 from offrec.reports.value_tables import own, sweeps
@@ -32,7 +32,7 @@ class Picture:
     caption: str = ""
 
 
-def family(entry: Entry) -> str:
+def family(entry: PolicyResults) -> str:
     if entry.group.kind != "learner":
         return "baseline" if entry.group.kind == "baseline" else "own"
     return next(name for name, (_, learners) in FAMILIES.items() if entry.group.policy in learners)
@@ -48,12 +48,12 @@ def legend(pictures: Sequence[Picture]) -> str:
     )
 
 
-def trade_offs(reading: Reading) -> list[Picture]:
+def trade_offs(reading: StudyResults) -> list[Picture]:
     """Clicks against purchases, next-item figures against what is earned, distance from the log against reward."""
     found = []
     for about, key, entries in _pools(reading):
         log = entries[0].group.log
-        click, purchase = _busiest(reading, log, names.CLICKS), _busiest(reading, log, names.PURCHASES)
+        click, purchase = _busiest(reading, log, labels.CLICKS), _busiest(reading, log, labels.PURCHASES)
         earned = "reward" if any(e.values("", "reward") for e in entries) else "reward@10"
         if click and purchase:
             xs, ys = ({id(e): _mean(e, b, "NDCG@10") for e in entries} for b in (click, purchase))
@@ -72,7 +72,7 @@ def trade_offs(reading: Reading) -> list[Picture]:
     return [picture for picture in found if picture is not None]
 
 
-def earned(reading: Reading) -> list[Picture]:
+def earned(reading: StudyResults) -> list[Picture]:
     """True reward of every policy of a log, with 95 % intervals over visitors, in order."""
     found = []
     for log in reading.logs:
@@ -83,11 +83,11 @@ def earned(reading: Reading) -> list[Picture]:
     return found
 
 
-def curves(reading: Reading) -> list[Picture]:
+def curves(reading: StudyResults) -> list[Picture]:
     return _over_epochs(reading, "curve", "NDCG@10 on validation", lambda epoch: epoch["validation"].get("NDCG@10"))
 
 
-def critics(reading: Reading) -> list[Picture]:
+def critics(reading: StudyResults) -> list[Picture]:
     """Over-estimation and support, epoch by epoch."""
 
     def above(epoch: dict[str, Any]) -> float | None:
@@ -100,7 +100,7 @@ def critics(reading: Reading) -> list[Picture]:
     )
 
 
-def swept(reading: Reading) -> list[Picture]:
+def swept(reading: StudyResults) -> list[Picture]:
     found = []
     for (log, learner, key), entries in sweeps(reading).items():
         several = reading.behaviours(log) if len(reading.behaviours(log)) > 1 else []
@@ -113,20 +113,22 @@ def swept(reading: Reading) -> list[Picture]:
             rows = [(e, s) for e in entries if (s := summary(list(e.values(behaviour, figure).values())))]
             if any(e.group.varied for e, _ in rows):
                 name = f"sweep-{figure}-{behaviour}-{log}-{learner}-{key}"
-                found.append(_sweep(name, f"{label}: {learner} over {names.option(key)}, {log}", key, rows, label))
+                found.append(
+                    _sweep(name, f"{label}: {learner} over {labels.option_label(key)}, {log}", key, rows, label)
+                )
     return found
 
 
-def _pools(reading: Reading) -> Iterator[tuple[str, str, list[Entry]]]:
+def _pools(reading: StudyResults) -> Iterator[tuple[str, str, list[PolicyResults]]]:
     """What goes into one picture: a log and a backbone, and the policies without training."""
     learners = [e for e in reading.compared if e.group.kind == "learner"]
     for log, backbone, preset in dict.fromkeys((e.group.log, e.group.backbone, e.group.preset) for e in learners):
         mine = [e for e in learners if (e.group.log, e.group.backbone, e.group.preset) == (log, backbone, preset)]
         others = [e for e in reading.compared if e.group.kind == "baseline" and e.group.log == log]
-        yield f"{log}, {names.backbone(mine[0])}", f"{log}-{backbone}-{preset}", [*others, *mine]
+        yield f"{log}, {labels.backbone_label(mine[0])}", f"{log}-{backbone}-{preset}", [*others, *mine]
 
 
-def _busiest(reading: Reading, log: str, kinds: Sequence[str]) -> str | None:
+def _busiest(reading: StudyResults, log: str, kinds: Sequence[str]) -> str | None:
     """The behaviour of a kind with the most test events."""
     counts = {
         name: max((r.facts["test"][name]["events"] for r in reading.results() if _tested(r.facts, name)), default=0)
@@ -140,7 +142,7 @@ def _tested(facts: dict[str, Any], behaviour: str) -> bool:
     return bool(facts.get("test", {}).get(behaviour))
 
 
-def _mean(entry: Entry, behaviour: str, figure: str) -> float | None:
+def _mean(entry: PolicyResults, behaviour: str, figure: str) -> float | None:
     values = list(entry.values(behaviour, figure).values())
     return mean(values) if values else None
 
@@ -148,7 +150,7 @@ def _mean(entry: Entry, behaviour: str, figure: str) -> float | None:
 def _scatter(
     key: str,
     title: str,
-    entries: Sequence[Entry],
+    entries: Sequence[PolicyResults],
     xs: dict[int, float | None],
     ys: dict[int, float | None],
     x_label: str,
@@ -158,19 +160,25 @@ def _scatter(
     points = [(e, point) for e, point in known if all(map(math.isfinite, point))]
     if len(points) < 2:
         return None
-    told = "; ".join(f"{names.policy(e)} {x:.3g}, {y:.3g}" for e, (x, y) in points)
+    told = "; ".join(f"{labels.policy_label(e)} {x:.3g}, {y:.3g}" for e, (x, y) in points)
     across, up = (Scale.over([point[axis] for _, point in points], pad=0.12) for axis in (0, 1))
     panel = Panel(title, f"{x_label}, {y_label}: {told}", across, up, x_label, y_label)
     for entry, point in points:
-        panel.mark(point, family(entry), f"{names.policy(entry)}: {point[0]:.4g}, {point[1]:.4g}")
+        panel.mark(point, family(entry), f"{labels.policy_label(entry)}: {point[0]:.4g}, {point[1]:.4g}")
     ordered = sorted(points, key=lambda one: list(FAMILIES).index(family(one[0])))  # learners choose first
-    unnamed = [names.brief(entry) for entry, point in ordered if not panel.name(point, names.brief(entry))]
-    caption = f"Too close to others to be named: {names.listed(unnamed)}; each mark tells its own." if unnamed else ""
+    unnamed = [
+        labels.short_label(entry) for entry, point in ordered if not panel.name(point, labels.short_label(entry))
+    ]
+    caption = (
+        f"Too close to others to be named: {formatting.join_names(unnamed)}; each mark tells its own."
+        if unnamed
+        else ""
+    )
     return Picture(key, panel.svg(), caption)
 
 
-def _ladder(reading: Reading, log: str, entries: Sequence[Entry]) -> Picture:
-    labels = [names.brief(e) if e.group.kind != "learner" else names.whole_of(e.group) for e in entries]
+def _ladder(reading: StudyResults, log: str, entries: Sequence[PolicyResults]) -> Picture:
+    labels = [labels.short_label(e) if e.group.kind != "learner" else labels.learner_label(e.group) for e in entries]
     rows = []
     for entry in entries:
         shops = [result.facts["shop"]["reward"] for result in entry.results]
@@ -196,11 +204,11 @@ def _ladder(reading: Reading, log: str, entries: Sequence[Entry]) -> Picture:
     return Picture(f"earned-{log}", panel.svg())
 
 
-def _over_epochs(reading: Reading, kind: str, label: str, value: Any) -> list[Picture]:
+def _over_epochs(reading: StudyResults, kind: str, label: str, value: Any) -> list[Picture]:
     """A line a learner: the mean over seeds, as long as all of them went on."""
     found = []
     for about, key, entries in _pools(reading):
-        lines: list[tuple[Entry, list[tuple[float, float]]]] = []
+        lines: list[tuple[PolicyResults, list[tuple[float, float]]]] = []
         for entry in (e for e in entries if e.group.kind == "learner"):
             runs = [[value(epoch) for epoch in result.facts["curve"]] for result in entry.results]
             shortest = min(map(len, runs))
@@ -214,7 +222,7 @@ def _over_epochs(reading: Reading, kind: str, label: str, value: Any) -> list[Pi
                 lines.append((entry, points))
         if not lines:
             continue
-        told = "; ".join(f"{names.policy(e)} ends at {points[-1][1]:.3g}" for e, points in lines)
+        told = "; ".join(f"{labels.policy_label(e)} ends at {points[-1][1]:.3g}" for e, points in lines)
         longest = max(len(points) for _, points in lines)
         every = [y for _, points in lines for _, y in points]
         panel = Panel(
@@ -224,13 +232,13 @@ def _over_epochs(reading: Reading, kind: str, label: str, value: Any) -> list[Pi
             panel.x_ticks = [(n, str(n)) for n in range(1, longest + 1)]
         for entry, points in sorted(lines, key=lambda line: family(line[0]) == "imitation"):  # SL above the others
             panel.line(points, family(entry))
-            panel.mark(points[-1], family(entry), f"{names.policy(entry)}: {points[-1][1]:.4g}")
-        panel.ends([(points[-1][1], names.brief(entry), family(entry)) for entry, points in lines])
+            panel.mark(points[-1], family(entry), f"{labels.policy_label(entry)}: {points[-1][1]:.4g}")
+        panel.ends([(points[-1][1], labels.short_label(entry), family(entry)) for entry, points in lines])
         found.append(Picture(f"{kind}-{key}", panel.svg()))
     return found
 
 
-def _sweep(key: str, title: str, option: str, rows: Sequence[tuple[Entry, Summary]], label: str) -> Picture:
+def _sweep(key: str, title: str, option: str, rows: Sequence[tuple[PolicyResults, Summary]], label: str) -> Picture:
     varied = [(e.group.varied[option], s, e) for e, s in rows if e.group.varied]
     levels = [(s, e) for e, s in rows if e.group.level]
     numbers = [value for value, _, _ in varied if isinstance(value, int | float) and not isinstance(value, bool)]
@@ -246,7 +254,7 @@ def _sweep(key: str, title: str, option: str, rows: Sequence[tuple[Entry, Summar
         "; ".join(f"{value}: {s.mean:.4g}" for value, s, _ in varied),
         Scale.over(places, log=log),
         Scale.over([*spreads, *(s.mean for s, _ in levels)]),
-        names.option(option),
+        labels.option_label(option),
         label,
         right=int(14 + max((width(label) + 4 for _, label, _ in ends), default=0)),
         x_ticks=[
@@ -260,16 +268,16 @@ def _sweep(key: str, title: str, option: str, rows: Sequence[tuple[Entry, Summar
     for s, entry in levels:
         panel.line([(x, s.mean) for x in (min(places), max(places))], family(entry), dashed=True)
     for x, s, entry in found:
-        panel.mark((x, s.mean), family(entry), f"{names.setting(entry.group.varied[option])}: {s.mean:.4g}")
+        panel.mark((x, s.mean), family(entry), f"{formatting.format_setting(entry.group.varied[option])}: {s.mean:.4g}")
     panel.ends(ends)
     return Picture(
         key, panel.svg(), "Band: ± a standard deviation over seeds." if any(s.sd for _, s, _ in found) else ""
     )
 
 
-def _ends(levels: Sequence[tuple[Summary, Entry]]) -> list[tuple[float, str, str]]:
+def _ends(levels: Sequence[tuple[Summary, PolicyResults]]) -> list[tuple[float, str, str]]:
     """What the lines across are called, where there is room for it; the table beside the picture has it whole."""
-    labels = [(s.mean, names.level(str(entry.group.level)), family(entry)) for s, entry in levels]
+    labels = [(s.mean, labels.comparison_label(str(entry.group.level)), family(entry)) for s, entry in levels]
     if len(labels) > MOST_LEVELS:
         return []
     return [(y, text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…", kind) for y, text, kind in labels]

@@ -129,7 +129,7 @@ def _cell(cell: Cell, start: str) -> str:
     words = {"*": "above, p ≤ .05", "**": "above, p ≤ .01", "▾": "below, p ≤ .05"}
     stars = f'<sup title="{words[cell.stars]}">{cell.stars}</sup>' if cell.stars else ""
     spread = f"<small>{escape(cell.spread)}</small>" if cell.spread else ""
-    beside = f'<small class="beside">paper {escape(cell.beside)}</small>' if cell.beside else ""
+    reference = f'<small class="reference">paper {escape(cell.reference)}</small>' if cell.reference else ""
     sort = f' data-sort="{cell.sort:.12g}"' if cell.sort is not None else ""
     kind = ' class="long"' if len(cell.text) > 24 and not start else start
-    return f"<td{kind}{sort}>{text}{stars}{spread}{beside}</td>"
+    return f"<td{kind}{sort}>{text}{stars}{spread}{reference}</td>"

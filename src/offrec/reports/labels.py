@@ -1,8 +1,6 @@
-"""WorkerOptions policies, backbones, behaviours and figures are called on paper."""
+"""How policies, backbones, behaviours and figures are called on paper."""
 
-from collections.abc import Callable
-
-from offrec.reports.reading import Entry
+from offrec.reports.reading import PolicyResults
 from offrec.studies.study import Group
 
 BASELINES = {
@@ -31,7 +29,7 @@ OPTIONS = {
 }
 
 
-def policy(entry: Entry) -> str:
+def policy_label(entry: PolicyResults) -> str:
     name = entry.group.policy
     known = {"baseline": BASELINES, "shop": OWN}.get(entry.group.kind, {})
     label = known.get(name, name.upper())
@@ -39,7 +37,7 @@ def policy(entry: Entry) -> str:
     return f"{label} ({len(entry.results)} of {entry.asked} seeds)" if missing else label
 
 
-def brief(entry: Entry) -> str:
+def short_label(entry: PolicyResults) -> str:
     """For pictures, where there is little room."""
     short = {"recent": "Recent", "popular": "Popular", "logging": "Logging", "random": "Random", "greedy": "Greedy"}
     name = entry.group.policy
@@ -47,31 +45,27 @@ def brief(entry: Entry) -> str:
     return known[name] if entry.group.kind != "learner" else name.upper()
 
 
-def backbone(entry: Entry) -> str:
+def backbone_label(entry: PolicyResults) -> str:
     """ "GRU", or with its preset where that is not the usual one."""
     name = BACKBONES.get(str(entry.group.backbone), str(entry.group.backbone))
     return name if entry.group.preset in (None, "strong") else f"{name}, preset {entry.group.preset}"
 
 
-def whole(entry: Entry) -> str:
+def full_label(entry: PolicyResults) -> str:
     """Policy and backbone in one."""
-    return f"{policy(entry)}, {backbone(entry)}" if entry.group.backbone else policy(entry)
+    return f"{policy_label(entry)}, {backbone_label(entry)}" if entry.group.backbone else policy_label(entry)
 
 
-def whole_of(group: Group) -> str:
+def learner_label(group: Group) -> str:
     """The same of what is asked."""
     return f"{group.policy.upper()}, {BACKBONES.get(str(group.backbone), group.backbone)}"
 
 
-def option(key: str) -> str:
+def option_label(key: str) -> str:
     return OPTIONS.get(key, key)
 
 
-def setting(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def level(text: str) -> str:
+def comparison_label(text: str) -> str:
     """What values of a sweep are set beside: "adaptive, ε = 1", "SL"."""
     parts = []
     for pair in text.split(","):
@@ -79,39 +73,3 @@ def level(text: str) -> str:
         known = OPTIONS.get(key, key.removeprefix("algorithm."))
         parts.append(value.upper() if key == "algorithm.name" else known if value == "true" else f"{known} = {value}")
     return ", ".join(parts)
-
-
-def figure(value: float | None, digits: int = 4) -> str:
-    """.3174, as the paper prints it."""
-    if value is None:
-        return "–"
-    text = f"{value:.{digits}f}".replace("-", "−")
-    return text.replace("0.", ".", 1) if abs(value) < 1 else text
-
-
-def money(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}".replace("-", "−")
-
-
-def signed(value: float) -> str:
-    return "0.00" if abs(value) < 0.005 else f"{value:+.2f}".replace("-", "−")
-
-
-def interval(low: float | None, high: float | None, spoken: Callable[[float], str]) -> str:
-    """In brackets, so that it is not read as more figures."""
-    return "" if low is None or high is None else f"[{spoken(low)} … {spoken(high)}]"
-
-
-def share(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:+.1f} %".replace("-", "−")
-
-
-def p_value(p: float | None) -> str:
-    if p is None:
-        return "not tested"
-    return "p < .001" if p < 0.001 else f"p = {figure(p, 3)}"
-
-
-def listed(names: list[str]) -> str:
-    """ "A, B and C\""""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "none"

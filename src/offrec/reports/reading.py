@@ -18,7 +18,7 @@ from offrec.studies.study import Group, Run, Study, StudyDataset
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     """One run that is done."""
 
     study: Study
@@ -36,7 +36,7 @@ class Result:
 
     @property
     def valued(self) -> int:
-        """WorkerOptions many figures it has that only a study with --value has."""
+        """How many figures it has that only a study with --value has."""
         return bool(self.facts.get("value")) + (self.figure("all", "value@5") is not None)
 
     def array(self, kind: str) -> NDArray[Any]:
@@ -60,12 +60,12 @@ def _array(study: Study, name: str) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class Entry:
+class PolicyResults:
     """One policy on one log: a row of a table. Its results are its repeats."""
 
     group: Group
     studies: tuple[Study, ...]  # that ask for it
-    results: tuple[Result, ...]
+    results: tuple[RunResult, ...]
     asked: int  # how many there should be
 
     @property
@@ -90,17 +90,17 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedRun:
     study: Study
     run: Run
     reason: str
 
 
 @dataclass(frozen=True)
-class Reading:
+class StudyResults:
     studies: tuple[Study, ...]
-    entries: tuple[Entry, ...]
-    failures: tuple[Failure, ...]
+    entries: tuple[PolicyResults, ...]
+    failures: tuple[FailedRun, ...]
     logs: dict[str, list[StudyDataset]] = field(default_factory=dict)  # by the name a table calls it
 
     @property
@@ -108,27 +108,27 @@ class Reading:
         return sum(not s.done(run) and not s.failed(run) for s in self.studies for run in s.runs)
 
     @property
-    def compared(self) -> list[Entry]:
+    def compared(self) -> list[PolicyResults]:
         """What stands in tables: no values of a sweep, no trials."""
         plain = (e for e in self.entries if not e.group.varied and e.group.level is None and e.group.trial is None)
         return [entry for entry in plain if entry.results]
 
     @property
-    def swept(self) -> list[Entry]:
+    def swept(self) -> list[PolicyResults]:
         return [e for e in self.entries if (e.group.varied or e.group.level) and e.group.trial is None]
 
     @property
-    def trials(self) -> list[Entry]:
+    def trials(self) -> list[PolicyResults]:
         return [entry for entry in self.entries if entry.group.trial is not None]
 
     def behaviours(self, log: str) -> list[str]:
         return self.logs[log][0].behaviours
 
-    def results(self) -> Iterable[Result]:
+    def results(self) -> Iterable[RunResult]:
         return (result for entry in self.entries for result in entry.results)
 
 
-def read(folders: Sequence[Path]) -> Reading:
+def read_studies(folders: Sequence[Path]) -> StudyResults:
     studies = tuple(plan.read(folder) for folder in folders)
     logs: dict[str, list[StudyDataset]] = {}
     prints: dict[str, str] = {}
@@ -142,19 +142,19 @@ def read(folders: Sequence[Path]) -> Reading:
             if log.name not in [known.name for known in logs.setdefault(log.log, [])]:
                 logs[log.log].append(log)
     check_protocols([log for several in logs.values() for log in several])
-    entries: dict[object, Entry] = {}
-    failures: list[Failure] = []
+    entries: dict[object, PolicyResults] = {}
+    failures: list[FailedRun] = []
     for study in studies:
         for entry in _entries(study):
             _add(entries, entry)
         failed = [run for run in study.runs if study.failed(run) and not study.done(run)]
-        failures += [Failure(study, run, _json(study.path("failed", f"{run.name}.json"))["reason"]) for run in failed]
+        failures += [FailedRun(study, run, _json(study.path("failed", f"{run.name}.json"))["reason"]) for run in failed]
     if not any(entry.results for entry in entries.values()) and not failures:
         raise InputError(f"No run of {', '.join(map(str, folders))} is done yet; there is nothing to report.")
-    return Reading(studies, tuple(sorted(entries.values(), key=_place)), tuple(failures), logs)
+    return StudyResults(studies, tuple(sorted(entries.values(), key=_place)), tuple(failures), logs)
 
 
-def _place(entry: Entry) -> tuple[int, int]:
+def _place(entry: PolicyResults) -> tuple[int, int]:
     """The shop's own, baselines, learners in the paper's order; what is equal stays as it was asked."""
     learners = list(ALGORITHMS)
     kind = ("shop", "baseline", "learner").index(entry.group.kind)
@@ -162,19 +162,19 @@ def _place(entry: Entry) -> tuple[int, int]:
     return kind, learners.index(entry.group.policy) if kind == 2 and not varied else -1
 
 
-def _entries(study: Study) -> Iterable[Entry]:
+def _entries(study: Study) -> Iterable[PolicyResults]:
     runs_of: dict[str, list[Run]] = {}
     for run in study.runs:
         runs_of.setdefault(run.group, []).append(run)
     for group in study.groups:
         runs = runs_of.get(group.name, [])
         done = tuple(
-            Result(study, run, _json(study.path("results", f"{run.name}.json"))) for run in runs if study.done(run)
+            RunResult(study, run, _json(study.path("results", f"{run.name}.json"))) for run in runs if study.done(run)
         )
-        yield Entry(group, (study,), done, len(runs))
+        yield PolicyResults(group, (study,), done, len(runs))
 
 
-def _add(entries: dict[object, Entry], entry: Entry) -> None:
+def _add(entries: dict[object, PolicyResults], entry: PolicyResults) -> None:
     """The same policy in two studies is one row, each seed once: as it was judged by more, or else first."""
     group = entry.group
     options = json.dumps([group.options, group.varied, group.level, group.trial], sort_keys=True)
@@ -186,7 +186,7 @@ def _add(entries: dict[object, Entry], entry: Entry) -> None:
             if kept.setdefault(result.run.seed, result).valued < result.valued:
                 kept[result.run.seed] = result
         studies = before.studies + entry.studies
-        entry = Entry(before.group, studies, tuple(kept.values()), max(before.asked, entry.asked))
+        entry = PolicyResults(before.group, studies, tuple(kept.values()), max(before.asked, entry.asked))
     entries[key] = entry
 
 

@@ -9,15 +9,14 @@ from typing import Any
 from offrec.errors import InputError
 from offrec.reports import answers as verdict
 from offrec.reports import figures as pictures
-from offrec.reports import labels as names
-from offrec.reports import tables
+from offrec.reports import formatting, labels, tables
 from offrec.reports import value_tables as earnings
 from offrec.reports.answers import Answer
 from offrec.reports.comparison import KS, Comparer
 from offrec.reports.figures import Picture
-from offrec.reports.reading import Reading, read
+from offrec.reports.reading import StudyResults, read_studies
 from offrec.reports.statistics import summary
-from offrec.reports.tables import Against, Beside, Cell, Row, Table
+from offrec.reports.tables import Against, Cell, ReferenceFigures, Row, Table
 from offrec.studies.progress import spoken
 
 
@@ -35,7 +34,7 @@ class Section:
 class Report:
     title: str
     summary: str
-    reading: Reading
+    reading: StudyResults
     answers: list[Answer]
     sections: list[Section]
 
@@ -44,19 +43,19 @@ class Report:
         return [table for section in self.sections for table in section.tables]
 
 
-def report(
+def build_report(
     folders: Sequence[Path],
     *,
     ks: Sequence[int] = (5, 10),
     against: Against = "sl",
-    beside: str | None = None,
+    reference: str | None = None,
     title: str | None = None,
 ) -> Report:
     wrong = [k for k in ks if k not in KS]
     if wrong or not ks:
         raise InputError(f"Figures at {list(ks)} are not kept; there are figures at {', '.join(map(str, KS))}.")
-    theirs = tables.beside_of(beside)
-    reading = read(folders)
+    theirs = tables.reference_figures(reference)
+    reading = read_studies(folders)
     comparer = Comparer(reading)
     sections = [
         Section(
@@ -94,11 +93,11 @@ def _needed(section: Section) -> bool:
     return section.title.startswith("What failed") and bool(section.words)
 
 
-def _title(reading: Reading) -> str:
+def _title(reading: StudyResults) -> str:
     return f"Study: {', '.join(study.folder.resolve().name for study in reading.studies)}"
 
 
-def _summary(reading: Reading) -> str:
+def _summary(reading: StudyResults) -> str:
     done = list(reading.results())
     whole = sum(r.facts["seconds"] for r in done)
     machines = dict.fromkeys(_device(r.facts["machine"]) for r in done)
@@ -114,21 +113,21 @@ def _device(machine: dict[str, Any]) -> str:
     return str(machine["processor"] if machine["device"] == "cpu" else machine["device"])
 
 
-def _asked(theirs: Beside | None, *questions: str) -> list[str]:
-    """The paper's own answers, where they are to stand beside ours."""
+def _asked(theirs: ReferenceFigures | None, *questions: str) -> list[str]:
+    """The paper's own answers, where they are to stand reference ours."""
     return [f"The paper's answer to {name}: {theirs['answers'][name]}" for name in questions] if theirs else []
 
 
-def _unfinished(reading: Reading) -> list[str]:
+def _unfinished(reading: StudyResults) -> list[str]:
     return [f"{reading.waiting} runs are still to do; the tables hold what is there."] if reading.waiting else []
 
 
-def _failures(reading: Reading) -> list[Table]:
+def _failures(reading: StudyResults) -> list[Table]:
     rows = [Row(one.run.name, [Cell(one.reason), Cell(str(one.study.folder))]) for one in reading.failures]
     return [Table("failed", "Runs that failed", "", [], ["reason", "study"], [("", rows)])] if rows else []
 
 
-def _logs(reading: Reading) -> Table:
+def _logs(reading: StudyResults) -> Table:
     kinds = ["fingerprint", "sessions", "events", "items", "split", "first events", "unseen items", "scored", "filters"]
     rows = []
     for log in (log for several in reading.logs.values() for log in several):
@@ -153,14 +152,14 @@ def _logs(reading: Reading) -> Table:
 SHOWN = ("gamma", "select", "network.width", "training.epochs", "training.batch_size", "training.learning_rate")
 
 
-def _settings(reading: Reading) -> list[Table]:
+def _settings(reading: StudyResults) -> list[Table]:
     """What each learner was run with: its own options but for what is varied, and those that most depend on it."""
     rows: dict[tuple[str, str], set[str]] = {}
     for entry in (e for e in (*reading.compared, *reading.swept) if e.group.kind == "learner" and not e.group.level):
         options = {key: value for key, value in entry.group.options.items() if key not in entry.group.varied}
         own = [key for key in options if key.startswith("algorithm.") and key != "algorithm.name"]
         said = [f"{key.removeprefix('algorithm.')} {options[key]}" for key in [*own, *SHOWN] if key in options]
-        rows.setdefault((names.backbone(entry), entry.group.policy.upper()), set()).add(", ".join(said))
+        rows.setdefault((labels.backbone_label(entry), entry.group.policy.upper()), set()).add(", ".join(said))
     sections: dict[str, list[Row]] = {}
     for (backbone, learner), texts in rows.items():
         sections.setdefault(backbone, []).append(Row(learner, [Cell(" · ".join(sorted(texts)))]))
@@ -168,7 +167,7 @@ def _settings(reading: Reading) -> list[Table]:
     return [Table("settings", "Settings", note, [], ["options"], list(sections.items()))] if sections else []
 
 
-def _made(reading: Reading) -> Table:
+def _made(reading: StudyResults) -> Table:
     """With what, where and when: once for each that differs."""
     kinds = ["offrec", "commit", "torch", "python", "processor", "device"]
     found: dict[tuple[str, ...], list[str]] = {}
@@ -192,7 +191,7 @@ def _day(moment: str) -> str:
     return datetime.fromisoformat(moment).strftime("%Y-%m-%d %H:%M")
 
 
-def trial_tables(reading: Reading) -> list[Table]:
+def trial_tables(reading: StudyResults) -> list[Table]:
     """Trials by what they were tuned for, on validation; the best ten."""
     found = []
     for study in reading.studies:
@@ -211,7 +210,7 @@ def trial_tables(reading: Reading) -> list[Table]:
                         None,
                         "best" if place == 0 else "second" if place == 1 else "",
                     ),
-                    *(Cell(names.setting(entry.group.varied.get(key))) for key in options),
+                    *(Cell(formatting.format_setting(entry.group.varied.get(key))) for key in options),
                 ],
             )
             for place, entry in enumerate(trials[:10])

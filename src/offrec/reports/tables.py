@@ -7,13 +7,13 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from offrec.errors import InputError
-from offrec.reports import labels as names
+from offrec.reports import formatting, labels
 from offrec.reports.comparison import Comparer, Comparison
-from offrec.reports.reading import Entry, Reading
+from offrec.reports.reading import PolicyResults, StudyResults
 from offrec.reports.statistics import Summary, summary
 
 Against = Literal["sl", "baseline"]
-Beside = dict[str, Any]
+ReferenceFigures = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Cell:
     spread: str = ""  # ± over seeds, or an interval
     stars: str = ""
     rank: Literal["", "best", "second"] = ""
-    beside: str = ""  # the paper's figure
+    reference: str = ""  # the paper's figure
     sort: float | None = None
 
 
@@ -53,58 +53,58 @@ STARS = (
 )
 
 
-def paper() -> Beside:
+def paper_figures() -> ReferenceFigures:
     """The paper's own figures."""
-    found: Beside = json.loads(files("offrec.reports").joinpath("paper.json").read_text(encoding="utf-8"))
+    found: ReferenceFigures = json.loads(files("offrec.reports").joinpath("paper.json").read_text(encoding="utf-8"))
     return found
 
 
-def beside_of(name: str | None) -> Beside | None:
+def reference_figures(name: str | None) -> ReferenceFigures | None:
     if name is None:
         return None
     if name != "paper":
-        raise InputError(f"--beside {name} is not known; only the figures of the paper are: --beside paper.")
-    return paper()
+        raise InputError(f"--reference {name} is not known; only the figures of the paper are: --reference paper.")
+    return paper_figures()
 
 
 def ranking_tables(
-    reading: Reading,
+    reading: StudyResults,
     comparer: Comparer,
     ks: Sequence[int] = (5, 10),
     against: Against = "sl",
-    beside: Beside | None = None,
+    reference: ReferenceFigures | None = None,
 ) -> list[Table]:
     """Clicks by RNN, clicks by CNN and Transformer, purchases, and behaviours that are neither."""
     figures = [f"{name}@{k}" for k in ks for name in ("HR", "NDCG")]
 
-    def rnn(entry: Entry) -> bool:
-        return entry.group.backbone in names.RNN
+    def rnn(entry: PolicyResults) -> bool:
+        return entry.group.backbone in labels.RNN
 
-    kinds: list[tuple[str, str, str, Callable[[Entry], bool], Callable[[str], bool]]] = [
-        ("clicks_rnn", "Clicks", "recurrent backbones", rnn, lambda b: b in names.CLICKS),
-        ("clicks_cnn", "Clicks", "convolution and attention", lambda e: not rnn(e), lambda b: b in names.CLICKS),
-        ("purchases_rnn", "Purchases", "every backbone", lambda e: True, lambda b: b in names.PURCHASES),
+    kinds: list[tuple[str, str, str, Callable[[PolicyResults], bool], Callable[[str], bool]]] = [
+        ("clicks_rnn", "Clicks", "recurrent backbones", rnn, lambda b: b in labels.CLICKS),
+        ("clicks_cnn", "Clicks", "convolution and attention", lambda e: not rnn(e), lambda b: b in labels.CLICKS),
+        ("purchases_rnn", "Purchases", "every backbone", lambda e: True, lambda b: b in labels.PURCHASES),
         ("others", "Other behaviours", "every backbone", lambda e: True,
-         lambda b: b not in names.CLICKS + names.PURCHASES),
+         lambda b: b not in labels.CLICKS + labels.PURCHASES),
     ]  # fmt: skip
     tables = []
     for key, title, what, mine, wanted in kinds:
         entries = [e for e in reading.compared if e.group.kind == "learner" and mine(e)]
-        found = _ranking(reading, comparer, key, entries, wanted, figures, against, beside) if entries else None
+        found = _ranking(reading, comparer, key, entries, wanted, figures, against, reference) if entries else None
         if found is not None:
             tables.append(replace(found, title=f"{title}, {what}"))
     return tables
 
 
 def _ranking(
-    reading: Reading,
+    reading: StudyResults,
     comparer: Comparer,
     key: str,
-    learners: list[Entry],
+    learners: list[PolicyResults],
     wanted: Callable[[str], bool],
     figures: list[str],
     against: Against,
-    beside: Beside | None,
+    reference: ReferenceFigures | None,
 ) -> Table | None:
     columns = [
         (log, behaviour, figure)
@@ -130,23 +130,25 @@ def _ranking(
         cells = dict(zip(here, column, strict=True))
         for line in lines:
             cell = cells.get(line, Cell())
-            rows[line].append(replace(cell, beside=_paper_figure(beside, key, reading, line, (log, behaviour, figure))))
+            rows[line].append(
+                replace(cell, reference=_paper_figure(reference, key, reading, line, (log, behaviour, figure)))
+            )
     heads = [figure for _, _, figure in columns]
     spans = _spans([f"{log}, {behaviour}" for log, behaviour, _ in columns])
     note = STARS.format(other=_against(reading, figured, against))
-    note += " Small figures: the paper's." if beside and any(c.beside for r in rows.values() for c in r) else ""
+    note += " Small figures: the paper's." if reference and any(c.reference for r in rows.values() for c in r) else ""
     return Table(key, "", note, spans, heads, _sections(lines, rows))
 
 
 Line = tuple[str, str]  # section and label: one row, whatever the log
 
 
-def _lines(entries: Sequence[Entry]) -> dict[Line, dict[str, Entry]]:
+def _lines(entries: Sequence[PolicyResults]) -> dict[Line, dict[str, PolicyResults]]:
     """Rows of a table: the same policy on several logs is one row. Two of the same name differ in their options."""
-    lines: dict[Line, dict[str, Entry]] = {}
+    lines: dict[Line, dict[str, PolicyResults]] = {}
     for entry in entries:
-        section = "Without training" if entry.group.kind == "baseline" else names.backbone(entry)
-        label = names.policy(entry)
+        section = "Without training" if entry.group.kind == "baseline" else labels.backbone_label(entry)
+        label = labels.policy_label(entry)
         if entry.group.log in lines.get((section, label), {}):
             label = f"{label} ({entry.study.folder.name})"
         lines.setdefault((section, label), {})[entry.group.log] = entry
@@ -154,14 +156,14 @@ def _lines(entries: Sequence[Entry]) -> dict[Line, dict[str, Entry]]:
     return dict(sorted(lines.items(), key=lambda line: order.index(line[0][0])))
 
 
-def _sections(lines: dict[Line, dict[str, Entry]], rows: dict[Any, list[Cell]]) -> list[tuple[str, list[Row]]]:
+def _sections(lines: dict[Line, dict[str, PolicyResults]], rows: dict[Any, list[Cell]]) -> list[tuple[str, list[Row]]]:
     sections: dict[str, list[Row]] = {}
     for line in lines:
         sections.setdefault(line[0], []).append(Row(line[1], rows[line]))
     return list(sections.items())
 
 
-def _column(entries: list[Entry], compared: list[Comparison | None], behaviour: str, figure: str) -> list[Cell]:
+def _column(entries: list[PolicyResults], compared: list[Comparison | None], behaviour: str, figure: str) -> list[Cell]:
     found = [summary(list(entry.values(behaviour, figure).values())) for entry in entries]
     order = sorted({one.mean for one in found if one}, reverse=True)
     return [
@@ -175,7 +177,7 @@ def figure_cell(
     found: Summary | None,
     comparison: Comparison | None,
     rank: Literal["", "best", "second"],
-    spoken: Callable[[float | None], str] = names.figure,
+    spoken: Callable[[float | None], str] = formatting.format_figure,
 ) -> Cell:
     if found is None:
         return Cell()
@@ -191,7 +193,9 @@ def stars(comparison: Comparison | None) -> str:
     return "**" if comparison.verdict(0.01) == "more" else "*"
 
 
-def opponent(reading: Reading, entry: Entry, behaviour: str, figure: str, against: Against = "sl") -> Entry | None:
+def opponent(
+    reading: StudyResults, entry: PolicyResults, behaviour: str, figure: str, against: Against = "sl"
+) -> PolicyResults | None:
     """Whom an entry is tested against."""
     same_log = [other for other in reading.compared if other.group.log == entry.group.log]
     if against == "baseline":
@@ -203,7 +207,7 @@ def opponent(reading: Reading, entry: Entry, behaviour: str, figure: str, agains
     return sl[0] if sl and entry not in sl else None
 
 
-def _against(reading: Reading, entries: Sequence[Entry], against: Against) -> str:
+def _against(reading: StudyResults, entries: Sequence[PolicyResults], against: Against) -> str:
     """`opponent` in words."""
     if against == "baseline":
         return "the policy without training that is best in the column"
@@ -211,17 +215,18 @@ def _against(reading: Reading, entries: Sequence[Entry], against: Against) -> st
     for log, entry in {e.group.log: e for e in entries if e.group.kind == "baseline"}.items():
         sl = opponent(reading, entry, "all", "")
         if sl is not None:
-            firsts.setdefault(names.backbone(sl), []).append(log)
-    which = [f"{name} on {names.listed(logs)}" if len(firsts) > 1 else name for name, logs in firsts.items()]
-    others = f" (policies without training: SL with {names.listed(which)})" if which else ""
+            firsts.setdefault(labels.backbone_label(sl), []).append(log)
+    which = [f"{name} on {formatting.join_names(logs)}" if len(firsts) > 1 else name for name, logs in firsts.items()]
+    others = f" (policies without training: SL with {formatting.join_names(which)})" if which else ""
     return f"SL with the same backbone{others}"
 
 
-def _paper_figure(beside: Beside | None, key: str, reading: Reading, line: Line, column: tuple[str, str, str]) -> str:
-    """The paper's RNN tables go beside recurrent backbones, its CNN table beside Caser; its purchases are RecSys's buys
-    and Kaggle's carts."""
+def _paper_figure(
+    reference: ReferenceFigures | None, key: str, reading: StudyResults, line: Line, column: tuple[str, str, str]
+) -> str:
+    """Return the paper's figure for a cell: its RNN tables match recurrent backbones, its CNN table matches Caser."""
     log, behaviour, figure = column
-    known = beside and beside["tables"].get(key, {}).get(line[1].lower().split(" (")[0])
+    known = reference and reference["tables"].get(key, {}).get(line[1].lower().split(" (")[0])
     fits = {"clicks_rnn": ("GRU", "CFN"), "clicks_cnn": ("Caser",), "purchases_rnn": ("GRU", "CFN")}
     theirs = paper_log(reading, log)
     if not known or theirs is None or not line[0].startswith(fits.get(key, ())):
@@ -229,10 +234,10 @@ def _paper_figure(beside: Beside | None, key: str, reading: Reading, line: Line,
     if key == "purchases_rnn" and (behaviour == "cart") != (theirs == "Kaggle"):
         return ""
     value = known[theirs].get(figure)
-    return "" if value is None else names.figure(value)
+    return "" if value is None else formatting.format_figure(value)
 
 
-def paper_log(reading: Reading, log: str) -> str | None:
+def paper_log(reading: StudyResults, log: str) -> str | None:
     """Which of the paper's two data sets a log is a piece of, by its name or its format."""
     words = f"{log} {reading.logs[log][0].protocol['format']}".lower()
     if "yoochoose" in words or "recsys" in words:

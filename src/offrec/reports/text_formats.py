@@ -3,7 +3,7 @@
 import csv as csv_
 import io
 
-from offrec.reports.reading import Reading
+from offrec.reports.reading import StudyResults
 from offrec.reports.report import Report, Section
 from offrec.reports.tables import Cell, Table
 
@@ -44,7 +44,7 @@ def _markdown_table(table: Table) -> list[str]:
 def _markdown_cell(cell: Cell) -> str:
     text = {"best": f"**{cell.text}**", "second": f"<u>{cell.text}</u>"}.get(cell.rank, cell.text)
     text += cell.stars.replace("*", "\\*") + (f" {cell.spread}" if cell.spread else "")
-    return text + (f" (paper {cell.beside})" if cell.beside else "")
+    return text + (f" (paper {cell.reference})" if cell.reference else "")
 
 
 COLUMNS = ("study", "log", "dataset", "fingerprint", "policy", "backbone", "preset", "seed", "varied", "split",
@@ -61,7 +61,7 @@ def csv(report: Report) -> str:
     return out.getvalue()
 
 
-def _figures(reading: Reading) -> list[list[object]]:
+def _figures(reading: StudyResults) -> list[list[object]]:
     rows: list[list[object]] = []
     for result in reading.results():
         run, group, facts = result.run, result.study.group(result.run), result.facts
@@ -112,7 +112,7 @@ def _latex_cell(cell: Cell) -> str:
         marks = cell.stars.replace("*", r"\ast").replace("▾", r"\triangledown")
         text += f"$^{{{marks}}}$"
     text += rf" {{\scriptsize {_tex(cell.spread)}}}" if cell.spread else ""
-    return text + (rf" {{\scriptsize [{cell.beside}]}}" if cell.beside else "")
+    return text + (rf" {{\scriptsize [{cell.reference}]}}" if cell.reference else "")
 
 
 TEX = {

@@ -4,10 +4,9 @@ was, what an option does."""
 from collections.abc import Sequence
 from statistics import mean
 
-from offrec.reports import labels as names
+from offrec.reports import formatting, labels
 from offrec.reports.comparison import Comparer, Comparison
-from offrec.reports.labels import signed
-from offrec.reports.reading import Entry, Reading
+from offrec.reports.reading import PolicyResults, StudyResults
 from offrec.reports.statistics import summary
 from offrec.reports.tables import Cell, Row, Table, figure_cell, opponent
 from offrec.studies.progress import spoken
@@ -36,13 +35,13 @@ WORTH = (
 )
 
 
-def own(reading: Reading, log: str, name: str) -> Entry | None:
+def own(reading: StudyResults, log: str, name: str) -> PolicyResults | None:
     """One of the shop's own policies, or a baseline, on a log."""
     here = (e for e in reading.compared if e.group.log == log and e.group.kind != "learner")
     return next((entry for entry in here if entry.group.policy == name), None)
 
 
-def earning_tables(reading: Reading, comparer: Comparer) -> list[Table]:
+def earning_tables(reading: StudyResults, comparer: Comparer) -> list[Table]:
     """One a log: true reward where it comes from the shop, estimates where there are any."""
     tables = []
     for log in reading.logs:
@@ -52,11 +51,11 @@ def earning_tables(reading: Reading, comparer: Comparer) -> list[Table]:
     return tables
 
 
-def _valued(entry: Entry) -> bool:
+def _valued(entry: PolicyResults) -> bool:
     return any(result.facts.get("value") for result in entry.results)
 
 
-def _earning(reading: Reading, comparer: Comparer, log: str, entries: list[Entry]) -> Table:
+def _earning(reading: StudyResults, comparer: Comparer, log: str, entries: list[PolicyResults]) -> Table:
     true, estimated = any(e.values("", "reward") for e in entries), any(map(_valued, entries))
     over_sl = _family(comparer, entries, [opponent(reading, entry, "", "reward") for entry in entries])
     over_log = _family(comparer, entries, [own(reading, log, "logging")] * len(entries))
@@ -68,12 +67,12 @@ def _earning(reading: Reading, comparer: Comparer, log: str, entries: list[Entry
         place = ranked.index(found.mean) if found and entry.group.kind != "shop" else 2
         cells = []
         if true:
-            cells.append(figure_cell(found, versus_sl, ("best", "second", "")[min(place, 2)], names.money))
+            cells.append(figure_cell(found, versus_sl, ("best", "second", "")[min(place, 2)], formatting.format_reward))
             cells += [_gain(versus_sl)] if any(over_sl) else []
             cells += [_gain(versus_log), _shop_mean(entry, "length", 1), _shop_mean(entry, "purchases", 2)]
         if estimated:
             cells += _estimate(entry)
-        sections.setdefault(_section(entry), []).append(Row(names.policy(entry), cells))
+        sections.setdefault(_section(entry), []).append(Row(labels.policy_label(entry), cells))
     sl = ["over SL"] if any(over_sl) else []
     heads = ["true reward a session", *sl, "over the logging policy", "picks", "purchases"] if true else []
     heads += ["value, estimated", "verdict"] if estimated else []
@@ -81,7 +80,7 @@ def _earning(reading: Reading, comparer: Comparer, log: str, entries: list[Entry
     return Table(f"earned-{log}", title, _note(entries, true, estimated, bool(sl)), [], heads, list(sections.items()))
 
 
-def _note(entries: Sequence[Entry], true: bool, estimated: bool, tested: bool) -> str:
+def _note(entries: Sequence[PolicyResults], true: bool, estimated: bool, tested: bool) -> str:
     """`tested`: against SL."""
     value = "Value: estimated from test sessions alone, by fitted Q; believe it as far as its verdict goes."
     value += _spreads(entries)
@@ -99,20 +98,22 @@ def _note(entries: Sequence[Entry], true: bool, estimated: bool, tested: bool) -
     )
 
 
-def _spreads(entries: Sequence[Entry]) -> str:
+def _spreads(entries: Sequence[PolicyResults]) -> str:
     """What stands beside a value: that depends on how many seeds have one."""
     counts = [len(entry.values("", "value")) for entry in entries]
     told = [" in brackets, where one seed has a value: its 95 % interval over test sessions"] if 1 in counts else []
     told += [" ± over seeds, where several have"] if any(count > 1 for count in counts) else []
-    return f" Beside it{';'.join(told)}." if told else ""
+    return f" ReferenceFigures it{';'.join(told)}." if told else ""
 
 
-def _section(entry: Entry) -> str:
+def _section(entry: PolicyResults) -> str:
     kinds = {"shop": "The shop's own", "baseline": "Without training"}
-    return kinds.get(entry.group.kind) or names.backbone(entry)
+    return kinds.get(entry.group.kind) or labels.backbone_label(entry)
 
 
-def _family(comparer: Comparer, entries: list[Entry], others: Sequence[Entry | None]) -> list[Comparison | None]:
+def _family(
+    comparer: Comparer, entries: list[PolicyResults], others: Sequence[PolicyResults | None]
+) -> list[Comparison | None]:
     """The shop's own are no part of what is tested, so they make no correction larger."""
     tested = [None if entry.group.kind == "shop" else other for entry, other in zip(entries, others, strict=True)]
     found = comparer.family(entries, tested, "", "reward")
@@ -127,27 +128,31 @@ def _family(comparer: Comparer, entries: list[Entry], others: Sequence[Entry | N
 def _gain(found: Comparison | None) -> Cell:
     if found is None:
         return Cell()
-    return Cell(signed(found.gain), names.interval(found.low, found.high, signed), sort=found.gain)
+    return Cell(
+        formatting.format_gain(found.gain),
+        formatting.format_interval(found.low, found.high, formatting.format_gain),
+        sort=found.gain,
+    )
 
 
-def _shop_mean(entry: Entry, what: str, digits: int) -> Cell:
+def _shop_mean(entry: PolicyResults, what: str, digits: int) -> Cell:
     values = [r.facts["shop"][what]["mean"] for r in entry.results if r.facts.get("shop")]
     return Cell(f"{mean(values):.{digits}f}", sort=mean(values)) if values else Cell()
 
 
-def _estimate(entry: Entry) -> list[Cell]:
+def _estimate(entry: PolicyResults) -> list[Cell]:
     known = [result.facts["value"] for result in entry.results if result.facts.get("value")]
     verdict = Cell("; ".join(filter(None, dict.fromkeys(str(one.get("verdict", "")) for one in known))) or "–")
     found = summary(list(entry.values("", "value").values()))
     if found is None:
         return [Cell("withheld") if known else Cell(), verdict]
-    spread = f"± {names.money(found.sd)}" if found.sd is not None else ""
+    spread = f"± {formatting.format_reward(found.sd)}" if found.sd is not None else ""
     if len(known) == 1:
-        spread = names.interval(known[0]["low"], known[0]["high"], names.money)
-    return [Cell(names.money(found.mean), spread, sort=found.mean), verdict]
+        spread = formatting.format_interval(known[0]["low"], known[0]["high"], formatting.format_reward)
+    return [Cell(formatting.format_reward(found.mean), spread, sort=found.mean), verdict]
 
 
-def diagnostics_tables(reading: Reading) -> list[Table]:
+def diagnostics_tables(reading: StudyResults) -> list[Table]:
     """What each critic and policy looked like at the checkpoint that was kept, and what the run took."""
     tables = []
     for log in reading.logs:
@@ -160,7 +165,9 @@ def diagnostics_tables(reading: Reading) -> list[Table]:
                 known = {"q_logged", "return_logged"} <= entry.last.keys()
                 above = entry.last["q_logged"] - entry.last["return_logged"] if known else None
                 cells.insert(kinds.index("q_logged"), _plain(above, "+"))
-            sections.setdefault(names.backbone(entry), []).append(Row(names.policy(entry), [*cells, *_took(entry)]))
+            sections.setdefault(labels.backbone_label(entry), []).append(
+                Row(labels.policy_label(entry), [*cells, *_took(entry)])
+            )
         heads = [DIAGNOSTICS[kind] for kind in kinds]
         if "q_logged" in kinds:
             heads.insert(kinds.index("q_logged"), "over-estimation")
@@ -175,7 +182,7 @@ def _plain(value: float | None, sign: str = "") -> Cell:
     return Cell() if value is None else Cell(f"{value:{sign}.3g}".replace("-", "−"), sort=value)
 
 
-def _took(entry: Entry) -> list[Cell]:
+def _took(entry: PolicyResults) -> list[Cell]:
     """Runs that were resumed say nothing of how long one takes."""
     whole = [r.facts["seconds"] for r in entry.results if not r.facts.get("resumed")]
     epochs = mean(len(r.facts["curve"]) for r in entry.results)
@@ -192,7 +199,7 @@ def _took(entry: Entry) -> list[Cell]:
     ]
 
 
-def sweep_tables(reading: Reading) -> list[Table]:
+def sweep_tables(reading: StudyResults) -> list[Table]:
     """One a log and option: a row a value, and what they are set beside."""
     tables = []
     for (log, learner, key), entries in sweeps(reading).items():
@@ -203,33 +210,42 @@ def sweep_tables(reading: Reading) -> list[Table]:
         sections: dict[str, list[Row]] = {}
         for entry in entries:
             cells = [
-                figure_cell(summary(list(entry.values(b, f).values())), None, "", names.figure if b else names.money)
+                figure_cell(
+                    summary(list(entry.values(b, f).values())),
+                    None,
+                    "",
+                    formatting.format_figure if b else formatting.format_reward,
+                )
                 for f, b in shown
             ]
             level = entry.group.level
-            label = names.level(level) if level else f"{names.option(key)} = {names.setting(entry.group.varied[key])}"
-            sections.setdefault("Beside" if entry.group.level else "Varied", []).append(Row(label, cells))
+            label = (
+                labels.comparison_label(level)
+                if level
+                else f"{labels.option_label(key)} = {formatting.format_setting(entry.group.varied[key])}"
+            )
+            sections.setdefault("ReferenceFigures" if entry.group.level else "Varied", []).append(Row(label, cells))
         heads = [
             {"reward": "true reward", CHEAP: f"{CHEAP}, estimated"}.get(f, f if b == "all" else f"{f} of {b}")
             for f, b in shown
         ]
-        title = f"{learner} over {names.option(key)}: {log}"
+        title = f"{learner} over {labels.option_label(key)}: {log}"
         note = "Test sessions, all behaviours unless one is named; mean ± standard deviation over seeds."
         tables.append(Table(f"sweep-{log}-{learner}-{key}", title, note, [], heads, list(sections.items())))
     return tables
 
 
-def sweep_words(reading: Reading) -> list[str]:
+def sweep_words(reading: StudyResults) -> list[str]:
     """What value@5 is, where it stands."""
     return [WORTH] if any(entry.values("all", CHEAP) for entry in reading.swept) else []
 
 
-def sweeps(reading: Reading) -> dict[tuple[str, str, str], list[Entry]]:
+def sweeps(reading: StudyResults) -> dict[tuple[str, str, str], list[PolicyResults]]:
     """(log, learner, option) → its values in order, then the levels beside them."""
-    found: dict[tuple[str, str, str], list[Entry]] = {}
+    found: dict[tuple[str, str, str], list[PolicyResults]] = {}
     for entry in reading.swept:
         for key in entry.group.varied:
-            found.setdefault((entry.group.log, names.whole_of(entry.group), key), []).append(entry)
+            found.setdefault((entry.group.log, labels.learner_label(entry.group), key), []).append(entry)
     for (log, _, _), entries in found.items():
         beside = (e for e in reading.swept if e.group.level and e.group.log == log)
         entries += [e for e in beside if any(study in entries[0].studies for study in e.studies)]

@@ -16,7 +16,7 @@ MAKERS: dict[str, Callable[[Report], str]] = {
 }
 
 
-def write(found: Report, outs: Sequence[Path]) -> list[Path]:
+def write_report(found: Report, outs: Sequence[Path]) -> list[Path]:
     """Each file in the format its ending says; a folder gets all of them."""
     paths: list[Path] = []
     for out in outs:

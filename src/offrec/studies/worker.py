@@ -39,7 +39,7 @@ class WorkerOptions:
 
 @dataclass(frozen=True)
 class RunCounts:
-    """WorkerOptions a study stands."""
+    """Counts of a study's runs by state."""
 
     done: int
     failed: int
