@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from offrec.catalogue import Head, Linear, Noise, gumbel_softmax, logsumexp, maximum, reduce, reduce_beside
+from offrec.catalogue import Head, Linear, Noise, gumbel_softmax, logsumexp, maximum, reduce, reduce_with_detached
 
 Prior = Head | Literal["uniform"] | None
 
@@ -86,8 +86,8 @@ def expectation(pi: Head, linear: Linear, sample: Sample | None, prior: Head | N
     log-probabilities.
     """
     if sample is None:
-        exact, beside = reduce_beside(pi, linear, normalised=prior)
-        return exact.mean, exact.lse, beside.lse
+        exact, detached = reduce_with_detached(pi, linear, normalised=prior)
+        return exact.mean, exact.lse, detached.lse
     drawn = gumbel_softmax(pi, linear, temperature=sample.temperature, noise=sample.noise, hard=sample.hard)
     return drawn, logsumexp(pi), torch.zeros_like(drawn) if prior is None else logsumexp(prior.detach())
 
@@ -106,9 +106,9 @@ def soft_value(pi: Head, q: Head, alpha: float, prior: Prior = None, sample: Sam
 def soft_values(pi: Head, q: Head, held_q: Head, alpha: float, prior: Prior = None) -> tuple[Tensor, Tensor]:
     """`soft_value` of q, and that of another one with all of it held fixed, in one pass over the catalogue."""
     held = _soft(pi, held_q, alpha, prior)
-    found, beside = reduce_beside(pi, _soft(pi, q, alpha, prior), held, _head(prior))
-    more, less = alpha * found.lse, alpha * _normaliser(prior, beside.lse, pi)
-    return found.mean + more - less, beside.mean + more.detach() - less
+    sums, detached = reduce_with_detached(pi, _soft(pi, q, alpha, prior), held, _head(prior))
+    more, less = alpha * sums.lse, alpha * _normaliser(prior, detached.lse, pi)
+    return sums.mean + more - less, detached.mean + more.detach() - less
 
 
 def _soft(pi: Head, q: Head, alpha: float, prior: Prior) -> list[tuple[float, Head]]:

@@ -18,7 +18,7 @@ from offrec.catalogue import (
     logsumexp,
     maximum,
     reduce,
-    reduce_beside,
+    reduce_with_detached,
     reference,
     top_k,
     using,
@@ -52,7 +52,7 @@ def test_expectations_over_three_heads(shape: tuple[int, int, int], corrections:
 
 @pytest.mark.parametrize("corrections", CORRECTIONS)
 @pytest.mark.parametrize("shape", [(1, 200, 5), (130, 150, 20)], ids=str)
-def test_what_is_found_beside(shape: tuple[int, int, int], corrections: str) -> None:
+def test_detached_sums_equal_the_reference(shape: tuple[int, int, int], corrections: str) -> None:
     """Four heads in one pass: E_π[q − z + b] with its gradients, E_π[q̄ − z + b] and b's logsumexp without."""
     rows, items, width = shape
     pi, q = make(shape, corrections), make((rows, items, width), "added", seed=1)
@@ -62,23 +62,23 @@ def test_what_is_found_beside(shape: tuple[int, int, int], corrections: str) -> 
         q, b, stay = (Made(replace(one.head, items=share), one.leaves) for one in (q, b, stay))
 
     def both(pi: Head, q: Head, b: Head, stay: Head) -> Sequence[Tensor]:
-        found, beside = reduce_beside(
+        sums, detached = reduce_with_detached(
             pi, [(1.0, q), (-0.5, pi), (0.5, b)], [(1.0, stay), (-0.5, pi), (0.5, b)], normalised=b
         )
-        assert not beside.mean.requires_grad
-        assert not beside.lse.requires_grad
-        return [found.mean, found.lse, beside.mean, beside.lse]
+        assert not detached.mean.requires_grad
+        assert not detached.lse.requires_grad
+        return [sums.mean, sums.lse, detached.mean, detached.lse]
 
     compare([pi, q, b, stay], both, tolerance=5e-5)
 
 
-def test_the_policy_itself_may_be_normalised_beside() -> None:
+def test_the_policy_itself_may_be_normalised() -> None:
     head = make((9, 40, 8), "instead").head
     with using("kernels"):
-        found, beside = reduce_beside(head, [], [(2.0, head)], normalised=head)
-    torch.testing.assert_close(beside.lse, found.lse.detach())
-    torch.testing.assert_close(beside.mean, 2 * reference.reduce(head, [(1.0, head)])[1].detach())
-    assert not found.mean.any()
+        sums, detached = reduce_with_detached(head, [], [(2.0, head)], normalised=head)
+    torch.testing.assert_close(detached.lse, sums.lse.detach())
+    torch.testing.assert_close(detached.mean, 2 * reference.reduce(head, [(1.0, head)])[1].detach())
+    assert not sums.mean.any()
 
 
 def test_a_coefficient_may_be_a_tensor() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from kernel_heads import DEVICE, Made, compare, make
 
-from offrec.catalogue import log_prob, maximum, rank, reduce, reduce_beside, reference, top_k, using
+from offrec.catalogue import log_prob, maximum, rank, reduce, reduce_with_detached, reference, top_k, using
 from offrec.errors import RunError
 
 triton = pytest.importorskip("triton", reason="the kernels need triton")
@@ -160,13 +160,13 @@ def test_four_heads_fit_the_card(width: int, dtype: torch.dtype) -> None:
     with using("kernels"):
         for learns in (False, True):
             with torch.set_grad_enabled(learns):
-                found, beside = reduce_beside(pi, [(1.0, q), (-0.5, b)], [(1.0, stay)], normalised=b)
-    found.mean.sum().backward()
+                sums, detached = reduce_with_detached(pi, [(1.0, q), (-0.5, b)], [(1.0, stay)], normalised=b)
+    sums.mean.sum().backward()
     with torch.no_grad():
-        truth = [one.double().head for one in made]
-        true = reference.reduce(truth[0], [(1.0, truth[1]), (-0.5, truth[2])])[1]
-        true_held, true_lse = reference.reduce(truth[0], [(1.0, truth[3])])[1], reference.logsumexp(truth[2])
-    for mine, its in ((found.mean, true), (beside.mean, true_held), (beside.lse, true_lse)):
+        exact = [one.double().head for one in made]
+        true = reference.reduce(exact[0], [(1.0, exact[1]), (-0.5, exact[2])])[1]
+        true_detached, true_lse = reference.reduce(exact[0], [(1.0, exact[3])])[1], reference.logsumexp(exact[2])
+    for mine, its in ((sums.mean, true), (detached.mean, true_detached), (detached.lse, true_lse)):
         assert (mine - its).abs().max() < 0.1 * width**0.5
     assert all(leaf.grad is not None and leaf.grad.isfinite().all() for leaf in made[0].leaves)
 
@@ -180,8 +180,8 @@ def test_every_block_size_fits_the_card(width: int, heads: int, dtype: torch.dty
     torch.set_float32_matmul_precision("high")
     made = [make((300, 3000, width), "instead", seed=seed, dtype=dtype) for seed in range(heads)]
     with using("kernels"):
-        found = reduce(made[0].head, [(1.0 - i, one.head) for i, one in enumerate(made)])
-        (found.mean + found.lse).sum().backward()
+        sums = reduce(made[0].head, [(1.0 - i, one.head) for i, one in enumerate(made)])
+        (sums.mean + sums.lse).sum().backward()
         if heads == 1 and dtype == torch.float32:
             head = made[0].head.detach()
             items = top_k(head, 20)[1]
@@ -193,5 +193,5 @@ def test_every_block_size_fits_the_card(width: int, heads: int, dtype: torch.dty
     with torch.no_grad():
         truth = [one.double().head for one in made]
         true = reference.reduce(truth[0], [(1.0 - i, head) for i, head in enumerate(truth)], None)
-    assert (found.lse - true[0]).abs().max() < 0.05 * width**0.5
+    assert (sums.lse - true[0]).abs().max() < 0.05 * width**0.5
     assert all(leaf.grad is not None and leaf.grad.isfinite().all() for one in made[:1] for leaf in one.leaves)

@@ -6,20 +6,20 @@ from offrec.catalogue.lists import Lists, best_lists, drawn_lists, log_places
 from offrec.catalogue.noise import Noise, gumbel_noise
 from offrec.catalogue.order import rank, rank_and_top_k, sample_k, top_k
 from offrec.catalogue.reduction import (
-    Beside,
+    DetachedSums,
     Reduced,
     gumbel_softmax,
     log_prob,
     logsumexp,
     maximum,
     reduce,
-    reduce_beside,
+    reduce_with_detached,
 )
 from offrec.catalogue.slots import compare, compared, scored
 
 __all__ = [
-    "GONE", "MASKED", "MOST_WIDTH", "Below", "Beside", "Head", "Linear", "Lists", "Noise", "Reduced", "Within",
+    "GONE", "MASKED", "MOST_WIDTH", "Below", "DetachedSums", "Head", "Linear", "Lists", "Noise", "Reduced", "Within",
     "best_lists", "chosen", "compare", "compared", "drawn_lists", "gumbel_noise", "gumbel_softmax", "has_triton",
-    "log_places", "log_prob", "logsumexp", "maximum", "rank", "rank_and_top_k", "reduce", "reduce_beside", "sample_k",
-    "scored", "top_k", "using",
+    "log_places", "log_prob", "logsumexp", "maximum", "rank", "rank_and_top_k", "reduce", "reduce_with_detached",
+    "sample_k", "scored", "top_k", "using",
 ]  # fmt: skip

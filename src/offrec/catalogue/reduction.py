@@ -27,8 +27,8 @@ class Reduced(NamedTuple):
     mass: Tensor  # [B] Σ π(a) over {a: z_below(a) ≤ bound}; 0 without a bound
 
 
-class Beside(NamedTuple):
-    """What one pass can find beside the rest, held fixed."""
+class DetachedSums(NamedTuple):
+    """Further sums that one pass can compute without gradients."""
 
     mean: Tensor  # [B] E_π[Σ_i c_i z_i(a)] of other coefficients and heads
     lse: Tensor  # [B] log Σ_a exp z(a) of another head
@@ -61,22 +61,23 @@ def reduce(pi: Head, linear: Linear = (), below: Below | None = None) -> Reduced
     return _reduce(name, pi, linear, below, None, 1.0, True)
 
 
-def reduce_beside(
-    pi: Head, linear: Linear, held: Linear = (), normalised: Head | None = None
-) -> tuple[Reduced, Beside]:
-    """`reduce`, and in the same pass, where the implementation can: E_π of `held`, and the logsumexp of `normalised`.
-    No gradient passes what is beside. 0 where it was not asked for.
+def reduce_with_detached(
+    pi: Head, linear: Linear, detached: Linear = (), normalised: Head | None = None
+) -> tuple[Reduced, DetachedSums]:
+    """`reduce`, plus sums without gradients: E_π of `detached` and the logsumexp of `normalised`.
+
+    The kernels compute all of it in one pass. A sum that was not requested is 0.
     """
-    every = _heads(pi, [*linear, *held], None) + ([] if normalised is None else [normalised])
+    every = _heads(pi, [*linear, *detached], None) + ([] if normalised is None else [normalised])
     _check(every)
     if chosen(*every) == "kernels":
-        found = _core("kernels").reduce(pi, linear, None, Slots.of(every), None, 1.0, True, held, normalised)
-        return Reduced(found.lse, found.mean, found.mass), Beside(found.held, found.normaliser)
-    found = reduce(pi, linear)
+        sums = _core("kernels").reduce(pi, linear, None, Slots.of(every), None, 1.0, True, detached, normalised)
+        return Reduced(sums.lse, sums.mean, sums.mass), DetachedSums(sums.detached_mean, sums.normaliser)
+    sums = reduce(pi, linear)
     with torch.no_grad():
-        mean = reduce(pi, held).mean if held else torch.zeros_like(found.lse)
-        lse = logsumexp(normalised) if normalised is not None else torch.zeros_like(found.lse)
-    return found, Beside(mean, lse)
+        mean = reduce(pi, detached).mean if detached else torch.zeros_like(sums.lse)
+        lse = logsumexp(normalised) if normalised is not None else torch.zeros_like(sums.lse)
+    return sums, DetachedSums(mean, lse)
 
 
 def gumbel_softmax(pi: Head, linear: Linear, *, temperature: float, noise: Noise, hard: bool = False) -> Tensor:

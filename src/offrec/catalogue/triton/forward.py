@@ -70,7 +70,7 @@ def forward(
     total = tl.zeros([BM], dtype=tl.float32)
     mean = tl.zeros([BM], dtype=tl.float32)
     mass = tl.zeros([BM], dtype=tl.float32)
-    held = tl.zeros([BM], dtype=tl.float32)
+    detached = tl.zeros([BM], dtype=tl.float32)
     normed = tl.zeros([BM], dtype=tl.float32)
     if V0:
         sum0 = tl.zeros([BM, D0], dtype=tl.float32)
@@ -106,7 +106,7 @@ def forward(
         # Each head's mean by itself, so that no tile waits in registers for the next head.
         part = tl.sum(weight * z, 1)
         mean = mean * fade + c0 * part
-        held = held * fade + h0 * part
+        detached = detached * fade + h0 * part
         if V0 and LINEAR:
             f = c0 * z
         judged = z
@@ -114,7 +114,7 @@ def forward(
             z1, table1 = values(state1, t1, b1, first, n_items, w1, BN, D1, BIAS1, PRECISION)
             part = tl.sum(weight * z1, 1)
             mean += c1 * part
-            held += h1 * part
+            detached += h1 * part
             if V0 and LINEAR:
                 f += c1 * z1
             if BELOW == 1:
@@ -125,7 +125,7 @@ def forward(
             z2, table2 = values(state2, t2, b2, first, n_items, w2, BN, D2, BIAS2, PRECISION)
             part = tl.sum(weight * z2, 1)
             mean += c2 * part
-            held += h2 * part
+            detached += h2 * part
             if V0 and LINEAR:
                 f += c2 * z2
             if BELOW == 2:
@@ -134,7 +134,7 @@ def forward(
                 y = z2
         if HEADS > 3:
             z3, _ = values(state3, t3, b3, first, n_items, w3, BN, D3, BIAS3, PRECISION)
-            held += h3 * tl.sum(weight * z3, 1)
+            detached += h3 * tl.sum(weight * z3, 1)
             if NORMED == 3:
                 y = z3
         if NORMED > 0:
@@ -166,7 +166,7 @@ def forward(
     tl.store(out + n_rows, total, mask=inside)
     tl.store(out + 2 * n_rows, mean, mask=inside)
     tl.store(out + 3 * n_rows, mass, mask=inside)
-    tl.store(out + 4 * n_rows, held, mask=inside)
+    tl.store(out + 4 * n_rows, detached, mask=inside)
     tl.store(out + 5 * n_rows, normed_top, mask=inside)
     tl.store(out + 6 * n_rows, normed, mask=inside)
     F: tl.constexpr = 1 if V0 else 0

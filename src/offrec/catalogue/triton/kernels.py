@@ -30,13 +30,13 @@ PARTS = 12  # state, table and bias of four heads
 BESIDE = 4  # the number of the stream on which the tables' gradients are made
 
 
-class Found(NamedTuple):
+class Sums(NamedTuple):
     """[B] each; anything where it was not asked for."""
 
     lse: Tensor
     mean: Tensor
     mass: Tensor
-    held: Tensor
+    detached_mean: Tensor
     normaliser: Tensor
 
 
@@ -80,14 +80,14 @@ class _Reduce(torch.autograd.Function):
         ctx.save_for_backward(*extras, few.items, exact, found, expected, *parts, *few.values)
         ctx.plan, ctx.few, ctx.wanted, ctx.left = plan, few.without_values(), wanted, left
         ctx.set_materialize_grads(False)
-        _, lse, mean, mass, held, normaliser = found.unbind()
-        ctx.mark_non_differentiable(held, normaliser)
-        return lse, mean, mass, held, normaliser, picked
+        _, lse, mean, mass, detached_mean, normaliser = found.unbind()
+        ctx.mark_non_differentiable(detached_mean, normaliser)
+        return lse, mean, mass, detached_mean, normaliser, picked
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, g_lse: Any, g_mean: Any, g_mass: Any, g_held: Any, g_normaliser: Any, g_picked: Any
+        ctx: Any, g_lse: Any, g_mean: Any, g_mass: Any, g_detached: Any, g_normaliser: Any, g_picked: Any
     ) -> tuple[Any, ...]:
         plan: Plan = ctx.plan
         bound, seed, actions, _, exact, found, expected, *tensors = ctx.saved_tensors
@@ -118,10 +118,10 @@ def reduce(
     noise: Noise | None,
     temperature: float,
     direct: bool,
-    held: Linear = (),
+    detached: Linear = (),
     normalised: Head | None = None,
-) -> Found:
-    return _apply(pi, linear, below, slots, noise, temperature, direct, held, normalised, None)[0]
+) -> Sums:
+    return _apply(pi, linear, below, slots, noise, temperature, direct, detached, normalised, None)[0]
 
 
 def lse_and_values(head: Head, slots: Slots | None, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,18 +138,18 @@ def _apply(
     noise: Noise | None,
     temperature: float,
     direct: bool,
-    held: Linear,
+    detached: Linear,
     normalised: Head | None,
     actions: Tensor | None,
-) -> tuple[Found, Any]:
-    linear, held = ([_plain_coefficient(*term) for term in terms] for terms in (linear, held))
+) -> tuple[Sums, Any]:
+    linear, detached = ([_plain_coefficient(*term) for term in terms] for terms in (linear, detached))
     heads = [pi]
     for _, head in linear:
         if not any(_same(head, known) for known in heads):
             heads.append(head)
     low = -1 if below is None else _fixed(heads, below[0])
     learned = len(heads)
-    fixed = [(coefficient, _fixed(heads, head)) for coefficient, head in held]
+    fixed = [(coefficient, _fixed(heads, head)) for coefficient, head in detached]
     normed = -1 if normalised is None else _fixed(heads, normalised)
     check(heads, learned)
     learning = [torch.is_grad_enabled() and head.state.requires_grad for head in heads[:learned]]
@@ -158,7 +158,7 @@ def _apply(
         learned=learned,
         linear=len(linear) > 0,
         coefficients=_summed([(coefficient, _place(heads, head)) for coefficient, head in linear])[:3],
-        held=_summed(fixed) if fixed else None,
+        detached=_summed(fixed) if fixed else None,
         below=low,
         normalised=normed,
         noise=noise is not None,
@@ -172,7 +172,7 @@ def _apply(
     bound = None if below is None else below[1].float().contiguous()
     extras = (bound, None if noise is None else noise.seed, actions)
     lse, mean, mass, fixed_mean, normaliser, picked = _passed(plan, heads, slots, extras)
-    return Found(lse, mean, mass, fixed_mean, lse.detach() if normed == 0 else normaliser), picked
+    return Sums(lse, mean, mass, fixed_mean, lse.detach() if normed == 0 else normaliser), picked
 
 
 def _passed(plan: Plan, heads: list[Head], slots: Slots | None, extras: tuple[Any, ...]) -> tuple[Any, ...]:

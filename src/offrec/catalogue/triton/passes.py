@@ -24,7 +24,7 @@ class Plan:
     learned: int  # so many of them, the first ones, may get a gradient
     linear: bool
     coefficients: tuple[float, ...]  # [3] of the learned heads in f
-    held: tuple[float, ...] | None  # [4] of all heads in what is held fixed
+    detached: tuple[float, ...] | None  # [4] coefficients of all heads in the detached sum
     below: int  # which head is compared with the bound; −1: none
     normalised: int  # which head's own logsumexp is wanted, 1 … 3; −1: none
     noise: bool
@@ -116,7 +116,7 @@ def streamed(
         scalars = torch.empty(grid[1], 7, n_rows, device=state.device)
         vectors = room(grid[1], n_vectors, n_rows, widest, device=state.device)
         kernel_forward.forward[grid](
-            *arguments(parts, 4), *plan.coefficients, *(plan.held or (0.0,) * 4),
+            *arguments(parts, 4), *plan.coefficients, *(plan.detached or (0.0,) * 4),
             *(part if part is not None else state for part in extras), pairs.edges, pairs.row, pairs.item,
             scalars, vectors, n_rows, n_items, each, n_tiles, plan.scale, **compiled, **size.constants,
         )  # fmt: skip
@@ -134,7 +134,7 @@ def combined(
     expected = torch.empty(n_vectors, n_rows, widest, device=scalars.device)
     kernel_merge.combine[(triton.cdiv(n_rows, ROWS),)](
         scalars, vectors, *few.arguments(scalars, 4), *(part if part is not None else scalars for part in extras),
-        *plan.coefficients, *(plan.held or (0.0,) * 4), found, expected,
+        *plan.coefficients, *(plan.detached or (0.0,) * 4), found, expected,
         n_rows, n_items, few.n, n_shares, plan.scale, **plan.roles,
         SHARES=int(triton.next_power_of_2(n_shares)), SLOTS=few.room, NV=n_vectors, DM=widest, BM=ROWS,
         SOME=max(1, min(16, 2048 // (ROWS * widest))), num_warps=4,
