@@ -66,9 +66,9 @@ def main() -> None:
     from offrec.console import Console
     from offrec.data.transitions import reward_of
     from offrec.estimation import fitted_q
-    from offrec.estimation.gather import Logging, gather
-    from offrec.estimation.played import Played
-    from offrec.estimation.values import ValueOptions
+    from offrec.estimation.collect import LoggingModel, collect_trajectories
+    from offrec.estimation.decision_values import ValueOptions
+    from offrec.estimation.list_policy import ListPolicy
     from offrec.models.agent import Agent
     from offrec.models.network import Network, NetworkOptions
     from offrec.models.network_policy import NetworkPolicy
@@ -83,11 +83,13 @@ def main() -> None:
         policy = NetworkPolicy(
             "sl/gru", Agent(asked.items, learner, network), dataset.vocabulary, device, "a-benchmark"
         )
-        logging = Logging(Network(asked.items, network).to(device).eval().requires_grad_(False), None, {})
+        logging = LoggingModel(Network(asked.items, network).to(device).eval().requires_grad_(False), None, {})
         rewards = reward_of(dataset.behaviours, {})
         with Console().counter("weights") as at:
             started, computed = time.perf_counter(), time.process_time()
-            steps = gather(Played(policy), dataset, "test", rewards, logging, batch_size=asked.batch_size, progress=at)
+            steps = collect_trajectories(
+                ListPolicy(policy), dataset, "test", rewards, logging, batch_size=asked.batch_size, progress=at
+            )
             seconds, computed = time.perf_counter() - started, time.process_time() - computed
         found = {
             "items": asked.items,
@@ -103,7 +105,7 @@ def main() -> None:
         if asked.fitted_q:
             started = time.perf_counter()
             options = ValueOptions(updates=asked.fitted_q, network=NetworkOptions(width=asked.width, dropout=0.1))
-            fitted_q.fit(Played(policy), dataset, rewards, 1.0, options, Console())
+            fitted_q.fit_q(ListPolicy(policy), dataset, rewards, 1.0, options, Console())
             found |= {"updates": asked.fitted_q, "fitted_q_seconds": round(time.perf_counter() - started, 1)}
             if device.type == "cuda":
                 found["gpu_gb"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)

@@ -22,10 +22,10 @@ import torch
 import offrec
 from offrec.console import Console
 from offrec.data.transitions import reward_of
-from offrec.estimation.gather import gather, logging_of
-from offrec.estimation.logged_decisions import Decided
-from offrec.estimation.played import Played
-from offrec.estimation.steps import Steps
+from offrec.estimation.collect import collect_trajectories, load_logging_model
+from offrec.estimation.list_policy import ListPolicy
+from offrec.estimation.logged_decisions import LoggedDecisions
+from offrec.estimation.trajectories import Trajectories
 from offrec.estimation.verdict import VERDICTS, Assessment, assess
 from offrec.models.network import NetworkOptions
 from offrec.shop.players import Logging, Player, PolicyPlayer
@@ -79,16 +79,16 @@ def truths(shop: Shop, policy: Any, blends: list[float], visitors: int) -> dict[
     return found
 
 
-def gathered(policy: Any, dataset: Any) -> list[Steps]:
-    """Of the policy alone, a Steps for each split."""
+def gathered(policy: Any, dataset: Any) -> list[Trajectories]:
+    """Of the policy alone, a Trajectories for each split."""
     rewards = reward_of(dataset.behaviours, {})
     network = NetworkOptions(history=policy.history)
-    logging = logging_of(dataset, network, TrainingOptions(), policy.device, Console(quiet=True))
-    splits = [split for split in ("train", "validation", "test") if len(Decided.of(dataset, split).sessions)]
-    return [gather(Played(policy), dataset, split, rewards, logging) for split in splits]
+    logging = load_logging_model(dataset, network, TrainingOptions(), policy.device, Console(quiet=True))
+    splits = [split for split in ("train", "validation", "test") if len(LoggedDecisions.load(dataset, split).sessions)]
+    return [collect_trajectories(ListPolicy(policy), dataset, split, rewards, logging) for split in splits]
 
 
-def logs_of(parts: list[Steps], sessions: int) -> list[Any]:
+def logs_of(parts: list[Trajectories], sessions: int) -> list[Any]:
     found = []
     for steps in parts:
         starts = range(0, len(steps) - sessions + 1, sessions)
@@ -104,7 +104,7 @@ def judged(run: Path, dataset: Any, known: list[dict[str, Any]], asked: argparse
     true = true or truths(Shop.from_meta(dataset.meta["shop"]), policy, blends, asked.visitors)
     rows = []
     for blend in blends:
-        played, (truth, error) = Played(policy, blend=blend), true[blend]
+        played, (truth, error) = ListPolicy(policy, blend=blend), true[blend]
         part = {name: [] for name in ESTIMATORS}
         for log in logs:
             steps = replace(log, log_pi=played.blended(log.log_pi, log.log_b), rare=blend * log.rare)

@@ -26,11 +26,11 @@ from offrec.catalogue import Head
 from offrec.console import Console
 from offrec.data.transitions import reward_of
 from offrec.estimation import fitted_q
-from offrec.estimation.gather import gather, rewarded
-from offrec.estimation.logged_decisions import Decided
-from offrec.estimation.played import Played
+from offrec.estimation.collect import collect_trajectories, reward_trajectories
+from offrec.estimation.decision_values import ValueOptions
+from offrec.estimation.list_policy import ListPolicy
+from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.estimation.support import support
-from offrec.estimation.values import ValueOptions
 from offrec.models.critic import CriticOptions
 from offrec.models.network import NetworkOptions
 from offrec.policy import Policy
@@ -56,8 +56,8 @@ class Same(Policy):
 
 
 def policies(dataset: Any, rewards: Any) -> list[Same]:
-    train = Decided.of(dataset, "train")
-    item, reward = train.lists[:, 0], rewarded(train, rewards).reward
+    train = LoggedDecisions.load(dataset, "train")
+    item, reward = train.lists[:, 0], reward_trajectories(train, rewards).reward
     shown = np.bincount(item, minlength=dataset.n_items)
     rate = (np.bincount(item, reward, minlength=dataset.n_items) + 5 * reward.mean()) / (shown + 10)
     return [
@@ -68,18 +68,18 @@ def policies(dataset: Any, rewards: Any) -> list[Same]:
     ]
 
 
-def direct(played: Played, dataset: Any, rewards: Any, options: ValueOptions) -> float:
-    test = Decided.of(dataset, "test")
-    found = fitted_q.fit(played, dataset, rewards, 1.0, options, Console(quiet=True)).values(test)
-    return float(replace(rewarded(test, rewards), q=found.q, v=found.v).starts.mean())  # type: ignore[union-attr]
+def direct(played: ListPolicy, dataset: Any, rewards: Any, options: ValueOptions) -> float:
+    test = LoggedDecisions.load(dataset, "test")
+    found = fitted_q.fit_q(played, dataset, rewards, 1.0, options, Console(quiet=True)).values(test)
+    return float(replace(reward_trajectories(test, rewards), q=found.q, v=found.v).starts.mean())  # type: ignore[union-attr]
 
 
 def judged(policy: Same, dataset: Any, rewards: Any, shop: Shop, options: ValueOptions) -> dict[str, Any]:
-    played = Played(policy, "sample", 1)
-    steps = gather(played, dataset, "test", rewards, None)
+    played = ListPolicy(policy, "sample", 1)
+    steps = collect_trajectories(played, dataset, "test", rewards, None)
     truth = shop.rollout(policy, VISITORS, play="sample", seed=VISITORS_SEED).reward
     weighted = direct(played, dataset, rewards, options)
-    with mock.patch.object(Decided, "blind", return_value=None):
+    with mock.patch.object(LoggedDecisions, "blind", return_value=None):
         alike = direct(played, dataset, rewards, options)
     overlap = support("direct", steps, 1.0, np.inf).overlap
     return {"policy": policy.name, "truth": truth.mean, "low": truth.low, "high": truth.high, "overlap": overlap,
@@ -105,7 +105,7 @@ def main() -> None:
             subprocess.run([*command, *more], check=True, stdout=subprocess.DEVNULL)
         dataset = offrec.Dataset.open(data)
         rewards, shop = reward_of(dataset.behaviours, {}), Shop.from_meta(dataset.meta["shop"])
-        steps = rewarded(Decided.of(dataset, "test"), rewards)
+        steps = reward_trajectories(LoggedDecisions.load(dataset, "test"), rewards)
         found = {"seed": asked.seed, "logged": float(steps.reward.sum() / len(steps)), "policies": []}
         for policy in policies(dataset, rewards):
             started = time.time()

@@ -50,19 +50,19 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
 
     import offrec
     from offrec.data.transitions import reward_of
-    from offrec.estimation.compare import Asked, Comparison, difference, earned, possible
-    from offrec.estimation.compare import Judged as Row
-    from offrec.estimation.gather import rewarded
-    from offrec.estimation.logged_decisions import Decided
-    from offrec.estimation.steps import Steps
+    from offrec.estimation.collect import reward_trajectories
+    from offrec.estimation.estimate import EstimateOptions, EstimateResult, difference, earned, possible
+    from offrec.estimation.estimate import PolicyEstimate as Row
+    from offrec.estimation.logged_decisions import LoggedDecisions
+    from offrec.estimation.trajectories import Trajectories
     from offrec.estimation.verdict import assess
 
-    dataset, asked = offrec.Dataset.open(data), Asked(estimators=("all",))
+    dataset, asked = offrec.Dataset.open(data), EstimateOptions(estimators=("all",))
     policies, figures, error = [], {}, 0.0
-    parts = rewarded(Decided.of(dataset, "test"), reward_of(dataset.behaviours, {})).by
+    parts = reward_trajectories(LoggedDecisions.load(dataset, "test"), reward_of(dataset.behaviours, {})).by
     for path in sorted(out.glob("*.json")):
         row, stored = json.loads(path.read_text()), np.load(path.with_suffix(".npz"))
-        steps = Steps(**{name: stored[name] for name in stored.files}, by=parts)
+        steps = Trajectories(**{name: stored[name] for name in stored.files}, by=parts)
         assessed, differences = {}, {}
         for name in possible(steps):
             refits = np.array(row["refits"]) if name == "direct" and row["refits"] else None
@@ -71,12 +71,14 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
         policies.append(Row(row["name"], "sample", 1, steps, assessed, differences))
         figures[row["name"]], error = row["figures"], row["propensity_error"]
     around = earned(policies[0].steps, asked)
-    whole = Comparison(dataset, asked, False, {"calibration_error": error}, around, len(policies[0].steps), policies)
+    whole = EstimateResult(
+        dataset, asked, False, {"calibration_error": error}, around, len(policies[0].steps), policies
+    )
     return whole, figures
 
 
 def summary(asked: argparse.Namespace) -> None:
-    from offrec.estimation.forest import forest
+    from offrec.estimation.forest_plot import draw_forest_plot
 
     whole, figures = comparison(asked.dataset, asked.out)
     found = whole.as_json()
@@ -87,7 +89,7 @@ def summary(asked: argparse.Namespace) -> None:
     asked.summary.write_text(json.dumps({**found, "dataset": asked.dataset.name}, indent=1) + "\n")
     best = [replace(one, assessed={"direct": one.assessed["direct"]}) for one in whole.policies]
     if asked.picture is not None:
-        forest(replace(whole, policies=best), asked.picture)
+        draw_forest_plot(replace(whole, policies=best), asked.picture)
     for one in whole.policies:
         for name, said in one.assessed.items():
             around = said.interval

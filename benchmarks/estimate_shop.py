@@ -9,7 +9,7 @@ visitors, lists of another length, propensities. The first command leaves FOLDER
 repeats none; it needs torch, numpy and safetensors only. The second reads them, needs scipy too, and prints Spearman's
 correlation of each figure with the true reward (the mean over shops), the true reward of the policy it would pick as a
 share of the best one's, and how often intervals cover the truth, by verdict; among the figures the order by value@5 and
-direct (offrec.estimation.order), as minus the place. Truth: new visitors, the same for every policy of a shop, not
+direct (offrec.estimation.mean_rank), as minus the place. Truth: new visitors, the same for every policy of a shop, not
 discounted.
 
 Two plays: `topk`, the best k of a list as long as the shop's, and `sample`, as many drawn. Weights are of a list where
@@ -71,7 +71,7 @@ def one(name: str, run: Path, data: Path, asked: argparse.Namespace) -> None:
 
     torch.set_num_threads(1)
     import offrec
-    from offrec.estimation.logged_decisions import Decided
+    from offrec.estimation.logged_decisions import LoggedDecisions
     from offrec.shop.store import Shop
 
     started = time.time()
@@ -90,7 +90,7 @@ def one(name: str, run: Path, data: Path, asked: argparse.Namespace) -> None:
         "plays": {},
     }
     arrays: dict[str, Any] = {}
-    served = Decided.of(dataset, "test").served
+    served = LoggedDecisions.load(dataset, "test").has_lists
     for play in asked.plays.split(",") if policy.stochastic else ("topk",):
         if served != (play == "sample") and not asked.every:
             continue
@@ -135,29 +135,33 @@ def judged(policy: Any, dataset: Any, play: Any, k: int, asked: argparse.Namespa
     from offrec.console import Console
     from offrec.data.transitions import reward_of
     from offrec.estimation import fitted_q
-    from offrec.estimation.gather import gather, logging_of
-    from offrec.estimation.logged_decisions import Decided
-    from offrec.estimation.played import Played
-    from offrec.estimation.values import ValueOptions
+    from offrec.estimation.collect import collect_trajectories, load_logging_model
+    from offrec.estimation.decision_values import ValueOptions
+    from offrec.estimation.list_policy import ListPolicy
+    from offrec.estimation.logged_decisions import LoggedDecisions
     from offrec.models.network import NetworkOptions
     from offrec.training.loop import TrainingOptions
 
-    quiet, rewards, decided = Console(quiet=True), reward_of(dataset.behaviours, {}), Decided.of(dataset, "test")
+    quiet, rewards, decisions = (
+        Console(quiet=True),
+        reward_of(dataset.behaviours, {}),
+        LoggedDecisions.load(dataset, "test"),
+    )
     base = ValueOptions(updates=asked.updates, batch_size=asked.batch_size, capture=not asked.no_capture)
     network = NetworkOptions(width=base.network.width, history=policy.history)
-    logging = logging_of(dataset, network, TrainingOptions(), policy.device, quiet)
-    weighed = Played(policy, play, decided.k if play == "sample" else k)
-    steps = gather(weighed, dataset, "test", rewards, logging, grouped=True)
-    played, values = Played(policy, play, k), {}
+    logging = load_logging_model(dataset, network, TrainingOptions(), policy.device, quiet)
+    weighed = ListPolicy(policy, play, decisions.k if play == "sample" else k)
+    steps = collect_trajectories(weighed, dataset, "test", rewards, logging, grouped=True)
+    played, values = ListPolicy(policy, play, k), {}
 
     def direct(options: Any, gamma: float, resample: int | None = None) -> Any:
-        critic = fitted_q.fit(played, dataset, rewards, gamma, options, quiet, resample=resample)
-        found = critic.values(decided)
+        critic = fitted_q.fit_q(played, dataset, rewards, gamma, options, quiet, resample=resample)
+        found = critic.values(decisions)
         whole = replace(steps, q=found.q, v=found.v)
         return whole, float(whole.starts.mean())
 
     for label, change in list(VARIANTS.items())[: asked.variants]:
-        if decided.served and label != "direct" and "gamma" not in change:
+        if decisions.has_lists and label != "direct" and "gamma" not in change:
             continue
         critic = replace(base.critic, ground=change.get("ground", base.critic.ground))
         options = replace(base, critic=critic, patience=change.get("patience", base.patience))
@@ -205,12 +209,12 @@ def summary(asked: argparse.Namespace) -> None:
 
 def ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """With a figure more where it can be: minus the place in its shop by the mean of the ranks of two."""
-    from offrec.estimation.order import mean_of_ranks
+    from offrec.estimation.mean_rank import order_by_mean_rank
 
     found, missing = [], float("nan")
     for shop in dict.fromkeys(row["dataset"] for row in rows):
         mine = [row for row in rows if row["dataset"] == shop]
-        places = mean_of_ranks(*([row["estimates"].get(name, missing) for row in mine] for name in ORDERED))
+        places = order_by_mean_rank(*([row["estimates"].get(name, missing) for row in mine] for name in ORDERED))
         for row, place in zip(mine, places, strict=True):
             order = {} if place is None else {" and ".join(ORDERED): -place}
             found.append({**row, "estimates": row["estimates"] | order})
@@ -237,13 +241,13 @@ def chosen(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
 def assessed(row: dict[str, Any], part: dict[str, Any], play: str, asked: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
-    from offrec.estimation.compare import possible
-    from offrec.estimation.steps import Steps
+    from offrec.estimation.estimate import possible
+    from offrec.estimation.trajectories import Trajectories
     from offrec.estimation.verdict import assess
 
     stored = np.load(asked.out / f"{row['name']}.npz")
     mine = {key.partition(".")[2]: stored[key] for key in stored.files if key.startswith(f"{play}.")}
-    steps = Steps(**{key: part if key == "offsets" else part.astype(np.float64) for key, part in mine.items()})
+    steps = Trajectories(**{key: part if key == "offsets" else part.astype(np.float64) for key, part in mine.items()})
     refits = np.array(part["refits"]) if len(part["refits"]) > 1 else None
     found = {}
     for name in possible(steps):

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offrec.estimation.steps import Steps
+from offrec.estimation.trajectories import Trajectories
 from offrec.estimation.verdict import Assessment, assess
 from offrec.shop import Shop
 from offrec.shop.log import Recorded
@@ -116,10 +116,10 @@ class Tiny:
         np.add.at(found, (log.state, log.item), values)
         return found
 
-    def steps(self, log: Log, policy: Table, b: Table, model: tuple[Table, Table]) -> Steps:
+    def steps(self, log: Log, policy: Table, b: Table, model: tuple[Table, Table]) -> Trajectories:
         """`b`: the logging policy's chances, of whatever origin. All is read at what was logged."""
         at, (q, v) = (log.state, log.item), model
-        return Steps(
+        return Trajectories(
             log.offsets, log.reward, np.log(policy[at]), np.log(b[at]), q=q[at], v=v[log.state],
             rare=np.zeros(len(log.state)), log_marginal=np.log(self.by_category(policy)[at] / self.by_category(b)[at]),
         )  # fmt: skip

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from offrec.data.dataset import Dataset
     from offrec.data.prepare import prepare
     from offrec.errors import InputError
-    from offrec.estimation.compare import estimate
+    from offrec.estimation.estimate import estimate
     from offrec.evaluation import evaluate
     from offrec.policy import Policy
     from offrec.runs.train import load, train
@@ -33,7 +33,7 @@ _HOMES = {
     "InputError": "offrec.errors",
     "Policy": "offrec.policy",
     "baseline": "offrec.baselines",
-    "estimate": "offrec.estimation.compare",
+    "estimate": "offrec.estimation.estimate",
     "evaluate": "offrec.evaluation",
     "load": "offrec.runs.train",
     "prepare": "offrec.data.prepare",

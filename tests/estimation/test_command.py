@@ -15,10 +15,10 @@ from offrec.commands.estimate import Estimate, _print
 from offrec.console import Console
 from offrec.data.transitions import reward_of
 from offrec.errors import InputError
-from offrec.estimation import logged_q
-from offrec.estimation.compare import Asked, difference, estimate
-from offrec.estimation.steps import Steps
-from offrec.estimation.values import ValueOptions, with_history
+from offrec.estimation import value_at_5
+from offrec.estimation.decision_values import ValueOptions, with_history
+from offrec.estimation.estimate import EstimateOptions, difference, estimate
+from offrec.estimation.trajectories import Trajectories
 from offrec.evaluation import Scored
 from offrec.models.network import NetworkOptions
 from offrec.runs import train as experiment
@@ -98,7 +98,7 @@ def test_which_to_try_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     likes = {"bought": [2.0] * 3 + [0.0] * 3, "seen": [0.0] * 3 + [2.0] * 3, "neither": [0.0] * 6}
     policies = {name: Fixed(dataset, logits) for name, logits in likes.items()}
     values = replace(FEW, updates=300, learning_rate=0.01, batch_size=24)
-    found = estimate(policies, dataset, Asked(refits=0, values=values))
+    found = estimate(policies, dataset, EstimateOptions(refits=0, values=values))
     assert not any(one.assessed["direct"].withheld for one in found.policies)
     rows = {one["name"]: one for one in found.as_json()["policies"]}
     assert rows["bought"]["value@5"] > rows["seen"]["value@5"] + 0.1  # three of five bought, or two: 0.16
@@ -116,7 +116,7 @@ def test_a_withheld_estimate_has_no_place_and_one_alone_is_no_order(
 ) -> None:
     dataset = lists_of_one(tmp_path, (240, 0, 60))
     policies = {name: Fixed(dataset, [float(item == n) for item in range(6)]) for n, name in enumerate("abc")}
-    found = estimate(policies, dataset, Asked(refits=0, values=replace(FEW, updates=300, learning_rate=0.01)))
+    found = estimate(policies, dataset, EstimateOptions(refits=0, values=replace(FEW, updates=300, learning_rate=0.01)))
     first, *others = found.policies
     hidden = replace(first, assessed={"direct": replace(first.assessed["direct"], withheld=True)})
     some = replace(found, policies=[hidden, *others])
@@ -143,9 +143,9 @@ def test_value_at_5_is_of_the_asked_rewards_and_the_judged_split(
         found.append(one["value@5"])
         assert one["order"] is None
         rewards = reward_of(dataset.behaviours, {"buy": pay})
-        logged = logged_q.fitted(dataset, rewards, 0.9, options, policy.device, Console(quiet=True))
+        logged = value_at_5.load_or_fit(dataset, rewards, 0.9, options, policy.device, Console(quiet=True))
         events = Scored(dataset, split, policy.history, policy.device)  # type: ignore[arg-type]
-        assert one["value@5"] == pytest.approx(logged_q.judge(logged, events)(policy))
+        assert one["value@5"] == pytest.approx(value_at_5.scorer(logged, events)(policy))
     assert len(set(found)) == 3
 
 
@@ -153,15 +153,15 @@ def test_value_at_5_where_there_is_none(tmp_path: Path) -> None:
     """Weights need no Q, so none is fitted for its sake; a log without training sessions has none to be fitted to."""
     dataset = lists_of_one(tmp_path, (60, 0, 60))
     policies = {name: Fixed(dataset, [0.0] * 6) for name in "ab"}
-    found = estimate(policies, dataset, Asked(estimators=("self_normalised",))).as_json()["policies"]
+    found = estimate(policies, dataset, EstimateOptions(estimators=("self_normalised",))).as_json()["policies"]
     assert [(one["value@5"], one["order"]) for one in found] == [(None, None)] * 2
     assert not (dataset.path / "values").exists()
-    (one,) = estimate(policies["a"], dataset, Asked(refits=0, values=FEW, cheap=False)).policies
+    (one,) = estimate(policies["a"], dataset, EstimateOptions(refits=0, values=FEW, value_at_5=False)).policies
     assert one.value is None
     rewards = reward_of(dataset.behaviours, {})
     for splits in ((0, 0, 60), (60, 0, 0)):
         lacking = lists_of_one(tmp_path, splits)
-        assert logged_q.judge_of(lacking, "test", rewards, FEW, policies["a"], Console(quiet=True)) is None
+        assert value_at_5.scorer_for(lacking, "test", rewards, FEW, policies["a"], Console(quiet=True)) is None
 
 
 def test_the_log_judged_by_itself(tmp_path: Path) -> None:
@@ -173,24 +173,24 @@ def test_the_log_judged_by_itself(tmp_path: Path) -> None:
     decisions = [[(t, [item], chances[item], t) for t, item in enumerate(session)] for session in sessions]
     dataset = write_dataset(tmp_path, sessions, words, (100, 0, 500), items=4, decisions=decisions)
     same = Fixed(dataset, np.log(chances).tolist())
-    found = estimate({"same": same}, dataset, Asked(estimators=("importance", "self_normalised")))
+    found = estimate({"same": same}, dataset, EstimateOptions(estimators=("importance", "self_normalised")))
     (one,) = found.policies
     for name, assessed in one.assessed.items():
         assert assessed.interval.estimate == pytest.approx(found.logged.estimate, rel=1e-5)
         assert assessed.verdict == "trust"
         assert one.differences[name].estimate == pytest.approx(0.0, abs=1e-5)
         assert one.differences[name].high - one.differences[name].low < 1e-4
-    assert found.served
+    assert found.has_lists
     far = Fixed(dataset, [0.0, 0.0, 0.0, 20.0])
-    (alone,) = estimate(far, dataset, Asked(estimators=("self_normalised",))).policies
+    (alone,) = estimate(far, dataset, EstimateOptions(estimators=("self_normalised",))).policies
     assert alone.assessed["self_normalised"].verdict == "caution"
-    (blended,) = estimate(far, dataset, Asked(estimators=("all",), blend=0.1)).policies
+    (blended,) = estimate(far, dataset, EstimateOptions(estimators=("all",), blend=0.1)).policies
     assert list(blended.assessed) == ["importance", "capped", "self_normalised"]  # no Q, for it has no E_b
     truth, around = 2 * (0.46 + 0.54 * 0.2), blended.assessed["self_normalised"].interval
     assert blended.assessed["self_normalised"].verdict == "trust"
     assert around.low < truth < around.high
     better = Fixed(dataset, np.log([0.05, 0.1, 0.15, 0.7]).tolist())
-    (one,) = estimate(better, dataset, Asked(estimators=("importance",))).policies
+    (one,) = estimate(better, dataset, EstimateOptions(estimators=("importance",))).policies
     truth = 2 * (0.7 + 0.3 * 0.2)
     around = one.assessed["importance"].interval
     assert around.low < truth < around.high
@@ -202,17 +202,17 @@ def test_thin_support_is_withheld_unless_asked_for_by_name(tmp_path: Path) -> No
     dataset = write_dataset(tmp_path, sessions, splits=(10, 0, 20), items=3,
                             decisions=[[(t, [i], 0.5, t) for t, i in enumerate(s)] for s in sessions])  # fmt: skip
     far = Fixed(dataset, [0.0, 0.0, 12.0])
-    found = estimate({"far": far}, dataset, Asked(estimators=("all",), refits=0, values=FEW)).as_json()
+    found = estimate({"far": far}, dataset, EstimateOptions(estimators=("all",), refits=0, values=FEW)).as_json()
     assert found["policies"][0]["estimates"]["importance"]["withheld"]
     assert found["policies"][0]["estimates"]["importance"]["estimate"] is None
     assert found["policies"][0]["estimates"]["importance"]["over_logging"] is None
-    named = estimate({"far": far}, dataset, Asked(estimators=("importance",))).as_json()
+    named = estimate({"far": far}, dataset, EstimateOptions(estimators=("importance",))).as_json()
     assert named["policies"][0]["estimates"]["importance"]["estimate"] is not None
 
 
 def test_refits_give_the_direct_method_an_interval(work: Path) -> None:
     dataset = experiment.dataset_of(work / "sl")
-    found = offrec.estimate(Fixed(dataset, [0.0] * 10), dataset, Asked(refits=2, values=FEW))
+    found = offrec.estimate(Fixed(dataset, [0.0] * 10), dataset, EstimateOptions(refits=2, values=FEW))
     around = found.policies[0].assessed["direct"].interval
     assert around.low < around.estimate < around.high
 
@@ -223,22 +223,22 @@ def test_an_estimator_that_the_log_cannot_have_is_refused_by_name_and_left_out_o
                             decisions=[[(t, [i], 0.5, t) for t, i in enumerate(s)] for s in sessions])  # fmt: skip
     policy = Fixed(dataset, [0.0, 0.0])
     with pytest.raises(InputError, match="so marginal cannot judge by it"):
-        estimate(policy, dataset, Asked(estimators=("marginal",)))
-    (one,) = estimate(policy, dataset, Asked(estimators=("all",), refits=0, values=FEW)).policies
+        estimate(policy, dataset, EstimateOptions(estimators=("marginal",)))
+    (one,) = estimate(policy, dataset, EstimateOptions(estimators=("all",), refits=0, values=FEW)).policies
     assert "marginal" not in one.assessed
 
 
 def test_a_difference_counts_each_error_once() -> None:
     """V is the same in every session, so all that is uncertain are refits and what sessions earned."""
     reward = np.array([0.0, 2.0] * 50)
-    steps = Steps(np.arange(101), reward, q=np.full(100, 1.5), v=np.full(100, 1.5))
+    steps = Trajectories(np.arange(101), reward, q=np.full(100, 1.5), v=np.full(100, 1.5))
     refits = np.array([1.4, 1.6])
-    found = difference("direct", steps, Asked(), refits)
+    found = difference("direct", steps, EstimateOptions(), refits)
     error = np.hypot(refits.std(ddof=1), reward.std(ddof=1) / 10)
     assert found.estimate == pytest.approx(0.5)
     assert found.high - found.estimate == pytest.approx(12.7062 * error, rel=1e-4)
     alike = replace(steps, v=reward + 0.5, q=reward + 0.5)  # V knows what each session earns: of that nothing is left
-    assert difference("direct", alike, Asked(), refits).error == pytest.approx(refits.std(ddof=1))
+    assert difference("direct", alike, EstimateOptions(), refits).error == pytest.approx(refits.std(ddof=1))
 
 
 def test_refused(work: Path, tmp_path: Path) -> None:

@@ -10,15 +10,15 @@ import pytest
 
 from offrec.errors import InputError
 from offrec.estimation.estimators import ESTIMATORS, contributions, residual, terms, value
-from offrec.estimation.steps import Steps, log_weights, weights
+from offrec.estimation.trajectories import Trajectories, log_weights, weights
 
 PEERS = json.loads((Path(__file__).parent / "peers" / "numbers.json").read_text())
 
 
 @pytest.fixture
-def by_hand() -> Steps:
+def by_hand() -> Trajectories:
     """Two decisions with the ratios 2 and ½, one with ½, and a session without any."""
-    return Steps(
+    return Trajectories(
         offsets=np.array([0, 2, 3, 3]),
         reward=np.array([1.0, 3.0, 4.0]),
         log_pi=np.log([0.4, 0.2, 0.1]),
@@ -30,16 +30,16 @@ def by_hand() -> Steps:
     )
 
 
-def some_steps(seed: int, sessions: int = 40) -> Steps:
+def some_steps(seed: int, sessions: int = 40) -> Trajectories:
     random = np.random.default_rng(seed)
     lengths = random.poisson(3, sessions)
     offsets, n = np.concatenate([[0], np.cumsum(lengths)]), int(lengths.sum())
     reward, q, v = random.normal(size=(3, n))
     log_pi, log_b = np.log(random.uniform(0.1, 1, (2, n)))
-    return Steps(offsets, reward, log_pi, log_b, q=q, v=v, log_marginal=random.normal(size=n))
+    return Trajectories(offsets, reward, log_pi, log_b, q=q, v=v, log_marginal=random.normal(size=n))
 
 
-def test_weights_by_hand(by_hand: Steps) -> None:
+def test_weights_by_hand(by_hand: Trajectories) -> None:
     after, before = weights(by_hand)
     np.testing.assert_allclose(after, [2, 1, 0.5])
     np.testing.assert_allclose(before, [1, 2, 1])
@@ -62,7 +62,7 @@ def test_weights_by_hand(by_hand: Steps) -> None:
         ("weighted_doubly_robust", None, [2 + 0.5 * 1 / (2.5 / 3), 1 + 0.5 / (3.5 / 3), 0]),
     ],
 )
-def test_by_hand(by_hand: Steps, name: str, cap: float | None, expected: list[float]) -> None:
+def test_by_hand(by_hand: Trajectories, name: str, cap: float | None, expected: list[float]) -> None:
     found = contributions(terms(name, by_hand, gamma=0.5, cap=cap))
     np.testing.assert_allclose(found, expected)
     assert value(name, by_hand, 0.5, cap) == pytest.approx(np.mean(expected))
@@ -74,7 +74,7 @@ def test_every_estimator_is_worked_by_hand() -> None:
     assert {row[0] for row in mark.args[1]} == set(ESTIMATORS)
 
 
-def test_parts_by_behaviour_add_up(by_hand: Steps) -> None:
+def test_parts_by_behaviour_add_up(by_hand: Trajectories) -> None:
     for name in ("importance", "self_normalised", "capped", "marginal"):
         parts = [value(name, by_hand.earning(part), 0.5) for part in by_hand.by]
         assert sum(parts) == pytest.approx(value(name, by_hand, 0.5))
@@ -113,7 +113,7 @@ def test_a_right_model_needs_no_weights() -> None:
         assert value(name, steps, 0.9, cap=2.0) == pytest.approx(value("direct", steps, 0.9))
 
 
-def test_what_the_policy_never_shows_weighs_nothing(by_hand: Steps) -> None:
+def test_what_the_policy_never_shows_weighs_nothing(by_hand: Trajectories) -> None:
     assert by_hand.log_pi is not None
     never = replace(by_hand, log_pi=np.array([-np.inf, -1.0, -1.0]))
     np.testing.assert_array_equal(weights(never)[0][:2], [0, 0])
@@ -146,12 +146,12 @@ def test_resampled_sessions_are_whole() -> None:
         ({"by": {"view": np.zeros(2)}}, "there are 3 decisions"),
     ],
 )
-def test_refusals(by_hand: Steps, change: dict[str, Any], says: str) -> None:
+def test_refusals(by_hand: Trajectories, change: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         replace(by_hand, **change)
 
 
-def test_refused_estimates(by_hand: Steps) -> None:
+def test_refused_estimates(by_hand: Trajectories) -> None:
     with pytest.raises(InputError, match="only the direct method"):
         value("importance", replace(by_hand, log_pi=None))
     assert value("direct", replace(by_hand, log_pi=None, q=None)) == pytest.approx(1.0)
@@ -171,7 +171,7 @@ def test_equal_to_peers(case: dict[str, Any]) -> None:
     action = np.array(case["action"])
     rows, cluster = np.arange(len(action)), np.arange(pi.shape[1]) % case["clusters"]
     inside = cluster[None, :] == cluster[action][:, None]
-    steps = Steps(
+    steps = Trajectories(
         offsets=np.concatenate([[0], np.cumsum(case["lengths"])]),
         reward=np.array(case["reward"]),
         log_pi=np.log(pi[rows, action]),

@@ -14,10 +14,10 @@ from made_datasets import write_dataset
 from offrec.console import Console
 from offrec.data.transitions import reward_of
 from offrec.errors import InputError
-from offrec.estimation import fitted_q, logged_q
-from offrec.estimation.logged_decisions import Decided
-from offrec.estimation.played import Played
-from offrec.estimation.values import ValueOptions
+from offrec.estimation import fitted_q, value_at_5
+from offrec.estimation.decision_values import ValueOptions
+from offrec.estimation.list_policy import ListPolicy
+from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.evaluation import Scored
 from offrec.models.critic import CriticOptions
 from offrec.models.network import NetworkOptions
@@ -41,16 +41,16 @@ def coins(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return write_dataset(tmp_path_factory.mktemp("coins"), draws, words, (300, 50, 50))
 
 
-def values(dataset: Any, played: Played, gamma: float, options: ValueOptions = SMALL) -> fitted_q.Values:
+def values(dataset: Any, played: ListPolicy, gamma: float, options: ValueOptions = SMALL) -> fitted_q.PolicyValues:
     rewards = reward_of(dataset.behaviours, {})
-    critic = fitted_q.fit(played, dataset, rewards, gamma, options, QUIET)
-    return critic.values(Decided.of(dataset, "test"))
+    critic = fitted_q.fit_q(played, dataset, rewards, gamma, options, QUIET)
+    return critic.values(LoggedDecisions.load(dataset, "test"))
 
 
 def test_two_steps(coins: Any) -> None:
     """V of the last step is what a pick earns, 0.8; of the first twice that, discounted."""
     for gamma, first in ((1.0, 1.6), (0.5, 1.2)):
-        found = values(coins, Played(Fixed(coins, OFTEN)), gamma)
+        found = values(coins, ListPolicy(Fixed(coins, OFTEN)), gamma)
         assert found.v[0::2] == pytest.approx(first, abs=0.1)
         assert found.v[1::2] == pytest.approx(0.8, abs=0.1)
         items = np.asarray(coins.split("test").items)[-100:]
@@ -58,21 +58,21 @@ def test_two_steps(coins: Any) -> None:
 
 
 def test_the_best_item_alone(coins: Any) -> None:
-    found = values(coins, Played(Fixed(coins, OFTEN), "topk"), 1.0)
+    found = values(coins, ListPolicy(Fixed(coins, OFTEN), "topk"), 1.0)
     assert found.v[0::2] == pytest.approx(2.0, abs=0.15)
-    both = values(coins, Played(Fixed(coins, OFTEN), "topk", 2), 1.0)
+    both = values(coins, ListPolicy(Fixed(coins, OFTEN), "topk", 2), 1.0)
     assert both.v[0::2] == pytest.approx(1.2, abs=0.15)  # either item, evenly
 
 
 def test_the_same_seed_the_same_values(coins: Any) -> None:
     few = replace(SMALL, updates=20)
-    one, two = (values(coins, Played(Fixed(coins, OFTEN)), 1.0, few) for _ in range(2))
+    one, two = (values(coins, ListPolicy(Fixed(coins, OFTEN)), 1.0, few) for _ in range(2))
     assert np.array_equal(one.q, two.q)
-    other = values(coins, Played(Fixed(coins, OFTEN)), 1.0, replace(few, seed=1))
+    other = values(coins, ListPolicy(Fixed(coins, OFTEN)), 1.0, replace(few, seed=1))
     assert not np.array_equal(one.q, other.q)
 
 
-def served(path: Path) -> Any:
+def served_dataset(path: Path) -> Any:
     """One item a list: the first is always ignored, the second always bought; half the visitors leave after a list."""
     random, sessions, decisions = np.random.default_rng(1), [], []
     for _ in range(500):
@@ -90,10 +90,10 @@ def served(path: Path) -> Any:
 
 def test_ignored_lists_are_steps(tmp_path: Path) -> None:
     """A list earns 3/4, and half of the sessions go on: V = (3/4) / (1 − 1/2), whatever came before."""
-    dataset = served(tmp_path)
-    found = values(dataset, Played(Fixed(dataset, OFTEN)), 1.0)
+    dataset = served_dataset(tmp_path)
+    found = values(dataset, ListPolicy(Fixed(dataset, OFTEN)), 1.0)
     assert found.v.mean() == pytest.approx(1.5, abs=0.2)
-    shown = Decided.of(dataset, "test").lists[:, 0]
+    shown = LoggedDecisions.load(dataset, "test").lists[:, 0]
     assert found.q[shown == 1].mean() - found.q[shown == 0].mean() == pytest.approx(1.0, abs=0.2)
 
 
@@ -118,7 +118,7 @@ def test_what_the_logging_policy_knew_is_not_credited_to_another(tmp_path: Path)
     Of 3 second items to each first, 3/8 of the visitors buy.
     """
     dataset = knowing(tmp_path)
-    found = values(dataset, Played(Fixed(dataset, OFTEN)), 1.0)
+    found = values(dataset, ListPolicy(Fixed(dataset, OFTEN)), 1.0)
     assert found.v == pytest.approx(0.375, abs=0.08)
 
 
@@ -126,21 +126,21 @@ def test_blind_weights_by_hand(tmp_path: Path) -> None:
     lists = [[(0, [0], 0.5, None), (0, [0], 0.25, None)], [(0, [1], 0.5, None), (0, [0], 1.0, None)]]
     one = write_dataset(tmp_path, [[], []], [[], []], (2, 0, 0), items=3, decisions=lists)
     weight = np.array([0.75 / 0.5, 0.75 / 0.25, 0.25 / 0.5, 0.75])
-    assert Decided.of(one, "train").blind() == pytest.approx(weight / weight.mean())
+    assert LoggedDecisions.load(one, "train").blind() == pytest.approx(weight / weight.mean())
     two = [[(0, [0, 1], 0.5, None)], [(0, [1, 2], 0.5, None)]]
     longer = write_dataset(tmp_path, [[], []], [[], []], (2, 0, 0), items=3, decisions=two)
-    assert Decided.of(longer, "train").blind() is None
+    assert LoggedDecisions.load(longer, "train").blind() is None
 
 
 def test_an_ignored_list_leaves_the_state(tmp_path: Path) -> None:
-    dataset = served(tmp_path)
-    decided, played = Decided.of(dataset, "train"), Played(Fixed(dataset, OFTEN, again=2.0))
+    dataset = served_dataset(tmp_path)
+    decisions, played = LoggedDecisions.load(dataset, "train"), ListPolicy(Fixed(dataset, OFTEN, again=2.0))
     torch.manual_seed(0)
-    critic = fitted_q.Critic(played, decided, SMALL, 1.0, 1.0).eval()
-    mdp = decided.mdp(reward_of(dataset.behaviours, {}), 1.0)
-    batch = decided.replay(mdp, 5, "sessions", torch.device("cpu")).batch(np.arange(40))
+    critic = fitted_q.FittedQ(played, decisions, SMALL, 1.0, 1.0).eval()
+    mdp = decisions.mdp(reward_of(dataset.behaviours, {}), 1.0)
+    batch = decisions.replay(mdp, 5, "sessions", torch.device("cpu")).batch(np.arange(40))
     after, stay = critic._backed_up(batch)
-    ignored = torch.from_numpy(decided.picked[batch.event.numpy()] < 0)
+    ignored = torch.from_numpy(decisions.picked[batch.event.numpy()] < 0)
     assert 0 < int(ignored.sum()) < 40
     assert torch.equal(after[ignored], stay[ignored])
     assert (after[~ignored] != stay[~ignored]).all()
@@ -152,12 +152,12 @@ def test_an_unlogged_item_is_taken_to_be_ignored(tmp_path: Path) -> None:
     draws = [random.integers(2, size=2).tolist() for _ in range(400)]
     words = [[("view", "buy")[item] for item in session] for session in draws]
     dataset = write_dataset(tmp_path, draws, words, (300, 50, 50), items=3)
-    never = Played(Fixed(dataset, [0.0, 0.0, 20.0]))
+    never = ListPolicy(Fixed(dataset, [0.0, 0.0, 20.0]))
     options = replace(SMALL, critic=replace(SMALL.critic, ground=2), patience=0.5)
     ignored = values(dataset, never, 1.0, options)
     assert ignored.v.mean() == pytest.approx(0.0, abs=0.1)  # V = V / 2
     rewards, cpu = reward_of(dataset.behaviours, {}), torch.device("cpu")
-    logged = logged_q.fitted(dataset, rewards, 1.0, replace(options, batch_size=16), cpu, QUIET)
+    logged = value_at_5.load_or_fit(dataset, rewards, 1.0, replace(options, batch_size=16), cpu, QUIET)
     batch = next(iter(Scored(dataset, "validation", 5, cpu).batches()))
     worth = logged.critic(batch).at(torch.full((len(batch), 1), 2))[:, 0].detach() * logged.unit
     assert float(worth[batch.position == 0].mean()) == pytest.approx(1.2 / 2, abs=0.15)  # a session earns 1.2
@@ -166,17 +166,17 @@ def test_an_unlogged_item_is_taken_to_be_ignored(tmp_path: Path) -> None:
 def test_values_of_the_log_are_what_followed(coins: Any) -> None:
     """A purchase is worth 0.8 more than a view, whatever follows. Fitted once."""
     rewards, options = reward_of(coins.behaviours, {}), replace(SMALL, batch_size=16, updates=300)
-    logged = logged_q.fitted(coins, rewards, 1.0, options, torch.device("cpu"), QUIET)
+    logged = value_at_5.load_or_fit(coins, rewards, 1.0, options, torch.device("cpu"), QUIET)
     batch = next(iter(Scored(coins, "validation", 5, torch.device("cpu")).batches()))
     q = logged.critic(batch).at(torch.tensor([[0, 1]]).expand(len(batch), 2)).detach() * logged.unit
     assert float((q[:, 1] - q[:, 0]).mean()) == pytest.approx(0.8, abs=0.15)
     (about,) = (coins.path / "values").glob("*/about.json")
     before = about.stat().st_mtime_ns
-    again = logged_q.fitted(coins, rewards, 1.0, options, torch.device("cpu"), QUIET)
+    again = value_at_5.load_or_fit(coins, rewards, 1.0, options, torch.device("cpu"), QUIET)
     assert about.stat().st_mtime_ns == before
     assert torch.equal(again.critic.bias, logged.critic.bias)
-    logged_q.fitted(coins, rewards, 0.5, options, torch.device("cpu"), QUIET)
+    value_at_5.load_or_fit(coins, rewards, 0.5, options, torch.device("cpu"), QUIET)
     assert len(list((coins.path / "values").glob("*/about.json"))) == 2
     (about.parent / "network.safetensors").write_bytes(b"torn")
     with pytest.raises(InputError, match="remove the folder, and they are fitted anew"):
-        logged_q.fitted(coins, rewards, 1.0, options, torch.device("cpu"), QUIET)
+        value_at_5.load_or_fit(coins, rewards, 1.0, options, torch.device("cpu"), QUIET)

@@ -6,25 +6,25 @@ from scipy.special import stdtrit
 
 from offrec.errors import InputError
 from offrec.estimation import interval as module
-from offrec.estimation.estimators import ESTIMATORS, Terms, contributions, terms, value
+from offrec.estimation.estimators import ESTIMATORS, SessionTerms, contributions, terms, value
 from offrec.estimation.interval import _draws, _Sums, interval, refitted, student_t
-from offrec.estimation.steps import Steps
+from offrec.estimation.trajectories import Trajectories
 
 
-def some_steps(seed: int, sessions: int = 30) -> Steps:
+def some_steps(seed: int, sessions: int = 30) -> Trajectories:
     random = np.random.default_rng(seed)
     lengths = random.poisson(3, sessions)
     offsets, n = np.concatenate([[0], np.cumsum(lengths)]), int(lengths.sum())
     reward, q, v = random.normal(size=(3, n))
     log_pi, log_b = np.log(random.uniform(0.2, 1, (2, n)))
-    return Steps(offsets, reward, log_pi, log_b, q=q, v=v, log_marginal=random.normal(size=n) / 3)
+    return Trajectories(offsets, reward, log_pi, log_b, q=q, v=v, log_marginal=random.normal(size=n) / 3)
 
 
-def plain(values: list[float]) -> Terms:
+def plain(values: list[float]) -> SessionTerms:
     """Sessions without decisions that bring these values."""
     empty = np.zeros(0)
     offsets = np.zeros(len(values) + 1, np.int64)
-    return Terms(offsets, np.zeros(0, np.int64), np.array(values), empty, empty, normalised=False)
+    return SessionTerms(offsets, np.zeros(0, np.int64), np.array(values), empty, empty, normalised=False)
 
 
 def counted(sessions: np.ndarray, of: int) -> np.ndarray:
@@ -82,7 +82,7 @@ def test_a_ratio_of_estimates() -> None:
     """Reward a decision: the same sessions above and below, so what is common to both cancels."""
     steps = some_steps(4)
     above = terms("self_normalised", steps, 0.9)
-    doubled = Terms(above.offsets, above.step, above.base, 2 * above.gain, above.weight, normalised=True)
+    doubled = SessionTerms(above.offsets, above.step, above.base, 2 * above.gain, above.weight, normalised=True)
     found = interval(doubled, per=above)
     assert found.estimate == pytest.approx(2.0)
     assert found.error == pytest.approx(0.0, abs=1e-12)

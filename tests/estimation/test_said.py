@@ -12,9 +12,9 @@ from fixed_policies import Fixed
 from made_datasets import write_dataset
 from offrec.commands.estimate import Estimate, _print
 from offrec.console import Console
-from offrec.estimation.compare import Asked, Comparison, estimate
-from offrec.estimation.forest import forest
-from offrec.estimation.values import ValueOptions
+from offrec.estimation.decision_values import ValueOptions
+from offrec.estimation.estimate import EstimateOptions, EstimateResult, estimate
+from offrec.estimation.forest_plot import draw_forest_plot
 from offrec.models.network import NetworkOptions
 from offrec.runs import train as experiment
 
@@ -33,17 +33,17 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
-def compared(dataset: Any) -> Comparison:
+def compared(dataset: Any) -> EstimateResult:
     """Without refits, by their best item."""
     policies = {name: Fixed(dataset, [float(item == n) for item in range(6)]) for n, name in enumerate("ab")}
     network = NetworkOptions(width=8)
     return estimate(
-        policies, dataset, Asked(estimators=("direct",), play="topk", refits=0, values=FEW, network=network)
+        policies, dataset, EstimateOptions(estimators=("direct",), play="topk", refits=0, values=FEW, network=network)
     )
 
 
 def test_an_order_of_policies_that_are_drawn_from_was_not_tried(
-    compared: Comparison, capsys: pytest.CaptureFixture[str]
+    compared: EstimateResult, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = [
         replace(one, assessed={"direct": replace(one.assessed["direct"], withheld=False)}) for one in compared.policies
@@ -60,7 +60,7 @@ def test_an_order_of_policies_that_are_drawn_from_was_not_tried(
 
 
 def test_without_refits_there_is_no_interval(
-    compared: Comparison, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    compared: EstimateResult, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from matplotlib.axes import Axes
 
@@ -76,11 +76,11 @@ def test_without_refits_there_is_no_interval(
         assert [part[name] for name in ("low", "high", "error")] == [None] * 3
     drawn: list[int] = []
     monkeypatch.setattr(Axes, "plot", lambda axes, x, *rest, **how: drawn.append(len(x)))
-    forest(compared, tmp_path / "forest.svg")
+    draw_forest_plot(compared, tmp_path / "forest.svg")
     assert drawn == [1, 1], "points without bars"
     _print(replace(compared, asked=replace(compared.asked, refits=2)))
     assert "no interval" not in capsys.readouterr().out
-    forest(replace(compared, asked=replace(compared.asked, refits=2)), tmp_path / "forest.svg")
+    draw_forest_plot(replace(compared, asked=replace(compared.asked, refits=2)), tmp_path / "forest.svg")
     assert drawn[2:] == [2, 1, 2, 1]
 
 

@@ -14,8 +14,8 @@ from offrec.catalogue import Head
 from offrec.console import Console
 from offrec.data.transitions import reward_of
 from offrec.errors import InputError
-from offrec.estimation import logged_q
-from offrec.estimation.values import ValueOptions
+from offrec.estimation import value_at_5
+from offrec.estimation.decision_values import ValueOptions
 from offrec.evaluation import Scored
 from offrec.models.critic import CriticOptions
 from offrec.models.network import NetworkOptions
@@ -52,8 +52,8 @@ def test_it_prefers_what_was_bought(tmp_path: Path) -> None:
     bought, seen = (Fixed(dataset, [sign * item for item in range(12)]) for sign in (-1.0, 1.0))
     for ground, gap in ((0, 0.64), (8, 0.32)):
         options = ValueOptions(NetworkOptions(width=8, history=5), CriticOptions(ground=ground), 300, 0.01, 32)
-        logged = logged_q.fitted(dataset, reward_of(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
-        judge = logged_q.judge(logged, Scored(dataset, "validation", 5, cpu))
+        logged = value_at_5.load_or_fit(dataset, reward_of(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
+        judge = value_at_5.scorer(logged, Scored(dataset, "validation", 5, cpu))
         assert judge(bought) - judge(seen) == pytest.approx(gap, abs=0.15)
 
 
@@ -69,20 +69,20 @@ class Narrow(Fixed):
 def test_items_that_a_policy_may_not_choose_are_none_of_its_best(tmp_path: Path) -> None:
     dataset, cpu = log(tmp_path), torch.device("cpu")
     options = ValueOptions(NetworkOptions(width=8, history=5), updates=30)
-    logged = logged_q.fitted(dataset, reward_of(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
+    logged = value_at_5.load_or_fit(dataset, reward_of(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
     events = Scored(dataset, "validation", 5, cpu)
     with torch.no_grad():
         worth = torch.cat(
             [logged.critic(batch).at(torch.tensor([[1, 0]]).expand(len(batch), -1)) for batch in events.batches()]
         )
-    found = logged_q.judge(logged, events)(Narrow(dataset, [float(item) for item in range(12)]))
+    found = value_at_5.scorer(logged, events)(Narrow(dataset, [float(item) for item in range(12)]))
     assert found == pytest.approx(float(worth.mean()) * logged.unit)
 
 
 def test_states_are_as_long_as_the_policy_s(tmp_path: Path) -> None:
     dataset, options = log(tmp_path), ValueOptions(NetworkOptions(width=8, history=7), updates=5)
     policy = Fixed(dataset, [0.0] * 12)
-    judge = logged_q.judge_of(dataset, "validation", reward_of(dataset.behaviours, {}), options, policy, QUIET)
+    judge = value_at_5.scorer_for(dataset, "validation", reward_of(dataset.behaviours, {}), options, policy, QUIET)
     assert judge is not None
     (about,) = (dataset.path / "values").glob("*/about.json")
     assert json.loads(about.read_text())["options"]["network"]["history"] == policy.history == 5

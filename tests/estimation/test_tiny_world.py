@@ -11,7 +11,7 @@ import pytest
 
 from offrec.estimation.estimators import terms, value
 from offrec.estimation.interval import Interval, interval
-from offrec.estimation.steps import Steps
+from offrec.estimation.trajectories import Trajectories
 from offrec.estimation.verdict import assess
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "estimators_tiny.py"
@@ -86,7 +86,7 @@ def test_the_exact_model_makes_the_direct_method_exact(tiny: ModuleType) -> None
         policy = world.policy(temperature)
         exact = world.mdp.value_of(tiny.torch.as_tensor(policy), 0.9)
         log = world.log(300, 5)
-        steps: Steps = world.steps(log, policy, policy, (exact.q.numpy(), exact.values.numpy()))
+        steps: Trajectories = world.steps(log, policy, policy, (exact.q.numpy(), exact.values.numpy()))
         assert value("direct", steps, 0.9) == pytest.approx(exact.value)
 
 

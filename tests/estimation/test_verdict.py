@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from offrec.estimation.estimators import ESTIMATORS, terms
-from offrec.estimation.steps import Steps
 from offrec.estimation.support import above, effective, fit, support
+from offrec.estimation.trajectories import Trajectories
 from offrec.estimation.verdict import LIMITS, VERDICTS, Assessment, Limit, assess
 
 
 @pytest.fixture
-def by_hand() -> Steps:
+def by_hand() -> Trajectories:
     """Weights 2 and 1, ½, and none."""
-    return Steps(
+    return Trajectories(
         offsets=np.array([0, 2, 3, 3]),
         reward=np.array([1.0, 3.0, 4.0]),
         log_pi=np.log([0.4, 0.2, 0.1]),
@@ -26,17 +26,17 @@ def by_hand() -> Steps:
     )
 
 
-def sessions(n: int, ratio: float = 1.0, seed: int = 0) -> Steps:
+def sessions(n: int, ratio: float = 1.0, seed: int = 0) -> Trajectories:
     """n sessions of one decision; half of them in favour of the policy by `ratio`, the others so that the mean is 1."""
     random = np.random.default_rng(seed)
     weight = np.where(np.arange(n) % 2 == 0, ratio, 2 - ratio)
     reward = random.normal(1, 0.1, n)
     nothing = np.zeros(n)
     model = {"q": reward, "v": np.ones(n), "rare": nothing}
-    return Steps(np.arange(n + 1), reward, np.log(weight), nothing, **model, by={"view": reward})
+    return Trajectories(np.arange(n + 1), reward, np.log(weight), nothing, **model, by={"view": reward})
 
 
-def test_effective_sessions_by_hand(by_hand: Steps) -> None:
+def test_effective_sessions_by_hand(by_hand: Trajectories) -> None:
     """Step 0: 3.5² / (4 + ¼ + 1); step 1: 2.5² / (1 + ¼ + 1). Shares there: 2.5 / 3.5 and, discounted, ½ · 1 / 2.5."""
     overall, by_step = effective(terms("importance", by_hand), gamma=0.5)
     first, second = 3.5**2 / 5.25, 2.5**2 / 2.25
@@ -45,7 +45,7 @@ def test_effective_sessions_by_hand(by_hand: Steps) -> None:
     assert overall == pytest.approx(sum(matters) / (matters[0] / first + matters[1] / second))
 
 
-def test_support_by_hand(by_hand: Steps) -> None:
+def test_support_by_hand(by_hand: Trajectories) -> None:
     found = support("capped", by_hand, gamma=0.5, cap=1.5)
     assert found.largest_weight == pytest.approx(2)
     assert found.mass == pytest.approx((1 + 0.5 + 1) / 3)  # last weights
@@ -61,7 +61,7 @@ def test_support_by_hand(by_hand: Steps) -> None:
     assert (found.effective, found.mass, found.divergence, found.cut) == pytest.approx((3, 1, 0, 0))
 
 
-def test_fit_by_hand(by_hand: Steps) -> None:
+def test_fit_by_hand(by_hand: Trajectories) -> None:
     """Residuals 0, 1, 1 at Q of 1.5, 2, 3, each a group of its own."""
     found = fit(by_hand, gamma=0.5)
     assert found is not None
@@ -98,7 +98,7 @@ def test_few_sessions_and_thin_support() -> None:
     assert assess("importance", sessions(9), resamples=100).withheld
 
 
-def changed(steps: Steps, weight: float, times: int) -> Steps:
+def changed(steps: Trajectories, weight: float, times: int) -> Trajectories:
     """The first `times` sessions weigh so much, the rest nothing."""
     log_pi = np.full(len(steps), -np.inf)
     log_pi[:times] = np.log(weight)
@@ -113,7 +113,7 @@ def test_one_heavy_session() -> None:
     assert "one session brings 100% of the estimate's variance" in found.reason
 
 
-def spread(n: int, mean: float, deviation: float) -> Steps:
+def spread(n: int, mean: float, deviation: float) -> Trajectories:
     """n sessions of one decision whose weights have this mean and deviation."""
     weight = mean + deviation * np.where(np.arange(n) % 2 == 0, 1.0, -1.0)
     return replace(sessions(n), log_pi=np.log(weight))
@@ -210,7 +210,7 @@ def test_a_promise_of_much_more_than_the_log_paid_is_not_believed(promise: float
     assert (f"promises {promise - 1:.0%} more than the log paid" in found.reason) == (promise > 1)
 
 
-def test_how_far_above_the_log_by_hand(by_hand: Steps) -> None:
+def test_how_far_above_the_log_by_hand(by_hand: Trajectories) -> None:
     """Sessions earned 1 + ½ · 3, 4 and 0: 6.5 / 3 on average."""
     assert above(by_hand, 0.5, 3.0) == pytest.approx((3 - 6.5 / 3) / (6.5 / 3))
     losses = replace(by_hand, reward=-by_hand.reward)

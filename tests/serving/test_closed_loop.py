@@ -12,7 +12,7 @@ from small_server import client_of, records
 
 import offrec
 from offrec.console import Console
-from offrec.estimation.compare import Asked
+from offrec.estimation.estimate import EstimateOptions
 from offrec.serving.decision_log import LogOptions
 from offrec.serving.shop_client import ServedPlayer
 from offrec.shop import Shop
@@ -65,7 +65,7 @@ def test_logged_probabilities_are_frequencies(circle: dict[str, Any]) -> None:
 
 def test_estimates_from_the_decision_log_agree_with_the_truth(circle: dict[str, Any]) -> None:
     shop, policies = circle["shop"], {name: circle[name] for name in ("served", "other")}
-    asked = Asked(estimators=("importance", "self_normalised"), refits=0)
+    asked = EstimateOptions(estimators=("importance", "self_normalised"), refits=0)
     found = {one.name: one for one in offrec.estimate(policies, circle["again"], asked, QUIET).policies}
     own = found["served"].steps
     np.testing.assert_allclose(own.log_pi, own.log_b, atol=1e-4)  # what the server wrote down is what estimates compute

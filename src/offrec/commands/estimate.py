@@ -11,7 +11,7 @@ from offrec.errors import InputError
 
 if TYPE_CHECKING:
     from offrec.data.dataset import Dataset
-    from offrec.estimation.compare import Asked, Comparison, Judged
+    from offrec.estimation.estimate import EstimateOptions, EstimateResult, PolicyEstimate
     from offrec.estimation.interval import Interval
     from offrec.policy import Policy
 
@@ -74,7 +74,7 @@ class Estimate:
     """Print JSON."""
 
     def run(self) -> None:
-        from offrec.estimation.compare import estimate
+        from offrec.estimation.estimate import estimate
 
         if self.picture is not None and self.picture.suffix not in (".png", ".svg", ".pdf"):
             raise InputError(f"--picture is {self.picture}; its name must end in .png, .svg or .pdf.")
@@ -83,9 +83,9 @@ class Estimate:
         policies = self._policies(dataset)
         found = estimate(policies, dataset, asked, console_for(self.json))
         if self.picture is not None:
-            from offrec.estimation.forest import forest
+            from offrec.estimation.forest_plot import draw_forest_plot
 
-            forest(found, self.picture)
+            draw_forest_plot(found, self.picture)
         if self.json:
             print_json(found.as_json() | {"notes": _notes(dataset)})
         else:
@@ -123,11 +123,11 @@ class Estimate:
             found[name] = baseline(name, dataset, device=device, **shared)
         return found
 
-    def _asked(self) -> "Asked":
+    def _asked(self) -> "EstimateOptions":
         from dataclasses import replace
 
-        from offrec.estimation.compare import Asked
-        from offrec.estimation.values import ValueOptions
+        from offrec.estimation.decision_values import ValueOptions
+        from offrec.estimation.estimate import EstimateOptions
         from offrec.runs import folder as run_folder
         from offrec.runs import options as config
 
@@ -137,7 +137,7 @@ class Estimate:
             raise InputError(
                 "The runs were trained for different rewards; say which count, for example --reward cart=1."
             )
-        asked = Asked(
+        asked = EstimateOptions(
             split=self.split,
             estimators=tuple(ids(self.estimator)),
             gamma=self.gamma,
@@ -180,7 +180,7 @@ def _rewards(pairs: tuple[str, ...]) -> dict[str, float]:
     return found
 
 
-def _print(found: "Comparison") -> None:
+def _print(found: "EstimateResult") -> None:
     asked, logged = found.asked, found.logged
     discount = "not discounted" if asked.gamma == 1 else f"discounted by {asked.gamma:g} a step"
     heat = "" if asked.temperature == 1 else f", temperature {asked.temperature:g}"
@@ -197,7 +197,7 @@ def _print(found: "Comparison") -> None:
     title = f"Reward a session{by}, {discount}{heat}, from {whence}  {found.dataset.fingerprint}"
     print_table(title, [columns[n] for n in told], [[row[n] for n in told] for row in rows])
     _explain(found)
-    if found.served:
+    if found.has_lists:
         print("Propensities: the log's own.", *_notes(found.dataset), sep="\n")
     else:
         error, best = (found.calibration.get(name, float("nan")) for name in ("calibration_error", "temperature"))
@@ -211,7 +211,7 @@ def _tells(column: list[str]) -> bool:
     return any(cell not in ("", NOTHING) for cell in column)
 
 
-def _explain(found: "Comparison") -> None:
+def _explain(found: "EstimateResult") -> None:
     """Why an interval is missing, what value@5 is, and what the order is for."""
     if not all(found.has_interval(name) for one in found.policies for name in one.assessed):
         print("95 % interval: no refits, so no interval of the direct method.")
@@ -219,7 +219,7 @@ def _explain(found: "Comparison") -> None:
         print("value@5: what a policy's best five were worth to the log's visitors, by what followed such choices.")
     if found.order:
         some = "" if len(found.order) == len(found.policies) else ", of those whose direct estimate is not withheld"
-        where = " It was found on logs of picks, not of lists." if found.served else ""
+        where = " It was found on logs of picks, not of lists." if found.has_lists else ""
         if any(one.play != "topk" for one in found.policies if one.name in found.order):
             where += " It was found on policies that all play their best k (--play topk); here some are drawn from."
         print(
@@ -234,7 +234,7 @@ def _notes(dataset: "Dataset") -> list[str]:
     return notes
 
 
-def _rows(one: "Judged", found: "Comparison") -> list[list[str]]:
+def _rows(one: "PolicyEstimate", found: "EstimateResult") -> list[list[str]]:
     rows, drawn = [], "one draw" if one.k == 1 else f"{one.k} drawn"
     beside = "direct" if "direct" in one.assessed else next(iter(one.assessed))  # value@5 is the policy's: said once
     for name, assessment in one.assessed.items():

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from offrec.errors import InputError
-from offrec.estimation.steps import Doubles, Steps, weights
+from offrec.estimation.trajectories import Doubles, Trajectories, weights
 from offrec.types import Longs
 
 
@@ -39,7 +39,7 @@ class Estimator:
     capped: bool = False  # also where no cap is given
     marginal: bool = False
 
-    def cap(self, steps: Steps, cap: float | None) -> float:
+    def cap(self, steps: Trajectories, cap: float | None) -> float:
         """The cap in force: weights above √S cost more variance than the bias of cutting them (Ionides 2008)."""
         if cap is not None:
             return cap
@@ -61,7 +61,7 @@ ESTIMATORS = {
 
 
 @dataclass(frozen=True)
-class Terms:
+class SessionTerms:
     """An estimate before it is summed: all that a resample of sessions needs."""
 
     offsets: Longs  # [S + 1]
@@ -91,7 +91,7 @@ class Terms:
         return mean_weight(self.offsets, self.step, self.weight, self.last)
 
 
-def terms(name: str, steps: Steps, gamma: float = 1.0, cap: float | None = None) -> Terms:
+def terms(name: str, steps: Trajectories, gamma: float = 1.0, cap: float | None = None) -> SessionTerms:
     """What the estimator `name` sums over each session."""
     if not 0 <= gamma <= 1:
         raise InputError(f"The discount is {gamma}; it must lie between 0 and 1.")
@@ -103,12 +103,12 @@ def terms(name: str, steps: Steps, gamma: float = 1.0, cap: float | None = None)
     base, gain = _modelled(name, steps, gamma) if one.modelled else (np.zeros(len(steps)), steps.reward)
     if not one.weighted:
         nothing = np.zeros(steps.decisions)
-        return Terms(steps.offsets, steps.step, base, nothing, nothing + 1.0, normalised=False)
+        return SessionTerms(steps.offsets, steps.step, base, nothing, nothing + 1.0, normalised=False)
     weight = weights(steps, one.cap(steps, cap))[0]
-    return Terms(steps.offsets, steps.step, base, gamma**steps.step * weight * gain, weight, one.normalised)
+    return SessionTerms(steps.offsets, steps.step, base, gamma**steps.step * weight * gain, weight, one.normalised)
 
 
-def contributions(found: Terms) -> Doubles:
+def contributions(found: SessionTerms) -> Doubles:
     """[S] what each session adds; their mean is the estimate. Where normalised they hang on each other."""
     if not found.normalised:
         return found.base + found.by_session(found.gain)
@@ -117,7 +117,7 @@ def contributions(found: Terms) -> Doubles:
     return found.base + found.by_session(share)
 
 
-def value(name: str, steps: Steps, gamma: float = 1.0, cap: float | None = None) -> float:
+def value(name: str, steps: Trajectories, gamma: float = 1.0, cap: float | None = None) -> float:
     """What the policy would earn in a session."""
     return float(contributions(terms(name, steps, gamma, cap)).mean())
 
@@ -128,7 +128,7 @@ def estimator(name: str) -> Estimator:
     return ESTIMATORS[name]
 
 
-def marginalised(steps: Steps) -> Steps:
+def marginalised(steps: Trajectories) -> Trajectories:
     """The same decisions with ratios of clusters in place of items."""
     if steps.log_marginal is None:
         raise InputError("Marginal weights need the clusters' ratios (log_marginal), and these steps have none.")
@@ -144,7 +144,7 @@ def mean_weight(offsets: Longs, step: Longs, weight: Doubles, last: Doubles) -> 
     return (here + over) / sessions
 
 
-def _modelled(name: str, steps: Steps, gamma: float) -> tuple[Doubles, Doubles]:
+def _modelled(name: str, steps: Trajectories, gamma: float) -> tuple[Doubles, Doubles]:
     """V(s₀) [S] and r + γ V(s′) − Q(s, a) [D]."""
     base = steps.starts
     if base is None or (name != "direct" and (steps.q is None or steps.v is None)):

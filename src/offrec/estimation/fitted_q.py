@@ -3,7 +3,7 @@
     Q(s,a) ← r + discount · V(s′)       V(s) = E_{a ~ π(·|s)}[Q̄(s,a)], exactly; Q̄: the target network
 
 An ignored item, or list, leaves the state as it is (`values.py`). Where single items were shown with known chances, a
-decision weighs as `Decided.blind` says: else Q would credit π with what the logging policy knew of visitors.
+decision weighs as `LoggedDecisions.blind` says: else Q would credit π with what the logging policy knew of visitors.
 """
 
 from copy import deepcopy
@@ -20,10 +20,10 @@ from offrec.data.dataset import Dataset
 from offrec.data.replay import batch_of
 from offrec.data.transitions import Floats
 from offrec.errors import InputError
-from offrec.estimation import values
-from offrec.estimation.logged_decisions import Decided
-from offrec.estimation.played import Played
-from offrec.estimation.values import DecisionValues, ValueOptions
+from offrec.estimation import decision_values
+from offrec.estimation.decision_values import DecisionValues, ValueOptions
+from offrec.estimation.list_policy import ListPolicy
+from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.models.agent import frozen
 from offrec.models.critic import Target
 from offrec.models.network import evaluating
@@ -33,27 +33,29 @@ from offrec.types import Batch, Doubles
 BATCH_SIZE = 1024
 
 
-class Values(NamedTuple):
+class PolicyValues(NamedTuple):
     """In the log's own units."""
 
     q: Doubles  # [D] of the logged decision
     v: Doubles  # [D] of its state
 
 
-class Critic(DecisionValues):
+class FittedQ(DecisionValues):
     """Q of the policy played, and its target network."""
 
     blind: Tensor | None
 
-    def __init__(self, played: Played, decided: Decided, options: ValueOptions, unit: float, gamma: float) -> None:
-        super().__init__(decided, options, unit, gamma)
+    def __init__(
+        self, played: ListPolicy, decisions: LoggedDecisions, options: ValueOptions, unit: float, gamma: float
+    ) -> None:
+        super().__init__(decisions, options, unit, gamma)
         self.played = played
         self.target = Target(frozen(deepcopy(self.critic)), options.critic)
-        weight = decided.blind()
+        weight = decisions.blind()
         blind = None if weight is None else torch.from_numpy(weight).float()
         self.register_buffer("blind", blind, persistent=False)
 
-    def train(self, mode: bool = True) -> "Critic":
+    def train(self, mode: bool = True) -> "FittedQ":
         super().train(mode)
         self.target.eval()
         return self
@@ -87,11 +89,11 @@ class Critic(DecisionValues):
         return self.played.expect(self.played.head(batch), q, generator)
 
     @torch.no_grad()
-    def values(self, decided: Decided, batch_size: int = BATCH_SIZE) -> Values:
+    def values(self, decisions: LoggedDecisions, batch_size: int = BATCH_SIZE) -> PolicyValues:
         """Of the decisions of a split it was not fitted to."""
-        mdp = decided.mdp(np.zeros(len(decided.behaviours), dtype=np.float32), 0.0)
-        self.show(decided)
-        replay = decided.replay(mdp, self.played.policy.history, "exact", self.device)
+        mdp = decisions.mdp(np.zeros(len(decisions.behaviours), dtype=np.float32), 0.0)
+        self.show(decisions)
+        replay = decisions.replay(mdp, self.played.policy.history, "exact", self.device)
         found = np.zeros((2, len(mdp.reward)))
         with evaluating(self), torch.random.fork_rng():
             torch.manual_seed(self.options.seed)
@@ -99,11 +101,11 @@ class Critic(DecisionValues):
                 q = self.critic(batch)
                 pair = torch.stack([self.logged(q, batch), self._expect(batch, q)]).double() * self.unit
                 found[:, (batch.event - self.first).cpu().numpy()] = pair.cpu().numpy()
-        return Values(found[0], found[1])
+        return PolicyValues(found[0], found[1])
 
 
-def fit(
-    played: Played,
+def fit_q(
+    played: ListPolicy,
     dataset: Dataset,
     rewards: Floats,
     gamma: float,
@@ -112,24 +114,24 @@ def fit(
     *,
     label: str = "fitted Q",
     resample: int | None = None,
-) -> Critic:
+) -> FittedQ:
     """Q of the policy played, fitted to the training split or, with a seed to `resample` by, to as many of its sessions
     drawn with replacement.
     """
-    decided = Decided.of(dataset, "train")
-    mdp = decided.mdp(rewards, gamma)
+    decisions = LoggedDecisions.load(dataset, "train")
+    mdp = decisions.mdp(rewards, gamma)
     if not len(mdp.reward):
         raise InputError(f"{dataset.path} has no training decisions to learn values from; prepare a larger log.")
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
-        whole = values.with_history(options, played.policy.history)
-        critic = Critic(played, decided, whole, values.unit_of(mdp), gamma).to(played.policy.device)
-    values.fit(critic, decided, mdp, console, label, capture=_capturable(played), resample=resample)
+        whole = decision_values.with_history(options, played.policy.history)
+        critic = FittedQ(played, decisions, whole, decision_values.unit_of(mdp), gamma).to(played.policy.device)
+    decision_values.fit(critic, decisions, mdp, console, label, capture=_capturable(played), resample=resample)
     return critic
 
 
 @torch.no_grad()
-def _capturable(played: Played) -> bool:
+def _capturable(played: ListPolicy) -> bool:
     """Lists that are drawn, and the head of a baseline, are made on the host; all but kernels wait for the device."""
     policy = played.policy
     if not played.exact or not isinstance(policy, NetworkPolicy):

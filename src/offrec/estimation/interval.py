@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offrec.errors import InputError
-from offrec.estimation.estimators import Terms, contributions
-from offrec.estimation.steps import Doubles
+from offrec.estimation.estimators import SessionTerms, contributions
+from offrec.estimation.trajectories import Doubles
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -45,7 +45,12 @@ class Interval:
 
 
 def interval(
-    found: Terms, *, per: Terms | None = None, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
+    found: SessionTerms,
+    *,
+    per: SessionTerms | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
 ) -> Interval:
     """Of the estimate that `found` sums to; of its ratio to the one that `per` sums to, where that is given."""
     if not 0 < level < 1 or resamples < 20:
@@ -136,7 +141,7 @@ def _influences(sums: "_Sums", below: "_Sums | None", counts: Doubles) -> tuple[
 class _Sums:
     """Estimates of resampled sessions, and what each session's weight in them does to them."""
 
-    def __init__(self, found: Terms) -> None:
+    def __init__(self, found: SessionTerms) -> None:
         self.sessions, self.normalised = len(found), found.normalised
         self.plain = found.base if found.normalised else contributions(found)
         if found.normalised:
@@ -163,7 +168,7 @@ class _Sums:
         return values + mean.sum(1), influence + moved
 
 
-def _by_step(values: Doubles, found: Terms, horizon: int) -> "csr_array[Any]":
+def _by_step(values: Doubles, found: SessionTerms, horizon: int) -> "csr_array[Any]":
     """[S, T] with what is known of each decision."""
     from scipy.sparse import csr_array
 

@@ -18,21 +18,21 @@ from offrec.types import Batch, Decisions, Doubles, Longs, Sessions, Size
 
 
 @dataclass(frozen=True)
-class Decided:
+class LoggedDecisions:
     """The decisions of a split."""
 
     sessions: Sessions
     decisions: Decisions
-    served: bool
+    has_lists: bool
     n_items: int
     behaviours: list[str]
 
     @staticmethod
-    def of(dataset: Dataset, split: SplitName) -> "Decided":
+    def load(dataset: Dataset, split: SplitName) -> "LoggedDecisions":
         sessions, lists = dataset.split(split), dataset.decisions_of(split)
-        served = lists is not None
-        return Decided(
-            sessions, lists or _picks(dataset.sessions, sessions), served, dataset.n_items, dataset.behaviours
+        has_lists = lists is not None
+        return LoggedDecisions(
+            sessions, lists or _picks(dataset.sessions, sessions), has_lists, dataset.n_items, dataset.behaviours
         )
 
     @property
@@ -81,7 +81,7 @@ class Decided:
         than others with the same picks would. So weighted, decisions are as if items had been shown to anyone.
         """
         chance = np.asarray(self.decisions.log_propensity[self.inside])
-        if not self.served or self.k > 1 or not np.isfinite(chance).all():
+        if not self.has_lists or self.k > 1 or not np.isfinite(chance).all():
             return None
         shown = np.bincount(self.lists[:, 0], minlength=self.n_items)
         weight = (shown / max(1, len(self.lists)))[self.lists[:, 0]] / np.exp(chance)
@@ -89,37 +89,37 @@ class Decided:
 
     def replay(self, mdp: Transitions, history: int, how: Cut, device: torch.device) -> Replay:
         """Batches whose rows are decisions and whose `event` is the decision's number in the whole log."""
-        if self.served:
-            return Lists(self, mdp, history, device)
+        if self.has_lists:
+            return ListReplay(self, mdp, history, device)
         return Replay(self.sessions, mdp, self.n_items, history, how, device)
 
     def resampled(self, replay: Replay, seed: int) -> Replay:
         """Only the pieces of sessions drawn with replacement, as many as there are; the log lies on the device once."""
         offsets = np.asarray(self.decisions.offsets)  # of picks: where sessions begin among the events
-        first = replay.number if isinstance(replay, Lists) else replay.pieces.first
+        first = replay.number if isinstance(replay, ListReplay) else replay.pieces.first
         session = np.searchsorted(offsets, first, side="right") - 1
         drawn = np.random.default_rng(seed).integers(len(self.sessions), size=len(self.sessions))
         index = np.repeat(np.arange(len(session)), np.bincount(drawn, minlength=len(self.sessions))[session])
         part = copy(replay)
         part.pieces, part.rows, part.lengths = replay.pieces[index], replay.rows[index], replay.lengths[index]
         part.bounds = replay.bounds[:, torch.from_numpy(index).to(replay.device)]
-        if isinstance(part, Lists):
+        if isinstance(part, ListReplay):
             part.number = part.number[index]
             part.number_there = torch.from_numpy(part.number).to(replay.device)
         return part
 
 
-class Lists(Replay):
+class ListReplay(Replay):
     """A row is a list served, its state the picks before it, encoded by itself. `action` is the item picked or, if none
     was, the list's first.
     """
 
-    def __init__(self, decided: Decided, mdp: Transitions, history: int, device: torch.device) -> None:
-        sessions, decisions = decided.sessions, decided.decisions
-        nothing = transitions(sessions, np.zeros(len(decided.behaviours), dtype=np.float32), 0.0)
-        super().__init__(sessions, nothing, decided.n_items, history, "windows", device)
+    def __init__(self, log: LoggedDecisions, mdp: Transitions, history: int, device: torch.device) -> None:
+        sessions, decisions = log.sessions, log.decisions
+        nothing = transitions(sessions, np.zeros(len(log.behaviours), dtype=np.float32), 0.0)
+        super().__init__(sessions, nothing, log.n_items, history, "windows", device)
         start = np.repeat(np.asarray(sessions.offsets[:-1]), np.diff(decisions.offsets))
-        state = start + np.asarray(decisions.positions[decided.inside])
+        state = start + np.asarray(decisions.positions[log.inside])
         self.pieces = Pieces(np.maximum(start, state - history), state, state + 1)
         self.rows, self.lengths = np.ones_like(state), self.pieces.end - self.pieces.begin
         bounds = np.stack([self.pieces.begin, self.pieces.first, self.pieces.end]) - self.base
@@ -127,12 +127,12 @@ class Lists(Replay):
         # A list after the last pick of all has a state and no event: one is added for it.
         self.items = torch.cat([self.items, self.items.new_zeros(1)])
         self.mdp = torch.cat([self.mdp, self.mdp.new_zeros(3, 1)], 1)
-        self.first_decision = decided.inside.start
+        self.first_decision = log.inside.start
         self.number = np.arange(len(state)) + self.first_decision  # [P] the decision of each piece, in the whole log
         self.number_there = torch.from_numpy(self.number).to(device)
         self.steps = torch.tensor(np.stack([mdp.reward, mdp.discount, mdp.return_to_go]), device=device)
-        picked = decided.picked
-        taken = np.where(picked >= 0, np.asarray(sessions.items)[picked.clip(min=0)], decided.lists[:, 0])
+        picked = log.picked
+        taken = np.where(picked >= 0, np.asarray(sessions.items)[picked.clip(min=0)], log.lists[:, 0])
         self.taken = torch.from_numpy(taken.astype(np.int64)).to(device)
 
     def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size, *, by_kernel: bool = False) -> Batch:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from offrec.estimation.estimators import Terms, mean_weight, residual, terms
+from offrec.estimation.estimators import SessionTerms, mean_weight, residual, terms
 from offrec.estimation.estimators import estimator as named
-from offrec.estimation.steps import BEYOND, Doubles, Steps
+from offrec.estimation.trajectories import BEYOND, Doubles, Trajectories
 
 GROUPS = 10
 
@@ -37,7 +37,7 @@ class Fit:
     drift: float  # mean distance over all: |mean of r + γ V(s′) − Q|
 
 
-def support(name: str, steps: Steps, gamma: float, cap: float) -> Support:
+def support(name: str, steps: Trajectories, gamma: float, cap: float) -> Support:
     rare = None if steps.rare is None or not steps.decisions else float(steps.rare.mean())
     divergence, common = _divergence(steps), _overlap(steps)
     if not named(name).weighted:
@@ -62,7 +62,7 @@ def support(name: str, steps: Steps, gamma: float, cap: float) -> Support:
     )
 
 
-def effective(found: Terms, gamma: float) -> tuple[float, Doubles]:
+def effective(found: SessionTerms, gamma: float) -> tuple[float, Doubles]:
     """How many sessions played by the policy itself the weighted ones are worth: overall, and [T] at each step.
 
     At step t (Σ w)² / Σ w², over all sessions. Overall the harmonic mean of these, since variances add up, each step
@@ -82,7 +82,7 @@ def effective(found: Terms, gamma: float) -> tuple[float, Doubles]:
     return float(matters.sum() / (matters[some] / by_step[some]).sum()), by_step
 
 
-def fit(steps: Steps, gamma: float) -> Fit | None:
+def fit(steps: Trajectories, gamma: float) -> Fit | None:
     """None where Q or V is not known at the logged decisions."""
     if steps.q is None or steps.v is None or not steps.decisions:
         return None
@@ -93,21 +93,21 @@ def fit(steps: Steps, gamma: float) -> Fit | None:
     return Fit(calibration=distance / scale, drift=abs(float(gap.mean())) / scale)
 
 
-def above(steps: Steps, gamma: float, estimate: float) -> float:
+def above(steps: Trajectories, gamma: float, estimate: float) -> float:
     """By how much an estimate is above what the sessions earned, in shares of what they earned (of its size)."""
     earned = np.bincount(steps.session, gamma**steps.step * steps.reward, minlength=len(steps))
     more, size = estimate - float(earned.mean()), float(np.abs(earned).mean())
     return more / size if size else float(np.sign(more)) * np.inf if more else 0.0
 
 
-def _overlap(steps: Steps) -> float | None:
+def _overlap(steps: Trajectories) -> float | None:
     """Σ min(π, b) = E_b[min(ρ, 1)]; None without probabilities."""
     if steps.log_pi is None or steps.log_b is None or not steps.decisions:
         return None
     return float(np.exp(np.minimum(steps.log_pi - steps.log_b, 0.0)).mean())
 
 
-def _divergence(steps: Steps) -> float | None:
+def _divergence(steps: Trajectories) -> float | None:
     """E_π[log π/b] = E_b[ρ log ρ − ρ + 1], whose terms are never below 0; None without probabilities."""
     if steps.log_pi is None or steps.log_b is None or not steps.decisions:
         return None

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from offrec.estimation.estimators import Estimator, Terms, estimator, terms
+from offrec.estimation.estimators import Estimator, SessionTerms, estimator, terms
 from offrec.estimation.interval import RESAMPLES, Interval, interval, refitted
-from offrec.estimation.steps import Doubles, Steps
 from offrec.estimation.support import Fit, Support, above, fit, support
+from offrec.estimation.trajectories import Doubles, Trajectories
 
 Verdict = Literal["trust", "caution", "do not trust"]
 INFINITE = float("inf")
@@ -112,7 +112,7 @@ class Assessment:
 
 def assess(
     name: str,
-    steps: Steps,
+    steps: Trajectories,
     *,
     gamma: float = 1.0,
     cap: float | None = None,
@@ -194,7 +194,7 @@ def _of_model(
 
 
 def _parts(
-    name: str, steps: Steps, gamma: float, cap: float | None, seed: int, resamples: int
+    name: str, steps: Trajectories, gamma: float, cap: float | None, seed: int, resamples: int
 ) -> tuple[dict[str, Interval], Interval | None]:
     """By behaviour, and a decision: the value of a session over how many decisions it has, both discounted.
 
@@ -203,7 +203,7 @@ def _parts(
     if not estimator(name).weighted or estimator(name).modelled:
         return {}, None
 
-    def summed(part: Steps) -> Terms:
+    def summed(part: Trajectories) -> SessionTerms:
         return terms(name, part, gamma, cap)
 
     by = {part: interval(summed(steps.earning(part)), seed=seed, resamples=resamples) for part in steps.by}

@@ -12,8 +12,8 @@ from offrec.console import Board, Console
 from offrec.data.dataset import Dataset, Vocabulary, read_vocabulary
 from offrec.data.transitions import reward_of
 from offrec.errors import InputError, first_line
-from offrec.estimation import logged_q
-from offrec.estimation.values import ValueOptions
+from offrec.estimation import value_at_5
+from offrec.estimation.decision_values import ValueOptions
 from offrec.logging_policy import Fitted
 from offrec.models.agent import Agent
 from offrec.models.network_policy import NetworkPolicy
@@ -159,8 +159,8 @@ def _value(dataset: Dataset, made: Draft, console: Console) -> Callable[[Policy]
         return None
     rewards, network = reward_of(dataset.behaviours, options.reward), options.critic.network(options.network)
     with implementation(options)():
-        logged = logged_q.fitted(dataset, rewards, options.gamma, ValueOptions(network), made.device, console)
-    return logged_q.judge(logged, made.scored)
+        logged = value_at_5.load_or_fit(dataset, rewards, options.gamma, ValueOptions(network), made.device, console)
+    return value_at_5.scorer(logged, made.scored)
 
 
 def _prepare(

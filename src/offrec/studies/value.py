@@ -7,16 +7,16 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.transitions import reward_of
 from offrec.errors import InputError
-from offrec.estimation import logged_q
-from offrec.estimation.compare import RECOMMENDED, Asked, estimate
-from offrec.estimation.logged_decisions import Decided
-from offrec.estimation.values import ValueOptions
+from offrec.estimation import value_at_5
+from offrec.estimation.decision_values import ValueOptions
+from offrec.estimation.estimate import RECOMMENDED, EstimateOptions, estimate
+from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.policy import Policy
 
 UPDATES, REFITS = 1000, 2  # of each fit of Q, and how often it is fitted again: three fits a policy
 K = 5  # items on a list, where the log does not say
 
-CHEAP = logged_q.FIGURE
+CHEAP = value_at_5.METRIC
 UNDER_WAY = "estimating its value"  # what a person reads meanwhile, beside the name of the run
 
 
@@ -26,12 +26,12 @@ def value_of(
     """{"value": a session, "low": …, "high": …, "verdict": …, "reason": why} of its best k, as a shop would play it, by
     the recommended estimator on test sessions. The figures are None where there is too little to show one.
     """
-    asked = Asked(
+    asked = EstimateOptions(
         play="topk",
         k=min(_length(dataset), dataset.n_items),
         reward=dict(rewards),
         refits=REFITS,
-        cheap=False,
+        value_at_5=False,
         values=ValueOptions(updates=UPDATES),
     )
     (one,) = estimate({UNDER_WAY: policy}, dataset, asked, console).as_json()["policies"]
@@ -49,7 +49,7 @@ def cheap(
 ) -> float:
     """value@5: what the policy's best five were worth to the log's visitors (`--select value`)."""
     of = reward_of(dataset.behaviours, dict(rewards))
-    value = logged_q.judge_of(dataset, split, of, ValueOptions(), policy, console or Console(quiet=True))
+    value = value_at_5.scorer_for(dataset, split, of, ValueOptions(), policy, console or Console(quiet=True))
     if value is None:
         raise InputError(f"{dataset.path} has no {split} events that {CHEAP} could be judged by; prepare a longer log.")
     return value(policy)
@@ -59,5 +59,5 @@ def _length(dataset: Dataset) -> int:
     """Items on a list: the shop's, the log's, or five."""
     if "shop" in dataset.meta:
         return int(dataset.meta["shop"]["k"])
-    decided = Decided.of(dataset, "test")
-    return decided.k if decided.served else K
+    decisions = LoggedDecisions.load(dataset, "test")
+    return decisions.k if decisions.has_lists else K

@@ -19,7 +19,7 @@ from offrec.console import Console
 from offrec.data.replay import Epochs, automatic_batch_size
 from offrec.data.transitions import Transitions
 from offrec.errors import InputError, Interrupted, RunError
-from offrec.estimation.logged_decisions import Decided
+from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.models.agent import return_spread
 from offrec.models.critic import CriticOptions, unlogged
 from offrec.models.network import Network, NetworkOptions, item_tables
@@ -57,24 +57,24 @@ class DecisionValues(nn.Module):
     lists: Tensor | None
     ignored: Tensor | None
 
-    def __init__(self, decided: Decided, options: ValueOptions, unit: float, gamma: float) -> None:
+    def __init__(self, decisions: LoggedDecisions, options: ValueOptions, unit: float, gamma: float) -> None:
         super().__init__()
-        self.n_items, self.unit, self.options = decided.n_items, unit, options
+        self.n_items, self.unit, self.options = decisions.n_items, unit, options
         self.discount_if_ignored = min(gamma, options.patience)
-        self.ground = 0 if decided.served else options.critic.ground
+        self.ground = 0 if decisions.has_lists else options.critic.ground
         self.critic = Network(self.n_items, options.critic.network(options.network), value=True)
-        self.show(decided)
+        self.show(decisions)
 
     @property
     def device(self) -> torch.device:
         return self.critic.bias.device
 
-    def show(self, decided: Decided) -> None:
+    def show(self, decisions: LoggedDecisions) -> None:
         """The decisions of which batches are to speak."""
-        self.first = decided.inside.start
-        lists, ignored = (torch.from_numpy(decided.lists), torch.from_numpy(decided.picked < 0))
-        self.register_buffer("lists", lists.to(self.device) if decided.served else None, persistent=False)
-        self.register_buffer("ignored", ignored.to(self.device) if decided.served else None, persistent=False)
+        self.first = decisions.inside.start
+        lists, ignored = (torch.from_numpy(decisions.lists), torch.from_numpy(decisions.picked < 0))
+        self.register_buffer("lists", lists.to(self.device) if decisions.has_lists else None, persistent=False)
+        self.register_buffer("ignored", ignored.to(self.device) if decisions.has_lists else None, persistent=False)
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         raise NotImplementedError
@@ -113,7 +113,7 @@ def unit_of(mdp: Transitions) -> float:
 
 def fit(
     values: DecisionValues,
-    decided: Decided,
+    decisions: LoggedDecisions,
     mdp: Transitions,
     console: Console,
     label: str,
@@ -126,8 +126,8 @@ def fit(
     """
     options, device = values.options, values.device
     captured = capture and options.capture and device.type == "cuda" and has_triton()
-    replay = decided.replay(mdp, options.network.history, "sessions", device)
-    replay = replay if resample is None else decided.resampled(replay, resample)
+    replay = decisions.replay(mdp, options.network.history, "sessions", device)
+    replay = replay if resample is None else decisions.resampled(replay, resample)
     size = options.batch_size or automatic_batch_size(len(mdp.reward))
     epochs = Epochs(replay, size, options.seed, rounded=captured)
     moving = [table for table in item_tables(values, values.n_items) if table.requires_grad]

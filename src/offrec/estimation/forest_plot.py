@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from offrec.errors import InputError
-from offrec.estimation.compare import Comparison
+from offrec.estimation.estimate import EstimateResult
 
 COLOURS = {"trust": "#2b7a3d", "caution": "#c98a00", "do not trust": "#b03030"}
 
 
-def forest(found: Comparison, path: Path) -> None:
+def draw_forest_plot(found: EstimateResult, path: Path) -> None:
     """Written aside, then renamed."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def forest(found: Comparison, path: Path) -> None:
         aside.unlink(missing_ok=True)
 
 
-def _played(found: Comparison) -> str:
+def _played(found: EstimateResult) -> str:
     """How policies are played, where it is not as they are."""
     asked = found.asked
     heat = "" if asked.temperature == 1 else f", at temperature {asked.temperature:g}"

@@ -10,15 +10,15 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.transitions import reward_of
 from offrec.errors import InputError
-from offrec.estimation import fitted_q, logged_q
-from offrec.estimation.estimators import ESTIMATORS, Terms, estimator, terms
-from offrec.estimation.gather import Logging, gather, logging_of, rewarded
+from offrec.estimation import fitted_q, value_at_5
+from offrec.estimation.collect import LoggingModel, collect_trajectories, load_logging_model, reward_trajectories
+from offrec.estimation.decision_values import ValueOptions
+from offrec.estimation.estimators import ESTIMATORS, SessionTerms, estimator, terms
 from offrec.estimation.interval import Interval, interval, refitted
-from offrec.estimation.logged_decisions import Decided
-from offrec.estimation.order import mean_of_ranks
-from offrec.estimation.played import Play, Played
-from offrec.estimation.steps import Doubles, Steps
-from offrec.estimation.values import ValueOptions
+from offrec.estimation.list_policy import ListPolicy, Play
+from offrec.estimation.logged_decisions import LoggedDecisions
+from offrec.estimation.mean_rank import order_by_mean_rank
+from offrec.estimation.trajectories import Doubles, Trajectories
 from offrec.estimation.verdict import Assessment, assess
 from offrec.models.network import NetworkOptions
 from offrec.policy import Policy
@@ -27,14 +27,14 @@ from offrec.training.loop import TrainingOptions
 RECOMMENDED = "direct"
 OF_BLENDS = "self_normalised"  # where the direct method cannot speak
 
-JudgedSplit = Literal["test", "validation"]
+EvaluationSplit = Literal["test", "validation"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class EstimateOptions:
     """What is to be estimated, and how."""
 
-    split: JudgedSplit = "test"
+    split: EvaluationSplit = "test"
     estimators: tuple[str, ...] = ()  # none: the recommended one; "all": every one that the log and the play allow
     gamma: float = 1.0
     play: Play = "sample"
@@ -44,7 +44,9 @@ class Asked:
     reward: Mapping[str, float] = field(default_factory=dict)
     cap: float | None = None
     refits: int = 4  # of Q, to resamples of the training sessions: an interval of the direct method takes two or more
-    cheap: bool = True  # also value@5, where Q is fitted anyway: one more fit, of the log's own Q, kept beside the log
+    value_at_5: bool = (
+        True  # also value@5, where Q is fitted anyway: one more fit, of the log's own Q, kept beside the log
+    )
     seed: int = 0
     values: ValueOptions = field(default_factory=ValueOptions)
     network: NetworkOptions = field(default_factory=NetworkOptions)  # of π̂_b, where the log has no propensities
@@ -75,7 +77,7 @@ class Asked:
         """Estimators that were asked for by name."""
         return tuple(name for name in self.estimators if name != "all")
 
-    def chosen(self, steps: Steps) -> list[str]:
+    def chosen(self, steps: Trajectories) -> list[str]:
         """The estimators to judge by."""
         if "all" in self.estimators:
             return [name for name in possible(steps) if self.blend == 1 or not ESTIMATORS[name].modelled]
@@ -83,27 +85,27 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Judged:
+class PolicyEstimate:
     """One policy."""
 
     name: str
     play: Play
     k: int
-    steps: Steps
+    steps: Trajectories
     assessed: dict[str, Assessment]  # by estimator
     differences: dict[str, Interval]  # to the logging policy, paired over sessions; by estimator
     value: float | None = None  # value@5
 
 
 @dataclass(frozen=True)
-class Comparison:
+class EstimateResult:
     dataset: Dataset
-    asked: Asked
-    served: bool  # the log has propensities
+    asked: EstimateOptions
+    has_lists: bool  # the log has propensities
     calibration: dict[str, float]  # of π̂_b, where it has none
     logged: Interval  # what the logging policy earned, discounted
     sessions: int
-    policies: list[Judged]
+    policies: list[PolicyEstimate]
 
     @property
     def order(self) -> dict[str, int]:
@@ -113,7 +115,7 @@ class Comparison:
         direct = [one.assessed.get("direct") for one in self.policies]
         figures = [np.nan if found is None or found.withheld else found.interval.estimate for found in direct]
         cheap = [np.nan if one.value is None else one.value for one in self.policies]
-        places = zip(self.policies, mean_of_ranks(cheap, figures), strict=True)
+        places = zip(self.policies, order_by_mean_rank(cheap, figures), strict=True)
         placed = {one.name: place for one, place in places if place is not None}
         return placed if len(placed) > 1 else {}
 
@@ -130,7 +132,7 @@ class Comparison:
             "gamma": asked.gamma,
             "temperature": asked.temperature,
             "blend": asked.blend,
-            "propensities": "logged" if self.served else "estimated",
+            "propensities": "logged" if self.has_lists else "estimated",
             "calibration": self.calibration,
             "logging": {"sessions": self.sessions, **self.logged.as_json()},
             "policies": [self._row(one) for one in self.policies],
@@ -138,7 +140,7 @@ class Comparison:
         finite: dict[str, Any] = _finite(found)
         return finite
 
-    def _row(self, one: Judged) -> dict[str, Any]:
+    def _row(self, one: PolicyEstimate) -> dict[str, Any]:
         found = {}
         for name, assessment in one.assessed.items():
             shown = name in self.asked.named or not assessment.withheld
@@ -146,28 +148,28 @@ class Comparison:
             difference = {**one.differences[name].as_json(), **lacking} if shown else None
             figures = assessment.as_json(name in self.asked.named)
             found[name] = {**figures, **lacking, "over_logging": difference}
-        cheap = {logged_q.FIGURE: one.value, "order": self.order.get(one.name)}
+        cheap = {value_at_5.METRIC: one.value, "order": self.order.get(one.name)}
         return {"name": one.name, "play": one.play, "k": one.k, **cheap, "estimates": found}
 
 
 def estimate(
     policies: "Policy | Mapping[str, Policy]",
     dataset: Dataset,
-    asked: Asked | None = None,
+    asked: EstimateOptions | None = None,
     console: Console | None = None,
-) -> Comparison:
+) -> EstimateResult:
     """What policies would earn in a session of the log's visitors, from the log alone."""
-    asked, console = asked or Asked(), console or Console(quiet=True)
+    asked, console = asked or EstimateOptions(), console or Console(quiet=True)
     named = {policies.name: policies} if isinstance(policies, Policy) else dict(policies)
-    decided = Decided.of(dataset, asked.split)
+    decisions = LoggedDecisions.load(dataset, asked.split)
     rewards = reward_of(dataset.behaviours, dict(asked.reward))
-    steps = rewarded(decided, rewards)
+    steps = reward_trajectories(decisions, rewards)
     if not len(steps):
         raise InputError(f"The {asked.split} split of {dataset.path} has no sessions; judge another split.")
-    plays = {name: played_as(policy, asked, decided) for name, policy in named.items()}
+    plays = {name: played_as(policy, asked, decisions) for name, policy in named.items()}
     for name, played in plays.items():
-        check_askable(name, played, decided, asked)
-    logging: dict[object, Logging] = {}
+        check_askable(name, played, decisions, asked)
+    logging: dict[object, LoggingModel] = {}
     cheap: dict[object, Callable[[Policy], float] | None] = {}
     found = []
     for name, played in plays.items():
@@ -175,29 +177,29 @@ def estimate(
         key = (policy.history, policy.device)
         if key not in logging:
             network = replace(asked.network, history=policy.history)
-            logging[key] = logging_of(dataset, network, asked.training, policy.device, console, asked.seed)
+            logging[key] = load_logging_model(dataset, network, asked.training, policy.device, console, asked.seed)
         one = _judged(name, played, dataset, asked, logging[key], console)
-        if asked.cheap and any(ESTIMATORS[by].modelled for by in one.assessed):
+        if asked.value_at_5 and any(ESTIMATORS[by].modelled for by in one.assessed):
             if key not in cheap:
-                cheap[key] = logged_q.judge_of(dataset, asked.split, rewards, asked.values, policy, console)
+                cheap[key] = value_at_5.scorer_for(dataset, asked.split, rewards, asked.values, policy, console)
             value = cheap[key]
             one = replace(one, value=value and value(policy))
         found.append(one)
     calibration = next(iter(logging.values())).calibration if logging else {}
-    return Comparison(dataset, asked, decided.served, calibration, earned(steps, asked), len(steps), found)
+    return EstimateResult(dataset, asked, decisions.has_lists, calibration, earned(steps, asked), len(steps), found)
 
 
-def played_as(policy: Policy, asked: Asked, decided: Decided) -> Played:
+def played_as(policy: Policy, asked: EstimateOptions, decisions: LoggedDecisions) -> ListPolicy:
     """As asked; but a policy that is no distribution can only be played by its best k."""
-    k = asked.k or decided.k
+    k = asked.k or decisions.k
     if asked.play == "topk" or not policy.stochastic:
-        return Played(policy, "topk", k, blend=asked.blend)
-    if decided.served and k != decided.k:
-        raise InputError(f"The log's lists have {decided.k} items, so lists of {k} have no weights; leave out k.")
-    return Played(policy, "sample", k, asked.temperature, asked.blend)
+        return ListPolicy(policy, "topk", k, blend=asked.blend)
+    if decisions.has_lists and k != decisions.k:
+        raise InputError(f"The log's lists have {decisions.k} items, so lists of {k} have no weights; leave out k.")
+    return ListPolicy(policy, "sample", k, asked.temperature, asked.blend)
 
 
-def check_askable(name: str, played: Played, decided: Decided, asked: Asked) -> None:
+def check_askable(name: str, played: ListPolicy, decisions: LoggedDecisions, asked: EstimateOptions) -> None:
     """Refuse an estimator by name that this policy, or this log, cannot have; "all" leaves such ones out."""
     for one in map(estimator, asked.named):
         if one.weighted and played.play == "topk":
@@ -205,25 +207,25 @@ def check_askable(name: str, played: Played, decided: Decided, asked: Asked) -> 
                 f"{name} gives scores, not chances, so it has no weights and {one.name} cannot judge it; "
                 "leave it out, or ask for direct."
             )
-        if one.marginal and decided.served:
+        if one.marginal and decisions.has_lists:
             raise InputError(
                 "The log has propensities of its lists and none of clusters of items, so marginal cannot judge by it; "
                 "ask for another estimator."
             )
 
 
-def returned(steps: Steps, gamma: float) -> Doubles:
+def returned(steps: Trajectories, gamma: float) -> Doubles:
     """[S] what each session earned, discounted."""
     return np.bincount(steps.session, gamma**steps.step * steps.reward, minlength=len(steps)).astype(np.float64)
 
 
-def earned(steps: Steps, asked: Asked) -> Interval:
+def earned(steps: Trajectories, asked: EstimateOptions) -> Interval:
     """What the sessions earned."""
     nothing, returns = np.zeros(steps.decisions), returned(steps, asked.gamma)
-    return interval(Terms(steps.offsets, steps.step, returns, nothing, nothing + 1.0, False), seed=asked.seed)
+    return interval(SessionTerms(steps.offsets, steps.step, returns, nothing, nothing + 1.0, False), seed=asked.seed)
 
 
-def possible(steps: Steps) -> list[str]:
+def possible(steps: Trajectories) -> list[str]:
     """The estimators that can speak of it."""
     weights = steps.log_pi is not None and steps.log_b is not None
     return [
@@ -233,11 +235,13 @@ def possible(steps: Steps) -> list[str]:
     ]
 
 
-def _judged(name: str, played: Played, dataset: Dataset, asked: Asked, logging: Logging, console: Console) -> Judged:
+def _judged(
+    name: str, played: ListPolicy, dataset: Dataset, asked: EstimateOptions, logging: LoggingModel, console: Console
+) -> PolicyEstimate:
     rewards = reward_of(dataset.behaviours, dict(asked.reward))
     with console.counter(f"{name}: weights") as at:
         grouped = "all" in asked.estimators or "marginal" in asked.estimators
-        steps = gather(played, dataset, asked.split, rewards, logging, grouped=grouped, progress=at)
+        steps = collect_trajectories(played, dataset, asked.split, rewards, logging, grouped=grouped, progress=at)
     chosen = asked.chosen(steps)
     again = None
     if any(ESTIMATORS[one].modelled for one in chosen):
@@ -251,20 +255,26 @@ def _judged(name: str, played: Played, dataset: Dataset, asked: Asked, logging: 
         )
         assessed[one] = found
         differences[one] = difference(one, steps, asked, refits)
-    return Judged(name, played.play, played.k, steps, assessed, differences)
+    return PolicyEstimate(name, played.play, played.k, steps, assessed, differences)
 
 
 def _valued(
-    name: str, played: Played, dataset: Dataset, asked: Asked, steps: Steps, refitting: bool, console: Console
-) -> tuple[Steps, Doubles | None]:
+    name: str,
+    played: ListPolicy,
+    dataset: Dataset,
+    asked: EstimateOptions,
+    steps: Trajectories,
+    refitting: bool,
+    console: Console,
+) -> tuple[Trajectories, Doubles | None]:
     """The same decisions with Q and V, and the direct method's value of Q fitted again to resampled sessions."""
-    rewards, decided = reward_of(dataset.behaviours, dict(asked.reward)), Decided.of(dataset, asked.split)
+    rewards, decisions = reward_of(dataset.behaviours, dict(asked.reward)), LoggedDecisions.load(dataset, asked.split)
 
-    def values(seed: int | None, label: str) -> fitted_q.Values:
+    def values(seed: int | None, label: str) -> fitted_q.PolicyValues:
         options = replace(asked.values, seed=asked.values.seed + (0 if seed is None else seed))
-        return fitted_q.fit(
+        return fitted_q.fit_q(
             played, dataset, rewards, asked.gamma, options, console, label=f"{name}: {label}", resample=seed
-        ).values(decided)
+        ).values(decisions)
 
     whole = values(None, "fitted Q")
     valued = replace(steps, q=whole.q, v=whole.v)
@@ -279,7 +289,7 @@ def _valued(
     return valued, np.array(again)
 
 
-def difference(name: str, steps: Steps, asked: Asked, refits: Doubles | None = None) -> Interval:
+def difference(name: str, steps: Trajectories, asked: EstimateOptions, refits: Doubles | None = None) -> Interval:
     """To what the same sessions earned. `refits`: as in `assess`, of the direct method."""
     plain = terms(name, steps, asked.gamma, asked.cap)
     around = interval(replace(plain, base=plain.base - returned(steps, asked.gamma)), seed=asked.seed)

@@ -25,9 +25,9 @@ from offrec.data.dataset import Dataset
 from offrec.data.replay import automatic_batch_size
 from offrec.data.transitions import Floats
 from offrec.errors import InputError, first_line
-from offrec.estimation import values
-from offrec.estimation.logged_decisions import Decided
-from offrec.estimation.values import DecisionValues, ValueOptions, with_history
+from offrec.estimation import decision_values
+from offrec.estimation.decision_values import DecisionValues, ValueOptions, with_history
+from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.evaluation import Scored
 from offrec.evaluation.ranking import ScoredSplit, scored
 from offrec.logging_policy import cache as kept
@@ -38,29 +38,29 @@ from offrec.types import Batch
 
 VERSION = 2
 K = 5
-FIGURE = f"value@{K}"
+METRIC = f"value@{K}"
 GAMMA = 0.9  # where policies are compared by it: the same for all, whatever each was trained for
 EPOCHS = 10  # more would learn the returns of single sessions by heart
 
 
-class LoggedValues(DecisionValues):
+class LoggingQ(DecisionValues):
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         return_to_go = batch.return_to_go / self.unit
         nothing = torch.zeros_like(return_to_go)
         return self.squared(batch, return_to_go, nothing, nothing, return_to_go)
 
 
-def fitted(
+def load_or_fit(
     dataset: Dataset, rewards: Floats, gamma: float, options: ValueOptions, device: torch.device, console: Console
-) -> LoggedValues:
+) -> LoggingQ:
     """Of a dataset, from beside it or, the first time, fitted and left there."""
-    decided = Decided.of(dataset, "train")
-    mdp = decided.mdp(rewards, gamma)
+    decisions = LoggedDecisions.load(dataset, "train")
+    mdp = decisions.mdp(rewards, gamma)
     batches = math.ceil(len(mdp.reward) / (options.batch_size or automatic_batch_size(len(mdp.reward))))
     options = replace(options, updates=min(options.updates, EPOCHS * max(1, batches)))
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
-        made = LoggedValues(decided, options, values.unit_of(mdp), gamma).to(device)
+        made = LoggingQ(decisions, options, decision_values.unit_of(mdp), gamma).to(device)
     about = _about(dataset, rewards, gamma, options)
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
     home = dataset.path / "values"
@@ -70,7 +70,7 @@ def fitted(
             if not kept.is_there(home / name):
                 console.line(f"fitting the values of the log's own decisions; to be kept in {home / name}")
                 with kept.aside(home / name) as folder:
-                    values.fit(made, decided, mdp, console, "the log's values")
+                    decision_values.fit(made, decisions, mdp, console, "the log's values")
                     _keep(made, about, folder)
                 return made
     _load(made, home / name)
@@ -89,13 +89,13 @@ def _about(dataset: Dataset, rewards: Floats, gamma: float, options: ValueOption
     }
 
 
-def _keep(made: LoggedValues, about: dict[str, Any], folder: Path) -> None:
+def _keep(made: LoggingQ, about: dict[str, Any], folder: Path) -> None:
     checkpoint.save(folder / "network.safetensors", made.critic.state_dict(), {"data_hash": about["data_hash"]})
     (folder / "about.json").write_text(json.dumps(about, indent=2) + "\n")
     shutil.copymode(folder / "about.json", folder / "network.safetensors")  # for whoever may read the dataset
 
 
-def _load(made: LoggedValues, folder: Path) -> None:
+def _load(made: LoggingQ, folder: Path) -> None:
     try:
         made.critic.load_state_dict(checkpoint.load(folder / "network.safetensors")[0])
     except (RuntimeError, InputError) as error:
@@ -104,7 +104,7 @@ def _load(made: LoggedValues, folder: Path) -> None:
         ) from error
 
 
-def judge(logged: LoggedValues, events: Scored) -> Callable[[Policy], float]:
+def scorer(logged: LoggingQ, events: Scored) -> Callable[[Policy], float]:
     """value@5 on the scored events of a split, as often as one likes."""
 
     @torch.no_grad()
@@ -121,7 +121,7 @@ def judge(logged: LoggedValues, events: Scored) -> Callable[[Policy], float]:
     return value
 
 
-def judge_of(
+def scorer_for(
     dataset: Dataset, split: ScoredSplit, rewards: Floats, options: ValueOptions, like: Policy, console: Console
 ) -> Callable[[Policy], float] | None:
     """value@5 on a split of policies whose states are as long as `like`'s; None where the log has no event to learn it
@@ -130,5 +130,5 @@ def judge_of(
     counts = scored(dataset.split(split), dataset.protocol, dataset.train_counts)
     if not counts.any() or not dataset.split("train").events:
         return None
-    logged = fitted(dataset, rewards, GAMMA, with_history(options, like.history), like.device, console)
-    return judge(logged, Scored(dataset, split, like.history, like.device))
+    logged = load_or_fit(dataset, rewards, GAMMA, with_history(options, like.history), like.device, console)
+    return scorer(logged, Scored(dataset, split, like.history, like.device))

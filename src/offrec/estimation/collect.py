@@ -15,10 +15,10 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset, SplitName
 from offrec.data.transitions import Floats
 from offrec.errors import InputError
-from offrec.estimation.logged_decisions import Decided
+from offrec.estimation.list_policy import ListPolicy, log_prob_of_lists
+from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.estimation.marginal import CLUSTERS, clusters, log_marginal
-from offrec.estimation.played import Played, log_list
-from offrec.estimation.steps import Steps
+from offrec.estimation.trajectories import Trajectories
 from offrec.models.network import Network, NetworkOptions
 from offrec.training.loop import TrainingOptions
 from offrec.types import Batch
@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]  # (decisions done, decisions)
 
 
 @dataclass(frozen=True)
-class Logging:
+class LoggingModel:
     """The policy that made the log: what is known of it."""
 
     network: Network | None  # π̂_b, where the log has no propensities
@@ -53,26 +53,26 @@ class Logging:
         return clusters(table, min(CLUSTERS, len(table)))
 
 
-def logging_of(
+def load_logging_model(
     dataset: Dataset,
     network: NetworkOptions,
     training: TrainingOptions,
     device: torch.device,
     console: Console,
     seed: int = 0,
-) -> Logging:
+) -> LoggingModel:
     """From the log's propensities or, where it has none, fitted to the training split: kept beside the dataset."""
-    decided = Decided.of(dataset, "train")
-    if decided.served:
-        shown = np.bincount(decided.lists.ravel(), minlength=dataset.n_items + 1)[: dataset.n_items]
+    decisions = LoggedDecisions.load(dataset, "train")
+    if decisions.has_lists:
+        shown = np.bincount(decisions.lists.ravel(), minlength=dataset.n_items + 1)[: dataset.n_items]
         share = torch.from_numpy(shown / max(1, shown.sum())).float()
-        return Logging(None, share.clamp(min=LEAST).log().to(device), {})
+        return LoggingModel(None, share.clamp(min=LEAST).log().to(device), {})
     found = logging_policy.fitted(dataset, network, training, seed, device, console, need="network")
     names = {name.removeprefix("network."): value for name, value in found.calibration.items()}
-    return Logging(found.network, None, names)
+    return LoggingModel(found.network, None, names)
 
 
-def check(played: Played, dataset: Dataset) -> None:
+def check(played: ListPolicy, dataset: Dataset) -> None:
     """Another log than its own will do, as long as items have the same numbers."""
     policy = played.policy
     if policy.data_hash == dataset.meta["data_hash"]:
@@ -85,28 +85,28 @@ def check(played: Played, dataset: Dataset) -> None:
 
 
 @torch.no_grad()
-def gather(
-    played: Played,
+def collect_trajectories(
+    played: ListPolicy,
     dataset: Dataset,
     split: SplitName,
     rewards: Floats,
-    logging: Logging | None,
+    logging: LoggingModel | None,
     *,
     grouped: bool = False,
     batch_size: int = BATCH_SIZE,
     progress: Progress | None = None,
-) -> Steps:
+) -> Trajectories:
     """All but Q and V. A policy that is played by its best k has no weights: log_pi is None. `logging`: None where only
     rewards and the policy's own chances are wanted. `grouped`: also weights over clusters of items, which cost two
     more passes and need π̂_b.
     """
     check(played, dataset)
-    decided, device = Decided.of(dataset, split), played.policy.device
-    steps = rewarded(decided, rewards)
-    first, sampled = decided.inside.start, played.play == "sample"
-    lists = torch.from_numpy(decided.lists).to(device)
-    mdp = decided.mdp(rewards, 0.0)
-    replay = decided.replay(mdp, played.policy.history, "exact", device)
+    decisions, device = LoggedDecisions.load(dataset, split), played.policy.device
+    steps = reward_trajectories(decisions, rewards)
+    first, sampled = decisions.inside.start, played.play == "sample"
+    lists = torch.from_numpy(decisions.lists).to(device)
+    mdp = decisions.mdp(rewards, 0.0)
+    replay = decisions.replay(mdp, played.policy.history, "exact", device)
     found = np.zeros((4, steps.decisions))
     cluster = None
     if grouped and sampled and logging is not None and logging.network is not None:
@@ -120,9 +120,9 @@ def gather(
         if progress is not None:
             progress(done, steps.decisions)
     log_pi, log_b, rare, ratio = found
-    if decided.served:
-        log_b = np.asarray(decided.decisions.log_propensity[decided.inside])
-    known = decided.served or logging is not None
+    if decisions.has_lists:
+        log_b = np.asarray(decisions.decisions.log_propensity[decisions.inside])
+    known = decisions.has_lists or logging is not None
     assert known or played.blend == 1  # else there is nothing to blend with
     return replace(
         steps,
@@ -133,19 +133,21 @@ def gather(
     )
 
 
-def rewarded(decided: Decided, rewards: Floats) -> Steps:
+def reward_trajectories(decisions: LoggedDecisions, rewards: Floats) -> Trajectories:
     """The decisions and what they earned."""
-    earned, parts = decided.rewards(rewards)
-    offsets = np.asarray(decided.decisions.offsets) - decided.inside.start
-    return Steps(offsets.astype(np.int64), earned, by=parts)
+    earned, parts = decisions.rewards(rewards)
+    offsets = np.asarray(decisions.decisions.offsets) - decisions.inside.start
+    return Trajectories(offsets.astype(np.int64), earned, by=parts)
 
 
-def _columns(played: Played, batch: Batch, lists: Tensor, logging: Logging | None, cluster: Tensor | None) -> Tensor:
+def _columns(
+    played: ListPolicy, batch: Batch, lists: Tensor, logging: LoggingModel | None, cluster: Tensor | None
+) -> Tensor:
     """[4, B] log π and log π̂_b of the logged list, π's mass on what the log hardly supports, the clusters' ratio."""
     pi, sampled = played.head(batch), played.play == "sample"
     log_b = rare = ratio = nothing = torch.zeros(len(batch), dtype=torch.double, device=lists.device)
     if logging is None:
-        return torch.stack([log_list(pi, lists) if sampled else nothing, log_b, rare, ratio])
+        return torch.stack([log_prob_of_lists(pi, lists) if sampled else nothing, log_b, rare, ratio])
     b = logging.head(batch)
     whole = logsumexp(b)
     bound = whole + math.log(RARE)
@@ -157,4 +159,4 @@ def _columns(played: Played, batch: Batch, lists: Tensor, logging: Logging | Non
         rare = (b.at(top_k(pi, played.k)[1]) <= bound[:, None]).double().mean(1)
         return torch.stack([nothing, log_b, rare, ratio])
     found = reduce(pi, below=(b, bound))  # one pass for both
-    return torch.stack([log_list(pi, lists, found.lse), log_b, found.mass.double(), ratio])
+    return torch.stack([log_prob_of_lists(pi, lists, found.lse), log_b, found.mass.double(), ratio])

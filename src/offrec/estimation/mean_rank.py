@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import isnan
 
 
-def mean_of_ranks(*figures: Sequence[float]) -> list[int | None]:
+def order_by_mean_rank(*figures: Sequence[float]) -> list[int | None]:
     """Places from 1, by the mean of the ranks that each figure gives, larger being better.
 
     A policy that any figure lacks (NaN) gets None and no rank of anything. Equals of a figure share the mean of their

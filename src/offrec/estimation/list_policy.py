@@ -20,7 +20,7 @@ LITTLE = 1e-3  # where less than this share is left to draw from, it is summed u
 
 
 @dataclass(frozen=True)
-class Played:
+class ListPolicy:
     policy: Policy
     play: Play = "sample"
     k: int = 1
@@ -71,7 +71,7 @@ class Played:
         return q.at(sample_k(head, self.k, generator)).mean(1)
 
 
-def log_list(head: Head, lists: Tensor, whole: Tensor | None = None) -> Tensor:
+def log_prob_of_lists(head: Head, lists: Tensor, whole: Tensor | None = None) -> Tensor:
     """[B] log probability of ordered lists [B, K] drawn without replacement from softmax(z), in double precision.
 
         log π(l₁) + Σ_j [z(l_j) − log(Σ_a e^{z(a)} − Σ_{i<j} e^{z(l_i)})]        Plackett and Luce

@@ -21,7 +21,7 @@ BEYOND = 230.0  # log of the largest weight that is told from larger ones: its s
 
 
 @dataclass(frozen=True)
-class Steps:
+class Trajectories:
     """Decisions of logged sessions as flat arrays: session s holds decisions offsets[s] … offsets[s + 1] − 1, in time.
 
     S sessions, D decisions. A session may be empty: it earns nothing, whatever the policy, and counts in every mean.
@@ -80,7 +80,7 @@ class Steps:
         found[self.lengths > 0] = self.v[self.offsets[:-1][self.lengths > 0]]
         return found
 
-    def earning(self, behaviour: str) -> "Steps":
+    def earning(self, behaviour: str) -> "Trajectories":
         """The same decisions, of whose reward only one behaviour's part counts. Q and V were of the whole reward."""
         if behaviour not in self.by:
             raise InputError(
@@ -88,21 +88,21 @@ class Steps:
             )
         return replace(self, reward=self.by[behaviour], q=None, v=None, start=None, by={})
 
-    def counting(self) -> "Steps":
+    def counting(self) -> "Trajectories":
         """The same decisions, each worth 1: what is estimated is how many decisions a session has."""
         return replace(self, reward=np.ones(self.decisions), q=None, v=None, start=None, by={})
 
-    def of(self, sessions: Longs) -> "Steps":
+    def of(self, sessions: Longs) -> "Trajectories":
         """Some of the sessions, or some several times."""
         lengths = self.lengths[sessions]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         index = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[:-1][sessions], lengths)
         columns = {name: values[index] for name, values in _columns(self).items()}
         start = None if self.start is None else self.start[sessions]
-        return Steps(offsets, start=start, by={name: part[index] for name, part in self.by.items()}, **columns)
+        return Trajectories(offsets, start=start, by={name: part[index] for name, part in self.by.items()}, **columns)
 
 
-def log_weights(steps: Steps) -> Doubles:
+def log_weights(steps: Trajectories) -> Doubles:
     """[D] log of w = Π_{u ≤ t} π(list_u | s_u) / b(list_u | s_u)."""
     if steps.log_pi is None or steps.log_b is None:
         raise InputError(
@@ -118,7 +118,7 @@ def log_weights(steps: Steps) -> Doubles:
     return np.minimum(ratio, BEYOND)
 
 
-def weights(steps: Steps, cap: float = np.inf) -> tuple[Doubles, Doubles]:
+def weights(steps: Trajectories, cap: float = np.inf) -> tuple[Doubles, Doubles]:
     """[D] and [D]: min(w_t, cap) and the same one decision earlier, which is 1 at a session's first."""
     after = np.minimum(np.exp(log_weights(steps)), cap)
     before = np.ones_like(after)
@@ -126,13 +126,13 @@ def weights(steps: Steps, cap: float = np.inf) -> tuple[Doubles, Doubles]:
     return after, before
 
 
-def _columns(steps: Steps) -> dict[str, Doubles]:
+def _columns(steps: Trajectories) -> dict[str, Doubles]:
     """All that is known of decisions, by its name, but for the parts of the reward."""
     found = {one.name: getattr(steps, one.name) for one in fields(steps)}
     return {n: v for n, v in found.items() if v is not None and n not in ("offsets", "start", "by")}
 
 
-def _check(steps: Steps) -> None:
+def _check(steps: Trajectories) -> None:
     offsets = steps.offsets
     if len(offsets) < 2 or offsets[0] != 0 or (np.diff(offsets) < 0).any() or offsets[-1] != len(steps.reward):
         raise InputError(
