@@ -5,15 +5,26 @@ from collections.abc import Callable
 import torch
 
 from offrec.baselines.counting import Markov, Popular, Recent
+from offrec.baselines.mean_reward import MeanReward
 from offrec.baselines.neighbours import SessionNeighbours, VectorSessionNeighbours
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
 from offrec.policy import Policy
 
-__all__ = ["BASELINES", "Markov", "Popular", "Recent", "SessionNeighbours", "VectorSessionNeighbours", "baseline"]
+__all__ = [
+    "BASELINES",
+    "Markov",
+    "MeanReward",
+    "Popular",
+    "Recent",
+    "SessionNeighbours",
+    "VectorSessionNeighbours",
+    "baseline",
+]
 
 BASELINES: dict[str, Callable[[Dataset, int, torch.device], Policy]] = {
     "popular": Popular,
+    "mean-reward": MeanReward,
     "recent": Recent,
     "markov": Markov,
     "sknn": SessionNeighbours,
