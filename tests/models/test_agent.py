@@ -287,7 +287,7 @@ def test_the_same_generator_gives_the_same_update() -> None:
 def test_narrow_heads_stay_close(name: str) -> None:
     """Losses within 2 %, and gradients that arrive in full precision."""
     exact, narrow = agent(name), agent(name)
-    narrow.narrow = True
+    narrow.bfloat16_products = True
     found = []
     for made in (exact, narrow):
         torch.manual_seed(4)

@@ -23,7 +23,7 @@ def test_the_history_does_not_wait_for_the_table(name: str, narrow: bool) -> Non
     """Where kernels make the table's gradient beside the rest, what waits for it comes last in the backward pass."""
     pytest.importorskip("triton", reason="the kernels need triton")
     made, order = agent(name).to(DEVICE), list[str]()
-    made.narrow = narrow
+    made.bfloat16_products = narrow
     with using("kernels"):
         x = made.symbols(batch(device=DEVICE))
         read = x.pi if x.pi.source is None else x.pi.source
@@ -68,7 +68,7 @@ def test_who_reads_another_is_on_its_stream(monkeypatch: pytest.MonkeyPatch, nam
         def join(self, keep: object) -> None:
             ran["join"] = now[-1]
 
-    monkeypatch.setattr("offrec.models.agent.Beside", Numbered)
+    monkeypatch.setattr("offrec.models.agent.SideStreams", Numbered)
     made = agent(name, critic=CriticOptions(ground=3, ground_draw=draw))
     parts = ["_actor_heads", "_prior_heads", "_columns", *(["_critic_heads", "_target_heads"] if made.target else [])]
 

@@ -56,12 +56,12 @@ def test_streams_wait_for_each_other_and_what_was_made_is_kept_until_then(sides:
     kept = Made()
     alive = weakref.ref(kept)
     with streams.updating(CUDA):
-        beside = streams.Beside(CUDA)
+        beside = streams.SideStreams(CUDA)
         for number in (0, 1):
             with beside(number):
                 pass
         beside.join(keep=kept)
-        later = streams.Beside(CUDA)
+        later = streams.SideStreams(CUDA)
         with later(0):
             pass
         later.join()
@@ -93,12 +93,12 @@ def test_what_fails_leaves_nothing_behind(
     @streams.updating(CUDA)
     def update() -> None:
         if when == "joined":
-            streams.aside(CUDA, 0, Made)
+            streams.on_side_stream(CUDA, 0, Made)
             fail()
         elif when == "beside":
-            streams.aside(CUDA, 0, fail)
+            streams.on_side_stream(CUDA, 0, fail)
         else:
-            streams.both(CUDA, Made, fail)
+            streams.run_concurrently(CUDA, Made, fail)
 
     with pytest.raises(KeyError):
         update()
@@ -109,7 +109,7 @@ def test_what_fails_leaves_nothing_behind(
 def test_of_what_fails_all_streams_are_waited_for(sides: list[Stream]) -> None:
     @streams.updating(CUDA)
     def update() -> None:
-        beside = streams.Beside(CUDA)
+        beside = streams.SideStreams(CUDA)
         with beside(0):
             pass
         with beside(1):
@@ -126,7 +126,7 @@ def test_a_captured_update_leaves_its_branches_alone(sides: list[Stream], monkey
     """A branch that waits again at the end would never be joined, and the capture fail."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with streams.updating(CUDA):
-        streams.aside(CUDA, 0, Made)
+        streams.on_side_stream(CUDA, 0, Made)
     assert (sides[0].waits, sides[1].waits) == ([1], ["start of 0"])
 
 
@@ -135,12 +135,12 @@ def test_all_that_is_kept_is_kept_until_the_update_is_over(sides: list[Stream]) 
     made = [Made() for _ in range(3)]
     alive = [weakref.ref(one) for one in made]
     with streams.updating(CUDA):
-        first = streams.Beside(CUDA)
+        first = streams.SideStreams(CUDA)
         with first(2):
             pass
         first.join(keep=made.pop())
-        assert streams.both(CUDA, made.pop, lambda: 7)[1] == 7
-        streams.aside(CUDA, 1, made.pop)
+        assert streams.run_concurrently(CUDA, made.pop, lambda: 7)[1] == 7
+        streams.on_side_stream(CUDA, 1, made.pop)
         assert [one() is not None for one in alive] == [True] * 3
         del first
     assert [one() is not None for one in alive] == [False] * 3
@@ -164,10 +164,10 @@ def test_one_beside_and_one_here(sides: list[Stream], monkeypatch: pytest.Monkey
         return name
 
     with streams.updating(CUDA):
-        assert streams.both(CUDA, lambda: work("one"), lambda: work("other")) == ("one", "other")
+        assert streams.run_concurrently(CUDA, lambda: work("one"), lambda: work("other")) == ("one", "other")
         assert ran == [("one", 1, 0), ("other", 0, 0)]
         assert (sides[0].waits, sides[1].waits) == ([1], ["start of 0"])
-        assert streams.aside(CUDA, 4, lambda: work("aside")) == "aside"
+        assert streams.on_side_stream(CUDA, 4, lambda: work("aside")) == "aside"
         assert ran[-1] == ("aside", 2, 1)
         assert sides[0].waits == [1, 2]
 
@@ -179,12 +179,12 @@ def test_on_a_cpu_and_outside_of_an_update_nothing_is_special(sides: list[Stream
     alive = weakref.ref(kept)
     with streams.updating(device):
         sides.insert(0, Stream(99))  # on a GPU the update is another stream's
-        beside = streams.Beside(device)
+        beside = streams.SideStreams(device)
         with beside(0):
             pass
         beside.join(keep=kept)
-        assert streams.both(device, lambda: 1, lambda: 2) == (1, 2)
-        assert streams.aside(device, 0, lambda: 3) == 3
+        assert streams.run_concurrently(device, lambda: 1, lambda: 2) == (1, 2)
+        assert streams.on_side_stream(device, 0, lambda: 3) == 3
         del kept
         assert alive() is None
         sides.pop(0)

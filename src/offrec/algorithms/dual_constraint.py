@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from offrec import losses
 from offrec.algorithms.soft import Soft
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
-from offrec.catalogue.streams import both
+from offrec.catalogue.streams import run_concurrently
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class DualConstraint(Soft):
         return replace(super().needs, logging="next", with_prior=True)
 
     def loss(self, x: Symbols) -> LossTerms:
-        next_value, (value, value_if_ignored) = both(
+        next_value, (value, value_if_ignored) = run_concurrently(
             x.actions.device,
             lambda: losses.soft_value(x.next_pi, x.next_q, self.alpha, x.next_b, self.drawn(x.next_noise)),
             lambda: self.values(x, x.b),

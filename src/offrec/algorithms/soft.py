@@ -9,7 +9,7 @@ from offrec import losses
 from offrec.algorithms.checks import above
 from offrec.algorithms.symbols import Needs, Symbols
 from offrec.catalogue import Noise
-from offrec.catalogue.streams import aside
+from offrec.catalogue.streams import on_side_stream
 
 
 @dataclass(frozen=True)
@@ -73,4 +73,4 @@ class Soft:
             errors = losses.td(x.q.at(x.actions), rewards, x.discounts, backed_up, value_if_ignored)
             return 0.5 * losses.grounded(errors, x.ground_weight)
 
-        return aside(x.actions.device, 1, error)
+        return on_side_stream(x.actions.device, 1, error)

@@ -40,7 +40,7 @@ class Head:
     instead: bool = False  # corrections stand instead of the base, not on top of it
     within: Within | None = None  # items below its bound are MASKED, whatever their value here
     gathered: bool = False  # an item's whole correction stands at its first place of the row, 0 at its others
-    source: "Head | None" = None  # the head before its operands were narrowed: few items are read there
+    source: "Head | None" = None  # the head before its operands were as_bfloat16: few items are read there
 
     def __post_init__(self) -> None:
         if self.state.ndim != 2 or self.table.ndim != 2 or self.state.shape[1] != self.table.shape[1]:
@@ -153,7 +153,7 @@ class Head:
             source=self.source and self.source.scaled(by),
         )
 
-    def narrowed(self, known: dict[int, Tensor] | None = None) -> "Head":
+    def as_bfloat16(self, known: dict[int, Tensor] | None = None) -> "Head":
         """Operands of products as bfloat16. What is asked of few items is still read from the wide ones, so that an
         item taken often does not sum up its gradients in bfloat16. `known`: narrow tables, by where the wide ones lie.
         """

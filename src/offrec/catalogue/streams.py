@@ -51,7 +51,7 @@ def updating(device: torch.device) -> Iterator[None]:
                 side.wait_stream(main)
 
 
-class Beside:
+class SideStreams:
     """Streams beside an update's own, as it is when this is made: what they read must be there by then.
 
     What was made on them may be read after `join`, and must be kept until all that reads it was sent to the device,
@@ -86,19 +86,19 @@ class Beside:
             self.update.kept.append(keep)
 
 
-def both(device: torch.device, beside: Callable[[], S], here: Callable[[], T]) -> tuple[S, T]:
+def run_concurrently(device: torch.device, first: Callable[[], S], second: Callable[[], T]) -> tuple[S, T]:
     """What two give that hang on nothing of each other."""
-    streams = Beside(device)
+    streams = SideStreams(device)
     with streams(0):
-        one = beside()
-    other = here()
+        one = first()
+    other = second()
     streams.join(keep=one)
     return one, other
 
 
-def aside(device: torch.device, number: int, work: Callable[[], T]) -> T:
+def on_side_stream(device: torch.device, number: int, work: Callable[[], T]) -> T:
     """What `work` gives. Its backward pass is beside the others then, and waits for none of them."""
-    streams = Beside(device)
+    streams = SideStreams(device)
     with streams(number):
         found = work()
     streams.join(keep=found)

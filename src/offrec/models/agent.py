@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from offrec import losses
 from offrec.algorithms import ABSENT, Learner, LossTerms, Symbols, diagnostics
 from offrec.catalogue import Head
-from offrec.catalogue.streams import Beside
+from offrec.catalogue.streams import SideStreams
 from offrec.errors import InputError
 from offrec.models.critic import (
     CriticOptions,
@@ -22,7 +22,7 @@ from offrec.models.critic import (
     unlogged_popular,
     within_support,
 )
-from offrec.models.network import Network, NetworkOptions, Second, evaluating, held, next_recent, prepared
+from offrec.models.network import Network, NetworkOptions, Second, detached_head, evaluating, next_recent, prepared
 from offrec.types import Batch
 
 
@@ -63,13 +63,18 @@ class Agent(nn.Module):
         prior: Network | None = None,
         *,
         restored: bool = False,
-        narrow: bool = False,
+        bfloat16_products: bool = False,
     ) -> None:
         """`prior`: π̂_b, for learners that need one. `restored`: weights will be loaded, π̂_b's too, so it may be left
-        out. `narrow`: the learner's heads are bfloat16 in products over the catalogue.
+        out. `bfloat16_products`: the learner's heads are bfloat16 in products over the catalogue.
         """
         super().__init__()
-        self.n_items, self.learner, self.needs, self.narrow = n_items, learner, learner.needs, narrow
+        self.n_items, self.learner, self.needs, self.bfloat16_products = (
+            n_items,
+            learner,
+            learner.needs,
+            bfloat16_products,
+        )
         self.options, self.critic_options, self.facts = network, critic or CriticOptions(), facts or LogFacts()
         needs = self.needs
         second: Second | None = "critic" if needs.critic == "shared" else "policy" if needs.logging == "own" else None
@@ -149,19 +154,19 @@ class Agent(nn.Module):
         """What the learner reads; what it did not declare is not computed."""
         if self.target is not None or self.prior is not None:
             prepared(batch, self.n_items)
-        beside = Beside(batch.action.device)
-        found = self._narrowed(self._actor_heads(batch))
-        with beside(0):
+        sides = SideStreams(batch.action.device)
+        found = self._as_bfloat16(self._actor_heads(batch))
+        with sides(0):
             prior = self._prior_heads(batch)
-            found |= self._narrowed(prior)
-        with beside(0 if self._drawn_by("logging") else 3):
+            found |= self._as_bfloat16(prior)
+        with sides(0 if self._drawn_by("logging") else 3):
             columns = self._columns(batch, prior.get("b"))
         if self.target is not None:
-            with beside(1):
-                found |= self._narrowed(self._critic_heads(batch))
-            with beside(2):
-                found |= self._narrowed(self._target_heads(batch, self.target.network))
-        beside.join(keep=(columns, found))
+            with sides(1):
+                found |= self._as_bfloat16(self._critic_heads(batch))
+            with sides(2):
+                found |= self._as_bfloat16(self._target_heads(batch, self.target.network))
+        sides.join(keep=(columns, found))
         if self.needs.noise:
             found |= {name: random_noise(batch.action.device) for name in ("noise", "next_noise")}
         if self.needs.logging == "values":
@@ -175,10 +180,10 @@ class Agent(nn.Module):
             returns=self.critic_options.returns,
         )
 
-    def _narrowed(self, found: dict[str, Any]) -> dict[str, Any]:
+    def _as_bfloat16(self, found: dict[str, Any]) -> dict[str, Any]:
         tables: dict[int, Tensor] = {}  # each is narrowed once
         return {
-            name: part.narrowed(tables) if self.narrow and isinstance(part, Head) else part
+            name: part.as_bfloat16(tables) if self.bfloat16_products and isinstance(part, Head) else part
             for name, part in found.items()
         }
 
@@ -194,11 +199,11 @@ class Agent(nn.Module):
             states = next_states = actor.states(batch, inputs)
         found: dict[str, Any] = {"pi": actor.head(states, batch.recent, weights)}
         if needs.critic == "own":
-            found["next_pi"] = held(actor.head, next_states, next_recent(batch), weights)
+            found["next_pi"] = detached_head(actor.head, next_states, next_recent(batch), weights)
         if needs.critic == "shared" and actor.second is not None:
             found["q"] = actor.second.head(states, batch.recent, second)
             if needs.online_next:
-                found["next_online_q"] = held(actor.second.head, next_states, next_recent(batch), second)
+                found["next_online_q"] = detached_head(actor.second.head, next_states, next_recent(batch), second)
         if needs.logging == "own" and actor.second is not None:
             # it learns from the policy's state, not the state
             found["b"] = actor.second.head(states.detach(), batch.recent, second)
@@ -222,7 +227,7 @@ class Agent(nn.Module):
             return {"q": critic(batch)}
         inputs, weights = critic.tables()
         states, next_states = critic.states_and_next(batch, inputs)
-        following = held(critic.head, next_states, next_recent(batch), weights)
+        following = detached_head(critic.head, next_states, next_recent(batch), weights)
         return {"q": critic.head(states, batch.recent, weights), "next_online_q": following}
 
     @torch.no_grad()

@@ -279,7 +279,7 @@ def _head(
     return Head(states, *weights, recent, values, instead, gathered=True)
 
 
-def held(head: Callable[..., Head], states: Tensor, recent: Tensor, weights: Weights | None = None) -> Head:
+def detached_head(head: Callable[..., Head], states: Tensor, recent: Tensor, weights: Weights | None = None) -> Head:
     """A head held fixed, made without a graph."""
     with torch.no_grad():
         return head(states, recent, weights).detach()

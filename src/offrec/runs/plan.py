@@ -215,7 +215,7 @@ def agent(made: Draft, prior: Network | None = None, log_b: Tensor | None = None
                 options.critic,
                 replace(made.facts, log_b=log_b),
                 prior,
-                narrow=options.training.precision == "bf16",
+                bfloat16_products=options.training.precision == "bf16",
             ).to(made.device)
         except (RuntimeError, MemoryError) as error:
             reason = first_line(error)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from offrec.catalogue.streams import Beside, updating
+from offrec.catalogue.streams import SideStreams, updating
 from offrec.errors import RunError, first_line
 from offrec.training.optimiser import Optimiser
 from offrec.types import Batch, Size
@@ -117,8 +117,8 @@ class Update:
         minimised = [mean for name, mean in means.items() if not name.startswith("~") and mean.requires_grad]
         if not minimised:  # a backward pass from nothing would go through, and the run learn nothing
             raise RuntimeError(f"no loss term has a gradient: {', '.join(means)}")
-        beside = Beside(self.step.device)
-        with beside(0):
+        sides = SideStreams(self.step.device)
+        with sides(0):
             self._note(means)
             self.step += 1
         self.optimiser.zero_grad()
@@ -126,7 +126,7 @@ class Update:
         self.optimiser.step()
         if self.task.after is not None:
             self.task.after()
-        beside.join()
+        sides.join()
 
     def _one(self, like: Tensor) -> Tensor:
         """Made once, before anything is captured."""

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from offrec.catalogue.head import Head
 from offrec.catalogue.noise import Noise
 from offrec.catalogue.slots import Slots
-from offrec.catalogue.streams import Beside
+from offrec.catalogue.streams import SideStreams
 from offrec.catalogue.triton.gradients import FACTORS, Left, add_picked, rows_gradients
 from offrec.catalogue.triton.launch import backward_blocks, check, forward_blocks, precision
 from offrec.catalogue.triton.passes import Few, Plan, combined, nearest_states, streamed
@@ -176,7 +176,7 @@ def _apply(
 
 
 def _passed(plan: Plan, heads: list[Head], slots: Slots | None, extras: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The pass itself; beside it, where tables are learned, what their gradients can do before it is over."""
+    """The pass itself; concurrently, where tables are learned, what their gradients can do before it is over."""
     parts: list[Any] = []
     tables: list[Any] = []
     for head in heads:
@@ -191,13 +191,13 @@ def _passed(plan: Plan, heads: list[Head], slots: Slots | None, extras: tuple[An
     if not torch.is_grad_enabled() or not any(table is not None and table.requires_grad for table in tables):
         found: tuple[Any, ...] = _Reduce.apply(plan, extras, few, left, None, *parts, *values)  # type: ignore[no-untyped-call]
         return found
-    beside = Beside(parts[0].device)
+    sides = SideStreams(parts[0].device)
     # A leaf adds up its gradients on the stream that used it first, which would wait for the other at once.
-    with nullcontext() if any(_leaf(table) for table in tables) else beside(BESIDE):
+    with nullcontext() if any(_leaf(table) for table in tables) else sides(BESIDE):
         few.sort_ahead(len(parts[1]), plan.back, parts[0])
         to_learn = _Tables.apply(left, len(parts[0]), *tables)  # type: ignore[no-untyped-call]
     found = _Reduce.apply(plan, extras, few, left, to_learn, *parts, *values)  # type: ignore[no-untyped-call]
-    beside.join()
+    sides.join()
     return found
 
 
