@@ -57,13 +57,13 @@ def trade_offs(reading: StudyResults) -> list[Picture]:
         earned = "reward" if any(e.values("", "reward") for e in entries) else "reward@10"
         if click and purchase:
             xs, ys = ({id(e): _mean(e, b, "NDCG@10") for e in entries} for b in (click, purchase))
-            labels = f"NDCG@10 of {click}", f"NDCG@10 of {purchase}"
-            found.append(_scatter(f"clicks-{key}", f"Clicks and purchases: {about}", entries, xs, ys, *labels))
+            row_labels = f"NDCG@10 of {click}", f"NDCG@10 of {purchase}"
+            found.append(_scatter(f"clicks-{key}", f"Clicks and purchases: {about}", entries, xs, ys, *row_labels))
         if earned == "reward":
             xs = {id(e): _mean(e, "all", "NDCG@10") for e in entries}
             ys = {id(e): _mean(e, "", "reward") for e in entries}
-            labels = "NDCG@10 in the log", "true reward a session"
-            found.append(_scatter(f"reward-{key}", f"Predicted and earned: {about}", entries, xs, ys, *labels))
+            row_labels = "NDCG@10 in the log", "true reward a session"
+            found.append(_scatter(f"reward-{key}", f"Predicted and earned: {about}", entries, xs, ys, *row_labels))
         far = {id(e): e.last.get("kl_to_logging") for e in entries}
         ys = {id(e): _mean(e, "" if earned == "reward" else "all", earned) for e in entries}
         label = "true reward a session" if earned == "reward" else "reward@10"
@@ -178,29 +178,31 @@ def _scatter(
 
 
 def _ladder(reading: StudyResults, log: str, entries: Sequence[PolicyResults]) -> Picture:
-    labels = [labels.short_label(e) if e.group.kind != "learner" else labels.learner_label(e.group) for e in entries]
+    row_labels = [
+        labels.short_label(e) if e.group.kind != "learner" else labels.learner_label(e.group) for e in entries
+    ]
     rows = []
     for entry in entries:
         shops = [result.facts["shop"]["reward"] for result in entry.results]
         rows.append([mean(one[name] or one["mean"] for one in shops) for name in ("low", "mean", "high")])
-    left = int(14 + max(map(width, labels)))
+    left = int(14 + max(map(width, row_labels)))
     panel = Panel(
         f"True reward a session: {log}",
-        "; ".join(f"{label} {row[1]:.3g}" for label, row in zip(labels, rows, strict=True)),
+        "; ".join(f"{label} {row[1]:.3g}" for label, row in zip(row_labels, rows, strict=True)),
         Scale.over([0.0, *(row[2] for row in rows)], zero=True, pad=0.04),
         Scale(-0.7, len(rows) - 0.3),
         "95 % over visitors; dashed: the logging policy",
         "",
         height=int(HEIGHT - 178 + 18 * len(rows)),
         left=left,
-        y_ticks=[(index, label) for index, label in enumerate(labels)],
+        y_ticks=[(index, label) for index, label in enumerate(row_labels)],
     )
     logging = own(reading, log, "logging")
     if logging is not None and (earned_ := _mean(logging, "", "reward")) is not None:
         panel.line([(earned_, -0.7), (earned_, len(rows) - 0.3)], "own", dashed=True)
     for index, (entry, (low, middle, high)) in enumerate(zip(entries, rows, strict=True)):
         panel.span((low, index), (high, index), family(entry))
-        panel.mark((middle, index), family(entry), f"{labels[index]}: {middle:.3g} ({low:.3g} to {high:.3g})")
+        panel.mark((middle, index), family(entry), f"{row_labels[index]}: {middle:.3g} ({low:.3g} to {high:.3g})")
     return Picture(f"earned-{log}", panel.svg())
 
 
@@ -277,7 +279,7 @@ def _sweep(key: str, title: str, option: str, rows: Sequence[tuple[PolicyResults
 
 def _ends(levels: Sequence[tuple[Summary, PolicyResults]]) -> list[tuple[float, str, str]]:
     """What the lines across are called, where there is room for it; the table beside the picture has it whole."""
-    labels = [(s.mean, labels.comparison_label(str(entry.group.level)), family(entry)) for s, entry in levels]
-    if len(labels) > MOST_LEVELS:
+    row_labels = [(s.mean, labels.comparison_label(str(entry.group.level)), family(entry)) for s, entry in levels]
+    if len(row_labels) > MOST_LEVELS:
         return []
-    return [(y, text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…", kind) for y, text, kind in labels]
+    return [(y, text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…", kind) for y, text, kind in row_labels]
