@@ -39,13 +39,13 @@ from pydantic import BaseModel
 torch.set_num_threads(int(sys.argv[3]))
 policy = offrec.load(sys.argv[1], "cpu")
 policy.recommend([1, 2], 5)
-class Ask(BaseModel):
+class Query(BaseModel):
     history: list[int] = []
     k: int = 10
     sample: bool = False
 app = FastAPI()
 @app.post("/v1/recommend")
-def recommend(ask: Ask):
+def recommend(ask: Query):
     return policy.recommend(ask.history, ask.k).as_json()
 @app.get("/readyz")
 def ready():

@@ -16,22 +16,29 @@ Record = dict[str, Any]
 
 
 def listed(request: str, time: int, session: str | None, history: list[Any], items: list[Any], **more: Any) -> Record:
-    record = {"kind": "list", "request": request, "time": time, "session": session, "policy": "sr", "fingerprint": "f"}
+    record = {
+        "kind": "list",
+        "request_id": request,
+        "time": time,
+        "session_id": session,
+        "policy": "sr",
+        "fingerprint": "f",
+    }
     record |= {
         "history": history,
         "items": items,
-        "probabilities": [0.5] * len(items),
+        "position_probabilities": [0.5] * len(items),
         "log_probability": math.log(0.5),
     }
-    return record | {"play": "sample", "temperature": 1.0, "restricted": False} | more
+    return record | {"sampled": True, "temperature": 1.0, "restricted": False} | more
 
 
 def event(time: int, item: Any, request: str | None = None, session: str | None = None, **more: Any) -> Record:
     return {
         "kind": "event",
-        "request": request,
+        "request_id": request,
         "time": time,
-        "session": session,
+        "session_id": session,
         "item": item,
         "behaviour": "click",
     } | more
@@ -144,8 +151,8 @@ def test_a_last_line_that_lacks_only_its_end_counts(folder: Path) -> None:
         b'{"kind":"click","item":1}',
         b'{"kind":"event","time":1}',
         b'{"kind":"event","time":"noon","item":1,"behaviour":"click"}',
-        b'{"kind":"list","request":"1","time":1,"items":5,"history":[],"play":"sample","restricted":false}',
-        b'{"kind":"list","request":"1","time":1,"items":[5],"play":"sample","restricted":false}',
+        b'{"kind":"list","request_id":"1","time":1,"items":5,"history":[],"sampled":true,"restricted":false}',
+        b'{"kind":"list","request_id":"1","time":1,"items":[5],"sampled":true,"restricted":false}',
     ],
 )
 def test_anything_else_unreadable_is_one_sentence(folder: Path, line: bytes) -> None:
@@ -313,15 +320,15 @@ def test_a_pick_that_came_after_the_next_list_was_served(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"play": "topk"}, NOT_DRAWN),
+        ({"sampled": False}, NOT_DRAWN),
         ({"log_probability": None}, NOT_DRAWN),
         ({"restricted": True}, RESTRICTED),
         ({"items": [6, 6], "restricted": True}, ODD),
         ({"items": []}, ODD),
         ({"items": [None]}, ODD),
         ({"log_probability": 0.5}, "a list likelier than 1"),
-        ({"request": "9"}, TWICE),
-        ({"request": "9", "items": [5, 4], "history": [], "time": 29}, TWICE),
+        ({"request_id": "9"}, TWICE),
+        ({"request_id": "9", "items": [5, 4], "history": [], "time": 29}, TWICE),
     ],
 )
 def test_a_list_that_cannot_be_used_takes_its_session_along(folder: Path, change: Record, reason: str) -> None:
@@ -352,9 +359,9 @@ def test_visits_with_exclude_seen_are_no_log_for_estimates(folder: Path) -> None
         "The log has no session that estimates can use (5 sessions left out: all lists after a pick are restricted by "
         "exclude, exclude_seen or candidates): serve without exclude, exclude_seen and candidates for one that has."
     )
-    assert notes(folder, *[row | {"session": f"of {row['session']}"} for row in rows if row["kind"] == "list"]) == [
-        f"3 sessions left out: {RESTRICTED}."
-    ]
+    assert notes(
+        folder, *[row | {"session_id": f"of {row['session_id']}"} for row in rows if row["kind"] == "list"]
+    ) == [f"3 sessions left out: {RESTRICTED}."]
 
 
 def test_a_probability_of_one_may_be_rounded_up(folder: Path) -> None:
@@ -371,7 +378,7 @@ def test_folders_that_are_no_log(folder: Path, prepared: Prepare) -> None:
     (folder / "decisions-1-7-0.jsonl.open").write_bytes(b"")
     with pytest.raises(InputError, match=r"Every segment in .*served is empty; nothing has been served"):
         served(folder)
-    write(folder, [listed("1", 1, "a", [], [5], play="topk", log_probability=None), event(2, 5, "1")])
+    write(folder, [listed("1", 1, "a", [], [5], sampled=False, log_probability=None), event(2, 5, "1")])
     with pytest.raises(InputError) as caught:
         served(folder)
     assert str(caught.value) == (

@@ -18,7 +18,7 @@ import uvicorn
 
 from offrec.console import Console
 from offrec.serving.app import application
-from offrec.serving.decision_log import DecisionLog, LogOptions
+from offrec.serving.decision_log import DecisionLog, DecisionLogOptions
 from offrec.serving.server import ServerOptions, make_service
 from offrec.serving.service import Service
 
@@ -116,7 +116,7 @@ def records(folder: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def quick_log(folder: Path, **options: Any) -> DecisionLog:
-    return DecisionLog(folder, LogOptions(**{"flush_seconds": 0.01, **options}), lambda line: None)
+    return DecisionLog(folder, DecisionLogOptions(**{"flush_seconds": 0.01, **options}), lambda line: None)
 
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

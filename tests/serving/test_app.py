@@ -15,7 +15,7 @@ from small_server import client_of, records, until
 
 from offrec.runs import train as experiment
 from offrec.serving import app
-from offrec.serving.decision_log import LogOptions
+from offrec.serving.decision_log import DecisionLogOptions
 from offrec.serving.service import Limits
 
 SKUS = [f"sku-{number:02d}" for number in range(40)]
@@ -36,7 +36,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def client(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     folder = tmp_path_factory.mktemp("log")
-    with client_of(runs, log=folder, log_options=LogOptions(flush_seconds=0.02), limits=LIMITS, seed=0) as client:
+    with client_of(
+        runs, log=folder, log_options=DecisionLogOptions(flush_seconds=0.02), limits=LIMITS, seed=0
+    ) as client:
         client.folder = folder  # type: ignore[attr-defined]
         yield client
 
@@ -65,32 +67,32 @@ def test_the_best_are_those_of_the_run(client: httpx.Client, runs: dict[str, Pat
     assert [row["item"] for row in found["items"]] == expected.items
     assert [row["probability"] for row in found["items"]] == pytest.approx(expected.probabilities, rel=1e-4)
     assert [row["score"] for row in found["items"]] == pytest.approx(expected.scores, abs=1e-5)
-    assert found["unknown"] == 1
+    assert found["unknown_items"] == 1
     assert found["restricted"]
     assert found["log_probability"] is None
-    assert "place_probability" not in found["items"][0]
+    assert "position_probability" not in found["items"][0]
     assert found["policy"] == "text"
 
 
 def test_a_sampled_list_says_how_likely_it_was(client: httpx.Client) -> None:
-    found = ask(client, history=["sku-03"], k=3, sample=True, temperature=2, request="mine", session="s")
-    assert found["request"] == "mine"
+    found = ask(client, history=["sku-03"], k=3, sample=True, temperature=2, request_id="mine", session_id="s")
+    assert found["request_id"] == "mine"
     assert not found["restricted"]
-    places = [row["place_probability"] for row in found["items"]]
+    places = [row["position_probability"] for row in found["items"]]
     assert found["log_probability"] == pytest.approx(sum(map(math.log, places)))
     candidates = ask(client, history=["sku-03"], k=2, sample=True, candidates=["sku-01", "sku-02", "nope"])
     assert {row["item"] for row in candidates["items"]} == {"sku-01", "sku-02"}
-    assert candidates["items"][1]["place_probability"] == pytest.approx(1.0)
+    assert candidates["items"][1]["position_probability"] == pytest.approx(1.0)
     assert candidates["restricted"]
 
 
 def test_other_policies_and_their_ids(client: httpx.Client) -> None:
     found = ask(client, policy="numbers", history=[505, "506", "0507"], k=2)
-    assert found["unknown"] == 1, "0507 is another spelling, so another id"
+    assert found["unknown_items"] == 1, "0507 is another spelling, so another id"
     assert all(isinstance(row["item"], int) for row in found["items"])
     scores = ask(client, policy="scores", history=[505], k=2)
     assert scores["items"][0]["probability"] is None
-    assert ask(client, history=[505], k=1)["unknown"] == 1
+    assert ask(client, history=[505], k=1)["unknown_items"] == 1
     both = ask(client, policy="text", k=2, logging_probability=True)
     assert all(0 < row["logging_probability"] < 1 for row in both["items"])
 
@@ -104,7 +106,7 @@ def test_other_policies_and_their_ids(client: httpx.Client) -> None:
         ({"k": True}, 422, "k is true"),
         ({"k": 2.0}, 422, "k is 2.0"),
         ({"k": 10**30}, 422, "k is 1000000000"),
-        ({"history": ["a"] * 51}, 422, "history has 51 items; at most 50"),
+        ({"history": ["a"] * 51}, 422, "history has 51 items"),
         ({"exclude": ["a"] * 31}, 422, "exclude has 31 items"),
         ({"candidates": ["a"] * 31}, 422, "candidates has 31 items"),
         ({"candidates": []}, 422, "None of the candidates"),
@@ -119,9 +121,9 @@ def test_other_policies_and_their_ids(client: httpx.Client) -> None:
         ({"history": [[1]]}, 422, "history[0] is [1]"),
         ({"temperature": 1.0}, 422, "A temperature is for a sampled list"),
         ({"sample": True, "temperature": 0}, 422, "temperature is 0"),
-        ({"sample": True, "policy": "scores"}, 422, "gives scores, not chances"),
+        ({"sample": True, "policy": "scores"}, 422, "has scores, not probabilities"),
         ({"logging_probability": True, "policy": "numbers"}, 422, "holds no logging policy"),
-        ({"session": ""}, 422, "session is"),
+        ({"session_id": ""}, 422, "session_id is"),
         ({"histroy": []}, 422, "There is no field 'histroy'; the fields are history, k"),
         (b"", 400, "no JSON"),
         (b"{", 400, "no JSON"),
@@ -129,11 +131,11 @@ def test_other_policies_and_their_ids(client: httpx.Client) -> None:
         (b'{"sample": true, "temperature": NaN}', 422, "temperature is NaN"),
         (b'{"sample": true, "temperature": 1e999}', 422, "temperature is Infinity"),
         (b'{"history": [' + b"9" * 5000 + b"]}", 400, "no JSON"),
-        (b'{"session": "\\ud800"}', 400, "no JSON"),
+        (b'{"session_id": "\\ud800"}', 400, "no JSON"),
         (b"[" * 9000, 400, "no JSON"),
         (b"[]", 422, "The body is []; expected one object"),
         (b"null", 422, "The body is null"),
-        (b'{"session": "' + b"x" * 10_000 + b'"}', 413, "larger than the 10,000 bytes"),
+        (b'{"session_id": "' + b"x" * 10_000 + b'"}', 413, "larger than the 10,000 bytes"),
     ],
 )
 def test_what_is_refused(client: httpx.Client, body: bytes | dict[str, Any], status: int, said: str) -> None:
@@ -164,36 +166,36 @@ def test_a_client_that_goes_away_is_no_failure(client: httpx.Client) -> None:
 
 
 def test_events_and_lists_are_logged(client: httpx.Client) -> None:
-    shown = ask(client, history=["sku-03"], k=2, sample=True, session="visit", request="list-7")
+    shown = ask(client, history=["sku-03"], k=2, sample=True, session_id="visit", request_id="list-7")
     assert shown["logged"]
-    sent = {"item": shown["items"][0]["item"], "behaviour": "click", "request": "list-7", "session": "visit"}
+    sent = {"item": shown["items"][0]["item"], "behaviour": "click", "request_id": "list-7", "session_id": "visit"}
     assert client.post("/v1/events", json=sent).json() == {"recorded": True}
     assert client.post("/v1/events", json={"item": "505", "behaviour": "buy"}).json() == {"recorded": True}
-    assert not ask(client, history=["sku-03"], session="hidden", log=False)["logged"]
+    assert not ask(client, history=["sku-03"], session_id="hidden", log=False)["logged"]
     folder: Path = client.folder  # type: ignore[attr-defined]
     until(lambda: any(record.get("behaviour") == "buy" for record in records(folder)[0]))
     found = records(folder)[0]
-    mine = next(record for record in found if record.get("request") == "list-7" and record["kind"] == "list")
+    mine = next(record for record in found if record.get("request_id") == "list-7" and record["kind"] == "list")
     assert mine.pop("time") > 1.7e12
     assert mine == {
         "kind": "list",
-        "request": "list-7",
-        "session": "visit",
+        "request_id": "list-7",
+        "session_id": "visit",
         "policy": "text",
         "fingerprint": shown["fingerprint"],
         "history": ["sku-03"],
         "items": [row["item"] for row in shown["items"]],
-        "probabilities": [row["place_probability"] for row in shown["items"]],
+        "position_probabilities": [row["position_probability"] for row in shown["items"]],
         "log_probability": shown["log_probability"],
-        "play": "sample",
+        "sampled": True,
         "temperature": 1.0,
         "restricted": False,
     }
     click, buy = (record for record in found if record["kind"] == "event")
     assert {key: click[key] for key in sent} == sent
     assert buy["item"] == 505, "as the catalogue that knows it spells it"
-    assert buy["request"] is None
-    assert not any(record.get("session") == "hidden" for record in found)
+    assert buy["request_id"] is None
+    assert not any(record.get("session_id") == "hidden" for record in found)
     for body, said in (({}, "'item' is missing"), ({"item": None, "behaviour": "x"}, "item is null")):
         assert said in refused(client, body, "/v1/events")[1]
 
@@ -202,16 +204,16 @@ def test_without_a_log_events_are_refused(runs: dict[str, Path]) -> None:
     with client_of({"numbers": runs["numbers"]}) as client:
         assert refused(client, {"item": 1, "behaviour": "click"}, "/v1/events")[0] == 409
         assert not ask(client)["logged"]
-        assert client.get("/healthz").json() == {"status": "ok", "log": None}
+        assert client.get("/healthz").json() == {"status": "ok", "decision_log": None}
 
 
 def test_what_is_served_and_how_it_fares(client: httpx.Client) -> None:
     found = client.get("/v1/policies").json()
     assert [policy["policy"] for policy in found["policies"]] == ["text", "numbers", "scores"]
-    assert found["default"] == "text"
+    assert found["default_policy"] == "text"
     assert found["limits"]["k"] == 20
-    assert [policy["logging"] for policy in found["policies"]] == [True, False, False]
-    assert client.get("/healthz").json() == {"status": "ok", "log": "ok"}
+    assert [policy["has_logging_policy"] for policy in found["policies"]] == [True, False, False]
+    assert client.get("/healthz").json() == {"status": "ok", "decision_log": "ok"}
     assert client.get("/readyz").json()["status"] == "ready"
     ask(client)
     metrics = client.get("/metrics").text

@@ -13,8 +13,8 @@ from small_server import client_of, records
 import offrec
 from offrec.console import Console
 from offrec.estimation.estimate import EstimateOptions
-from offrec.serving.decision_log import LogOptions
-from offrec.serving.shop_client import ServedPlayer
+from offrec.serving.decision_log import DecisionLogOptions
+from offrec.serving.shop_client import RemotePlayer
 from offrec.shop import Shop
 from offrec.shop.log import write_log
 
@@ -33,10 +33,10 @@ def circle(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     served = offrec.train(data, home / "served", settings={**SMALL, "training.epochs": 2}, device="cpu", console=QUIET)
     weighed = {**SMALL, "training.epochs": 4, "algorithm.weight": "reward"}
     other = offrec.train(data, home / "other", settings=weighed, device="cpu", console=QUIET)
-    log = LogOptions(flush_seconds=0.1)
+    log = DecisionLogOptions(flush_seconds=0.1)
     with client_of({"run": home / "served"}, seed=3, log=home / "decisions", log_options=log) as client:
         # One request after the other: what is drawn hangs on how requests meet, and this is to be one log.
-        player = ServedPlayer(shop.dynamics, str(client.base_url), connections=1)
+        player = RemotePlayer(shop.dynamics, str(client.base_url), connections=1)
         came = shop.rollout(player, VISITORS, seed=5)
     again = offrec.prepare(
         home / "decisions", out=home / "again", format="served", catalogue=str(home / "served"), split_parts=(1, 1, 18)

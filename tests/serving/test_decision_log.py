@@ -13,11 +13,11 @@ from small_server import quick_log, records, until
 
 from offrec.errors import InputError
 from offrec.serving import decision_log
-from offrec.serving.decision_log import DecisionLog, LogOptions
+from offrec.serving.decision_log import DecisionLog, DecisionLogOptions
 
 
 def shown(number: int, **more: Any) -> dict[str, Any]:
-    return {"kind": "list", "request": str(number), **more}
+    return {"kind": "list", "request_id": str(number), **more}
 
 
 def test_records_are_there_in_order_before_the_end(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_records_are_there_in_order_before_the_end(tmp_path: Path) -> None:
     (file,) = tmp_path.iterdir()
     assert file.suffix == ".jsonl"
     found, torn = records(tmp_path)
-    assert [record.get("request") for record in found] == [*map(str, range(100)), None]
+    assert [record.get("request_id") for record in found] == [*map(str, range(100)), None]
     assert torn == 0
     assert (log.counts.lists, log.counts.events, log.counts.lost) == (100, 1, 0)
     assert log.counts.bytes == file.stat().st_size
@@ -54,7 +54,7 @@ def test_segments_end_by_size_and_by_age(tmp_path: Path) -> None:
         log.close()
         assert len(list(folder.glob("*.jsonl"))) >= 3
         assert not list(folder.glob("*.open"))
-        assert [record["request"] for record in records(folder)[0]] == [str(number) for number in range(6)]
+        assert [record["request_id"] for record in records(folder)[0]] == [str(number) for number in range(6)]
 
 
 def test_a_queue_that_is_full_loses_and_says_so(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_queue_that_is_full_loses_and_says_so(tmp_path: Path) -> None:
     found = records(tmp_path)[0]
     lost = [record for record in found if record["kind"] == "lost"]
     assert [record["count"] for record in lost] == [4]
-    assert [record["request"] for record in found if record["kind"] == "list"] == ["0", "1", "2", "3", "4", "9"]
+    assert [record["request_id"] for record in found if record["kind"] == "list"] == ["0", "1", "2", "3", "4", "9"]
 
 
 def test_long_records_fill_the_queue_too(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_full_disk_is_told_and_writing_goes_on_after_it(tmp_path: Path, monkey
     monkeypatch.setattr(decision_log.os, "write", write)
     said: list[str] = []
     failures: list[str] = []
-    log = DecisionLog(tmp_path, LogOptions(flush_seconds=0.02), said.append, failures.append)
+    log = DecisionLog(tmp_path, DecisionLogOptions(flush_seconds=0.02), said.append, failures.append)
     log.add(shown(0))
     until(lambda: records(tmp_path)[0])
     full[0] = True
@@ -110,7 +110,7 @@ def test_a_full_disk_is_told_and_writing_goes_on_after_it(tmp_path: Path, monkey
     found = records(tmp_path)[0]
     assert [record["kind"] for record in found] == ["list", "lost", "list", "list"]
     assert found[1]["count"] == 2
-    assert [record["request"] for record in found if record["kind"] == "list"] == ["0", "1", "4"]
+    assert [record["request_id"] for record in found if record["kind"] == "list"] == ["0", "1", "4"]
     assert "cannot be written (No space left on device)" in said[0]
     assert "2 records were lost" in said[1]
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_taken_back_ends_its_segment(tmp_path: Path, monkeypatch:
     log.close()
     found, torn = records(tmp_path)
     assert torn >= 1
-    assert [record["request"] for record in found] == ["0", "1"]
+    assert [record["request_id"] for record in found] == ["0", "1"]
 
 
 def test_what_a_dead_server_left_is_named_and_kept(tmp_path: Path) -> None:
@@ -144,14 +144,14 @@ def test_what_a_dead_server_left_is_named_and_kept(tmp_path: Path) -> None:
     left.write_text(json.dumps(shown(0)) + "\n" + '{"kind":"li')
     alive = quick_log(tmp_path)
     first = next(path for path in tmp_path.iterdir() if str(os.getpid()) in path.name)
-    second = DecisionLog(tmp_path, LogOptions(), said.append)
+    second = DecisionLog(tmp_path, DecisionLogOptions(), said.append)
     assert (tmp_path / "decisions-1-1-0.jsonl").exists(), "taken over by the first to come"
     assert first.exists(), "not that of a server that still writes"
     assert said == []
     alive.close()
     second.close()
     left.write_text(json.dumps(shown(0)) + "\n" + '{"kind":"li')
-    DecisionLog(tmp_path, LogOptions(), said.append).close()
+    DecisionLog(tmp_path, DecisionLogOptions(), said.append).close()
     assert "decisions-1-1-0.jsonl.open was left by a server that did not end cleanly: it holds 1 records" in said[0]
     assert "11 bytes of a record cut short" in said[0]
 
@@ -172,7 +172,7 @@ def test_logs_of_one_instant_do_not_meet(tmp_path: Path, monkeypatch: pytest.Mon
     again = quick_log(tmp_path)
     again.add(shown(2))
     again.close()
-    assert sorted(record["request"] for record in records(tmp_path)[0]) == ["0", "1", "2"]
+    assert sorted(record["request_id"] for record in records(tmp_path)[0]) == ["0", "1", "2"]
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -192,7 +192,7 @@ def test_standard_error_that_cannot_be_written_does_not_end_the_log(
         return speechless("") or 0 if full[0] else real(file, data)
 
     monkeypatch.setattr(decision_log.os, "write", write)
-    log = DecisionLog(tmp_path, LogOptions(flush_seconds=0.01), speechless, failures.append)
+    log = DecisionLog(tmp_path, DecisionLogOptions(flush_seconds=0.01), speechless, failures.append)
     full[0] = True
     log.add(shown(0))
     until(lambda: failures == ["No space left on device"])
@@ -200,7 +200,7 @@ def test_standard_error_that_cannot_be_written_does_not_end_the_log(
     until(lambda: log.failure is None)
     assert log.add(shown(1))
     assert log.close() == 0
-    assert [record["request"] for record in records(tmp_path)[0]] == ["0", "1"]
+    assert [record["request_id"] for record in records(tmp_path)[0]] == ["0", "1"]
 
 
 def test_a_log_whose_thread_ended_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_a_log_whose_thread_ended_takes_nothing(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(decision_log.Segment, "append", broken)
     failures: list[str] = []
-    log = DecisionLog(tmp_path, LogOptions(flush_seconds=0.01), lambda line: None, failures.append)
+    log = DecisionLog(tmp_path, DecisionLogOptions(flush_seconds=0.01), lambda line: None, failures.append)
     log.add(shown(0))
     until(lambda: failures)
     assert log.failure == "what writes it ended: MemoryError: no more"
@@ -236,7 +236,7 @@ def test_a_segment_that_is_finished_meanwhile_is_no_hindrance(tmp_path: Path, mo
 
     monkeypatch.setattr(Path, "open", opens)
     monkeypatch.setattr(decision_log.fcntl, "flock", locks)
-    DecisionLog(tmp_path, LogOptions(), said.append).close()
+    DecisionLog(tmp_path, DecisionLogOptions(), said.append).close()
     assert said == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["decisions-1-1-0.jsonl", "decisions-2-1-0.jsonl"]
 
@@ -269,5 +269,5 @@ def test_a_segment_is_nobody_elses_from_its_first_moment_to_its_last(
     log.add(shown(0))
     assert log.close() == 0
     assert len(said) == 1
-    assert [record["request"] for record in records(tmp_path)[0]] == ["0"]
+    assert [record["request_id"] for record in records(tmp_path)[0]] == ["0"]
     assert not list(tmp_path.glob("*.open"))

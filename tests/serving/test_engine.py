@@ -11,17 +11,17 @@ from offrec.catalogue import Head, Lists, log_prob
 from offrec.data.replay import batch_of
 from offrec.runs import train as experiment
 from offrec.serving import engine as engine_module
-from offrec.serving.engine import Ask, Engine
+from offrec.serving.engine import Engine, Query
 
 ITEMS = 200
 ALL = [
-    Ask([3, 4, 5], 5),
-    Ask([], 3, temperature=1.0),
-    Ask([7], 4, frozenset({7, 1, 2})),
-    Ask([7, 8, 9, 10, 11, 12, 13], 1, frozenset(range(100))),
-    Ask([9], 9, allowed=[2, 3, 4]),
-    Ask([2], 2, allowed=[5, 6, 7], temperature=2.0),
-    Ask([1], 6, frozenset(range(90)), temperature=0.5),
+    Query([3, 4, 5], 5),
+    Query([], 3, temperature=1.0),
+    Query([7], 4, frozenset({7, 1, 2})),
+    Query([7, 8, 9, 10, 11, 12, 13], 1, frozenset(range(100))),
+    Query([9], 9, allowed=[2, 3, 4]),
+    Query([2], 2, allowed=[5, 6, 7], temperature=2.0),
+    Query([1], 6, frozenset(range(90)), temperature=0.5),
 ]
 
 
@@ -33,7 +33,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return Engine(experiment.load(run, "cpu"), seed=0)
 
 
-def asks(engine: Engine) -> list[Ask]:
+def asks(engine: Engine) -> list[Query]:
     return ALL if engine.policy.stochastic else [ask for ask in ALL if ask.temperature is None]
 
 
@@ -78,7 +78,7 @@ def test_drawn_lists_keep_to_what_is_allowed(engine: Engine) -> None:
 def test_logging_probabilities_are_those_of_the_logging_policy(tmp_path: Path) -> None:
     engine = Engine(experiment.load(write_run(tmp_path / "dc", list(range(30)), algorithm_name="dc"), "cpu"), 0)
     assert engine.knows_logging
-    with_b, without = engine.answer([Ask([1, 2], 4, logging=True), Ask([1, 2], 4)])
+    with_b, without = engine.answer([Query([1, 2], 4, logging=True), Query([1, 2], 4)])
     assert without.logging is None
     prior = engine.policy.agent.prior  # type: ignore[attr-defined]
     batch = batch_of([[1, 2]], 30, 5, torch.device("cpu"))
@@ -91,7 +91,7 @@ def test_logging_probabilities_are_those_of_the_logging_policy(tmp_path: Path) -
 def test_what_a_policy_gives_no_chance_is_left_out(tmp_path: Path) -> None:
     """DQN within support of π̂_b: with a bound that few items reach, lists are short."""
     run = write_run(tmp_path / "run", list(range(50)), spread=3.0, algorithm_name="dqn", algorithm_delta=0.05)
-    answer = Engine(experiment.load(run, "cpu"), 0).answer([Ask([1], 40)])[0]
+    answer = Engine(experiment.load(run, "cpu"), 0).answer([Query([1], 40)])[0]
     assert 0 < len(answer.items) < 20
     assert min(answer.scores) > -1e6
 
@@ -110,9 +110,9 @@ def test_a_large_ask_does_not_swell_small_ones(
         return found
 
     monkeypatch.setattr(engine_module, name, watched)
-    small = [Ask([item], 5, frozenset({item}), temperature=temperature) for item in range(6)]
-    large = Ask([7], 800, frozenset(range(2000)), temperature=temperature)
-    long, barred = Ask([8], 800, temperature=temperature), Ask([9], 5, large.barred, temperature=temperature)
+    small = [Query([item], 5, frozenset({item}), temperature=temperature) for item in range(6)]
+    large = Query([7], 800, frozenset(range(2000)), temperature=temperature)
+    long, barred = Query([8], 800, temperature=temperature), Query([9], 5, large.barred, temperature=temperature)
     asks = [*small[:3], large, long, *small[3:], barred]
     found = engine.answer(asks)
     assert sorted(sizes) == [(1, 5, 2000), (1, 800, 0), (1, 800, 2000), (6, 5, 1)]

@@ -18,10 +18,10 @@ import pytest
 from random_runs import write_run
 from small_server import Process, client_of, records, until
 
-from offrec.serving.decision_log import DecisionLog, LogOptions
+from offrec.serving.decision_log import DecisionLog, DecisionLogOptions
 from offrec.training import checkpoint
 
-ASK = {"history": [3, 5], "k": 5, "sample": True, "session": "s"}
+ASK = {"history": [3, 5], "k": 5, "sample": True, "session_id": "s"}
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ class Visitors:
             while not self.stop.is_set():
                 count += 1
                 try:
-                    answer = client.post("/v1/recommend", json={**ASK, "request": f"{number}-{count}"})
+                    answer = client.post("/v1/recommend", json={**ASK, "request_id": f"{number}-{count}"})
                 except httpx.TransportError as error:
                     self.failed.append(error)
                     return
@@ -89,7 +89,7 @@ def test_kill_9_leaves_every_flushed_record_readable(run: Path, tmp_path: Path) 
     assert len(found) >= on_disk > 100
     assert torn <= 1
     assert all(record["kind"] == "list" and len(record["items"]) == 5 for record in found)
-    ids = [record["request"] for record in found]
+    ids = [record["request_id"] for record in found]
     assert len(set(ids)) == len(ids)
     early = {request for request, answered in crowd.answered if answered < when - 1.0}
     assert early, "somebody came a second, five flushes, before the end"
@@ -97,7 +97,7 @@ def test_kill_9_leaves_every_flushed_record_readable(run: Path, tmp_path: Path) 
     missing = {request for request, _ in crowd.answered} - set(ids)
     assert len(missing) < len(crowd.answered) / 2
     said: list[str] = []
-    DecisionLog(folder, LogOptions(), said.append).close()
+    DecisionLog(folder, DecisionLogOptions(), said.append).close()
     assert f"it holds {len(found):,} records" in said[0]
     assert "what came after its last flush is lost" in said[0]
 
@@ -171,7 +171,7 @@ def test_a_full_disk_is_told_and_the_server_goes_on(run: Path, tmp_path: Path) -
             _, hard = resource.prlimit(server.child.pid, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
             for _ in range(20):
                 client.post("/v1/recommend", json=ASK)
-            until(lambda: client.get("/healthz").json()["log"] == "File too large")
+            until(lambda: client.get("/healthz").json()["decision_log"] == "File too large")
             assert client.get("/readyz").status_code == 200
             lists = [client.post("/v1/recommend", json=ASK) for _ in range(3)]
             assert [one.status_code for one in lists] == [200] * 3
@@ -181,7 +181,7 @@ def test_a_full_disk_is_told_and_the_server_goes_on(run: Path, tmp_path: Path) -
             assert "not recorded: the decision log cannot be written (File too large)" in event.json()["error"]
             assert "offrec_log_failing 1" in client.get("/metrics").text
             resource.prlimit(server.child.pid, resource.RLIMIT_FSIZE, (hard, hard))
-            until(lambda: client.get("/healthz").json()["log"] == "ok")
+            until(lambda: client.get("/healthz").json()["decision_log"] == "ok")
             assert client.post("/v1/recommend", json=ASK).json()["logged"]
         server.child.send_signal(signal.SIGTERM)
         server.child.wait(20)

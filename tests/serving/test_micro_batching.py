@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from offrec.serving.engine import Answer, Ask
-from offrec.serving.micro_batching import Batcher, Busy
+from offrec.serving.engine import Answer, Query
+from offrec.serving.micro_batching import MicroBatcher, QueueFullError
 
 
 class Slow:
@@ -19,7 +19,7 @@ class Slow:
         self.go = threading.Event()
         self.go.set()
 
-    def answer(self, asks: list[Ask]) -> list[Answer]:
+    def answer(self, asks: list[Query]) -> list[Answer]:
         self.go.wait()
         time.sleep(self.seconds)
         self.sizes.append(len(asks))
@@ -28,12 +28,14 @@ class Slow:
         return [Answer([ask.k], [0.0], None) for ask in asks]
 
 
-def batcher(engine: Any, **options: Any) -> Batcher:
-    return Batcher(engine, **{"most": 8, "waiting": 100, "wait": 0.05, "watch": lambda size, seconds: None, **options})
+def batcher(engine: Any, **options: Any) -> MicroBatcher:
+    return MicroBatcher(
+        engine, **{"most": 8, "waiting": 100, "wait": 0.05, "watch": lambda size, seconds: None, **options}
+    )
 
 
-async def asked(to: Batcher, *ks: int) -> list[Any]:
-    return await asyncio.gather(*(to.ask(Ask([], k)) for k in ks), return_exceptions=True)
+async def asked(to: MicroBatcher, *ks: int) -> list[Any]:
+    return await asyncio.gather(*(to.ask(Query([], k)) for k in ks), return_exceptions=True)
 
 
 def test_those_who_come_meanwhile_are_answered_together() -> None:
@@ -62,7 +64,7 @@ def test_a_lone_request_does_not_wait() -> None:
         made = batcher(engine, wait=9.0)
         began = time.perf_counter()
         for k in range(5):
-            await made.ask(Ask([], k))
+            await made.ask(Query([], k))
         made.close()
         return time.perf_counter() - began
 
@@ -117,10 +119,10 @@ def test_too_many_are_refused_and_errors_reach_who_asked() -> None:
         assert two.items == [2]
         assert isinstance(thirteen, ValueError)
         assert four.items == [4], "the thread lives on"
-        assert isinstance(five, Busy)
+        assert isinstance(five, QueueFullError)
         made.close()
-        with pytest.raises(Busy):
-            await made.ask(Ask([], 1))
+        with pytest.raises(QueueFullError):
+            await made.ask(Query([], 1))
 
     asyncio.run(run())
 

@@ -12,7 +12,7 @@ from random_runs import write_run
 from small_server import client_of, records, until
 
 from chromium import Browser, browser, missing
-from offrec.serving.decision_log import LogOptions
+from offrec.serving.decision_log import DecisionLogOptions
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -42,7 +42,7 @@ def server(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[http
         "values": write_run(home / "three", WORDS, seed=3, algorithm_name="dqn"),
         LONG[:80]: write_run(home / "four", WORDS, seed=4),
     }
-    with client_of(runs, log=log, log_options=LogOptions(flush_seconds=0.01)) as client:
+    with client_of(runs, log=log, log_options=DecisionLogOptions(flush_seconds=0.01)) as client:
         yield client
 
 
@@ -217,9 +217,9 @@ def test_what_people_look_at_stays_out_of_the_decision_log(explorer: Browser, se
     explorer.click(".row")
     explorer.click("input[value=drawn]")
     settled(explorer)
-    server.post("/v1/recommend", json={"request": "a visitor's"}).raise_for_status()
+    server.post("/v1/recommend", json={"request_id": "a visitor's"}).raise_for_status()
     until(lambda: records(log)[0])
-    assert [record["request"] for record in records(log)[0]] == ["a visitor's"]
+    assert [record["request_id"] for record in records(log)[0]] == ["a visitor's"]
 
 
 def test_everything_has_a_name_and_can_be_read(explorer: Browser) -> None:

@@ -12,7 +12,7 @@ from offrec.errors import InputError
 from offrec.policy import Policy
 from offrec.runs import train as experiment
 from offrec.serving import recommend_table as recommend_table_module
-from offrec.serving.recommend_table import BatchOptions, Done, recommend_table
+from offrec.serving.recommend_table import Done, TableOptions, recommend_table
 
 SKUS = [f"sku-{number:03d}" for number in range(60)]
 
@@ -38,7 +38,7 @@ def table() -> pl.DataFrame:
 
 
 def recommended(policy: Policy, source: Path, out: Path, **options: object) -> tuple[pl.DataFrame, Done]:
-    chosen = BatchOptions(**{"k": 4, **options})  # type: ignore[arg-type]
+    chosen = TableOptions(**{"k": 4, **options})  # type: ignore[arg-type]
     done = recommend_table(policy, [source], out, chosen, Console(quiet=True), force=False)
     reader = {".parquet": pl.read_parquet, ".csv": pl.read_csv, ".jsonl": pl.read_ndjson}[out.suffix]
     return reader(out), done

@@ -9,7 +9,7 @@ import pytest
 from random_runs import write_run
 from small_server import client_of
 
-from offrec.serving.decision_log import LogOptions
+from offrec.serving.decision_log import DecisionLogOptions
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
@@ -18,7 +18,7 @@ CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,re
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("any")
     runs = {"a": write_run(folder / "a", ["x", "y", "é", "12"]), "b": write_run(folder / "b", list(range(30)))}
-    with client_of(runs, log=folder / "log", log_options=LogOptions(flush_seconds=0.05)) as client:
+    with client_of(runs, log=folder / "log", log_options=DecisionLogOptions(flush_seconds=0.05)) as client:
         yield str(client.base_url).rstrip("/")
 
 

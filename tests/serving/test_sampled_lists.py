@@ -11,7 +11,7 @@ from random_runs import write_run
 from scipy import stats
 from small_server import records, service_of
 
-from offrec.serving.decision_log import LogOptions
+from offrec.serving.decision_log import DecisionLogOptions
 from offrec.serving.schemas import Recommend
 
 DRAWS = 3000
@@ -21,7 +21,7 @@ DRAWS = 3000
 def test_frequencies_match_the_logged_probabilities(tmp_path: Path, asked: dict[str, object]) -> None:
     """Six items, lists of two; the chance of every list is taken from the log, none is worked out here."""
     run = write_run(tmp_path / "run", list(range(6)), network_repeat="off")  # else those seen would crowd out the rest
-    log = LogOptions(flush_seconds=0.05)
+    log = DecisionLogOptions(flush_seconds=0.05)
     with service_of({"run": run}, seed=7, log=tmp_path / "log", log_options=log) as service:
 
         async def ask_all() -> None:
@@ -36,7 +36,7 @@ def test_frequencies_match_the_logged_probabilities(tmp_path: Path, asked: dict[
     counts = Counter(tuple(record["items"]) for record in found)
     chances = {tuple(record["items"]): math.exp(record["log_probability"]) for record in found}
     for record in found:
-        assert math.prod(record["probabilities"]) == pytest.approx(chances[tuple(record["items"])], rel=1e-6)
+        assert math.prod(record["position_probabilities"]) == pytest.approx(chances[tuple(record["items"])], rel=1e-6)
     assert all(record["restricted"] == bool({"exclude", "candidates"} & asked.keys()) for record in found)
     allowed = [item for item in asked.get("candidates", range(6)) if item not in asked.get("exclude", [])]  # type: ignore
     assert set(counts) == set(permutations(allowed, 2)), "every list came"

@@ -16,7 +16,7 @@ from offrec.commands.runs import Recommend
 from offrec.commands.serve import Serve
 from offrec.errors import InputError
 from offrec.serving import served_policy, server
-from offrec.serving.decision_log import LogOptions
+from offrec.serving.decision_log import DecisionLogOptions
 from offrec.serving.served_policy import named
 from offrec.serving.service import Service
 
@@ -73,7 +73,7 @@ def test_a_table_and_a_history_do_not_mix(run: Path, tmp_path: Path) -> None:
 def test_what_the_document_says_to_send_works(run: Path, tmp_path: Path) -> None:
     lines = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("curl ")]
     assert len(lines) >= 7
-    with client_of({"run": run}, log=tmp_path / "log", log_options=LogOptions()) as client:
+    with client_of({"run": run}, log=tmp_path / "log", log_options=DecisionLogOptions()) as client:
         for line in lines:
             address, *rest = shlex.split(line)[1:]
             path = address.removeprefix("http://127.0.0.1:8000")
@@ -116,7 +116,7 @@ def test_a_reload_asked_for_while_loading_is_made_after_it(
     """The first load is interrupted by SIGHUP, the server ends itself once it has loaded or reloaded."""
     real, loads = served_policy.load, []
 
-    def load(*words: Any) -> served_policy.Served:
+    def load(*words: Any) -> served_policy.ServedPolicy:
         loads.append(words)
         if asked and len(loads) == 1:
             signal.raise_signal(signal.SIGHUP)

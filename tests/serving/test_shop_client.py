@@ -10,8 +10,8 @@ from small_server import client_of, records
 
 from offrec.errors import InputError, RunError
 from offrec.runs import train as experiment
-from offrec.serving.decision_log import LogOptions
-from offrec.serving.shop_client import ServedPlayer
+from offrec.serving.decision_log import DecisionLogOptions
+from offrec.serving.shop_client import RemotePlayer
 from offrec.shop import Shop
 
 SESSIONS = 150
@@ -20,11 +20,11 @@ SESSIONS = 150
 def test_visitors_leave_a_log_of_what_they_saw_and_did(tmp_path: Path) -> None:
     shop = Shop.open("demo", 0)
     run = write_run(tmp_path / "run", list(range(shop.world.items)), network_repeat="off", spread=2.0)
-    log = LogOptions(flush_seconds=0.1)
+    log = DecisionLogOptions(flush_seconds=0.1)
     with client_of({"run": run}, seed=3, log=tmp_path / "log", log_options=log) as client:
-        found = shop.rollout(ServedPlayer(shop.dynamics, str(client.base_url)), SESSIONS, seed=5)
+        found = shop.rollout(RemotePlayer(shop.dynamics, str(client.base_url)), SESSIONS, seed=5)
     records_, _ = records(tmp_path / "log")
-    lists = {record["request"]: record for record in records_ if record["kind"] == "list"}
+    lists = {record["request_id"]: record for record in records_ if record["kind"] == "list"}
     events = [record for record in records_ if record["kind"] == "event"]
     assert len(lists) == int(found.steps.sum())
     assert len(events) == int(found.lengths.sum()) > 0
@@ -32,12 +32,12 @@ def test_visitors_leave_a_log_of_what_they_saw_and_did(tmp_path: Path) -> None:
     picks: dict[str, list[int]] = defaultdict(list)
     for record in records_:
         if record["kind"] == "list":
-            assert record["history"] == picks[record["session"]]
+            assert record["history"] == picks[record["session_id"]]
             assert not record["restricted"]
             assert len(record["items"]) == shop.world.k
         else:
-            assert record["item"] in lists[record["request"]]["items"]
-            picks[record["session"]].append(record["item"])
+            assert record["item"] in lists[record["request_id"]]["items"]
+            picks[record["session_id"]].append(record["item"])
     policy = experiment.load(run, "cpu")
     inside = shop.rollout(policy, SESSIONS, "sample", seed=5)
     spread = math.hypot(float(found.rewards.std()), float(inside.rewards.std())) / math.sqrt(SESSIONS)
@@ -48,11 +48,11 @@ def test_visitors_leave_a_log_of_what_they_saw_and_did(tmp_path: Path) -> None:
 def test_a_server_that_does_not_answer_is_told(tmp_path: Path) -> None:
     shop = Shop.open("tiny", 0)
     with pytest.raises(RunError, match="does not answer"):
-        shop.rollout(ServedPlayer(shop.dynamics, "http://127.0.0.1:9"), 2, seed=1)
+        shop.rollout(RemotePlayer(shop.dynamics, "http://127.0.0.1:9"), 2, seed=1)
     with pytest.raises(InputError, match="no address of a server"):
-        ServedPlayer(shop.dynamics, "127.0.0.1:8000")
+        RemotePlayer(shop.dynamics, "127.0.0.1:8000")
     with client_of({"run": write_run(tmp_path / "run", list(range(shop.world.items)))}) as client:
         with pytest.raises(RunError, match="answered 404: There is no policy"):
-            shop.rollout(ServedPlayer(shop.dynamics, str(client.base_url), policy="other"), 2, seed=1)
+            shop.rollout(RemotePlayer(shop.dynamics, str(client.base_url), policy="other"), 2, seed=1)
         with pytest.raises(RunError, match="answered 409: This server keeps no decision log"):
-            shop.rollout(ServedPlayer(shop.dynamics, str(client.base_url)), 20, seed=1)
+            shop.rollout(RemotePlayer(shop.dynamics, str(client.base_url)), 20, seed=1)

@@ -227,10 +227,10 @@ class Recommend:
 
     def _table(self, policy: "Policy", out: Path) -> None:
         from offrec.data.formats import Columns
-        from offrec.serving.recommend_table import BatchOptions, recommend_table
+        from offrec.serving.recommend_table import TableOptions, recommend_table
 
         columns = Columns(session=self.session, item=self.item, time=self.time)
-        options = BatchOptions(self.k, self.exclude_seen, self.format, columns, self.chunk)
+        options = TableOptions(self.k, self.exclude_seen, self.format, columns, self.chunk)
         console = console_for(self.json)
         done = recommend_table(policy, self.input, out, options, console, force=self.force)
         if self.json:

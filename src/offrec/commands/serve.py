@@ -64,9 +64,9 @@ class Serve:
 
     def run(self) -> None:
         from offrec.serving import server
-        from offrec.serving.decision_log import LogOptions
+        from offrec.serving.decision_log import DecisionLogOptions
         from offrec.serving.served_policy import named
-        from offrec.serving.service import Batching, Limits
+        from offrec.serving.service import BatchingOptions, Limits
 
         self._check()
         candidates = self.max_candidates
@@ -77,12 +77,12 @@ class Serve:
             token=server.read_token(self.token_file),
             insecure=self.insecure,
             log=self.log,
-            log_options=LogOptions(
+            log_options=DecisionLogOptions(
                 self.flush_seconds, int(self.segment_mb * 2**20), self.segment_seconds, self.log_queue
             ),
             on_log_failure=self.on_log_failure,
             limits=Limits(self.max_k, self.max_history, candidates, candidates, self.max_body_kb << 10),
-            batching=Batching(self.wait_ms, self.max_batch, self.max_waiting),
+            batching=BatchingOptions(self.wait_ms, self.max_batch, self.max_waiting),
             device=self.device,
             threads=self.threads,
             seed=self.seed,

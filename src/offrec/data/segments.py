@@ -22,23 +22,24 @@ Hashes = NDArray[np.uint64]
 
 SCHEMA: dict[str, Any] = {
     "kind": pl.String,
-    "request": pl.String,
+    "request_id": pl.String,
     "time": pl.Int64,
-    "session": pl.String,
+    "session_id": pl.String,
     "item": pl.String,
     "behaviour": pl.String,
     "items": pl.List(pl.String),
     "history": pl.List(pl.String),
     "log_probability": pl.Float64,
-    "play": pl.String,
+    "sampled": pl.Boolean,
     "restricted": pl.Boolean,
     "count": pl.Int64,
 }
 NEEDED = {
-    "list": ("request", "time", "items", "history", "play", "restricted"),
+    "list": ("request_id", "time", "items", "history", "sampled", "restricted"),
     "event": ("time", "item", "behaviour"),
     "lost": ("count",),
 }
+COLUMN_NAMES = {"request_id": "request", "session_id": "session"}
 ENDINGS = (".jsonl", ".jsonl.open", ".jsonl.gz", ".jsonl.zst")
 BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers never vanish
 
@@ -103,7 +104,7 @@ def _parsed(source: Source, data: bytes, lines: int, counted: Counted) -> pl.Dat
     if unfit.any():
         raise _refused(source, *list(_numbered(data, lines))[int(unfit.arg_true()[0])])
     counted.records += frame.height
-    return frame.with_columns(history=_hashed(frame["history"]))
+    return frame.rename(COLUMN_NAMES).with_columns(history=_hashed(frame["history"]))
 
 
 def _numbered(data: bytes, before: int) -> Iterator[tuple[int, bytes]]:

@@ -14,8 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from offrec.serving import schemas
-from offrec.serving.errors import Refused
-from offrec.serving.middleware import Door
+from offrec.serving.errors import RequestError
+from offrec.serving.middleware import RequestMiddleware
 from offrec.serving.openapi import described, page
 from offrec.serving.service import Service
 
@@ -37,9 +37,9 @@ def problems(*statuses: int, ok: Any) -> dict[int | str, dict[str, Any]]:
     return {200: {"model": ok}, **{status: PROBLEMS[status] for status in statuses}}
 
 
-def application(service: Service, token: str | None = None, lifespan: Any = None) -> Door:
+def application(service: Service, token: str | None = None, lifespan: Any = None) -> RequestMiddleware:
     app = FastAPI(docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(HTTPException, _not_found)
     app.add_exception_handler(RequestValidationError, _bad_query)
     app.add_exception_handler(Exception, _failed)
@@ -48,7 +48,7 @@ def application(service: Service, token: str | None = None, lifespan: Any = None
     _health(app, service)
     _description(app, service, token is not None)
     _page(app)
-    return Door(app, service.metrics, token)
+    return RequestMiddleware(app, service.metrics, token)
 
 
 def _description(app: FastAPI, service: Service, secured: bool) -> None:
@@ -120,13 +120,13 @@ def _health(app: FastAPI, service: Service) -> None:
     @app.get("/healthz", responses={200: {"model": schemas.Status}})
     async def healthz() -> Response:
         """The process lives."""
-        return _json({"status": "ok", "log": service.log_status()})
+        return _json({"status": "ok", "decision_log": service.log_status()})
 
     @app.get("/readyz", responses=problems(503, ok=schemas.Status))
     async def readyz() -> Response:
         """It takes requests."""
         service.slot(None)
-        return _json({"status": "ready", "log": service.log_status()})
+        return _json({"status": "ready", "decision_log": service.log_status()})
 
     @app.get("/metrics", responses={401: PROBLEMS[401]}, response_class=PlainTextResponse)
     async def metrics() -> Response:
@@ -157,12 +157,12 @@ def _takes(kind: type[schemas.Asked]) -> dict[str, Any]:
 async def _body(request: Request, most: int) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     declared = request.headers.get("content-length", "")
-    too_large = Refused(413, f"The body is larger than the {most:,} bytes that are read here.")
+    too_large = RequestError(413, f"The body is larger than the {most:,} bytes that are read here.")
     if declared.isdecimal() and int(declared[:20]) > most:
         raise too_large
     # A browser sends JSON to another site only if that site agrees: no page can post here behind one's back.
     if kind != "application/json":
-        raise Refused(415, f"The body is {kind[:80] or 'of no stated type'}; send Content-Type: application/json.")
+        raise RequestError(415, f"The body is {kind[:80] or 'of no stated type'}; send Content-Type: application/json.")
     parts, size = [], 0
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -172,9 +172,9 @@ async def _body(request: Request, most: int) -> bytes:
                     raise too_large
                 parts.append(part)
     except ClientDisconnect as error:
-        raise Refused(400, "The body ended before it was whole.") from error
+        raise RequestError(400, "The body ended before it was whole.") from error
     except TimeoutError as error:
-        raise Refused(408, f"The body did not come within {BODY_SECONDS:g} seconds.") from error
+        raise RequestError(408, f"The body did not come within {BODY_SECONDS:g} seconds.") from error
     return b"".join(parts)
 
 
@@ -184,7 +184,7 @@ def _json(tree: Any, status: int = 200) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
+    assert isinstance(error, RequestError)
     answer = _json({"error": error.sentence}, error.status)
     if error.status == 503:
         answer.headers["retry-after"] = "1"

@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class LogOptions:
+class DecisionLogOptions:
     flush_seconds: float = 1.0
     segment_bytes: int = 64 << 20
     segment_seconds: float = 3600.0
@@ -48,7 +48,7 @@ class Counts:
 
 class DecisionLog:
     def __init__(
-        self, folder: Path, options: LogOptions, say: Say, failed: Callable[[str], None] | None = None
+        self, folder: Path, options: DecisionLogOptions, say: Say, failed: Callable[[str], None] | None = None
     ) -> None:
         """`failed` hears once of each failure to write."""
         self.folder, self.options, self.say, self.failed = folder, options, say, failed or (lambda reason: None)
@@ -174,7 +174,7 @@ class Segment:
         self.size, self.broken = 0, False
         _flush_folder(folder)
 
-    def full(self, options: LogOptions) -> bool:
+    def full(self, options: DecisionLogOptions) -> bool:
         old = time.time() - self.began >= options.segment_seconds
         return self.broken or self.size >= options.segment_bytes or (old and self.size > 0)
 

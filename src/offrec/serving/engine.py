@@ -20,7 +20,7 @@ MANY = 1024  # exclusions, beyond which an ask is not answered with smaller ones
 
 
 @dataclass(frozen=True)
-class Ask:
+class Query:
     """Items by their index in the policy's catalogue."""
 
     history: Sequence[int]  # oldest first
@@ -60,7 +60,7 @@ class Engine:
         return agent is not None and (agent.prior is not None or agent.needs.logging == "own")
 
     @torch.inference_mode()
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+    def answer(self, asks: Sequence[Query]) -> list[Answer]:
         """An answer for each ask, in their order."""
         order = sorted(
             range(len(asks)), key=lambda row: _kind(asks[row])
@@ -79,7 +79,7 @@ class Engine:
             self._add_logging(batch, rows, found)
         return [answer for _, answer in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
 
-    def _alike(self, head: Head, asks: list[Ask]) -> list[Answer]:
+    def _alike(self, head: Head, asks: list[Query]) -> list[Answer]:
         k = min(max(ask.k for ask in asks), self.policy.n_items)
         if asks[0].allowed is not None:
             whole = best_lists(head, 1).lse
@@ -92,7 +92,7 @@ class Engine:
             lists = drawn_lists(masked, k, heat, self.generator)
         return self._answers(lists, _with_barred(lists.lse, head, asks), asks)
 
-    def _among(self, head: Head, ask: Ask, whole: Tensor) -> Answer:
+    def _among(self, head: Head, ask: Query, whole: Tensor) -> Answer:
         """One row, of whose candidates a few hundred are looked up rather than the catalogue searched."""
         assert ask.allowed is not None
         allowed = torch.tensor([sorted(ask.allowed)], device=head.state.device)
@@ -108,7 +108,7 @@ class Engine:
         lists = Lists(allowed.gather(1, order), values.gather(1, order), whole[None], places)
         return self._answers(lists, whole[None], [ask])[0]
 
-    def _answers(self, lists: Lists, whole: Tensor, asks: list[Ask]) -> list[Answer]:
+    def _answers(self, lists: Lists, whole: Tensor, asks: list[Query]) -> list[Answer]:
         """`whole` [B]: the logsumexp over the catalogue, whatever may be shown."""
         shown = (lists.values > GONE).sum(1).tolist()  # what is masked comes last
         items, scores = lists.items.tolist(), lists.values.tolist()
@@ -129,7 +129,7 @@ class Engine:
             )
         return answers
 
-    def _add_logging(self, batch: Batch, asks: list[Ask], found: list[Answer]) -> None:
+    def _add_logging(self, batch: Batch, asks: list[Query], found: list[Answer]) -> None:
         head = _logging_head(self.policy, batch)
         for row, ask in enumerate(asks):
             answer = found[row]
@@ -139,7 +139,7 @@ class Engine:
                 found[row] = Answer(**{**vars(answer), "logging": chances})
 
 
-def _kind(ask: Ask) -> tuple[bool, ...]:
+def _kind(ask: Query) -> tuple[bool, ...]:
     if ask.allowed is not None:
         return (True,)  # answered one by one, so that none is padded
     return False, ask.temperature is not None, ask.k > LONG, len(ask.barred) > MANY
@@ -158,7 +158,7 @@ def _logging_head(policy: Policy, batch: Batch) -> Head:
     return second
 
 
-def _without(head: Head, asks: list[Ask]) -> Head:
+def _without(head: Head, asks: list[Query]) -> Head:
     longest = max(len(ask.barred) for ask in asks)
     if not longest:
         return head
@@ -166,7 +166,7 @@ def _without(head: Head, asks: list[Ask]) -> Head:
     return head.masked(torch.tensor(rows, device=head.state.device))
 
 
-def _with_barred(lse: Tensor, head: Head, asks: list[Ask]) -> Tensor:
+def _with_barred(lse: Tensor, head: Head, asks: list[Query]) -> Tensor:
     """The logsumexp over what may be shown, and what may not added."""
     lse = lse.clone()
     few = [sorted(ask.barred) if len(ask.barred) <= FEW else [] for ask in asks]

@@ -23,7 +23,7 @@ from offrec.models.agent import Agent
 from offrec.models.network_policy import NetworkPolicy
 from offrec.runs import folder as run_folder
 from offrec.serving import served_policy
-from offrec.serving.served_policy import Served
+from offrec.serving.served_policy import ServedPolicy
 
 CHECKED_HISTORIES, CHECKED_K = 256, 20
 IN_ONE_FILE = 1 << 30  # bytes of weights; a protobuf holds no more than 2 GiB, so beyond this they stand beside it
@@ -85,7 +85,7 @@ def _exportable(run: Path, agent: Agent) -> None:
             )
 
 
-def _describe(facts: dict[str, Any], served: Served, out: Path) -> dict[str, Any]:
+def _describe(facts: dict[str, Any], served: ServedPolicy, out: Path) -> dict[str, Any]:
     policy = served.policy
     return {
         "format": "onnx",

@@ -13,32 +13,32 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from offrec.errors import InputError
-from offrec.serving.engine import Answer, Ask, Engine
+from offrec.serving.engine import Answer, Engine, Query
 
 Watch = Callable[[int, float], None]  # (asks, seconds) of each batch
 
 
-class Busy(Exception):
+class QueueFullError(Exception):
     """Too many are waiting already."""
 
 
-class Batcher:
+class MicroBatcher:
     """`most`: asks in a batch. `waiting`: asks that may wait; more are refused. `wait`: seconds to wait for company."""
 
     def __init__(self, engine: Engine, *, most: int, waiting: int, wait: float, watch: Watch) -> None:
         self.engine, self.most, self.waiting, self.wait, self.watch = engine, most, waiting, wait, watch
-        self.queue: deque[tuple[Ask, asyncio.Future[Answer]]] = deque()
+        self.queue: deque[tuple[Query, asyncio.Future[Answer]]] = deque()
         self.changed = threading.Condition()
         self.closed = False
         self.expected = 1  # as many as came together last time
         self.thread = threading.Thread(target=self._work, name="offrec-batch", daemon=True)
         self.thread.start()
 
-    async def ask(self, ask: Ask) -> Answer:
+    async def ask(self, ask: Query) -> Answer:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         with self.changed:
             if self.closed or len(self.queue) >= self.waiting:
-                raise Busy
+                raise QueueFullError
             self.queue.append((ask, future))
             if len(self.queue) == 1 or len(self.queue) >= min(self.expected, self.most):
                 self.changed.notify()
@@ -62,7 +62,7 @@ class Batcher:
             self.watch(len(asks), time.perf_counter() - began)
             _deliver([future for _, future in taken], found)
 
-    def _take(self) -> list[tuple[Ask, "asyncio.Future[Answer]"]]:
+    def _take(self) -> list[tuple[Query, "asyncio.Future[Answer]"]]:
         """What is waiting, as soon as there is something; nothing when closed and done."""
         with self.changed:
             self.changed.wait_for(lambda: bool(self.queue) or self.closed)

@@ -21,7 +21,7 @@ SAFE = [
 ]
 
 
-class Door:
+class RequestMiddleware:
     """An ASGI application around another. /v1/* and /metrics need the token, if there is one."""
 
     def __init__(self, app: App, metrics: Metrics, token: str | None) -> None:

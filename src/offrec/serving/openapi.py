@@ -68,7 +68,7 @@ def _made_up() -> Examples:
 
 
 def _examples(few: list[Id], k: int, stochastic: bool, policy: str) -> Examples:
-    drawn = {"history": few, "k": k, "sample": True, "session": "visit-1", "request": "list-1"}
+    drawn = {"history": few, "k": k, "sample": True, "session_id": "visit-1", "request_id": "list-1"}
     recommend: dict[str, Any] = {
         "the best after a history": {"history": few, "k": k},
         "a new visitor": {"k": k},
@@ -78,7 +78,7 @@ def _examples(few: list[Id], k: int, stochastic: bool, policy: str) -> Examples:
     if stochastic:
         recommend["a drawn list"] = drawn
         recommend["a drawn list, chances evened out"] = {**drawn, "temperature": 2.0}
-    picked = {"item": few[0], "behaviour": "click", "request": "list-1", "session": "visit-1"}
+    picked = {"item": few[0], "behaviour": "click", "request_id": "list-1", "session_id": "visit-1"}
     return {
         ("/v1/recommend", "post"): recommend,
         ("/v1/events", "post"): {"a click on an item of a list": picked},

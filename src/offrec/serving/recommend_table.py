@@ -24,7 +24,7 @@ from offrec.data.sources import Source
 from offrec.data.tables import Job
 from offrec.errors import InputError, first_line
 from offrec.policy import Policy
-from offrec.serving.engine import Ask, Engine
+from offrec.serving.engine import Engine, Query
 
 ROWS = 1 << 18  # of a Parquet table, at once
 TOGETHER = 256  # sessions in one pass over the catalogue
@@ -37,7 +37,7 @@ SINKS: dict[str, Callable[[pl.LazyFrame, Path], Any]] = {
 
 
 @dataclass(frozen=True)
-class BatchOptions:
+class TableOptions:
     k: int = 10
     exclude_seen: bool = False
     format: str = "events"
@@ -56,7 +56,7 @@ class Done:
 
 
 def recommend_table(
-    policy: Policy, words: Sequence[str | Path], out: Path, options: BatchOptions, console: Console, *, force: bool
+    policy: Policy, words: Sequence[str | Path], out: Path, options: TableOptions, console: Console, *, force: bool
 ) -> Done:
     """The best k for every session of the table, into `out`: session, rank, item, score, probability."""
     _check(policy, out, options, force)
@@ -79,7 +79,7 @@ def recommend_table(
     return table.done
 
 
-def _check(policy: Policy, out: Path, options: BatchOptions, force: bool) -> None:
+def _check(policy: Policy, out: Path, options: TableOptions, force: bool) -> None:
     if not 1 <= options.k <= policy.n_items:
         raise InputError(f"k is {options.k}; it must lie between 1 and the catalogue's {policy.n_items} items.")
     if options.chunk < 1:
@@ -95,7 +95,7 @@ def _check(policy: Policy, out: Path, options: BatchOptions, force: bool) -> Non
 class _Table:
     """A table on its way: blocks → whole sessions → lists."""
 
-    def __init__(self, policy: Policy, found: list[Source], options: BatchOptions, console: Console) -> None:
+    def __init__(self, policy: Policy, found: list[Source], options: TableOptions, console: Console) -> None:
         self.policy, self.options, self.console, self.found = policy, options, console, found
         self.engine, self.done = Engine(policy, 0), Done()  # nothing is drawn
         self.error: Exception | None = None
@@ -127,7 +127,7 @@ class _Table:
         for row in rows:
             seen = [item for item in row if item is not None]
             barred = frozenset(seen) if self.options.exclude_seen else frozenset()
-            asks.append(Ask(seen, self.options.k, barred))
+            asks.append(Query(seen, self.options.k, barred))
             self.done.events += len(row)
             self.done.unknown += len(row) - len(seen)
         answers = [one for at in range(0, len(asks), TOGETHER) for one in self.engine.answer(asks[at : at + TOGETHER])]

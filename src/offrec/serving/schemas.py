@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from offrec.serving.errors import Refused
+from offrec.serving.errors import RequestError
 
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Text = Annotated[str, Field(max_length=512)]
@@ -36,10 +36,10 @@ class Recommend(Asked):
         allow_inf_nan=False,
         description="Of a sampled list: above 1 evens chances out. Default 1.",
     )
-    session: Name | None = Field(
+    session_id: Name | None = Field(
         None, description="The visit it belongs to; without one the log cannot be learned from."
     )
-    request: Name | None = Field(None, description="An id for this list, to be named in events; null: one is made.")
+    request_id: Name | None = Field(None, description="An id for this list, to be named in events; null: one is made.")
     logging_probability: bool = Field(False, description="Also tell what π̂_b, the estimate of the log's policy, gives.")
     log: bool = Field(True, description="Write it to the decision log, if there is one.")
 
@@ -47,8 +47,8 @@ class Recommend(Asked):
 class Event(Asked):
     item: Item = Field(description="What the visitor did something with.")
     behaviour: Annotated[str, Field(min_length=1, max_length=64)] = Field(description="click, cart, buy …")
-    request: Name | None = Field(None, description="The list it was picked from.")
-    session: Name | None = Field(None, description="The visit it belongs to.")
+    request_id: Name | None = Field(None, description="The list it was picked from.")
+    session_id: Name | None = Field(None, description="The visit it belongs to.")
 
 
 class Reload(Asked):
@@ -62,17 +62,17 @@ class Shown(BaseModel):
     item: int | str
     score: float
     probability: float | None = Field(description="π(item | history); null for a policy that is no distribution.")
-    place_probability: float | None = Field(None, description="Sampled lists: of this place, given those before it.")
+    position_probability: float | None = Field(None, description="Sampled lists: of this place, given those before it.")
     logging_probability: float | None = Field(None, description="π̂_b(item | history), where asked for.")
 
 
 class Recommended(BaseModel):
-    request: str
+    request_id: str
     policy: str
     fingerprint: str = Field(description="Of the run's options and weights.")
     items: list[Shown]
     log_probability: float | None = Field(description="Of the ordered list, if it was sampled: exact.")
-    unknown: int = Field(description="How many ids of the history the catalogue does not know.")
+    unknown_items: int = Field(description="How many ids of the history the catalogue does not know.")
     restricted: bool = Field(
         description="Items were excluded or given: the list is not from the policy's whole catalogue."
     )
@@ -88,18 +88,18 @@ class PolicyFacts(BaseModel):
     run: str
     learner: str
     fingerprint: str
-    items: int
-    item_ids: str
-    history: int
+    n_items: int
+    item_id_type: str
+    history_length: int
     stochastic: bool = Field(description="Whether it can be sampled.")
-    logging: bool = Field(description="Whether its run holds π̂_b, so that logging_probability can be asked for.")
+    has_logging_policy: bool = Field(description="Whether the run contains π̂_b, needed for logging_probability.")
 
 
 class Policies(BaseModel):
     policies: list[PolicyFacts]
-    default: str
+    default_policy: str
     limits: dict[str, int]
-    log: bool
+    decision_log: bool
 
 
 class Items(BaseModel):
@@ -112,7 +112,7 @@ class Reloaded(BaseModel):
 
 class Status(BaseModel):
     status: str
-    log: str | None = Field(None, description="ok, or why the decision log cannot be written; null: none is kept.")
+    decision_log: str | None = Field(None, description="ok, or why the log cannot be written; null without --log.")
 
 
 class Problem(BaseModel):
@@ -125,7 +125,7 @@ def read(kind: type[Kind], body: bytes) -> Kind:
         return kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-    raise Refused(400 if first["type"] == "json_invalid" else 422, _sentence(kind, first))
+    raise RequestError(400 if first["type"] == "json_invalid" else 422, _sentence(kind, first))
 
 
 def _sentence(kind: type[Asked], error: Any) -> str:

@@ -13,11 +13,11 @@ from offrec.errors import InputError
 from offrec.models.network_policy import NetworkPolicy
 from offrec.runs import folder as run_folder
 from offrec.runs import train as experiment
-from offrec.serving.engine import Ask, Engine
+from offrec.serving.engine import Engine, Query
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedPolicy:
     """A policy under the name it is asked for."""
 
     name: str
@@ -33,11 +33,11 @@ class Served:
             "run": self.run.name,
             "learner": policy.name,
             "fingerprint": self.fingerprint,
-            "items": policy.n_items,
-            "item_ids": "int" if policy.vocabulary.numeric else "string",
-            "history": policy.history,
+            "n_items": policy.n_items,
+            "item_id_type": "int" if policy.vocabulary.numeric else "string",
+            "history_length": policy.history,
             "stochastic": policy.stochastic,
-            "logging": self.engine.knows_logging,
+            "has_logging_policy": self.engine.knows_logging,
         }
 
 
@@ -54,7 +54,7 @@ def named(words: tuple[str, ...]) -> dict[str, Path]:
     return found
 
 
-def load(name: str, run: Path, device: str, seed: int | None = None) -> Served:
+def load(name: str, run: Path, device: str, seed: int | None = None) -> ServedPolicy:
     """The policy of a run, refused unless its weights are numbers and it recommends something to a new visitor."""
     run = Path(os.path.realpath(run))  # once: a link switched meanwhile would mix two runs
     policy = experiment.load(run, device)
@@ -67,11 +67,11 @@ def load(name: str, run: Path, device: str, seed: int | None = None) -> Served:
         )
     engine = Engine(policy, seed)
     policy.vocabulary.index(policy.vocabulary.id(0))  # builds its table of ids now, not in somebody's request
-    asks = [Ask([], 1), Ask([0], 1, temperature=1.0)] if policy.stochastic else [Ask([], 1), Ask([0], 1)]
+    asks = [Query([], 1), Query([0], 1, temperature=1.0)] if policy.stochastic else [Query([], 1), Query([0], 1)]
     for answer in engine.answer(asks):
         if len(answer.items) != 1 or not math.isfinite(answer.scores[0]):
             raise InputError(f"{run} recommends nothing to a new visitor; train it again.")
-    return Served(name, run, policy, engine, _fingerprint(run))
+    return ServedPolicy(name, run, policy, engine, _fingerprint(run))
 
 
 def _fingerprint(run: Path) -> str:

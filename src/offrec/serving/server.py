@@ -16,9 +16,9 @@ from typing import Literal
 from offrec.console import Console
 from offrec.errors import InputError, RunError
 from offrec.serving import served_policy
-from offrec.serving.decision_log import DecisionLog, LogOptions
-from offrec.serving.errors import Refused
-from offrec.serving.service import Batching, Limits, Service
+from offrec.serving.decision_log import DecisionLog, DecisionLogOptions
+from offrec.serving.errors import RequestError
+from offrec.serving.service import BatchingOptions, Limits, Service
 
 OnLogFailure = Literal["serve", "stop"]
 SHORTEST_TOKEN = 16
@@ -32,10 +32,10 @@ class ServerOptions:
     token: str | None = None
     insecure: bool = False
     log: Path | None = None
-    log_options: LogOptions = field(default_factory=LogOptions)
+    log_options: DecisionLogOptions = field(default_factory=DecisionLogOptions)
     on_log_failure: OnLogFailure = "serve"
     limits: Limits = field(default_factory=Limits)
-    batching: Batching = field(default_factory=Batching)
+    batching: BatchingOptions = field(default_factory=BatchingOptions)
     device: str = "auto"
     threads: int | None = None
     seed: int | None = None
@@ -104,7 +104,7 @@ def lifespan(service: Service, early: threading.Event) -> Callable[[object], Abs
     """
 
     async def reload() -> None:
-        with suppress(Refused):  # said on the console; the old one stays
+        with suppress(RequestError):  # said on the console; the old one stays
             await service.reload(None)
 
     tasks: set[asyncio.Task[None]] = set()
@@ -134,7 +134,7 @@ def make_service(options: ServerOptions, console: Console, failed: Callable[[str
     return Service(served, load, options.limits, options.batching, log, console)
 
 
-def _load(options: ServerOptions, name: str) -> served_policy.Served:
+def _load(options: ServerOptions, name: str) -> served_policy.ServedPolicy:
     return served_policy.load(name, options.runs[name], options.device, options.seed)
 
 

@@ -13,13 +13,13 @@ from offrec.data.dataset import Vocabulary
 from offrec.errors import first_line
 from offrec.policy import Id
 from offrec.serving.decision_log import DecisionLog
-from offrec.serving.engine import Answer, Ask
-from offrec.serving.errors import Refused
+from offrec.serving.engine import Answer, Query
+from offrec.serving.errors import RequestError
 from offrec.serving.item_search import ItemSearch
 from offrec.serving.metrics import Metrics
-from offrec.serving.micro_batching import Batcher, Busy
+from offrec.serving.micro_batching import MicroBatcher, QueueFullError
 from offrec.serving.schemas import Event, Recommend
-from offrec.serving.served_policy import Served
+from offrec.serving.served_policy import ServedPolicy
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,16 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Batching:
+class BatchingOptions:
     wait_ms: float = 2.0
     most: int = 64
     waiting: int = 1024
 
 
-class Slot:
+class PolicySlot:
     """A policy, what answers for it, and its items by popularity, made when first searched."""
 
-    def __init__(self, served: Served, batcher: Batcher) -> None:
+    def __init__(self, served: ServedPolicy, batcher: MicroBatcher) -> None:
         self.served, self.batcher = served, batcher
         self._search: asyncio.Future[ItemSearch] | None = None
 
@@ -51,7 +51,7 @@ class Slot:
         return await asyncio.shield(self._search)
 
 
-Loader = Callable[[str], Served]  # loads and checks the run of a name
+Loader = Callable[[str], ServedPolicy]  # loads and checks the run of a name
 
 
 class Service:
@@ -59,10 +59,10 @@ class Service:
 
     def __init__(
         self,
-        served: list[Served],
+        served: list[ServedPolicy],
         load: Loader,
         limits: Limits,
-        batching: Batching,
+        batching: BatchingOptions,
         log: DecisionLog | None,
         say: Console,
     ) -> None:
@@ -73,10 +73,10 @@ class Service:
         self.default = served[0].name
         self._reloading = asyncio.Lock()
 
-    def _slot(self, served: Served) -> Slot:
+    def _slot(self, served: ServedPolicy) -> PolicySlot:
         watch = partial(self.metrics.batch, served.name)
         wait, most, waiting = self.batching.wait_ms / 1000, self.batching.most, self.batching.waiting
-        return Slot(served, Batcher(served.engine, most=most, waiting=waiting, wait=wait, watch=watch))
+        return PolicySlot(served, MicroBatcher(served.engine, most=most, waiting=waiting, wait=wait, watch=watch))
 
     async def recommend(self, asked: Recommend) -> dict[str, Any]:
         slot = self.slot(asked.policy)
@@ -85,65 +85,65 @@ class Service:
         ask, unknown = _ask(served.policy.vocabulary, asked)
         try:
             answer = await slot.batcher.ask(ask)
-        except Busy as error:
-            raise Refused(503, "Too many requests are waiting; ask again in a moment.") from error
+        except QueueFullError as error:
+            raise RequestError(503, "Too many requests are waiting; ask again in a moment.") from error
         if not answer.items:
-            raise Refused(422, "Nothing is left to recommend: the policy gives every item that may be shown no chance.")
+            raise RequestError(422, "No item is left to recommend: the policy excludes every allowed item.")
         ids = [served.policy.vocabulary.id(item) for item in answer.items]
-        request = asked.request or uuid.uuid4().hex
+        request = asked.request_id or uuid.uuid4().hex
         # Also where nothing was seen yet: else the visits that ended before a pick would be the only free ones.
         restricted = bool(ask.barred) or ask.allowed is not None or asked.exclude_seen
         logged = asked.log and self._log_list(served, asked, request, ids, answer, restricted)
         return {
-            "request": request,
+            "request_id": request,
             "policy": served.name,
             "fingerprint": served.fingerprint,
             "items": _shown(ids, answer),
             "log_probability": answer.log_probability,
-            "unknown": unknown,
+            "unknown_items": unknown,
             "restricted": restricted,
             "logged": logged,
         }
 
-    def slot(self, name: str | None) -> Slot:
+    def slot(self, name: str | None) -> PolicySlot:
         if self.stopping is not None:
-            raise Refused(503, f"The server is stopping: {self.stopping}.")
+            raise RequestError(503, f"The server is stopping: {self.stopping}.")
         if name is not None and name not in self.slots:
-            raise Refused(404, f"There is no policy {name[:80]!r}; there are {', '.join(self.slots)}.")
+            raise RequestError(404, f"There is no policy {name[:80]!r}; there are {', '.join(self.slots)}.")
         return self.slots[name or self.default]
 
-    def _check(self, served: Served, asked: Recommend) -> None:
+    def _check(self, served: ServedPolicy, asked: Recommend) -> None:
         policy, limits = served.policy, self.limits
         most = min(limits.k, policy.n_items)
         if asked.k > most:
-            raise Refused(422, f"k is {asked.k}; it may be at most {most} here.")
+            raise RequestError(422, f"k is {asked.k}; it may be at most {most} here.")
         for name, given in (("history", asked.history), ("exclude", asked.exclude), ("candidates", asked.candidates)):
             if given is not None and len(given) > getattr(limits, name):
-                raise Refused(422, f"{name} has {len(given)} items; at most {getattr(limits, name)} are read here.")
+                raise RequestError(422, f"{name} has {len(given)} items; the limit is {getattr(limits, name)}.")
         if asked.sample and not policy.stochastic:
-            raise Refused(422, f"{served.name} gives scores, not chances, so it cannot be sampled; leave out sample.")
+            raise RequestError(422, f"{served.name} has scores, not probabilities; leave out sample.")
         if asked.temperature is not None and not asked.sample:
-            raise Refused(422, "A temperature is for a sampled list; set sample, or leave temperature out.")
+            raise RequestError(422, "A temperature is for a sampled list; set sample, or leave temperature out.")
         if asked.logging_probability and not served.engine.knows_logging:
-            raise Refused(422, f"The run of {served.name} holds no logging policy; leave out logging_probability.")
+            raise RequestError(422, f"The run of {served.name} holds no logging policy; leave out logging_probability.")
 
     def _log_list(
-        self, served: Served, asked: Recommend, request: str, ids: list[Id], answer: Answer, restricted: bool
+        self, served: ServedPolicy, asked: Recommend, request: str, ids: list[Id], answer: Answer, restricted: bool
     ) -> bool:
         if self.log is None:
             return False
         record = {
             "kind": "list",
-            "request": request,
+            "request_id": request,
             "time": _now(),
-            "session": asked.session,
+            "session_id": asked.session_id,
             "policy": served.name,
             "fingerprint": served.fingerprint,
             "history": [_own(served.policy.vocabulary, item) for item in asked.history],
             "items": ids,
-            "probabilities": answer.places,
+            "position_probabilities": answer.places,
             "log_probability": answer.log_probability,
-            "play": "sample" if asked.sample else "topk",
+            "sampled": asked.sample,
             "temperature": asked.temperature or 1.0,
             "restricted": restricted,
         }
@@ -152,21 +152,26 @@ class Service:
     def event(self, event: Event) -> dict[str, Any]:
         self.slot(None)
         if self.log is None:
-            raise Refused(409, "This server keeps no decision log; start it with --log FOLDER.")
+            raise RequestError(409, "This server keeps no decision log; start it with --log FOLDER.")
         item: Id = event.item
         for slot in self.slots.values():
             if (index := slot.served.policy.vocabulary.index(item)) is not None:
                 item = slot.served.policy.vocabulary.id(index)
                 break
-        record = {"kind": "event", "request": event.request, "time": _now(), "session": event.session, "item": item}
-        if not self.log.add({**record, "behaviour": event.behaviour}):
+        record = {"kind": "event", "request_id": event.request_id, "time": _now(), "session_id": event.session_id}
+        if not self.log.add({**record, "item": item, "behaviour": event.behaviour}):
             reason = self.log.failure or "more waits for the disk than it takes"
-            raise Refused(503, f"The event was not recorded: the decision log cannot be written ({reason}).")
+            raise RequestError(503, f"The event was not recorded: the decision log cannot be written ({reason}).")
         return {"recorded": True}
 
     def policies(self) -> dict[str, Any]:
         facts = [slot.served.as_json() for slot in self.slots.values()]
-        return {"policies": facts, "default": self.default, "limits": asdict(self.limits), "log": self.log is not None}
+        return {
+            "policies": facts,
+            "default_policy": self.default,
+            "limits": asdict(self.limits),
+            "decision_log": self.log is not None,
+        }
 
     async def items(self, query: str, limit: int, policy: str | None) -> dict[str, Any]:
         search = await self.slot(policy).search()
@@ -184,7 +189,7 @@ class Service:
                     self.metrics.reload(False)
                     reason = first_line(error).rstrip(".")
                     self.console.line(f"reload refused, {one} stays as it is: {reason}")
-                    raise Refused(409, f"The new run was refused and the old one stays: {reason}.") from error
+                    raise RequestError(409, f"The new run was refused and the old one stays: {reason}.") from error
             for served in fresh:
                 before = self.slots[served.name]
                 self.slots[served.name] = self._slot(served)
@@ -214,26 +219,26 @@ class Service:
             self.console.line(f"{lost:,} records of the decision log were lost")
 
 
-def _ask(vocabulary: Vocabulary, asked: Recommend) -> tuple[Ask, int]:
+def _ask(vocabulary: Vocabulary, asked: Recommend) -> tuple[Query, int]:
     seen, unknown = vocabulary.known(asked.history)
     barred = set(vocabulary.known(asked.exclude)[0]) | (set(seen) if asked.exclude_seen else set())
     allowed: list[int] | None = None
     if asked.candidates is not None:
         known = set(vocabulary.known(asked.candidates)[0])
         if not known:
-            raise Refused(422, "None of the candidates is in the catalogue; give ids as they stand in the log.")
+            raise RequestError(422, "None of the candidates is in the catalogue; give ids as they stand in the log.")
         allowed = sorted(known - barred)
     if allowed == [] or len(barred) == len(vocabulary):
-        raise Refused(422, "Nothing is left to recommend: every item that may be shown is excluded.")
+        raise RequestError(422, "Nothing is left to recommend: every item that may be shown is excluded.")
     heat = (asked.temperature or 1.0) if asked.sample else None
-    return Ask(seen, asked.k, frozenset(barred), allowed, heat, asked.logging_probability), unknown
+    return Query(seen, asked.k, frozenset(barred), allowed, heat, asked.logging_probability), unknown
 
 
 def _shown(ids: list[Id], answer: Answer) -> list[dict[str, Any]]:
     rows = [{"item": item, "score": score, "probability": None} for item, score in zip(ids, answer.scores, strict=True)]
     columns = (
         ("probability", answer.probabilities),
-        ("place_probability", answer.places),
+        ("position_probability", answer.places),
         ("logging_probability", answer.logging),
     )
     for name, column in columns:

@@ -1,6 +1,6 @@
 """The simulated shop's visitors at a real server: lists come over HTTP, and what is picked goes back as events.
 
-    shop.rollout(ServedPlayer(shop.dynamics, "http://127.0.0.1:8000"), 1000, seed=1)
+    shop.rollout(RemotePlayer(shop.dynamics, "http://127.0.0.1:8000"), 1000, seed=1)
 
 So what the server's decision log says can be held against what the visitors truly earned.
 """
@@ -63,7 +63,7 @@ class Server:
         return found
 
 
-class ServedPlayer(Player):
+class RemotePlayer(Player):
     """Whatever policy a server serves. `policy`: by name; None: its default one."""
 
     def __init__(
@@ -96,7 +96,7 @@ class ServedPlayer(Player):
     def _ask(self, row: int, step: int) -> Body:
         self.requests[row] = f"{self.seed}-{row}-{step}"
         asked = {"history": self.picks[row], "k": self.k, "sample": self.play == "sample", "policy": self.policy}
-        return asked | {"session": self._session(row), "request": self.requests[row]}
+        return asked | {"session_id": self._session(row), "request_id": self.requests[row]}
 
     def _session(self, row: int) -> str:
         return f"{self.seed}-{row}"
@@ -106,6 +106,6 @@ class ServedPlayer(Player):
         for row, item, kind in zip(rows.tolist(), found.item.tolist(), found.behaviour.tolist(), strict=True):
             if kind < len(BEHAVIOURS):
                 self.picks[row].append(item)
-                facts = {"request": self.requests[row], "session": self._session(row), "item": item}
+                facts = {"request_id": self.requests[row], "session_id": self._session(row), "item": item}
                 events.append({**facts, "behaviour": BEHAVIOURS[kind]})
         self.server.post("/v1/events", events)

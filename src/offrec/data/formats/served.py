@@ -29,7 +29,7 @@ ROUNDING = 1e-5  # of a log probability that is a float32's sum: 0 may come out 
 
 LENGTH = pl.col("items").list.len()
 ODD = (LENGTH == 0) | (pl.col("items").list.n_unique() != LENGTH)
-DRAWN = (pl.col("play") == "sample") & pl.col("log_probability").is_not_null()
+DRAWN = pl.col("sampled") & pl.col("log_probability").is_not_null()
 LATER = pl.col("history") != 0  # the hash of an empty one
 FREE = "serve without exclude, exclude_seen and candidates"
 UNUSABLE = (  # what a list is, in words; what to do about it

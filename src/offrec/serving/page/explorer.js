@@ -96,7 +96,7 @@ function trouble(error) {
 }
 
 function showControls() {
-  const most = Math.min(served.limits.k, ...served.policies.map(({ items }) => items));
+  const most = Math.min(served.limits.k, ...served.policies.map(({ n_items }) => n_items));
   const lengths = LENGTHS.filter((length) => length <= most);
   if (!lengths.includes(state.length)) state.length = lengths.filter((length) => length <= 10).pop() ?? most;
   if (!lengths.length) lengths.push(most);
@@ -165,8 +165,8 @@ async function fill(facts, signal) {
 }
 
 function wish(facts, session, k) {
-  const wanted = { policy: facts.policy, history: session, k: Math.min(k, served.limits.k, facts.items), exclude_seen: state.unseen };
-  return facts.logging ? { ...wanted, logging_probability: true } : wanted;
+  const wanted = { policy: facts.policy, history: session, k: Math.min(k, served.limits.k, facts.n_items), exclude_seen: state.unseen };
+  return facts.has_logging_policy ? { ...wanted, logging_probability: true } : wanted;
 }
 
 function draw(facts, signal) {

@@ -18,7 +18,7 @@ const SAID = { up: (by) => `up ${by}`, down: (by) => `down ${by}`, new: () => "n
 const DRAWN = { up: (by) => `▲ ${by}`, down: (by) => `▼ ${by}`, new: () => "new", same: () => "–" };
 
 function row(shown, place, { before, seen, drawn }) {
-  const { item, score, probability: share, logging_probability: logged, place_probability: here } = shown;
+  const { item, score, probability: share, logging_probability: logged, position_probability: here } = shown;
   const move = moved(item, place, before);
   const known = share !== null;
   const figures = [];
@@ -81,11 +81,11 @@ function notes({ now, drawn, temperature }) {
     const at = temperature === 1 ? "" : ` at temperature ${temperature}`;
     said.push(element("p", { class: "drawn" }, "Probability of this list, in this order", at, ": ", element("b", {}, chance(now.log_probability))));
   }
-  if (now.unknown) said.push(element("p", { class: "quiet" }, `${now.unknown} ${now.unknown === 1 ? "click is" : "clicks are"} unknown to it, and skipped.`));
+  if (now.unknown_items) said.push(element("p", { class: "quiet" }, `${now.unknown_items} ${now.unknown_items === 1 ? "click is" : "clicks are"} unknown to it, and skipped.`));
   return said;
 }
 
-function about({ learner, items, stochastic }) {
+function about({ learner, n_items: items, stochastic }) {
   return `${learner} · ${items.toLocaleString("en")} items${stochastic ? "" : " · scores, no probabilities"}`;
 }
 
