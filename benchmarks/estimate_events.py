@@ -27,7 +27,7 @@ def one(run: Path, data: Path, asked: argparse.Namespace) -> None:
     import offrec
 
     dataset, policy = offrec.Dataset.open(data), offrec.load(run, asked.device)
-    scored = offrec.evaluate(policy, dataset, "test").figures["all"].values
+    scored = offrec.evaluate(policy, dataset, "test").metrics["all"].values
     steps, values, again, error = judged(policy, dataset, "sample", 1, asked)
     found = {
         "name": run.name,

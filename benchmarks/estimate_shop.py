@@ -80,7 +80,7 @@ def one(name: str, run: Path, data: Path, asked: argparse.Namespace) -> None:
     shop = Shop.from_meta(dataset.meta["shop"], policy.device)
     own, figures = policy.data_hash == dataset.meta["data_hash"], {}
     if own:
-        scored = offrec.evaluate(policy, dataset, "test").figures["all"].values
+        scored = offrec.evaluate(policy, dataset, "test").metrics["all"].values
         figures = {key: scored[key] for key in ("HR@5", "NDCG@10")} | {"value@5": cheap(policy, dataset)}
     found: dict[str, Any] = {
         "name": name,

@@ -49,7 +49,7 @@ def row(dataset: Dataset, seed: int, precision: str, device: torch.device, conso
     found: dict[str, object] = {"log": dataset.path.resolve().name, "seed": seed, "preset": options.preset}
     found |= {"backbone": options.network.backbone, "precision": precision}
     for split in ("validation", "test"):
-        scored = evaluate(policy, dataset, split).figures
+        scored = evaluate(policy, dataset, split).metrics
         found[split] = {name: {key: one.values[key] for key in FIGURES} for name, one in scored.items()}
     made_on = {key: machine(str(device))[key] for key in ("commit", "device")}
     return found | {"calibration": fitted.calibration} | made_on

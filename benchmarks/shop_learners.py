@@ -50,7 +50,7 @@ def one(datasets: Path, out: Path, task: dict[str, Any], visitors: int) -> None:
         if task.get("checkpoint") == "last":
             load_module(policy.agent, folder / "last.safetensors")
         found["trained"] = time.time() - started
-        found["test"] = dict(offrec.evaluate(policy, dataset, "test").figures["all"].values)
+        found["test"] = dict(offrec.evaluate(policy, dataset, "test").metrics["all"].values)
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         found["epochs"], found["last"] = len(lines), lines[-1]
     rollout = shop.rollout(policy, visitors, seed=VISITORS_SEED)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from offrec.data.protocol import Protocol
-from offrec.evaluation.metrics import figures
+from offrec.evaluation.metrics import compute_metrics
 from offrec.reports.tables import Cell, Table
 from offrec.studies import study as plan
 from offrec.studies.results import BEYOND, Measurements, store_result
@@ -83,8 +83,8 @@ def made_result(study: Study, run: Run, hit: float | None, reward: float | None,
         rank = np.where(0.9 * hard + 0.1 * noise < hit, 1 + random.geometric(0.25, len(session)) % 20, BEYOND)
         np.save(study.path("results", f"{run.dataset}.events.npy"), np.stack([session, behaviour]).astype(np.uint32))
         arrays["ranks"] = rank.astype(np.uint8)
-        table = {"all": figures(rank, (5, 10, 20))}
-        table |= {name: figures(rank[behaviour == n], (5, 10, 20)) for n, name in enumerate(log.behaviours)}
+        table = {"all": compute_metrics(rank, (5, 10, 20))}
+        table |= {name: compute_metrics(rank[behaviour == n], (5, 10, 20)) for n, name in enumerate(log.behaviours)}
         facts["test"] = {name: {"events": found.events, **found.values} for name, found in table.items()}
         facts["test"]["all"]["reward@10"] = facts["test"]["all"]["NDCG@10"]
         facts["validation"] = facts["test"]

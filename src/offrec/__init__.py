@@ -4,7 +4,7 @@ import offrec
 
 dataset = offrec.prepare("events.csv", format="events", out="data/shop")
 policy = offrec.train(dataset, out="runs/sl")
-print(offrec.evaluate(policy, dataset).figures["all"]["NDCG@10"])
+print(offrec.evaluate(policy, dataset).metrics["all"]["NDCG@10"])
 print(policy.recommend([12, 55, 9], k=10).items)
 """
 

@@ -19,7 +19,7 @@ from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions, with_history
 from offrec.estimation.estimate import EstimateOptions, difference, estimate
 from offrec.estimation.trajectories import Trajectories
-from offrec.evaluation import Scored
+from offrec.evaluation import ScoredEvents
 from offrec.models.network import NetworkOptions
 from offrec.runs import train as experiment
 
@@ -144,7 +144,7 @@ def test_value_at_5_is_of_the_asked_rewards_and_the_judged_split(
         assert one["order"] is None
         rewards = reward_of(dataset.behaviours, {"buy": pay})
         logged = value_at_5.load_or_fit(dataset, rewards, 0.9, options, policy.device, Console(quiet=True))
-        events = Scored(dataset, split, policy.history, policy.device)  # type: ignore[arg-type]
+        events = ScoredEvents(dataset, split, policy.history, policy.device)  # type: ignore[arg-type]
         assert one["value@5"] == pytest.approx(value_at_5.scorer(logged, events)(policy))
     assert len(set(found)) == 3
 

@@ -18,7 +18,7 @@ from offrec.estimation import fitted_q, value_at_5
 from offrec.estimation.decision_values import ValueOptions
 from offrec.estimation.list_policy import ListPolicy
 from offrec.estimation.logged_decisions import LoggedDecisions
-from offrec.evaluation import Scored
+from offrec.evaluation import ScoredEvents
 from offrec.models.critic import CriticOptions
 from offrec.models.network import NetworkOptions
 
@@ -158,7 +158,7 @@ def test_an_unlogged_item_is_taken_to_be_ignored(tmp_path: Path) -> None:
     assert ignored.v.mean() == pytest.approx(0.0, abs=0.1)  # V = V / 2
     rewards, cpu = reward_of(dataset.behaviours, {}), torch.device("cpu")
     logged = value_at_5.load_or_fit(dataset, rewards, 1.0, replace(options, batch_size=16), cpu, QUIET)
-    batch = next(iter(Scored(dataset, "validation", 5, cpu).batches()))
+    batch = next(iter(ScoredEvents(dataset, "validation", 5, cpu).batches()))
     worth = logged.critic(batch).at(torch.full((len(batch), 1), 2))[:, 0].detach() * logged.unit
     assert float(worth[batch.position == 0].mean()) == pytest.approx(1.2 / 2, abs=0.15)  # a session earns 1.2
 
@@ -167,7 +167,7 @@ def test_values_of_the_log_are_what_followed(coins: Any) -> None:
     """A purchase is worth 0.8 more than a view, whatever follows. Fitted once."""
     rewards, options = reward_of(coins.behaviours, {}), replace(SMALL, batch_size=16, updates=300)
     logged = value_at_5.load_or_fit(coins, rewards, 1.0, options, torch.device("cpu"), QUIET)
-    batch = next(iter(Scored(coins, "validation", 5, torch.device("cpu")).batches()))
+    batch = next(iter(ScoredEvents(coins, "validation", 5, torch.device("cpu")).batches()))
     q = logged.critic(batch).at(torch.tensor([[0, 1]]).expand(len(batch), 2)).detach() * logged.unit
     assert float((q[:, 1] - q[:, 0]).mean()) == pytest.approx(0.8, abs=0.15)
     (about,) = (coins.path / "values").glob("*/about.json")

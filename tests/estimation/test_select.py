@@ -16,7 +16,7 @@ from offrec.data.transitions import reward_of
 from offrec.errors import InputError
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions
-from offrec.evaluation import Scored
+from offrec.evaluation import ScoredEvents
 from offrec.models.critic import CriticOptions
 from offrec.models.network import NetworkOptions
 from offrec.runs import train as experiment
@@ -53,7 +53,7 @@ def test_it_prefers_what_was_bought(tmp_path: Path) -> None:
     for ground, gap in ((0, 0.64), (8, 0.32)):
         options = ValueOptions(NetworkOptions(width=8, history=5), CriticOptions(ground=ground), 300, 0.01, 32)
         logged = value_at_5.load_or_fit(dataset, reward_of(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
-        judge = value_at_5.scorer(logged, Scored(dataset, "validation", 5, cpu))
+        judge = value_at_5.scorer(logged, ScoredEvents(dataset, "validation", 5, cpu))
         assert judge(bought) - judge(seen) == pytest.approx(gap, abs=0.15)
 
 
@@ -70,7 +70,7 @@ def test_items_that_a_policy_may_not_choose_are_none_of_its_best(tmp_path: Path)
     dataset, cpu = log(tmp_path), torch.device("cpu")
     options = ValueOptions(NetworkOptions(width=8, history=5), updates=30)
     logged = value_at_5.load_or_fit(dataset, reward_of(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
-    events = Scored(dataset, "validation", 5, cpu)
+    events = ScoredEvents(dataset, "validation", 5, cpu)
     with torch.no_grad():
         worth = torch.cat(
             [logged.critic(batch).at(torch.tensor([[1, 0]]).expand(len(batch), -1)) for batch in events.batches()]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from offrec.evaluation import figures
+from offrec.evaluation import compute_metrics
 from offrec.evaluation.metrics import hit_rate, ndcg, reciprocal_rank
 
 RANK = np.array([1, 2, 3, 5, 6, 20, 21])
@@ -21,7 +21,7 @@ def test_reciprocal_rank_worked_by_hand() -> None:
 
 
 def test_figures_are_averages_over_events() -> None:
-    found = figures(RANK, (1, 20))
+    found = compute_metrics(RANK, (1, 20))
     assert found.events == 7
     assert found["HR@1"] == pytest.approx(1 / 7)
     assert found["HR@20"] == pytest.approx(6 / 7)
@@ -33,7 +33,7 @@ def test_figures_are_averages_over_events() -> None:
 
 
 def test_no_events_no_figures() -> None:
-    found = figures(np.array([], dtype=np.int64), (5,), {"coverage@5": 0.0})
+    found = compute_metrics(np.array([], dtype=np.int64), (5,), {"coverage@5": 0.0})
     assert (found.events, found.values) == (0, {})
 
 
@@ -52,7 +52,7 @@ def test_an_independent_library_agrees(k: int) -> None:
         for item in range(items)
     ]
     theirs = library.calc_aggregate([library.Success @ k, library.nDCG @ k, library.RR @ k], qrels, run)
-    ours = figures(rank, (k,))
+    ours = compute_metrics(rank, (k,))
     assert ours[f"HR@{k}"] == pytest.approx(theirs[library.Success @ k])
     assert ours[f"NDCG@{k}"] == pytest.approx(theirs[library.nDCG @ k])
     assert ours[f"MRR@{k}"] == pytest.approx(theirs[library.RR @ k])

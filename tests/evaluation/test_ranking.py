@@ -11,7 +11,7 @@ import torch
 from offrec.catalogue import Head
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
-from offrec.evaluation import Scored, evaluate, ranking, ranks
+from offrec.evaluation import ScoredEvents, evaluate, ranking, ranks
 from offrec.evaluation.metrics import PER_EVENT
 from offrec.policy import Policy
 from offrec.types import Batch
@@ -99,13 +99,13 @@ def test_evaluate_is_the_dense_loop(
     assert [dataset.behaviours[index] for index in found.ranks.behaviour] == [name for name, _, _ in rows]
     for name in ("all", "view", "cart"):
         mine = [(rank, top) for behaviour, rank, top in rows if name in ("all", behaviour)]
-        assert found.figures[name].events == len(mine)
+        assert found.metrics[name].events == len(mine)
         for k in KS:
             for metric, of in PER_EVENT.items():
                 value = np.mean([of(np.array([rank]), k)[0] for rank, _ in mine])
-                assert found.figures[name][f"{metric}@{k}"] == pytest.approx(value)
+                assert found.metrics[name][f"{metric}@{k}"] == pytest.approx(value)
             shown = {item for _, top in mine for item in top[:k]}
-            assert found.figures[name][f"coverage@{k}"] == pytest.approx(len(shown) / ITEMS)
+            assert found.metrics[name][f"coverage@{k}"] == pytest.approx(len(shown) / ITEMS)
 
 
 def test_ranks_alone_are_the_same_ranks(make_dataset: Any, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_ranks_alone_are_the_same_ranks(make_dataset: Any, tmp_path: Path) -> No
     alone, full = ranks(policy, dataset, "validation"), evaluate(policy, dataset, "validation").ranks
     assert alone.rank.tolist() == full.rank.tolist()
     assert alone.event.tolist() == full.event.tolist() == list(range(dataset.split("train").events, full.event[-1] + 1))
-    assert alone.figures((5,))["HR@5"] == pytest.approx((alone.rank <= 5).mean())
+    assert alone.metrics((5,))["HR@5"] == pytest.approx((alone.rank <= 5).mean())
 
 
 def test_another_protocol_for_the_same_data_is_honoured_and_named(make_dataset: Any, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_another_protocol_for_the_same_data_is_honoured_and_named(make_dataset: 
     dataset = make_dataset(tmp_path, sessions, names, (20, 10, 10), items=ITEMS)
     changed = dataset.with_protocol(score_first=False)
     first, second = evaluate(Random(dataset), dataset), evaluate(Random(dataset), changed)
-    assert second.figures["all"].events == first.figures["all"].events - 10
+    assert second.metrics["all"].events == first.metrics["all"].events - 10
     assert first.fingerprint != second.fingerprint
     assert second.protocol["score_first"] is False
 
@@ -154,8 +154,8 @@ def test_scores_that_are_not_numbers_count_against_the_policy(make_dataset: Any,
     dataset = make_dataset(tmp_path, [[0], [0], [0, 3, 2]], items=4)
     found = evaluate(Broken(dataset.vocabulary, 5, torch.device("cpu")), dataset, ks=(1, 2))
     assert found.ranks.rank.tolist() == [2, 4, 4]
-    assert found.figures["all"]["coverage@1"] == 0.0  # the one item in front has no number
-    assert found.figures["all"]["coverage@2"] == 0.25
+    assert found.metrics["all"]["coverage@1"] == 0.0  # the one item in front has no number
+    assert found.metrics["all"]["coverage@2"] == 0.25
 
 
 def test_progress_counts_scored_events(make_dataset: Any, tmp_path: Path) -> None:
@@ -182,15 +182,15 @@ def test_scored_batches_can_be_kept(make_dataset: Any, tmp_path: Path, monkeypat
     sessions, names = sessions_and_names()
     dataset = make_dataset(tmp_path, sessions, names, (20, 10, 10), items=ITEMS, score_first=False)
     policy = Random(dataset)
-    fresh = Scored.of(policy, dataset, "test", 7)
-    kept = Scored.of(policy, dataset, "test", 7).keep()
-    assert fresh.kept is None
-    assert kept.kept is not None
+    fresh = ScoredEvents.for_policy(policy, dataset, "test", 7)
+    kept = ScoredEvents.for_policy(policy, dataset, "test", 7).cache_batches()
+    assert fresh.cached is None
+    assert kept.cached is not None
     for batch in kept.batches():
         torch.testing.assert_close(batch.weight, torch.full((len(batch),), 1 / len(batch)))
     for _ in range(2):
         assert kept.ranks(policy).rank.tolist() == fresh.ranks(policy).rank.tolist()
-    held = sum(getattr(batch, name).nbytes for batch in kept.kept for name in vars(batch))
+    held = sum(getattr(batch, name).nbytes for batch in kept.cached for name in vars(batch))
     assert held <= kept.bytes - kept.replay.bytes
-    monkeypatch.setattr(ranking, "KEPT_BYTES", 10)
-    assert Scored.of(policy, dataset, "test", 7).keep().kept is None, "too large to stay"
+    monkeypatch.setattr(ranking, "CACHE_BYTES", 10)
+    assert ScoredEvents.for_policy(policy, dataset, "test", 7).cache_batches().cached is None, "too large to stay"

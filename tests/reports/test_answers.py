@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from made_studies import made_log, made_study
-from offrec.evaluation.metrics import figures
+from offrec.evaluation.metrics import compute_metrics
 from offrec.reports.answers import Answer, answers
 from offrec.reports.comparison import Comparer
 from offrec.reports.reading import read_studies
@@ -101,7 +101,7 @@ def uneven(study: plan.Study, learner: str, beyond: slice) -> None:
     found[beyond] = BEYOND
     np.save(ranks, found)
     facts = json.loads(path.read_text())
-    facts["test"]["all"] |= figures(found.astype(np.int64), (5, 10, 20)).values
+    facts["test"]["all"] |= compute_metrics(found.astype(np.int64), (5, 10, 20)).values
     path.write_text(json.dumps(facts))
 
 

@@ -98,7 +98,7 @@ def test_defaults_learn_a_small_log(tmp_path: Path, make_dataset: Any) -> None:
         sessions.append(session)
     dataset = make_dataset(tmp_path, sessions, splits=(400, 50, 50), score_first=False)
     policy = experiment.train(dataset, tmp_path / "run", device="cpu", console=QUIET)
-    found = {p.name: offrec.evaluate(p, dataset).figures["all"]["HR@5"] for p in (policy, *_baselines(dataset))}
+    found = {p.name: offrec.evaluate(p, dataset).metrics["all"]["HR@5"] for p in (policy, *_baselines(dataset))}
     assert found["sl/gru"] > 0.95
     assert found["sl/gru"] > found["recent"] + 0.3
 

@@ -15,7 +15,7 @@ from offrec.algorithms import ALGORITHMS
 from offrec.catalogue import reference
 from offrec.data.transitions import known_reward_of, shift_of, transitions
 from offrec.errors import InputError
-from offrec.evaluation import Ranks, Scored
+from offrec.evaluation import Ranks, ScoredEvents
 from offrec.logging_policy import fitting
 from offrec.models.network import Network
 from offrec.runs import options as config
@@ -188,8 +188,10 @@ def test_diagnostics_by_hand(dataset: Any) -> None:
 def test_rewarded_hits_by_hand() -> None:
     """Ranks 1, 3 and 20 with rewards .2, 1, 1: (.2 · 1 + 1 · ½ + 0) / 2.2."""
     ranks = Ranks(np.arange(3), np.array([0, 1, 1], dtype=np.uint8), np.array([1, 3, 20]))
-    assert ranks.reward(np.array([0.2, 1.0], dtype=np.float32), 10) == pytest.approx(0.7 / 2.2)
-    assert ranks.reward(np.array([3.0, 3.0], dtype=np.float32), 10) == pytest.approx(ranks.figures((10,))["NDCG@10"])
+    assert ranks.reward_ndcg(np.array([0.2, 1.0], dtype=np.float32), 10) == pytest.approx(0.7 / 2.2)
+    assert ranks.reward_ndcg(np.array([3.0, 3.0], dtype=np.float32), 10) == pytest.approx(
+        ranks.metrics((10,))["NDCG@10"]
+    )
 
 
 @pytest.mark.parametrize(("select", "best"), [("ndcg", 0), ("reward", 1), ("last", 1)])
@@ -197,13 +199,13 @@ def test_the_best_checkpoint_is_the_best_by_what_was_asked(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, select: str, best: int
 ) -> None:
     """First every view is found and no cart, then every cart and no view: 10 views of .2, 5 carts of 1."""
-    real, epochs = Scored.ranks, iter([0, 1])
+    real, epochs = ScoredEvents.ranks, iter([0, 1])
 
-    def ranks(self: Scored, policy: Any) -> Ranks:
+    def ranks(self: ScoredEvents, policy: Any) -> Ranks:
         found = real(self, policy)
         return replace(found, rank=np.where(found.behaviour == next(epochs), 1, 99))
 
-    monkeypatch.setattr(Scored, "ranks", ranks)
+    monkeypatch.setattr(ScoredEvents, "ranks", ranks)
     trained(dataset, tmp_path / "run", settings={"select": select, "training.epochs": 2})
     figures = [epoch["validation"] for epoch in records(tmp_path / "run")]
     assert [epoch["NDCG@10"] for epoch in figures] == pytest.approx([10 / 15, 5 / 15])

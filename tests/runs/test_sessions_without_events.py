@@ -47,7 +47,7 @@ def pair(tmp_path: Path) -> tuple[Dataset, Dataset]:
 
 def test_a_run_learns_and_scores_the_same(pair: tuple[Dataset, Dataset], tmp_path: Path) -> None:
     runs = [trained(dataset.path, tmp_path / str(n), algorithm="sl") for n, dataset in enumerate(pair)]
-    figures = [evaluate(policy, dataset, "test").figures for policy, dataset in zip(runs, pair, strict=True)]
+    figures = [evaluate(policy, dataset, "test").metrics for policy, dataset in zip(runs, pair, strict=True)]
     assert figures[0] == figures[1]
     assert figures[0]["all"].events == 10
     first, second = (sorted(policy.agent.state_dict().items()) for policy in runs)
@@ -57,7 +57,7 @@ def test_a_run_learns_and_scores_the_same(pair: tuple[Dataset, Dataset], tmp_pat
 @pytest.mark.parametrize("name", sorted(BASELINES))
 def test_baselines_are_the_same(pair: tuple[Dataset, Dataset], name: str) -> None:
     plain, padded = (evaluate(baseline(name, dataset), dataset, "test") for dataset in pair)
-    assert plain.figures == padded.figures
+    assert plain.metrics == padded.metrics
     assert plain.ranks.rank.tolist() == padded.ranks.rank.tolist()
 
 

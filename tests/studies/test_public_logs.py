@@ -11,7 +11,7 @@ import pytest
 
 from made_datasets import write_dataset
 from made_studies import MACHINE, made_log, made_study
-from offrec.evaluation.metrics import figures
+from offrec.evaluation.metrics import compute_metrics
 from offrec.studies import study as plan
 from offrec.studies.results import BEYOND, Measurements, store_result
 from offrec.studies.study import Group, Run, Study
@@ -48,7 +48,7 @@ def sweep(folder: Path, name: str, knob: str, value: float, hits: Callable[[floa
         luck = ORDERS[int(cart) % 3][run.seed]
         wanted = np.array([hits(cart, kind) + luck for kind in log.behaviours])
         rank = np.where(session % 100 < wanted[behaviour], 1, BEYOND)
-        table = {kind: figures(rank[behaviour == n], (5, 10)).values for n, kind in enumerate(log.behaviours)}
+        table = {kind: compute_metrics(rank[behaviour == n], (5, 10)).values for n, kind in enumerate(log.behaviours)}
         facts = {"validation": table, "test": table, "curve": [{}], "kept_epoch": 1, "machine": MACHINE}
         store_result(study, run.name, Measurements(facts, {"ranks": rank.astype(np.uint8)}))
     return study

@@ -45,7 +45,7 @@ def test_learns_what_follows(tmp_path: Path, make_dataset: Any, backbone: str, t
         "training.learning_rate": 0.02,
     }
     policy = experiment.train(dataset, tmp_path / "run", backbone=backbone, settings=settings, console=QUIET)
-    assert evaluate(policy, dataset, "test", (1,)).figures["all"]["HR@1"] == 1.0
+    assert evaluate(policy, dataset, "test", (1,)).metrics["all"]["HR@1"] == 1.0
     assert policy.recommend([100, 101, 102], 1).items == [103]
     loaded = experiment.load(tmp_path / "run")
     assert loaded.recommend([105, 106], 4) == policy.recommend([105, 106], 4)

@@ -71,7 +71,7 @@ def check(dataset: Any, out: Path, name: str, backbone: str, more: dict[str, Any
     policy = experiment.train(
         dataset, out, algorithm=name, backbone=backbone, device="cpu", settings=settings, console=QUIET
     )
-    assert evaluate(policy, dataset, "test", (1,)).figures["all"]["HR@1"] == 1.0
+    assert evaluate(policy, dataset, "test", (1,)).metrics["all"]["HR@1"] == 1.0
     assert policy.recommend([100, 101, 102], 1).items == [103]
     if name in SOFT:  # also those that rank by the critic, which π̂_b alone could bring there
         histories = [[(start + step) % 12 for step in range(3)] for start in range(12)]

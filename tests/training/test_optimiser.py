@@ -108,7 +108,7 @@ def test_learns_what_follows_with_row_wise_tables(tmp_path: Path, make_dataset: 
         "training.table_state": "rowwise",
     }
     policy = experiment.train(dataset, tmp_path / "run", device="cpu", settings=settings, console=QUIET)
-    assert evaluate(policy, dataset, "test", (1,)).figures["all"]["HR@1"] == 1.0
+    assert evaluate(policy, dataset, "test", (1,)).metrics["all"]["HR@1"] == 1.0
     stored = checkpoint.load(tmp_path / "run/last.safetensors")[0]
     assert stored["optimiser.rowwise.0.first"].shape == stored["module.actor.items_in"].shape
 

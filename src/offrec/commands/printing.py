@@ -47,7 +47,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 def figures_table(found: "Evaluation") -> tuple[list[str], list[list[str]]]:
     """A row for each figure, a column for each behaviour."""
-    columns = ["", *(f"{name} ({figures.events:,})" for name, figures in found.figures.items())]
-    names = list(found.figures["all"].values)
-    table = [[name, *(f"{f.values[name]:.4f}" if f.events else "–" for f in found.figures.values())] for name in names]
+    columns = ["", *(f"{name} ({figures.events:,})" for name, figures in found.metrics.items())]
+    names = list(found.metrics["all"].values)
+    table = [[name, *(f"{f.values[name]:.4f}" if f.events else "–" for f in found.metrics.values())] for name in names]
     return columns, table

@@ -28,8 +28,8 @@ from offrec.errors import InputError, first_line
 from offrec.estimation import decision_values
 from offrec.estimation.decision_values import DecisionValues, ValueOptions, with_history
 from offrec.estimation.logged_decisions import LoggedDecisions
-from offrec.evaluation import Scored
-from offrec.evaluation.ranking import ScoredSplit, scored
+from offrec.evaluation import ScoredEvents
+from offrec.evaluation.ranking import EvaluationSplit, is_scored
 from offrec.logging_policy import cache as kept
 from offrec.models.network import evaluating
 from offrec.policy import Policy
@@ -104,7 +104,7 @@ def _load(made: LoggingQ, folder: Path) -> None:
         ) from error
 
 
-def scorer(logged: LoggingQ, events: Scored) -> Callable[[Policy], float]:
+def scorer(logged: LoggingQ, events: ScoredEvents) -> Callable[[Policy], float]:
     """value@5 on the scored events of a split, as often as one likes."""
 
     @torch.no_grad()
@@ -122,13 +122,13 @@ def scorer(logged: LoggingQ, events: Scored) -> Callable[[Policy], float]:
 
 
 def scorer_for(
-    dataset: Dataset, split: ScoredSplit, rewards: Floats, options: ValueOptions, like: Policy, console: Console
+    dataset: Dataset, split: EvaluationSplit, rewards: Floats, options: ValueOptions, like: Policy, console: Console
 ) -> Callable[[Policy], float] | None:
     """value@5 on a split of policies whose states are as long as `like`'s; None where the log has no event to learn it
     from, or the split none that counts.
     """
-    counts = scored(dataset.split(split), dataset.protocol, dataset.train_counts)
+    counts = is_scored(dataset.split(split), dataset.protocol, dataset.train_counts)
     if not counts.any() or not dataset.split("train").events:
         return None
     logged = load_or_fit(dataset, rewards, GAMMA, with_history(options, like.history), like.device, console)
-    return scorer(logged, Scored(dataset, split, like.history, like.device))
+    return scorer(logged, ScoredEvents(dataset, split, like.history, like.device))

@@ -37,7 +37,7 @@ PER_EVENT = {"HR": hit_rate, "NDCG": ndcg, "MRR": reciprocal_rank}
 
 
 @dataclass(frozen=True)
-class Figures:
+class MetricValues:
     """Averages over `events` events; no events, no figures."""
 
     events: int
@@ -47,9 +47,9 @@ class Figures:
         return self.values[name]
 
 
-def figures(rank: Longs, ks: Sequence[int], more: dict[str, float] | None = None) -> Figures:
+def compute_metrics(rank: Longs, ks: Sequence[int], more: dict[str, float] | None = None) -> MetricValues:
     """HR, NDCG and MRR at every k over the events given, and what else was measured on them."""
     if len(rank) == 0:
-        return Figures(0, {})
+        return MetricValues(0, {})
     values = {f"{name}@{k}": float(of(rank, k).mean()) for name, of in PER_EVENT.items() for k in ks}
-    return Figures(len(rank), {**values, **(more or {})})
+    return MetricValues(len(rank), {**values, **(more or {})})

@@ -15,16 +15,16 @@ from offrec.data.protocol import Protocol
 from offrec.data.replay import Replay
 from offrec.data.transitions import transitions
 from offrec.errors import InputError
-from offrec.evaluation.metrics import Figures, figures, ndcg
+from offrec.evaluation.metrics import MetricValues, compute_metrics, ndcg
 from offrec.policy import Policy
 from offrec.types import Batch, Bytes, Longs, Sessions
 
-ScoredSplit = Literal["test", "validation"]
+EvaluationSplit = Literal["test", "validation"]
 Progress = Callable[[int, int], None]  # (events ranked so far, events to rank)
 
 KS = (5, 10, 20)
 BATCH_SIZE = 1024
-KEPT_BYTES = 1 << 30  # batches of a split that together take more are gathered anew each time
+CACHE_BYTES = 1 << 30  # batches of a split that together take more are gathered anew each time
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class Ranks:
     behaviour: Bytes  # [N]
     rank: Longs  # [N] 1 is best; ties and scores that are not numbers count against the policy
 
-    def figures(self, ks: Sequence[int] = KS, more: dict[str, float] | None = None) -> Figures:
-        return figures(self.rank, ks, more)
+    def metrics(self, ks: Sequence[int] = KS, more: dict[str, float] | None = None) -> MetricValues:
+        return compute_metrics(self.rank, ks, more)
 
-    def reward(self, rewards: NDArray[np.float32], k: int) -> float:
+    def reward_ndcg(self, rewards: NDArray[np.float32], k: int) -> float:
         """NDCG@k, each event counting by the reward of its behaviour; `rewards` [number of behaviours]. In [0, 1], as
         long as no reward is negative.
         """
         earned = rewards[self.behaviour].astype(np.float64)
         return float((earned * ndcg(self.rank, k)).mean() / max(np.abs(earned).mean(), np.finfo(np.float64).tiny))
 
-    def of(self, behaviour: int) -> "Ranks":
+    def for_behaviour(self, behaviour: int) -> "Ranks":
         mine = self.behaviour == behaviour
         return Ranks(self.event[mine], self.behaviour[mine], self.rank[mine])
 
@@ -53,12 +53,12 @@ class Ranks:
 @dataclass(frozen=True)
 class Evaluation:
     policy: str
-    split: ScoredSplit
+    split: EvaluationSplit
     fingerprint: str
     protocol: dict[str, Any]
     counts: dict[str, int]  # of the dataset
     ranks: Ranks
-    figures: dict[str, Figures]  # "all", and each behaviour by name
+    metrics: dict[str, MetricValues]  # "all", and each behaviour by name
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -67,26 +67,26 @@ class Evaluation:
             "fingerprint": self.fingerprint,
             "protocol": self.protocol,
             "dataset": self.counts,
-            "metrics": {name: {"events": found.events, **found.values} for name, found in self.figures.items()},
+            "metrics": {name: {"events": found.events, **found.values} for name, found in self.metrics.items()},
         }
 
 
 def ranks(
     policy: Policy,
     dataset: Dataset,
-    on: ScoredSplit = "validation",
+    split: EvaluationSplit = "validation",
     *,
     batch_size: int = BATCH_SIZE,
     progress: Progress | None = None,
 ) -> Ranks:
     """Ranks alone."""
-    return Scored.of(policy, dataset, on, batch_size).ranks(policy, progress)
+    return ScoredEvents.for_policy(policy, dataset, split, batch_size).ranks(policy, progress)
 
 
 def evaluate(
     policy: Policy,
     dataset: Dataset,
-    on: ScoredSplit = "test",
+    split: EvaluationSplit = "test",
     ks: Sequence[int] = KS,
     *,
     batch_size: int = BATCH_SIZE,
@@ -98,7 +98,11 @@ def evaluate(
     behaviour, of at least one of its events.
     """
     ks = _checked(ks)
-    scored_, found, shown = Scored.of(policy, dataset, on, batch_size), [], _Shown(dataset, ks, policy.device)
+    scored_, found, shown = (
+        ScoredEvents.for_policy(policy, dataset, split, batch_size),
+        [],
+        _Shown(dataset, ks, policy.device),
+    )
     behaviours = torch.tensor(np.asarray(dataset.sessions.behaviours), device=policy.device).long()
     with torch.no_grad():
         for batch in scored_.batches(progress):
@@ -106,21 +110,21 @@ def evaluate(
             found.append(position)
             shown.add(behaviours[batch.event], values, items)
     ranked = scored_.in_log_order(found)
-    tables = {"all": ranked.figures(ks, shown.share())}
+    tables = {"all": ranked.metrics(ks, shown.share())}
     for index, name in enumerate(dataset.behaviours):
-        tables[name] = ranked.of(index).figures(ks, shown.share(index))
+        tables[name] = ranked.for_behaviour(index).metrics(ks, shown.share(index))
     return Evaluation(
         policy=policy.name,
-        split=on,
+        split=split,
         fingerprint=dataset.fingerprint,
         protocol=dataset.protocol.as_json(),
         counts=dict(dataset.meta["counts"]),
         ranks=ranked,
-        figures=tables,
+        metrics=tables,
     )
 
 
-def scored(sessions: Sessions, protocol: Protocol, train_counts: Longs) -> NDArray[np.bool_]:
+def is_scored(sessions: Sessions, protocol: Protocol, train_counts: Longs) -> NDArray[np.bool_]:
     """[E] which events of the split count. Each of the three switches looks at the session as it stands in the log."""
     base = int(sessions.offsets[0])
     start, stop = np.asarray(sessions.offsets[:-1]) - base, np.asarray(sessions.offsets[1:]) - base
@@ -135,7 +139,7 @@ def scored(sessions: Sessions, protocol: Protocol, train_counts: Longs) -> NDArr
     return counts
 
 
-class Scored:
+class ScoredEvents:
     """The scored events of a split on a device, and nothing else of it: pieces without one are never encoded.
 
     Made once, it can be ranked as often as one likes: while a run trains, after every epoch. Nothing in a batch waits
@@ -143,16 +147,16 @@ class Scored:
     """
 
     def __init__(
-        self, dataset: Dataset, on: ScoredSplit, history: int, device: torch.device, batch_size: int = BATCH_SIZE
+        self, dataset: Dataset, split: EvaluationSplit, history: int, device: torch.device, batch_size: int = BATCH_SIZE
     ) -> None:
-        if on not in get_args(ScoredSplit):
-            raise InputError(f"There is no split {on!r} to score; there are {', '.join(get_args(ScoredSplit))}.")
+        if split not in get_args(EvaluationSplit):
+            raise InputError(f"There is no split {split!r} to score; there are {', '.join(get_args(EvaluationSplit))}.")
         self.dataset, self.history, self.device = dataset, history, device
-        sessions = dataset.split(on)
-        counts = scored(sessions, dataset.protocol, dataset.train_counts)
+        sessions = dataset.split(split)
+        counts = is_scored(sessions, dataset.protocol, dataset.train_counts)
         if not counts.any():
             raise InputError(
-                f"No event of the {on} split counts under this protocol; score more events or another split."
+                f"No event of the {split} split counts under this protocol; score more events or another split."
             )
         unrewarded = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), gamma=0.0)
         self.replay = Replay(sessions, unrewarded, dataset.n_items, history, "exact", device)
@@ -165,34 +169,36 @@ class Scored:
             for row, keep in zip(rows, chosen, strict=True)
         ]
         self.sizes = [len(keep) for keep in chosen]
-        self.kept: list[Batch] | None = None
+        self.cached: list[Batch] | None = None
 
     @staticmethod
-    def of(policy: Policy, dataset: Dataset, on: ScoredSplit, batch_size: int = BATCH_SIZE) -> "Scored":
+    def for_policy(
+        policy: Policy, dataset: Dataset, split: EvaluationSplit, batch_size: int = BATCH_SIZE
+    ) -> "ScoredEvents":
         """What `policy` is to be judged by."""
         if policy.data_hash not in (None, dataset.meta["data_hash"]) or policy.n_items != dataset.n_items:
             raise InputError(
                 f"{policy.name} was made from another dataset than {dataset.path} ({dataset.fingerprint}); "
                 "evaluate it on its own."
             )
-        return Scored(dataset, on, policy.history, policy.device, batch_size)
+        return ScoredEvents(dataset, split, policy.history, policy.device, batch_size)
 
     @property
     def bytes(self) -> int:
         """What lies on the device, once the batches are kept there."""
         rows = 8 * sum(self.sizes) * (2 * self.history + 8)  # recent items, at most as many tokens, the rest
-        return self.replay.bytes + (rows if rows <= KEPT_BYTES else 0)
+        return self.replay.bytes + (rows if rows <= CACHE_BYTES else 0)
 
-    def keep(self) -> "Scored":
+    def cache_batches(self) -> "ScoredEvents":
         """For repeated use: gather the batches once, if they are small enough to stay."""
-        if self.kept is None and self.bytes > self.replay.bytes:
-            self.kept = list(self.batches())
+        if self.cached is None and self.bytes > self.replay.bytes:
+            self.cached = list(self.batches())
         return self
 
     def batches(self, progress: Progress | None = None) -> Iterator[Batch]:
         total, done = sum(self.sizes), 0
         for number, (index, chosen) in enumerate(zip(self.pieces, self.chosen, strict=True)):
-            yield self.kept[number] if self.kept is not None else _rows(self.replay.batch(index), chosen)
+            yield self.cached[number] if self.cached is not None else _rows(self.replay.batch(index), chosen)
             done += self.sizes[number]
             if progress is not None:
                 progress(done, total)

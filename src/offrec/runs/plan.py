@@ -13,7 +13,7 @@ from offrec.data.dataset import Dataset
 from offrec.data.replay import Epochs, Replay, automatic_batch_size
 from offrec.data.transitions import Floats, Transitions, known_reward_of, reward_of, shift_of, transitions
 from offrec.errors import InputError, first_line
-from offrec.evaluation import Scored
+from offrec.evaluation import ScoredEvents
 from offrec.models.agent import Agent, LogFacts, return_spread
 from offrec.models.network import Network, item_tables
 from offrec.models.network_policy import NetworkPolicy
@@ -43,7 +43,7 @@ class Shared:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self._replays: dict[object, Replay] = {}
-        self._scored: dict[object, Scored] = {}
+        self._scored: dict[object, ScoredEvents] = {}
         self._watched: dict[object, list[Batch]] = {}
 
     def replay(self, options: RunOptions, device: torch.device) -> Replay:
@@ -52,10 +52,12 @@ class Shared:
             self._replays[key] = self._replay("train", options, device)
         return self._replays[key]
 
-    def scored(self, options: RunOptions, device: torch.device) -> Scored:
+    def scored(self, options: RunOptions, device: torch.device) -> ScoredEvents:
         key = (options.network.history, device)
         if key not in self._scored:
-            self._scored[key] = Scored(self.dataset, "validation", options.network.history, device).keep()
+            self._scored[key] = ScoredEvents(
+                self.dataset, "validation", options.network.history, device
+            ).cache_batches()
         return self._scored[key]
 
     def watched(self, options: RunOptions, device: torch.device) -> list[Batch]:
@@ -77,7 +79,7 @@ class Shared:
         return LogFacts(options.gamma, unit, shift, torch.tensor(self.dataset.train_counts))
 
     def bytes(self, device: torch.device) -> int:
-        held: list[Replay | Scored] = [*self._replays.values(), *self._scored.values()]
+        held: list[Replay | ScoredEvents] = [*self._replays.values(), *self._scored.values()]
         return sum(each.bytes for each in held if each.device == device)
 
     def _rewards(self, options: RunOptions) -> Floats:
@@ -104,7 +106,7 @@ class Draft:
     device: torch.device
     n_items: int
     epochs: Epochs
-    scored: Scored
+    scored: ScoredEvents
     watched: list[Batch]
     rewards: Floats | None  # of each behaviour, where all are known
     facts: LogFacts
@@ -233,10 +235,10 @@ def job(
 
     def validate() -> dict[str, float]:
         ranks = made.scored.ranks(policy)
-        found = ranks.figures((10,))
+        found = ranks.metrics((10,))
         figures = {name: found[name] for name in ("HR@10", "NDCG@10")}
         figures |= {} if value is None else {"value@5": value(policy)}
-        return figures if made.rewards is None else {**figures, "reward@10": ranks.reward(made.rewards, 10)}
+        return figures if made.rewards is None else {**figures, "reward@10": ranks.reward_ndcg(made.rewards, 10)}
 
     def diagnose() -> dict[str, float]:
         return diagnostics(learning, made.watched, prior)

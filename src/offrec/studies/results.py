@@ -15,7 +15,7 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.transitions import known_reward_of
 from offrec.evaluation import Evaluation, evaluate
-from offrec.evaluation.ranking import ScoredSplit
+from offrec.evaluation.ranking import EvaluationSplit
 from offrec.policy import Policy
 from offrec.shop import Rollout, Shop
 from offrec.studies import value
@@ -60,7 +60,7 @@ def measure_policy(
     return Measurements(facts, arrays)
 
 
-def _ranked(policy: Policy, dataset: Dataset, split: ScoredSplit, console: Console) -> Evaluation:
+def _ranked(policy: Policy, dataset: Dataset, split: EvaluationSplit, console: Console) -> Evaluation:
     with console.counter(f"ranking {split} events") as at:
         return evaluate(policy, dataset, split, progress=at)
 
@@ -83,10 +83,10 @@ def store_result(study: Study, name: str, judged: Measurements) -> None:
 
 
 def _figures(found: Evaluation, dataset: Dataset, rewards: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    tables = {name: {"events": figures.events, **figures.values} for name, figures in found.figures.items()}
+    tables = {name: {"events": figures.events, **figures.values} for name, figures in found.metrics.items()}
     known = known_reward_of(dataset.behaviours, dict(rewards))
     if known is not None:
-        tables["all"]["reward@10"] = found.ranks.reward(known, 10)
+        tables["all"]["reward@10"] = found.ranks.reward_ndcg(known, 10)
     return tables
 
 
