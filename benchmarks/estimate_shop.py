@@ -46,14 +46,14 @@ def logs_of(datasets: Path) -> list[Any]:
 
 def runs_of(folder: Path, logs: list[Any]) -> dict[str, tuple[Path, Path]]:
     """name → (run, dataset) of every trained run, on its own log and on others of its shop."""
-    from offrec.data.dataset import catalogue_of
+    from offrec.data.vocabulary import read_catalogue
 
     found = {}
     for path in sorted(folder.rglob("run.json")):
         run, facts = path.parent, json.loads(path.read_text())
         if not (run / "best.safetensors").exists():
             continue
-        name, items = "__".join(run.relative_to(folder).parts), catalogue_of(run)
+        name, items = "__".join(run.relative_to(folder).parts), read_catalogue(run)
         for log in logs:
             own, shop = log.meta["data_hash"] == facts["data_hash"], log.meta["shop"]
             if own or (same_shop(shop, facts["shop"]) and log.vocabulary == items):

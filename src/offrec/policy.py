@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from offrec.catalogue import Head, log_prob, top_k
-from offrec.data.dataset import Vocabulary
 from offrec.data.replay import batch_of
+from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
 from offrec.types import Batch
 
@@ -64,8 +64,8 @@ class Policy:
             raise InputError(f"k is {k}; it must lie between 1 and the catalogue's {self.n_items} items.")
         if isinstance(history, str):
             raise InputError(f"The history is the text {history!r}; give a list of item ids, oldest first.")
-        seen, unknown = self.vocabulary.known(history)
-        barred = set(self.vocabulary.known(exclude)[0]) | (set(seen) if exclude_seen else set())
+        seen, unknown = self.vocabulary.encode(history)
+        barred = set(self.vocabulary.encode(exclude)[0]) | (set(seen) if exclude_seen else set())
         with torch.no_grad():
             head = self.head(batch_of([seen], self.n_items, self.history, self.device))
             allowed = [] if candidates is None else sorted(set(self._candidates(candidates)) - barred)
@@ -80,7 +80,7 @@ class Policy:
         return Recommendation(ids, values[0].tolist(), probabilities, unknown)
 
     def _candidates(self, candidates: Sequence[Id]) -> list[int]:
-        known, _ = self.vocabulary.known(candidates)
+        known, _ = self.vocabulary.encode(candidates)
         if not known:
             raise InputError("None of the candidates is in the catalogue; give ids as they stand in the log.")
         return known

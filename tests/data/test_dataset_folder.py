@@ -161,7 +161,7 @@ def test_ids_are_found_only_as_they_are_spelled(prepared: Prepare) -> None:
     vocabulary = prepared(("log.csv", TEXT)).vocabulary
     assert vocabulary.index("3") == vocabulary.index(3) == 3
     assert vocabulary.index("03") is None
-    assert vocabulary.known([1, "x", 77, "2"]) == ([1, 2], 2)
+    assert vocabulary.encode([1, "x", 77, "2"]) == ([1, 2], 2)
 
 
 def test_a_folder_that_cannot_be_written(prepared: Prepare, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_decisions_stand_beside_the_events(tmp_path: Path) -> None:
 
 def test_a_split_is_a_view(tmp_path: Path) -> None:
     dataset = made(tmp_path)
-    test = dataset.decisions_of("test")
+    test = dataset.split_decisions("test")
     assert test is not None
     assert len(test) == 2
     assert test.offsets.tolist() == [5, 7]
@@ -47,7 +47,7 @@ def test_a_split_is_a_view(tmp_path: Path) -> None:
 def test_a_plain_log_has_none(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path, [[0], [1], [2]])
     assert dataset.decisions is None
-    assert dataset.decisions_of("train") is None
+    assert dataset.split_decisions("train") is None
 
 
 @pytest.mark.parametrize("name", ["offsets", "positions", "items", "log_propensity", "event"])

@@ -11,8 +11,8 @@ from fixed_policies import Fixed
 
 from made_datasets import write_dataset
 from offrec.catalogue import Head
-from offrec.data.dataset import Vocabulary
 from offrec.data.transitions import reward_of
+from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
 from offrec.estimation.collect import LoggingModel, collect_trajectories, load_logging_model
 from offrec.estimation.list_policy import ListPolicy, log_prob_of_lists

@@ -9,9 +9,9 @@ import torch
 
 from offrec.baselines import baseline
 from offrec.catalogue import Head, reference
-from offrec.data.dataset import Vocabulary
 from offrec.data.prepare import prepare
 from offrec.data.replay import batch_of
+from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
 from offrec.policy import Policy
 from offrec.shop import WORLDS, Rollout, Shop, World, paired, world_of, write_log

@@ -10,7 +10,7 @@ from scipy.stats import chi2
 
 from offrec.data.prepare import prepare
 from offrec.errors import InputError
-from offrec.shop import Shop, shop_of, write_log
+from offrec.shop import Shop, read_shop, write_log
 from offrec.shop.solve import decisions, state_number
 from offrec.shop.worlds import WORLDS
 
@@ -104,7 +104,7 @@ def test_columns(logs: dict[str, Path]) -> None:
 
 def test_metadata_tells_the_shop(logs: dict[str, Path], tmp_path: Path) -> None:
     for path in (logs["demo"], logs["demo"] / "events.parquet", logs["demo"] / "full.parquet"):
-        meta = shop_of(path)
+        meta = read_shop(path)
         assert meta is not None
         assert {key: meta[key] for key in ("world", "seed", "k", "sessions", "log_seed")} == {
             "world": "demo", "seed": 1, "k": 5, "sessions": SESSIONS, "log_seed": 2,
@@ -118,13 +118,13 @@ def test_metadata_tells_the_shop(logs: dict[str, Path], tmp_path: Path) -> None:
     Shop.open("demo", 1, k=7).check_home(meta)
     other = tmp_path / "other.parquet"
     pl.DataFrame({"session": [1]}).write_parquet(other)
-    assert shop_of(other) is None
-    assert shop_of(tmp_path / "missing.parquet") is None
-    assert shop_of(tmp_path) is None
+    assert read_shop(other) is None
+    assert read_shop(tmp_path / "missing.parquet") is None
+    assert read_shop(tmp_path) is None
 
 
 def test_a_log_of_another_shop_is_refused(logs: dict[str, Path]) -> None:
-    meta = shop_of(logs["demo"])
+    meta = read_shop(logs["demo"])
     assert meta is not None
     with pytest.raises(InputError, match="from the shop 'demo' with seed 1, this is 'demo' with seed 2"):
         Shop.open("demo", 2).check_home(meta)
@@ -150,7 +150,7 @@ def test_folders_are_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="exists already"):
         write_log(shop, 5, tmp_path / "log")
     write_log(shop, 6, tmp_path / "log", force=True)
-    assert shop_of(tmp_path / "log")["sessions"] == 6  # type: ignore[index]
+    assert read_shop(tmp_path / "log")["sessions"] == 6  # type: ignore[index]
     (tmp_path / "log" / "thesis.tex").touch()
     with pytest.raises(InputError, match="holds more than a shop's log"):
         write_log(shop, 5, tmp_path / "log", force=True)
@@ -166,7 +166,7 @@ def test_prepare_reads_the_events(logs: dict[str, Path], tmp_path: Path) -> None
     dataset = prepare(logs["demo"] / "events.parquet", out=tmp_path / "dataset", split="time")
     events = pl.read_parquet(logs["demo"] / "events.parquet")
     assert dataset.meta["counts"]["events"] == len(events)
-    assert dataset.vocabulary.numeric
+    assert dataset.vocabulary.is_numeric
     assert dataset.meta["time_unit"] == "seconds"
 
 

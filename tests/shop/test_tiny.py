@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from offrec.catalogue import Head
-from offrec.data.dataset import Vocabulary
+from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
 from offrec.policy import Policy
 from offrec.shop import Shop

@@ -156,10 +156,10 @@ class Estimate:
 
 def _same_items(dataset: "Dataset", runs: tuple[Path, ...]) -> "Dataset":
     """The dataset, if the runs know its items by the same numbers."""
-    from offrec.data.dataset import catalogue_of
+    from offrec.data.vocabulary import read_catalogue
 
     for run in runs:
-        if catalogue_of(run) != dataset.vocabulary:
+        if read_catalogue(run) != dataset.vocabulary:
             raise InputError(
                 f"{dataset.path} numbers its items otherwise than {run} does; prepare its log again with "
                 f"--catalogue {run}."

@@ -19,75 +19,20 @@ Sessions stand in the order train, validation, test; `splits` in dataset.json ho
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from offrec.data.protocol import Protocol, fingerprint
+from offrec.data.vocabulary import Vocabulary, load_array, read_vocabulary
 from offrec.errors import InputError
 from offrec.types import Decisions, Longs, Sessions
 
 FORMAT_VERSION = 1
 SplitName = Literal["train", "validation", "test"]
-
-
-class Vocabulary:
-    """Item index ↔ the log's own id, which is a number or a string."""
-
-    def __init__(self, ids: Longs | list[str]) -> None:
-        self._ids = ids
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    @property
-    def ids(self) -> Longs | list[str]:
-        """[A] by index."""
-        return self._ids
-
-    def __eq__(self, other: object) -> bool:
-        """The same items under the same numbers."""
-        if not isinstance(other, Vocabulary) or self.numeric != other.numeric:
-            return False
-        return np.array_equal(self._ids, other._ids) if self.numeric else self._ids == other._ids
-
-    __hash__ = None  # type: ignore[assignment]
-
-    @property
-    def numeric(self) -> bool:
-        return isinstance(self._ids, np.ndarray)
-
-    @cached_property
-    def _index(self) -> dict[str | int, int]:
-        ids = self._ids.tolist() if isinstance(self._ids, np.ndarray) else self._ids
-        return {original: index for index, original in enumerate(ids)}
-
-    def id(self, index: int) -> str | int:
-        found = self._ids[index]
-        return int(found) if self.numeric else str(found)
-
-    def index(self, original: str | int) -> int | None:
-        """None where the catalogue does not know the id. "12" finds item 12 where ids are numbers, "012" does not."""
-        if self.numeric and isinstance(original, str):
-            try:
-                number = int(original)
-            except ValueError:
-                return None
-            if str(number) != original:
-                return None
-            original = number
-        return self._index.get(original if self.numeric else str(original))
-
-    def known(self, originals: Iterable[str | int]) -> tuple[list[int], int]:
-        """The indices of the ids that the catalogue knows, and how many it does not."""
-        found = [self.index(original) for original in originals]
-        known = [index for index in found if index is not None]
-        return known, len(found) - len(known)
 
 
 @dataclass(frozen=True)
@@ -112,7 +57,7 @@ class Dataset:
                 f"{path} has dataset format {meta.get('format_version')}, this offrec reads {FORMAT_VERSION}; "
                 "prepare the dataset again."
             )
-        arrays = {name: _load(path, name) for name in ("items", "behaviours", "offsets")}
+        arrays = {name: load_array(path, name) for name in ("items", "behaviours", "offsets")}
         counts = meta["counts"]
         found = (len(arrays["items"]), len(arrays["behaviours"]), len(arrays["offsets"]) - 1)
         if found != (counts["events"], counts["events"], counts["sessions"]):
@@ -139,7 +84,7 @@ class Dataset:
         first, last = self.meta["splits"][name]
         return replace(self.sessions, offsets=self.sessions.offsets[first : last + 1])
 
-    def decisions_of(self, name: SplitName) -> Decisions | None:
+    def split_decisions(self, name: SplitName) -> Decisions | None:
         """The decisions of a split's sessions. None where the log has none."""
         if self.decisions is None:
             return None
@@ -157,21 +102,11 @@ class Dataset:
         return read_vocabulary(self.path, self.meta["item_ids"])
 
 
-def read_vocabulary(path: Path, kind: str) -> Vocabulary:
-    """The item ids in a dataset's folder, or in a run's, which keeps its own copy."""
-    ids = _load(path, "item_ids")
-    if kind == "int":
-        return Vocabulary(np.array(ids))  # copied: a run may be overwritten under a server that has it
-    offsets = _load(path, "item_ids_offsets").tolist()
-    text = ids.tobytes()
-    return Vocabulary([text[a:b].decode() for a, b in pairwise(offsets)])
-
-
 def _decisions(path: Path, meta: dict[str, Any]) -> Decisions | None:
     about = meta.get("decisions")
     if about is None:
         return None
-    found = Decisions(**{field.name: _load(path, f"decision_{field.name}") for field in fields(Decisions)})
+    found = Decisions(**{field.name: load_array(path, f"decision_{field.name}") for field in fields(Decisions)})
     count, sessions = about["count"], meta["counts"]["sessions"]
     expected = [((sessions + 1,), "int64"), ((count,), "int32"), ((count, about["k"]), "int32")]
     expected += [((count,), "float64"), ((count,), "int64")]
@@ -183,21 +118,3 @@ def _decisions(path: Path, meta: dict[str, Any]) -> Decisions | None:
 
 def _damaged(path: Path) -> InputError:
     return InputError(f"{path} is damaged: its arrays do not have the lengths in dataset.json; prepare it again.")
-
-
-def catalogue_of(home: Path) -> Vocabulary:
-    """The items of a dataset's folder or of a run's."""
-    for name in ("dataset.json", "run.json"):
-        if (home / name).is_file():
-            try:
-                return read_vocabulary(home, json.loads((home / name).read_text(encoding="utf-8"))["item_ids"])
-            except (ValueError, KeyError) as error:
-                raise InputError(f"{home}/{name} is damaged ({error}); make {home} again.") from error
-    raise InputError(f"--catalogue {home} is neither a dataset nor a run; give a folder that offrec made.")
-
-
-def _load(path: Path, name: str) -> Any:
-    try:
-        return np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}/{name}.npy cannot be read ({error}); make {path} again.") from error

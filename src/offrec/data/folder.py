@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offrec.data.threads import together
+from offrec.data.threads import run_concurrently
 from offrec.errors import InputError
 
 Arrays = dict[str, NDArray[Any]]
@@ -47,7 +47,7 @@ def write(out: Path, arrays: Arrays, describe: Callable[[], dict[str, Any]]) -> 
     """The arrays, while `describe` makes what goes into dataset.json of them; then that."""
     try:
         with _aside(out) as folder:
-            meta, *_ = together(describe, *(partial(_save, folder, *named) for named in arrays.items()))
+            meta, *_ = run_concurrently(describe, *(partial(_save, folder, *named) for named in arrays.items()))
             (folder / "dataset.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         reason = error.strerror or error  # numpy gives no strerror where the disk is full

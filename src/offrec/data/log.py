@@ -8,12 +8,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from offrec.data import served_lists, values
-from offrec.data.faults import Batch, Faults
-from offrec.data.numbering import by_appearance, by_id, changes
+from offrec.data import column_checks, list_checks
+from offrec.data.bad_rows import BadRows, RowBatch
+from offrec.data.factorize import factorize_by_appearance, factorize_sorted, run_starts
 from offrec.data.sources import Source
-from offrec.data.tables import Job
-from offrec.data.threads import together
+from offrec.data.tables import ReadTask
+from offrec.data.threads import run_concurrently
 from offrec.errors import InputError
 from offrec.types import Bytes, Doubles, Ints, Longs
 
@@ -62,7 +62,7 @@ class Checked:
     rows: int
     columns: dict[str, pl.Series]
     behaviours: list[str]  # what the codes of the batch's behaviour column stand for
-    faults: Faults
+    bad_rows: BadRows
 
 
 @dataclass(frozen=True)
@@ -71,33 +71,33 @@ class Reader:
     allowed: Sequence[str] = ()
     numeric_times: bool | None = None  # None: the first time decides
 
-    def check(self, job: Job) -> Checked | Faults:
-        faults = Faults()
-        batch = job(faults)
+    def check(self, task: ReadTask) -> Checked | BadRows:
+        bad_rows = BadRows()
+        batch = task(bad_rows)
         if batch is None:
-            return faults
+            return bad_rows
         frame = batch.frame
         kept: dict[str, pl.Series] = {}
         for name in ("session", "user", "item"):
             if name in frame:
-                kept[name] = values.ids(batch, name, faults, may_miss=_may_miss(name, frame))
+                kept[name] = column_checks.check_ids(batch, name, bad_rows, may_miss=_may_miss(name, frame))
         if "time" in frame:
-            kept["time"] = values.times(batch, faults, numeric=self.numeric_times)
+            kept["time"] = column_checks.check_times(batch, bad_rows, numeric=self.numeric_times)
         elif "position" in frame:
-            kept["position"] = values.positions(batch, faults)
-        kept["behaviour"], names = self._behaviours(batch, faults)
+            kept["position"] = column_checks.check_positions(batch, bad_rows)
+        kept["behaviour"], names = self._behaviours(batch, bad_rows)
         if "propensity" in frame:
-            kept["log_propensity"] = served_lists.log_propensity(batch, faults)
+            kept["log_propensity"] = list_checks.check_propensity(batch, bad_rows)
         if "offered" in frame:
-            kept |= served_lists.offered(batch, kept["item"], faults)
-        if not faults:
+            kept |= list_checks.check_offered(batch, kept["item"], bad_rows)
+        if not bad_rows:
             owners = [name for name in ("session", "user") if name in kept]
-            begins = np.flatnonzero(changes([kept[name] for name in owners]))
+            begins = np.flatnonzero(run_starts([kept[name] for name in owners]))
             kept |= {name: kept[name].gather(begins) for name in owners}
             kept["runs"] = pl.Series(np.diff(begins, append=frame.height))
-        return Checked(batch.source, frame.height, kept, names, faults)
+        return Checked(batch.source, frame.height, kept, names, bad_rows)
 
-    def _behaviours(self, batch: Batch, faults: Faults) -> tuple[pl.Series, list[str]]:
+    def _behaviours(self, batch: RowBatch, bad_rows: BadRows) -> tuple[pl.Series, list[str]]:
         if "behaviour" not in batch.frame:
             return pl.repeat(0, batch.frame.height, dtype=pl.UInt8, eager=True), [batch.behaviour]
         column, idle = batch.frame["behaviour"].cast(pl.String), None
@@ -108,8 +108,8 @@ class Reader:
         known = self.renamed if self.renamed is not None else {name: name for name in self.allowed or found}
         expected = f"expected one of {', '.join(list(known)[:20])}" if known else "expected a name"
         missing = (column.is_null() if idle is None else column.is_null() & ~idle) | (column == "")
-        faults.note("a missing behaviour", expected, batch, missing)
-        faults.note("an unknown behaviour", expected, batch, ~column.is_in(list(known)) & ~missing, column)
+        bad_rows.add_rows("a missing behaviour", expected, batch, missing)
+        bad_rows.add_rows("an unknown behaviour", expected, batch, ~column.is_in(list(known)) & ~missing, column)
         if len(found) > MOST_BEHAVIOURS:
             raise InputError(
                 f"{batch.source.name} holds more than {MOST_BEHAVIOURS} different behaviours, such as {found[0]!r}; "
@@ -126,16 +126,16 @@ class LogBuilder:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._faults = Faults()
+        self._faults = BadRows()
         self._columns: dict[str, list[pl.Series]] = {}
         self._names: dict[str, int] = {}
         self._rows: dict[str, int] = {}
 
-    def add(self, checked: Checked | Faults) -> None:
-        if isinstance(checked, Faults):
+    def add(self, checked: Checked | BadRows) -> None:
+        if isinstance(checked, BadRows):
             self._faults.extend(checked)
             return
-        self._faults.extend(checked.faults)
+        self._faults.extend(checked.bad_rows)
         self._count(checked.source.name, checked.rows)
         codes = [self._names.setdefault(name, len(self._names)) for name in checked.behaviours]
         if self._faults:
@@ -157,7 +157,7 @@ class LogBuilder:
         if not sum(rows.values()):
             raise InputError(f"There are no events in {', '.join(rows)}, only a header; expected rows below it.")
         has_sessions = "session" in self._columns
-        owners, (item_ids, items), (times, unit, spelled) = together(self._owners, self._items, self._times)
+        owners, (item_ids, items), (times, unit, spelled) = run_concurrently(self._owners, self._items, self._times)
         positions = self._take("position").to_numpy() if "position" in self._columns else None
         names = sorted(self._names, key=behaviour_order)
         recode = np.zeros(256, np.uint8)
@@ -173,10 +173,10 @@ class LogBuilder:
         """The catalogue, and in it the picked items, then those of the lists, one list after the other."""
         picked = self._take("item")
         if "offered" not in self._columns:
-            return by_id(picked)
+            return factorize_sorted(picked)
         picked, offered = picked.drop_nulls(), self._take("offered")
         kind = _common({picked.dtype, offered.dtype})
-        return by_id(pl.concat([picked.cast(kind), offered.cast(kind)], rechunk=True))
+        return factorize_sorted(pl.concat([picked.cast(kind), offered.cast(kind)], rechunk=True))
 
     def _lists(self, items: Ints) -> tuple[Lists | None, Ints]:
         """`items` as `_items` gives them, parted."""
@@ -194,14 +194,14 @@ class LogBuilder:
 
     def _owners(self) -> Ints:
         if "session" not in self._columns:
-            return by_appearance(self._take("user"))
-        sessions = by_appearance(self._take("session"))
+            return factorize_by_appearance(self._take("user"))
+        sessions = factorize_by_appearance(self._take("session"))
         if "user" not in self._columns:
             return sessions
         # Session ids may be numbered anew for each user, so a session is a pair of both.
-        users = by_appearance(self._take("user"))
+        users = factorize_by_appearance(self._take("user"))
         pairs = sessions.astype(np.int64) * (int(users.max()) + 1) + users
-        return by_appearance(pl.Series(pairs))
+        return factorize_by_appearance(pl.Series(pairs))
 
     def _times(self) -> tuple[Longs | None, TimeUnit | None, str | None]:
         return as_ticks(self._take("time")) if "time" in self._columns else (None, None, None)

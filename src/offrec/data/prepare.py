@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from offrec.data import catalogued, decisions, folder, options, sessions, sources, statistics
-from offrec.data.dataset import FORMAT_VERSION, Dataset, catalogue_of
-from offrec.data.faults import Faults
+from offrec.data import catalogue_alignment, decisions, folder, options, sessions, sources, statistics
+from offrec.data.bad_rows import BadRows
+from offrec.data.dataset import FORMAT_VERSION, Dataset
 from offrec.data.log import TICKS, Checked, Log, LogBuilder, Reader, TimeUnit
 from offrec.data.options import PrepareOptions
-from offrec.data.origin import common_shop
 from offrec.data.protocol import Protocol, fingerprint
 from offrec.data.sessions import Catalogue, Events
-from offrec.data.tables import Job
-from offrec.data.threads import WORKERS, together
+from offrec.data.shop_metadata import common_shop
+from offrec.data.tables import ReadTask
+from offrec.data.threads import WORKERS, run_concurrently
+from offrec.data.vocabulary import read_catalogue
 from offrec.errors import InputError
 from offrec.types import Longs
 
@@ -49,10 +50,10 @@ def prepare(
     options.check(chosen)
     folder.check_free(out, force)
     found = options.FORMATS[chosen.format].find([source] if isinstance(source, str | Path) else source)
-    known = None if chosen.catalogue is None else catalogue_of(Path(chosen.catalogue))
+    known = None if chosen.catalogue is None else read_catalogue(Path(chosen.catalogue))
     log = _read(found, chosen, say)
     if known is not None:
-        log = catalogued.numbered(log, known, Path(str(chosen.catalogue)))
+        log = catalogue_alignment.align_items(log, known, Path(str(chosen.catalogue)))
     protocol = options.protocol(chosen, log)
     events, steps = _sessions(log, protocol, say, outside=known is not None)
     events, splits = sessions.split(events, protocol.split, protocol.split_seed, protocol.split_parts)
@@ -77,7 +78,7 @@ def _describe(
         "splits": splits,
         "item_ids": "int" if isinstance(catalogue.item_ids, np.ndarray) else "string",
     }
-    data_hash, described = together(
+    data_hash, described = run_concurrently(
         lambda: folder.digest(arrays, spelled),
         lambda: statistics.describe(events, splits, catalogue.behaviour_names, items),
     )
@@ -109,19 +110,19 @@ def _read(found: list[sources.Source], chosen: PrepareOptions, say: Say) -> Log:
     return log
 
 
-def _checked(jobs: Iterator[Job], reader: Reader) -> Iterator[Checked | Faults]:
-    """What the jobs give, in their order, while others are parsed and checked in threads."""
-    for job in jobs:
-        first = reader.check(job)
+def _checked(tasks: Iterator[ReadTask], reader: Reader) -> Iterator[Checked | BadRows]:
+    """What the tasks give, in their order, while others are parsed and checked in threads."""
+    for task in tasks:
+        first = reader.check(task)
         yield first
         if isinstance(first, Checked):
             if "time" in first.columns:
                 reader = replace(reader, numeric_times=first.columns["time"].dtype.is_numeric())
             break
-    pending: deque[Future[Checked | Faults]] = deque()
+    pending: deque[Future[Checked | BadRows]] = deque()
     with ThreadPoolExecutor(WORKERS) as pool:
-        for job in jobs:
-            pending.append(pool.submit(reader.check, job))
+        for task in tasks:
+            pending.append(pool.submit(reader.check, task))
             if len(pending) > 2 * WORKERS:
                 yield pending.popleft().result()
         while pending:
@@ -154,7 +155,9 @@ def _sessions(log: Log, protocol: Protocol, say: Say, *, outside: bool) -> tuple
 
     after("read", events)
     if outside:
-        events = after("drop items outside the catalogue", catalogued.within(events, len(log.item_ids)))
+        events = after(
+            "drop items outside the catalogue", catalogue_alignment.drop_unknown_items(events, len(log.item_ids))
+        )
     for name in protocol.behaviours_dropped:
         events = after(f"drop {name}", sessions.drop_behaviour(events, name, log.behaviour_names))
     for text in protocol.filters:

@@ -163,7 +163,7 @@ class Replay:
         """
         history = min(self.history, size.length)
         if by_kernel:
-            from offrec.data.gathering import Log, gathered  # needs triton
+            from offrec.data.triton_gather import Log, gathered  # needs triton
 
             log = Log(self.bounds, self.items, self.mdp)
             return gathered(log, order, edges, step, size, history, self.n_items, self.base)

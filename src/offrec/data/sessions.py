@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from offrec.data.log import Log
 from offrec.data.protocol import Split
-from offrec.data.threads import each
+from offrec.data.threads import run_for_each
 from offrec.errors import InputError
 from offrec.types import Bytes, Ints, Longs
 
@@ -80,7 +80,7 @@ class Events:
             for name, column in columns.items():
                 moved[name][begin:end] = column[events]
 
-        each(move, pieces(places))
+        run_for_each(move, pieces(places))
         return replace(self, **moved, begins=places[:-1])
 
     def where(self, keep: NDArray[np.bool_]) -> "Events":

@@ -1,4 +1,4 @@
-"""Tables as jobs that each parse a batch of rows: delimited text, JSON lines and Parquet, whatever they are packed in.
+"""Tables as tasks that each parse a batch of rows: delimited text, JSON lines and Parquet, whatever they are packed in.
 
 Text comes out as strings, so that ids keep their exact spelling; Parquet keeps its types.
 """
@@ -14,12 +14,14 @@ from typing import Any, NoReturn
 
 import polars as pl
 
-from offrec.data.faults import Batch, Faults
+from offrec.data.bad_rows import BadRows, RowBatch
 from offrec.data.sources import Block, Source, blocks, pieces, whole
 from offrec.errors import InputError
 
 Resolve = Callable[[Source, Sequence[str]], Mapping[str, str]]  # columns found → {our name: their name}
-Job = Callable[[Faults], Batch | None]  # parses a piece of a table, in any thread; None where it is not fit to read
+ReadTask = Callable[
+    [BadRows], RowBatch | None
+]  # parses a piece of a table, in any thread; None where it is not fit to read
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ QUOTED = re.compile(rb'"[^"]*"')
 BLANK_LINES = re.compile(rb"\n{2,}")
 
 
-def jobs(source: Source, resolve: Resolve, optional: Sequence[str] = ()) -> Iterator[Job]:
+def read_tasks(source: Source, resolve: Resolve, optional: Sequence[str] = ()) -> Iterator[ReadTask]:
     """The rows of a table with a header; the content says of which kind it is.
 
     `optional` are the columns that `resolve` takes, under their own name, where they are found.
@@ -48,7 +50,7 @@ def jobs(source: Source, resolve: Resolve, optional: Sequence[str] = ()) -> Iter
     return delimited(source, resolve)
 
 
-def delimited(source: Source, resolve: Resolve, layout: Layout | None = None) -> Iterator[Job]:
+def delimited(source: Source, resolve: Resolve, layout: Layout | None = None) -> Iterator[ReadTask]:
     """CSV or TSV; a `layout` is given where the file has no header line."""
     wanted: Mapping[str, str] | None = None
     for block in blocks(source):
@@ -60,13 +62,13 @@ def delimited(source: Source, resolve: Resolve, layout: Layout | None = None) ->
             yield partial(_delimited, block, layout, wanted)
 
 
-def _delimited(block: Block, layout: Layout, wanted: Mapping[str, str], faults: Faults) -> Batch | None:
+def _delimited(block: Block, layout: Layout, wanted: Mapping[str, str], bad_rows: BadRows) -> RowBatch | None:
     places = {name: layout.columns.index(column) for name, column in wanted.items()}
-    frame = _parse(block, layout, set(places.values()), faults)
+    frame = _parse(block, layout, set(places.values()), bad_rows)
     if frame is None:
         return None
     picked = frame.select(pl.col(str(place)).alias(name) for name, place in places.items())
-    return Batch(block.source, picked, _place(block))
+    return RowBatch(block.source, picked, _place(block))
 
 
 def _place(block: Block) -> Callable[[int], str]:
@@ -91,7 +93,7 @@ def _split_header(block: Block) -> tuple[Layout, Block]:
 
 
 def _parse(
-    block: Block, layout: Layout, places: set[int], faults: Faults, tidied: bytes | None = None
+    block: Block, layout: Layout, places: set[int], bad_rows: BadRows, tidied: bytes | None = None
 ) -> pl.DataFrame | None:
     """The fields at the places; None, and a fault, where rows do not have as many fields as the header."""
     schema = {str(place): layout.types.get(name, pl.String) for place, name in enumerate(layout.columns)}
@@ -102,8 +104,8 @@ def _parse(
         frame = pl.read_csv(data, has_header=False, separator=layout.separator, schema=schema, columns=read)
     except pl.exceptions.PolarsError as error:
         if layout.types:  # as text, so that what is no number can be named
-            return _parse(block, replace(layout, types={}), places, faults, tidied)
-        if _note_ragged(block, data, layout, faults):
+            return _parse(block, replace(layout, types={}), places, bad_rows, tidied)
+        if _note_ragged(block, data, layout, bad_rows):
             return None
         _unreadable(block.source, "delimited text", error)
     # A blank line, or a row that is too short, shows by a missing last field.
@@ -111,13 +113,13 @@ def _parse(
         tidy = data.rstrip(b"\n")
         tidy = tidy if b'"' in tidy else BLANK_LINES.sub(b"\n", tidy)
         if len(tidy) < len(data) - 1:
-            return _parse(block, layout, places, faults, tidy)
-        if not layout.may_end_early and _note_ragged(block, data, layout, faults):
+            return _parse(block, layout, places, bad_rows, tidy)
+        if not layout.may_end_early and _note_ragged(block, data, layout, bad_rows):
             return None
     return frame
 
 
-def _note_ragged(block: Block, data: bytes, layout: Layout, faults: Faults) -> bool:
+def _note_ragged(block: Block, data: bytes, layout: Layout, bad_rows: BadRows) -> bool:
     width, separator = len(layout.columns), layout.separator.encode()
     bare = QUOTED.sub(b"q", data.rstrip(b"\n"))
     if bare.count(separator) == (bare.count(b"\n") + 1) * (width - 1):
@@ -126,7 +128,7 @@ def _note_ragged(block: Block, data: bytes, layout: Layout, faults: Faults) -> b
     ragged = [row for row, count in enumerate(fields) if count != width]
     kind = "a row with another number of fields than the header:"
     remedy = f"expected {width}: quote fields that hold the separator, or repair the file"
-    faults.add(
+    bad_rows.add(
         kind, remedy, lambda: f"{block.source.name}, line {block.line(ragged[0])}", f" {fields[ragged[0]]}", len(ragged)
     )
     return True
@@ -137,7 +139,7 @@ def _unreadable(source: Source, expected: str, error: BaseException | str) -> No
     raise InputError(f"{source.name} cannot be read as {expected} ({reason}); write or fetch the file again.")
 
 
-def json_lines(source: Source, resolve: Resolve, optional: Sequence[str] = ()) -> Iterator[Job]:
+def json_lines(source: Source, resolve: Resolve, optional: Sequence[str] = ()) -> Iterator[ReadTask]:
     wanted: Mapping[str, str] | None = None
     absent: list[str] = []
     for block in blocks(source):
@@ -147,20 +149,20 @@ def json_lines(source: Source, resolve: Resolve, optional: Sequence[str] = ()) -
         yield partial(_json_lines, block, wanted, absent)
 
 
-def _json_lines(block: Block, wanted: Mapping[str, str], absent: Sequence[str], faults: Faults) -> Batch | None:
+def _json_lines(block: Block, wanted: Mapping[str, str], absent: Sequence[str], bad_rows: BadRows) -> RowBatch | None:
     try:
         types: dict[str, Any] = dict.fromkeys([*wanted.values(), *absent], pl.String)
         types |= {wanted.get(name, name): pl.List(pl.String) for name in LISTS if wanted.get(name, name) in types}
         frame = pl.read_ndjson(block.data, schema=types)
     except pl.exceptions.PolarsError as error:
-        if _note_bad_json(block, faults):
+        if _note_bad_json(block, bad_rows):
             return None
         _unreadable(block.source, "JSON lines", error)
     picked = frame.select(pl.col(column).alias(name) for name, column in wanted.items())
-    batch = Batch(block.source, picked, _place(block))
+    batch = RowBatch(block.source, picked, _place(block))
     for name in absent:
         kind = f"a key {name!r} that the first lines do not have"
-        faults.note(kind, "give it to every line or to none", batch, frame[name].is_not_null())
+        bad_rows.add_rows(kind, "give it to every line or to none", batch, frame[name].is_not_null())
     return batch
 
 
@@ -184,13 +186,13 @@ def _keys(block: Block) -> list[str]:
     return keys
 
 
-def _note_bad_json(block: Block, faults: Faults) -> bool:
+def _note_bad_json(block: Block, bad_rows: BadRows) -> bool:
     lines = enumerate(block.data.split(b"\n"), block.first_line())
     bad = [(number, line) for number, line in lines if line.strip() and _object(line) is None]
     if bad:
         number, line = bad[0]
         value = f" {line.decode()[:40]!r}"
-        faults.add(
+        bad_rows.add(
             "no JSON object:",
             "expected one object a line",
             lambda: f"{block.source.name}, line {number}",
@@ -200,7 +202,7 @@ def _note_bad_json(block: Block, faults: Faults) -> bool:
     return bool(bad)
 
 
-def parquet(source: Source, resolve: Resolve) -> Iterator[Job]:
+def parquet(source: Source, resolve: Resolve) -> Iterator[ReadTask]:
     packed = source.member is not None or source.path.suffix in {".gz", ".zst", ".zstd"}
     table: Any = io.BytesIO(whole(source)) if packed else source.path
     try:
@@ -224,4 +226,4 @@ def parquet(source: Source, resolve: Resolve) -> Iterator[Job]:
         frame = picked.cast({pl.Binary: pl.String}).collect()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         _unreadable(source, "Parquet", error)
-    yield lambda faults: Batch(source, frame, lambda row: f"row {row + 1}")
+    yield lambda bad_rows: RowBatch(source, frame, lambda row: f"row {row + 1}")

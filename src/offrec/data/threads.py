@@ -9,12 +9,12 @@ Part = TypeVar("Part")
 WORKERS = min(os.cpu_count() or 1, 8)
 
 
-def together(*tasks: Callable[[], Any]) -> list[Any]:
+def run_concurrently(*tasks: Callable[[], Any]) -> list[Any]:
     """What the tasks return, each run in a thread of its own."""
     with ThreadPoolExecutor(len(tasks)) as pool:
         return [future.result() for future in [pool.submit(task) for task in tasks]]
 
 
-def each(task: Callable[[Part], None], parts: Iterable[Part]) -> None:
+def run_for_each(task: Callable[[Part], None], parts: Iterable[Part]) -> None:
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(task, parts))

@@ -29,7 +29,7 @@ class LoggedDecisions:
 
     @staticmethod
     def load(dataset: Dataset, split: SplitName) -> "LoggedDecisions":
-        sessions, lists = dataset.split(split), dataset.decisions_of(split)
+        sessions, lists = dataset.split(split), dataset.split_decisions(split)
         has_lists = lists is not None
         return LoggedDecisions(
             sessions, lists or _picks(dataset.sessions, sessions), has_lists, dataset.n_items, dataset.behaviours

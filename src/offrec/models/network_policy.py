@@ -3,7 +3,7 @@
 import torch
 
 from offrec.catalogue import Head
-from offrec.data.dataset import Vocabulary
+from offrec.data.vocabulary import Vocabulary
 from offrec.models.agent import Agent
 from offrec.models.network import evaluating
 from offrec.policy import Policy

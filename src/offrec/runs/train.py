@@ -9,8 +9,9 @@ import torch
 
 from offrec import logging_policy
 from offrec.console import Board, Console
-from offrec.data.dataset import Dataset, Vocabulary, read_vocabulary
+from offrec.data.dataset import Dataset
 from offrec.data.transitions import reward_of
+from offrec.data.vocabulary import Vocabulary, read_vocabulary
 from offrec.errors import InputError, first_line
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions

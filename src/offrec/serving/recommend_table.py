@@ -15,13 +15,13 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from offrec.console import PLAIN_SECONDS, Console
-from offrec.data import sources, values
-from offrec.data.faults import Batch, Faults
+from offrec.data import column_checks, sources
+from offrec.data.bad_rows import BadRows, RowBatch
+from offrec.data.factorize import run_starts
 from offrec.data.formats import Columns, events
-from offrec.data.numbering import changes
 from offrec.data.options import FORMATS
 from offrec.data.sources import Source
-from offrec.data.tables import Job
+from offrec.data.tables import ReadTask
 from offrec.errors import InputError, first_line
 from offrec.policy import Policy
 from offrec.serving.engine import Engine, Query
@@ -114,7 +114,7 @@ class _Table:
     def _lists(self) -> Iterator[pl.DataFrame]:
         for frame in self._sessions():
             owners = [name for name in ("session", "user") if name in frame]
-            begins = np.flatnonzero(changes([frame[name] for name in owners]))
+            begins = np.flatnonzero(run_starts([frame[name] for name in owners]))
             ends = np.append(begins[1:], frame.height)
             indices = [self.policy.vocabulary.index(item) for item in frame["item"].to_list()]
             for at in range(0, len(begins), self.options.chunk):
@@ -145,7 +145,7 @@ class _Table:
             chances += answer.probabilities or [None] * len(answer.items)
         return found.with_columns(
             pl.Series("rank", rank, pl.Int32),
-            pl.Series("item", items, pl.Int64 if words.numeric else pl.String),
+            pl.Series("item", items, pl.Int64 if words.is_numeric else pl.String),
             pl.Series("score", [score for answer in answers for score in answer.scores], pl.Float64),
             pl.Series("probability", chances, pl.Float64),
         )
@@ -155,11 +155,11 @@ class _Table:
         begun: pl.DataFrame | None = None
         seen: np.ndarray[Any, np.dtype[np.uint64]] = np.empty(0, np.uint64)
         numeric: bool | None = None
-        for job in self._jobs():
-            frame, numeric = _read(job, numeric)
+        for task in self._read_tasks():
+            frame, numeric = _read(task, numeric)
             frame = frame if begun is None else _stacked(begun, frame)
             owners = [name for name in ("session", "user") if name in frame]
-            starts = changes([frame[name] for name in owners])
+            starts = run_starts([frame[name] for name in owners])
             last = int(np.flatnonzero(starts)[-1])
             whole, begun = frame[:last], frame[last:]
             seen = _unseen(whole.filter(pl.Series(starts[:last])).select(owners), seen)
@@ -170,7 +170,7 @@ class _Table:
             _unseen(begun[:1].select(owners), seen)
             yield _ordered(begun, np.arange(begun.height) == 0)
 
-    def _jobs(self) -> Iterator[Job]:
+    def _read_tasks(self) -> Iterator[ReadTask]:
         columns = self.options.columns
         for source in self.found:
             plain = source.member is None and source.path.suffix in (".parquet", ".pq")
@@ -182,7 +182,7 @@ class _Table:
                 yield from read([source], columns)
 
 
-def _parquet(source: Source, columns: Columns) -> Iterator[Job]:
+def _parquet(source: Source, columns: Columns) -> Iterator[ReadTask]:
     """A Parquet table by slices: as a whole, as `prepare` reads it, it may be larger than memory."""
     try:
         scan = pl.scan_parquet(source.path)
@@ -191,28 +191,28 @@ def _parquet(source: Source, columns: Columns) -> Iterator[Job]:
         picked = scan.select(pl.col(column).alias(name) for name, column in wanted.items())
         for at in range(0, rows, ROWS):
             frame = picked.slice(at, ROWS).collect()
-            yield lambda faults, frame=frame, at=at: Batch(source, frame, lambda row: f"row {at + row + 1}")  # type: ignore[misc]
+            yield lambda bad_rows, frame=frame, at=at: RowBatch(source, frame, lambda row: f"row {at + row + 1}")  # type: ignore[misc]
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{source.name} cannot be read as Parquet ({first_line(error)}); write it again.") from error
 
 
-def _read(job: Job, numeric: bool | None) -> tuple[pl.DataFrame, bool | None]:
+def _read(task: ReadTask, numeric: bool | None) -> tuple[pl.DataFrame, bool | None]:
     """A block, checked: ids as text or whole numbers, an order where the table has one."""
-    faults = Faults()
-    batch = job(faults)
+    bad_rows = BadRows()
+    batch = task(bad_rows)
     kept: dict[str, pl.Series] = {}
     if batch is not None:
         for name in ("session", "user", "item"):
             if name in batch.frame:
-                values.ids(batch, name, faults)
+                column_checks.check_ids(batch, name, bad_rows)
                 column = batch.frame[name]
                 kept[name] = column.cast(pl.Int64 if column.dtype.is_integer() else pl.String, strict=False)
         if "time" in batch.frame:
-            kept["order"] = values.times(batch, faults, numeric=numeric)
+            kept["order"] = column_checks.check_times(batch, bad_rows, numeric=numeric)
             numeric = kept["order"].dtype.is_numeric()
         elif "position" in batch.frame:
-            kept["order"] = values.positions(batch, faults)
-    faults.raise_any()
+            kept["order"] = column_checks.check_positions(batch, bad_rows)
+    bad_rows.raise_any()
     return pl.DataFrame(kept), numeric
 
 

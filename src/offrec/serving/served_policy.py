@@ -34,7 +34,7 @@ class ServedPolicy:
             "learner": policy.name,
             "fingerprint": self.fingerprint,
             "n_items": policy.n_items,
-            "item_id_type": "int" if policy.vocabulary.numeric else "string",
+            "item_id_type": "int" if policy.vocabulary.is_numeric else "string",
             "history_length": policy.history,
             "stochastic": policy.stochastic,
             "has_logging_policy": self.engine.knows_logging,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from offrec.console import Console
-from offrec.data.dataset import Vocabulary
+from offrec.data.vocabulary import Vocabulary
 from offrec.errors import first_line
 from offrec.policy import Id
 from offrec.serving.decision_log import DecisionLog
@@ -220,11 +220,11 @@ class Service:
 
 
 def _ask(vocabulary: Vocabulary, asked: Recommend) -> tuple[Query, int]:
-    seen, unknown = vocabulary.known(asked.history)
-    barred = set(vocabulary.known(asked.exclude)[0]) | (set(seen) if asked.exclude_seen else set())
+    seen, unknown = vocabulary.encode(asked.history)
+    barred = set(vocabulary.encode(asked.exclude)[0]) | (set(seen) if asked.exclude_seen else set())
     allowed: list[int] | None = None
     if asked.candidates is not None:
-        known = set(vocabulary.known(asked.candidates)[0])
+        known = set(vocabulary.encode(asked.candidates)[0])
         if not known:
             raise RequestError(422, "None of the candidates is in the catalogue; give ids as they stand in the log.")
         allowed = sorted(known - barred)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrec.data.origin import SHOP_KEY
+from offrec.data.shop_metadata import SHOP_KEY
 from offrec.errors import InputError
 from offrec.shop.logging_policy import Mixture, propensities
 from offrec.shop.players import Logging

@@ -42,7 +42,7 @@ class Shop:
 
     @staticmethod
     def from_meta(meta: dict[str, Any], device: torch.device | str = "cpu") -> "Shop":
-        """The shop a log comes from, by what `shop_of` read in the log or stands in dataset.json under "shop"."""
+        """The shop a log comes from, by what `read_shop` read in the log or stands in dataset.json under "shop"."""
         known = asdict(WORLDS["tiny"]).keys()
         knobs = meta.get("knobs", {})
         if knobs.keys() != known:

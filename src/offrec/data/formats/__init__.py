@@ -6,7 +6,7 @@ from pathlib import Path
 
 from offrec.data.log import Log
 from offrec.data.sources import Source, find
-from offrec.data.tables import Job
+from offrec.data.tables import ReadTask
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Preset:
 class Format:
     """Its tables are read in batches, or, where rows must be joined first, as a whole."""
 
-    read: Callable[[Sequence[Source], Columns], Iterator[Job]] | None
+    read: Callable[[Sequence[Source], Columns], Iterator[ReadTask]] | None
     paper: Preset
     behaviours: dict[str, str] | None = field(default=None)  # the format's spelling → ours; None: any
     whole: Callable[[Sequence[Source], Columns, Callable[[str], None]], Log] | None = None

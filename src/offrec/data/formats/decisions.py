@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from offrec.data.formats import Columns, Format, Preset, events
 from offrec.data.sources import Source
-from offrec.data.tables import Job
+from offrec.data.tables import ReadTask
 
 
-def read(sources: Sequence[Source], columns: Columns) -> Iterator[Job]:
+def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
     return events.read_as(sources, columns, (*events.NAMES, "offered"), ("item", "propensity"))
 
 

@@ -5,19 +5,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from offrec.data import tables
 from offrec.data.formats import Columns, Format, Preset
 from offrec.data.sources import Source
-from offrec.data.tables import Job
+from offrec.data.tables import ReadTask
 from offrec.errors import InputError
 
 NAMES = ("session", "user", "item", "time", "position", "behaviour", "propensity")
 
 
-def read(sources: Sequence[Source], columns: Columns) -> Iterator[Job]:
+def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
     if columns.offered:
         raise InputError("A table of events has no lists, so --offered has no place; use --format decisions.")
     return read_as(sources, columns, NAMES, ("item",))
 
 
-def read_as(sources: Sequence[Source], columns: Columns, names: Sequence[str], needed: Sequence[str]) -> Iterator[Job]:
+def read_as(
+    sources: Sequence[Source], columns: Columns, names: Sequence[str], needed: Sequence[str]
+) -> Iterator[ReadTask]:
     """`names`: the columns that are read, of which the `needed` must be there."""
     first: dict[str, Mapping[str, str]] = {}
 
@@ -34,7 +36,7 @@ def read_as(sources: Sequence[Source], columns: Columns, names: Sequence[str], n
 
     optional = [name for name in names if not getattr(columns, name) and (name != "session" or columns.use_session)]
     for source in sources:
-        yield from tables.jobs(source, resolve_alike, optional)
+        yield from tables.read_tasks(source, resolve_alike, optional)
 
 
 def resolve(

@@ -4,29 +4,29 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from offrec.data import tables
-from offrec.data.faults import Batch, Faults
+from offrec.data.bad_rows import BadRows, RowBatch
 from offrec.data.formats import Columns, Format, Preset
 from offrec.data.sources import Source
-from offrec.data.tables import Job
+from offrec.data.tables import ReadTask
 from offrec.errors import InputError
 
 COLUMNS = {"time": "timestamp", "user": "visitorid", "behaviour": "event", "item": "itemid", "order": "transactionid"}
 BEHAVIOURS = {"view": "view", "addtocart": "cart", "transaction": "buy"}
 
 
-def read(sources: Sequence[Source], columns: Columns) -> Iterator[Job]:
+def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
     if columns != Columns(use_session=columns.use_session):
         raise InputError("RetailRocket's columns are known; drop --session, --item, … or use --format events.")
     for source in sources:
-        for job in tables.jobs(source, resolve):
-            yield partial(checked, job)
+        for task in tables.read_tasks(source, resolve):
+            yield partial(checked, task)
 
 
-def checked(job: Job, faults: Faults) -> Batch | None:
-    batch = job(faults)
+def checked(task: ReadTask, bad_rows: BadRows) -> RowBatch | None:
+    batch = task(bad_rows)
     if batch is not None:
         odd = batch.frame["order"].is_not_null() & (batch.frame["behaviour"] != "transaction").fill_null(False)
-        faults.note("a transactionid for", "only transactions have one", batch, odd, batch.frame["behaviour"])
+        bad_rows.add_rows("a transactionid for", "only transactions have one", batch, odd, batch.frame["behaviour"])
     return batch
 
 

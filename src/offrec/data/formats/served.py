@@ -12,13 +12,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from offrec.data import segments
+from offrec.data import decision_log_files
+from offrec.data.column_checks import as_numbers
+from offrec.data.decision_log_files import Counted
+from offrec.data.factorize import factorize_by_appearance, factorize_sorted, run_starts
 from offrec.data.formats import Columns, Format, Preset
 from offrec.data.log import MOST_BEHAVIOURS, Lists, Log, TimeUnit, behaviour_order, padded
-from offrec.data.numbering import by_appearance, by_id, changes
-from offrec.data.segments import Counted
 from offrec.data.sources import Source
-from offrec.data.values import as_numbers
 from offrec.errors import InputError
 from offrec.types import Doubles, Ints, Longs
 
@@ -82,7 +82,7 @@ def _records(sources: Sequence[Source], tally: Tally) -> tuple[pl.DataFrame, dic
     torn = 0
     for source in sources:
         counted = Counted()
-        frames += segments.read(source, counted)
+        frames += decision_log_files.read(source, counted)
         rows[source.name], torn = counted.records, torn + counted.torn
         tally.say(f"{source.name}: {counted.records:,} records")
     records = pl.concat(frames)
@@ -192,9 +192,9 @@ def _strange(lists: pl.DataFrame, events: pl.DataFrame) -> pl.Series:
     rows = rows.sort("session", "at").with_columns(place=picked.cum_sum().over("session") - picked)
     happened = rows["item"].is_not_null().to_numpy()
     term = np.zeros(rows.height, np.uint64)
-    term[happened] = segments.terms(rows["item"].drop_nulls(), rows["place"].to_numpy()[happened])
+    term[happened] = decision_log_files.terms(rows["item"].drop_nulls(), rows["place"].to_numpy()[happened])
     until = np.cumsum(term, dtype=np.uint64) - term
-    begins = np.where(changes([rows["session"]]), np.arange(rows.height), 0)
+    begins = np.where(run_starts([rows["session"]]), np.arange(rows.height), 0)
     start = until[np.maximum.accumulate(begins)]
     found = rows.with_columns(hash=pl.Series(until - start)).select("at", "hash")
     seen = lists.join(found, on="at", how="left", maintain_order="left")
@@ -205,7 +205,7 @@ def _log(lists: pl.DataFrame, events: pl.DataFrame, rows: dict[str, int], notes:
     """Session after session, in each the lists and events by time."""
     shown = lists.select("session", "at", "time", "items", "log_probability")
     both = pl.concat([shown, events], how="diagonal").sort("at")
-    owner = by_appearance(both["session"])
+    owner = factorize_by_appearance(both["session"])
     both = both[np.argsort(owner, kind="stable")]
     owners, runs = np.unique(owner, return_counts=True)
     happened = both["item"].is_not_null().to_numpy()
@@ -224,7 +224,9 @@ def _log(lists: pl.DataFrame, events: pl.DataFrame, rows: dict[str, int], notes:
 
 def _numbered(picked: pl.Series, lists: pl.Series) -> tuple[Longs | list[str], Ints, Ints]:
     """The catalogue, and in it the picked items and the lists, padded with −1."""
-    item_ids, places = by_id(as_numbers(pl.concat([picked, lists.explode().alias(picked.name)], rechunk=True)))
+    item_ids, places = factorize_sorted(
+        as_numbers(pl.concat([picked, lists.explode().alias(picked.name)], rechunk=True))
+    )
     return item_ids, places[: len(picked)], padded(places[len(picked) :], lists.list.len().cast(pl.Int64).to_numpy())
 
 
@@ -244,4 +246,4 @@ def _picked(both: pl.DataFrame, happened: NDArray[np.bool_]) -> Longs:
 
 
 # Unlike the paper's other logs, nothing is filtered: estimates from sessions of a certain length speak of those alone.
-FORMAT = Format(read=None, paper=Preset(), whole=log, find=segments.find)
+FORMAT = Format(read=None, paper=Preset(), whole=log, find=decision_log_files.find)

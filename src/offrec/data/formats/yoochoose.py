@@ -7,10 +7,10 @@ from functools import partial
 import polars as pl
 
 from offrec.data import tables
-from offrec.data.faults import Batch, Faults
+from offrec.data.bad_rows import BadRows, RowBatch
 from offrec.data.formats import Columns, Format, Preset
 from offrec.data.sources import Source, blocks
-from offrec.data.tables import Job, Layout
+from offrec.data.tables import Layout, ReadTask
 from offrec.errors import InputError
 
 IDS = {"session": pl.Int64, "item": pl.Int64}
@@ -20,24 +20,24 @@ LAYOUTS = {
 }
 
 
-def read(sources: Sequence[Source], columns: Columns) -> Iterator[Job]:
+def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
     if columns != Columns(use_session=columns.use_session):
         raise InputError("YooChoose's columns are known; drop --session, --item, … or use --format events.")
     for source in sources:
         kind = kind_of(source)
-        for job in tables.delimited(source, resolve, LAYOUTS[kind]):
-            yield partial(checked, job, kind)
+        for task in tables.delimited(source, resolve, LAYOUTS[kind]):
+            yield partial(checked, task, kind)
 
 
-def checked(job: Job, kind: str, faults: Faults) -> Batch | None:
-    batch = job(faults)
+def checked(task: ReadTask, kind: str, bad_rows: BadRows) -> RowBatch | None:
+    batch = task(bad_rows)
     if batch is None:
         return None
     for name in IDS:
         ids = batch.frame[name]
         if ids.dtype == pl.String:
             text = ids.is_not_null() & ids.cast(pl.Int64, strict=False).is_null()
-            faults.note(f"no number as {name} id:", "YooChoose numbers its sessions and items", batch, text, ids)
+            bad_rows.add_rows(f"no number as {name} id:", "YooChoose numbers its sessions and items", batch, text, ids)
     return replace(batch, behaviour=kind)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 SHOP_KEY = "offrec.shop"
 
 
-def shop_of(path: str | Path) -> dict[str, Any] | None:
+def read_shop(path: str | Path) -> dict[str, Any] | None:
     """The shop that wrote this table, or the log in this folder. None where it comes from no shop."""
     path = Path(path)
     path = path / "events.parquet" if path.is_dir() else path
@@ -25,5 +25,5 @@ def shop_of(path: str | Path) -> dict[str, Any] | None:
 
 def common_shop(paths: Iterable[str | Path]) -> dict[str, Any] | None:
     """The shop that wrote all of these tables, if one did."""
-    shops = [shop_of(path) for path in paths]
+    shops = [read_shop(path) for path in paths]
     return shops[0] if shops and all(shop == shops[0] for shop in shops) else None

@@ -10,7 +10,7 @@ from offrec.errors import InputError
 
 
 @dataclass(frozen=True)
-class Batch:
+class RowBatch:
     """Some rows of a table; columns bear the names session, user, item, time, position, behaviour, offered,
     propensity.
     """
@@ -29,7 +29,7 @@ class _Fault:
     count: int = 0
 
 
-class Faults:
+class BadRows:
     def __init__(self) -> None:
         self._found: dict[str, _Fault] = {}
 
@@ -41,14 +41,16 @@ class Faults:
             self._found[kind] = _Fault(place(), value, expected)
         self._found[kind].count += count
 
-    def note(self, kind: str, expected: str, batch: Batch, bad: pl.Series, values: pl.Series | None = None) -> None:
+    def add_rows(
+        self, kind: str, expected: str, batch: RowBatch, bad: pl.Series, values: pl.Series | None = None
+    ) -> None:
         """Note the rows of the batch where `bad` holds."""
         if count := int(bad.sum()):
             row = int(bad.arg_true()[0])
             value = "" if values is None else f" {str(values[row])!r}"
             self.add(kind, expected, lambda: f"{batch.source.name}, {batch.place(row)}", value, count)
 
-    def extend(self, later: "Faults") -> None:
+    def extend(self, later: "BadRows") -> None:
         for kind, fault in later._found.items():
             self.add(kind, fault.expected, lambda fault=fault: fault.place, fault.value, fault.count)  # type: ignore[misc]
 

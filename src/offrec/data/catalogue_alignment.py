@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from offrec.data.dataset import Vocabulary
 from offrec.data.log import Log
 from offrec.data.sessions import Events
+from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
 
 
-def numbered(log: Log, known: Vocabulary, home: Path) -> Log:
+def align_items(log: Log, known: Vocabulary, home: Path) -> Log:
     """The log with the catalogue's numbers; the items of events that it does not know get the number after its last."""
     originals = log.item_ids.tolist() if isinstance(log.item_ids, np.ndarray) else log.item_ids
     found = [known.index(original) for original in originals]
@@ -28,7 +28,7 @@ def numbered(log: Log, known: Vocabulary, home: Path) -> Log:
     return replace(log, items=places[log.items], item_ids=known.ids, lists=lists)
 
 
-def within(events: Events, size: int) -> Events:
+def drop_unknown_items(events: Events, size: int) -> Events:
     """Without the events of items outside of the catalogue."""
     events = events.gathered()
     return events.where(events.items < size)

@@ -3,41 +3,41 @@
 import numpy as np
 import polars as pl
 
-from offrec.data import values
-from offrec.data.faults import Batch, Faults
+from offrec.data import column_checks
+from offrec.data.bad_rows import BadRows, RowBatch
 
 LIKELY = "expected how likely the policy was to serve it, above 0 and at most 1"
 
 
-def log_propensity(batch: Batch, faults: Faults) -> pl.Series:
+def check_propensity(batch: RowBatch, bad_rows: BadRows) -> pl.Series:
     given = batch.frame["propensity"]
     read = given.cast(pl.Float64, strict=False)
     missing = given.is_null()
-    faults.note("a missing propensity", LIKELY, batch, missing)
+    bad_rows.add_rows("a missing propensity", LIKELY, batch, missing)
     fit = ((read > 0) & (read <= 1)).fill_null(False)
-    faults.note("the propensity", LIKELY, batch, ~fit & ~missing, given)
+    bad_rows.add_rows("the propensity", LIKELY, batch, ~fit & ~missing, given)
     return read.log()
 
 
-def offered(batch: Batch, item: pl.Series, faults: Faults) -> dict[str, pl.Series]:
+def check_offered(batch: RowBatch, item: pl.Series, bad_rows: BadRows) -> dict[str, pl.Series]:
     """The lists' items one after the other, their lengths, and whether anything was picked from each."""
     lists = _lists(batch.frame["offered"])
     length = lists.list.len().fill_null(0)
     holes = (length == 0) | (lists.list.drop_nulls().list.len() != length).fill_null(False)
-    faults.note("an empty list, or one with a hole", "every decision needs what was offered", batch, holes)
+    bad_rows.add_rows("an empty list, or one with a hole", "every decision needs what was offered", batch, holes)
     repeated = (lists.list.n_unique() != length).fill_null(False)
     if repeated.any():
         without = "expected a list drawn without replacement"
-        faults.note("an item twice in the list", without, batch, repeated, _spelled(lists))
+        bad_rows.add_rows("an item twice in the list", without, batch, repeated, _spelled(lists))
     flat = lists.explode().alias("offered")
     if flat.dtype.is_float():
         decimals = pl.repeat(True, len(lists), eager=True)
-        faults.note("decimals as item ids:", "write ids as integers or text", batch, decimals, _spelled(lists))
-    if faults:
+        bad_rows.add_rows("decimals as item ids:", "write ids as integers or text", batch, decimals, _spelled(lists))
+    if bad_rows:
         return {}
-    found = values.ids(Batch(batch.source, flat.to_frame(), batch.place), "offered", faults)
+    found = column_checks.check_ids(RowBatch(batch.source, flat.to_frame(), batch.place), "offered", bad_rows)
     strange = item.is_not_null() & ~_holds(found, length, item)
-    faults.note("a picked item that was not offered:", "expected one of its list, or none", batch, strange, item)
+    bad_rows.add_rows("a picked item that was not offered:", "expected one of its list, or none", batch, strange, item)
     return {"offered": found, "offered_length": length.cast(pl.Int64), "happened": item.is_not_null()}
 
 

@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from offrec.data import kernel_gather
+from offrec.data import triton_gather_kernel
 from offrec.types import Batch, Size
 
 ROWS = 8  # rows or pieces of a program
@@ -32,7 +32,7 @@ def gathered(
     longs = torch.empty(6, room, dtype=torch.long, device=device)
     floats = torch.empty(5, room, device=device)
     recent = torch.empty(2, size.rows, history, dtype=torch.long, device=device)
-    kernel_gather.gather[(triton.cdiv(size.rows, ROWS) + triton.cdiv(size.pieces, ROWS),)](
+    triton_gather_kernel.gather[(triton.cdiv(size.rows, ROWS) + triton.cdiv(size.pieces, ROWS),)](
         order, edges, step, log.bounds.contiguous(), log.items, log.mdp.contiguous(), started, longs, floats, recent,
         log.bounds.shape[1], len(log.items), size.pieces, size.rows, room, size.length, history, n_items, base,
         BM=ROWS, WIDE=64, CHUNK=256, num_warps=4,

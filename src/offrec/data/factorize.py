@@ -12,9 +12,9 @@ MOST_PLACES = 1 << 26
 ROWS_AT_ONCE = 1 << 16  # what is looked up stays in the cache
 
 
-def by_appearance(column: pl.Series) -> Ints:
+def factorize_by_appearance(column: pl.Series) -> Ints:
     """Equal values get equal numbers, 0, 1, … in the order of their first appearance."""
-    starts = changes([column])
+    starts = run_starts([column])
     heads = column.filter(pl.Series(starts))
     runs: Ints = np.cumsum(starts, dtype=np.int32)
     runs -= 1
@@ -24,7 +24,7 @@ def by_appearance(column: pl.Series) -> Ints:
     return runs if len(distinct) == len(heads) else _looked_up(heads, distinct)[runs]
 
 
-def changes(columns: list[pl.Series]) -> NDArray[np.bool_]:
+def run_starts(columns: list[pl.Series]) -> NDArray[np.bool_]:
     """Where a value of any of the columns differs from the one before."""
     changed = np.zeros(len(columns[0]), np.bool_)
     changed[:1] = True
@@ -37,7 +37,7 @@ def changes(columns: list[pl.Series]) -> NDArray[np.bool_]:
     return changed
 
 
-def by_id(column: pl.Series) -> tuple[Longs | list[str], Ints]:
+def factorize_sorted(column: pl.Series) -> tuple[Longs | list[str], Ints]:
     """The distinct ids, ascending, and each event's place among them."""
     if column.dtype.is_integer() and (found := _paged(column.to_numpy())) is not None:
         return found
@@ -53,7 +53,7 @@ def _looked_up(column: pl.Series, distinct: pl.Series) -> Ints:
 
 
 def _paged(ids: Longs | Ints) -> tuple[Longs, Ints] | None:
-    """`by_id` by a table of the pages of ids that occur: a quarter of a join's time. None if ids lie too far apart."""
+    """Factorize integers with a lookup table, in a quarter of a join's time; None if the ids are too far apart."""
     lowest = int(ids.min())
     if (int(ids.max()) - lowest) >> PAGE_BITS >= MOST_PAGES:
         return None

@@ -25,7 +25,7 @@ DAY = 86_400
 NO_DAY = np.iinfo(np.int32).min
 
 
-def read(text: pl.Series) -> pl.Series:
+def parse_timestamps(text: pl.Series) -> pl.Series:
     """Datetime in microseconds, UTC where no zone is given; null where it cannot be read."""
     ticks = _alike(text)
     return _any(text) if ticks is None else pl.Series(ticks).cast(pl.Datetime("us"))
