@@ -43,7 +43,7 @@ def row(dataset: Dataset, seed: int, precision: str, device: torch.device, conso
     flat = {"algorithm.name": "dc", "training.precision": precision}
     options = config.build(config.layered(flat, dataset.protocol.format))
     training = config.logging_training(options, dataset.protocol.format)
-    fitted = logging_policy.fitted(dataset, options.network, training, seed, device, console, need="network")
+    fitted = logging_policy.load_or_fit(dataset, options.network, training, seed, device, console, need="network")
     assert fitted.network is not None
     policy = Logging(fitted.network, dataset, options.network.history, device)
     found: dict[str, object] = {"log": dataset.path.resolve().name, "seed": seed, "preset": options.preset}

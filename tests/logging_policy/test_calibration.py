@@ -13,7 +13,7 @@ from offrec.data.transitions import transitions
 from offrec.logging_policy import calibration
 
 
-def heads(logits: list[float], actions: list[int]) -> list[calibration.Spot]:
+def heads(logits: list[float], actions: list[int]) -> list[calibration.HeadSample]:
     rows = len(actions)
     head = Head(torch.zeros(rows, 1), torch.zeros(len(logits), 1), torch.tensor(logits))
     return [(head, torch.tensor(actions))]
@@ -38,19 +38,19 @@ def test_calibration_error_counts_bins_by_their_events() -> None:
 def test_temperature_by_hand(temperature: float) -> None:
     """Item 1 was logged three times in four, so its odds ought to be 3: logits T · log 3 want the temperature T."""
     spots = heads([0.0, temperature * math.log(3)], [1, 0, 1, 1])
-    assert calibration.temperature(spots) == pytest.approx(temperature, rel=3e-4)
+    assert calibration.best_temperature(spots) == pytest.approx(temperature, rel=3e-4)
 
 
 def test_temperature_of_heads_of_different_networks() -> None:
     """Rows count alike, whichever network they belong to."""
     parts = [*heads([0.0, 2 * math.log(3)], [1, 1]), *heads([0.0, 2 * math.log(3)], [0]), *heads([0.0, 2.1972246], [1])]
-    assert calibration.temperature(parts) == pytest.approx(2.0, rel=3e-4)
+    assert calibration.best_temperature(parts) == pytest.approx(2.0, rel=3e-4)
 
 
 def test_temperature_has_bounds() -> None:
     """Always right or always wrong: as cold or as hot as can be (as sure as a float32 can be comes before)."""
-    assert calibration.COLDEST < calibration.temperature(heads([0.0, 1.0], [1, 1])) < 0.07
-    assert calibration.temperature(heads([0.0, 1.0], [0, 0])) == pytest.approx(calibration.HOTTEST, rel=3e-4)
+    assert calibration.COLDEST < calibration.best_temperature(heads([0.0, 1.0], [1, 1])) < 0.07
+    assert calibration.best_temperature(heads([0.0, 1.0], [0, 0])) == pytest.approx(calibration.HOTTEST, rel=3e-4)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def by_count(batch: Any) -> Head:
 
 
 def test_judged_is_the_catalogue_written_out(replay: Replay) -> None:
-    found = calibration.judged(by_count, replay, batch_size=7)
+    found = calibration.event_probabilities(by_count, replay, batch_size=7)
     assert sorted(found.event.tolist()) == list(range(replay.base, replay.base + len(replay.items)))
     for batch in replay.batches(1000):
         chances = (by_count(batch).at(torch.arange(6).expand(len(batch), -1))).log_softmax(1)
@@ -83,16 +83,16 @@ def test_judged_is_the_catalogue_written_out(replay: Replay) -> None:
 
 
 def test_figures(replay: Replay) -> None:
-    found = calibration.judged(by_count, replay)
-    figures = calibration.figures(found, calibration.spots(by_count, replay, seed=0))
+    found = calibration.event_probabilities(by_count, replay)
+    figures = calibration.summarise(found, calibration.sample_heads(by_count, replay, seed=0))
     assert figures["events"] == len(replay.items)
     assert figures["perplexity"] == pytest.approx(math.exp(-figures["log_likelihood"]))
     assert figures["calibration_error"] == calibration.calibration_error(found.confidence, found.hit)
 
 
 def test_spots_are_enough_events_and_each_once(replay: Replay) -> None:
-    for wanted in (1, 20, 10_000):
-        spots = calibration.spots(by_count, replay, seed=1, events=wanted, batch_size=8)
+    for spec in (1, 20, 10_000):
+        spots = calibration.sample_heads(by_count, replay, seed=1, events=spec, batch_size=8)
         rows = sum(len(action) for _, action in spots)
-        assert min(wanted, len(replay.items)) <= rows <= min(wanted + 8, len(replay.items))
+        assert min(spec, len(replay.items)) <= rows <= min(spec + 8, len(replay.items))
     assert sum(len(action) for _, action in spots) == len(replay.items)

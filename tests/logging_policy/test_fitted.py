@@ -18,8 +18,8 @@ from offrec.catalogue import log_prob
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError, Interrupted
-from offrec.logging_policy import Fitted, fitted, fitting, kept
-from offrec.logging_policy.cache import Wanted
+from offrec.logging_policy import LoggingPolicy, cache, fitting, load_or_fit
+from offrec.logging_policy.cache import FitSpec
 from offrec.models.network import NetworkOptions
 from offrec.training.loop import Trainer, TrainingOptions
 
@@ -63,12 +63,12 @@ def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
     return made
 
 
-def fit(dataset: Dataset, need: Any = "both", **changes: Any) -> Fitted:
+def fit(dataset: Dataset, need: Any = "both", **changes: Any) -> LoggingPolicy:
     given = {"network": NETWORK, "training": TRAINING, "seed": 0, "device": CPU, "console": Listener(), **changes}
-    return fitted(dataset, **given, need=need)
+    return load_or_fit(dataset, **given, need=need)
 
 
-def assert_same(one: Fitted, other: Fitted) -> None:
+def assert_same(one: LoggingPolicy, other: LoggingPolicy) -> None:
     assert one.network is not None
     assert other.network is not None
     assert one.log_b is not None
@@ -102,7 +102,7 @@ def test_what_is_there_is_not_fitted_again_for_the_sake_of_the_rest(dataset: Dat
     assert {name.split(".")[0] for name in alone.calibration} == {"network"}
     both = fit(dataset, "both", folds=3)
     assert len(trainers) == 4
-    assert fit(dataset, "values", folds=3).network is None
+    assert fit(dataset, "log_b", folds=3).network is None
     assert len(trainers) == 4
     assert alone.network is not None
     assert both.network is not None
@@ -114,9 +114,9 @@ def test_the_same_seed_gives_the_same(dataset: Dataset, tmp_path: Path, make_dat
     first = fit(dataset)
     torch.manual_seed(99)
     assert_same(first, fit(twin))
-    other = fit(dataset, "values", seed=1)
+    other = fit(dataset, "log_b", seed=1)
     assert other.log_b is not None
-    assert not torch.equal(other.log_b[:30], fit(dataset, "values").log_b[:30])  # type: ignore[index]
+    assert not torch.equal(other.log_b[:30], fit(dataset, "log_b").log_b[:30])  # type: ignore[index]
 
 
 def test_it_comes_held_fixed_and_on_train_events_only(dataset: Dataset) -> None:
@@ -133,8 +133,8 @@ def test_it_comes_held_fixed_and_on_train_events_only(dataset: Dataset) -> None:
     assert torch.equal(found.log_b.isfinite(), inside)
     assert torch.equal(found.log_b.isnan(), ~inside)
     assert (found.log_b[inside] < 0).all()
-    assert found.calibration["values.events"] == inside.sum()
-    assert found.calibration["values.log_likelihood"] == pytest.approx(float(found.log_b[inside].mean()), rel=1e-5)
+    assert found.calibration["log_b.events"] == inside.sum()
+    assert found.calibration["log_b.log_likelihood"] == pytest.approx(float(found.log_b[inside].mean()), rel=1e-5)
 
 
 def test_the_epoch_is_chosen_by_likelihood(dataset: Dataset) -> None:
@@ -182,7 +182,7 @@ def test_values_do_not_know_what_is_left_out_with_them(tmp_path: Path, make_data
     sessions[0] = [1, 4, 7, 10]
     changed = [[5, 5, 5, 5], *sessions[1:]]
     one, other = (make_dataset(tmp_path, each, splits=(45, 10, 5), items=20) for each in (sessions, changed))
-    before, after = (fit(each, "values", folds=3).log_b for each in (one, other))
+    before, after = (fit(each, "log_b", folds=3).log_b for each in (one, other))
     assert before is not None
     assert after is not None
     fold = fitting._folds(45, 3, 0)
@@ -210,8 +210,8 @@ def test_folds_cut_between_sessions(dataset: Dataset, encode: Any) -> None:
 
 
 def keys(dataset: Dataset, network: Any = NETWORK, training: Any = TRAINING, seed: int = 0, folds: int = 2) -> set[str]:
-    wanted = Wanted(dataset, network, training, seed, folds)
-    return {wanted.folder(Path(), kind).name for kind in ("network", "values")}
+    spec = FitSpec(dataset, network, training, seed, folds)
+    return {spec.folder(Path(), part).name for part in ("network", "log_b")}
 
 
 def test_the_key_is_what_matters(dataset: Dataset) -> None:
@@ -243,11 +243,11 @@ def test_the_key_is_what_matters(dataset: Dataset) -> None:
 
 def test_about_says_what_it_is(dataset: Dataset) -> None:
     fit(dataset)
-    wanted = Wanted(dataset, NETWORK, TRAINING, 0, 2)
-    for kind in ("network", "values"):
-        about = json.loads((wanted.folder(dataset.path / "logging", kind) / "about.json").read_text())  # type: ignore[arg-type]
+    spec = FitSpec(dataset, NETWORK, TRAINING, 0, 2)
+    for part in ("network", "log_b"):
+        about = json.loads((spec.folder(dataset.path / "logging", part) / "about.json").read_text())  # type: ignore[arg-type]
         assert about.pop("calibration")["events"] > 0
-        assert about == json.loads(json.dumps(wanted.about(kind)))  # type: ignore[arg-type]
+        assert about == json.loads(json.dumps(spec.describe(part)))  # type: ignore[arg-type]
 
 
 # --- whole or not there -----------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ import os, signal, sys
 import torch
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.logging_policy import fitted
+from offrec.logging_policy import load_or_fit
 from offrec.models.network import NetworkOptions
 from offrec.training.loop import Trainer, TrainingOptions
 
@@ -272,7 +272,7 @@ def update(self, size):
 Trainer._update = update
 network = NetworkOptions(width=8, history=6, repeat="off", dropout=0.2)
 training = TrainingOptions(epochs=2, batch_size=40, learning_rate=0.01, patience=99)
-found = fitted(Dataset.open(sys.argv[1]), network, training, 0, torch.device("cpu"), Console(), need="both")
+found = load_or_fit(Dataset.open(sys.argv[1]), network, training, 0, torch.device("cpu"), Console(), need="both")
 print(float(found.network.items_in.sum()), float(found.log_b.nansum()))
 """
 
@@ -284,16 +284,16 @@ def process(dataset: Dataset, killed_at: int = 0) -> "subprocess.Popen[str]":
 
 def test_two_processes_fit_once(dataset: Dataset) -> None:
     """Both are held at the door until both wait there."""
-    home = kept.writable(dataset.path / "logging", Listener())
-    folders = sorted(Wanted(dataset, NETWORK, TRAINING, 0, 2).folder(home, kind) for kind in ("network", "values"))
+    root = cache.writable_root(dataset.path / "logging", Listener())
+    folders = sorted(FitSpec(dataset, NETWORK, TRAINING, 0, 2).folder(root, part) for part in ("network", "log_b"))
     said: list[str] = []
-    with kept.lock(folders[0], Listener()):
+    with cache.fit_lock(folders[0], Listener()):
         both = [process(dataset), process(dataset)]
         for each in both:
             assert each.stderr is not None
             said.append(each.stderr.readline())
         assert all("another process is fitting" in line for line in said)
-        assert not any(kept.is_there(folder) for folder in folders)
+        assert not any(cache.is_complete(folder) for folder in folders)
     ends = [each.communicate(timeout=60) for each in both]
     assert [each.returncode for each in both] == [0, 0]
     assert ends[0][0] == ends[1][0] != ""
@@ -348,7 +348,7 @@ def test_a_failure_goes_through_and_leaves_nothing(dataset: Dataset, monkeypatch
         raise MemoryError("as if")
 
     with monkeypatch.context() as patch:
-        patch.setattr(fitting.calibration, "judged", broken)
+        patch.setattr(fitting.calibration, "event_probabilities", broken)
         with pytest.raises(MemoryError):
             fit(dataset)
     with monkeypatch.context() as patch:
@@ -387,7 +387,7 @@ def test_a_read_only_dataset(dataset: Dataset) -> None:
 
 def test_a_read_only_dataset_with_one_is_read(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     first = fit(dataset)
-    monkeypatch.setattr(kept, "writable", None)  # calling it fails
+    monkeypatch.setattr(cache, "writable_root", None)  # calling it fails
     assert_same(first, fit(dataset))
 
 
@@ -403,7 +403,7 @@ def test_a_damaged_one_is_refused(dataset: Dataset, name: str) -> None:
 def test_folds_must_be_possible(dataset: Dataset) -> None:
     for folds in (1, 46):
         with pytest.raises(InputError, match="45 training sessions"):
-            fit(dataset, "values", folds=folds)
+            fit(dataset, "log_b", folds=folds)
     assert fit(dataset, "network", folds=1).network is not None
 
 

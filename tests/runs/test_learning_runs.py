@@ -63,8 +63,8 @@ def test_shifted_rewards_are_shifted_for_ignored_items_too(dataset: Any) -> None
 
 
 NEEDS = dict.fromkeys(ALGORITHMS) | {
-    "pg": "values",
-    "sl+pg": "values",
+    "pg": "log_b",
+    "sl+pg": "log_b",
     "sc": "network",
     "dc": "network",
     "re": "network",
@@ -72,7 +72,7 @@ NEEDS = dict.fromkeys(ALGORITHMS) | {
 OPTIONS: list[tuple[str, dict[str, Any], str | None]] = [
     *((name, {}, need) for name, need in NEEDS.items()),
     ("sc", {"algorithm.delta": 0}, None),
-    ("sr", {"algorithm.adaptive": True}, "values"),
+    ("sr", {"algorithm.adaptive": True}, "log_b"),
     ("sr", {"algorithm.adaptive": True, "algorithm.kl": "likelihood"}, None),
     ("sdac", {"algorithm.start": "supervised"}, "network"),
     ("pg", {"algorithm.logging": "own"}, None),
@@ -93,13 +93,13 @@ def test_the_logging_policy_is_fitted_only_for_those_who_need_it(
 
 
 def test_it_is_fitted_once_for_all(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, asked = logging_policy.fitted, []
+    real, asked = logging_policy.load_or_fit, []
 
     def fitted(*given: Any, need: Any) -> Any:
         asked.append((given[3], need))
         return real(*given, need=need)
 
-    monkeypatch.setattr(logging_policy, "fitted", fitted)
+    monkeypatch.setattr(logging_policy, "load_or_fit", fitted)
     runs = {f"{name}-{seed}": {**FAST, "algorithm.name": name, "seed": seed, "device": "cpu"}
             for name in ("sl", "dc", "re", "sdac") for seed in (0, 1)}  # fmt: skip
     experiment.train_many(dataset, runs, tmp_path / "runs", console=QUIET)
@@ -231,7 +231,7 @@ def test_selection_by_reward_needs_rewards(tmp_path: Path, make_dataset: Any) ->
 def test_the_memory_plan_counts_target_and_prior(dataset: Any, name: str, more: dict[str, Any]) -> None:
     made = draft(Shared(dataset), built(name, **more), CPU)
     prior = Network(dataset.n_items, made.options.network) if made.logging in ("network", "both") else None
-    log_b = torch.zeros(dataset.sessions.events) if made.logging in ("values", "both") else None
+    log_b = torch.zeros(dataset.sessions.events) if made.logging in ("log_b", "both") else None
     mine = agent(made, prior, log_b)
     held = sum(tensor.nbytes for tensor in (*mine.parameters(), *mine.buffers()))
     if prior is not None and mine.prior is None:
@@ -244,7 +244,7 @@ def test_the_memory_plan_counts_target_and_prior(dataset: Any, name: str, more: 
 def test_what_is_refused_is_refused_before_anything_is_fitted(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logging_policy, "fitted", lambda *given, **more: pytest.fail("it was fitted"))
+    monkeypatch.setattr(logging_policy, "load_or_fit", lambda *given, **more: pytest.fail("it was fitted"))
     with pytest.raises(InputError, match=r"gamma is 1, .* lower gamma or set critic.ground=0"):
         trained(dataset, tmp_path / "run", algorithm="dc", settings={"gamma": 1})
     (tmp_path / "run").mkdir()

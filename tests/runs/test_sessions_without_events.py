@@ -14,7 +14,7 @@ from offrec.data.dataset import Dataset
 from offrec.data.transitions import transitions
 from offrec.evaluation import evaluate
 from offrec.logging_policy import fitting
-from offrec.logging_policy.cache import Wanted
+from offrec.logging_policy.cache import FitSpec
 from offrec.models.network import NetworkOptions
 from offrec.training.loop import TrainingOptions
 
@@ -72,11 +72,11 @@ def test_the_logging_policy_has_the_same_folds(pair: tuple[Dataset, Dataset], tm
     training = TrainingOptions(epochs=1, batch_size=40, learning_rate=0.01)
     found = []
     for number, dataset in enumerate(pair):
-        home = tmp_path / f"home-{number}"
-        home.mkdir()
-        wanted = Wanted(dataset, NetworkOptions(width=8, history=6, repeat="off"), training, seed=0, folds=3)
-        fitting.fit(wanted, ["values"], home, torch.device("cpu"), QUIET)
-        found.append(np.load(wanted.folder(home, "values") / "log_b.npy"))
+        root = tmp_path / f"root-{number}"
+        root.mkdir()
+        spec = FitSpec(dataset, NetworkOptions(width=8, history=6, repeat="off"), training, seed=0, folds=3)
+        fitting.fit_logging_policy(spec, ["log_b"], root, torch.device("cpu"), QUIET)
+        found.append(np.load(spec.folder(root, "log_b") / "log_b.npy"))
     train = pair[0].split("train").events
     assert np.isfinite(found[0][:train]).all()
     assert found[0][:train].tolist() == found[1][:train].tolist()

@@ -67,7 +67,7 @@ def load_logging_model(
         shown = np.bincount(decisions.lists.ravel(), minlength=dataset.n_items + 1)[: dataset.n_items]
         share = torch.from_numpy(shown / max(1, shown.sum())).float()
         return LoggingModel(None, share.clamp(min=LEAST).log().to(device), {})
-    found = logging_policy.fitted(dataset, network, training, seed, device, console, need="network")
+    found = logging_policy.load_or_fit(dataset, network, training, seed, device, console, need="network")
     names = {name.removeprefix("network."): value for name, value in found.calibration.items()}
     return LoggingModel(found.network, None, names)
 

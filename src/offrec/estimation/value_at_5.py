@@ -30,7 +30,7 @@ from offrec.estimation.decision_values import DecisionValues, ValueOptions, with
 from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.evaluation import ScoredEvents
 from offrec.evaluation.ranking import EvaluationSplit, is_scored
-from offrec.logging_policy import cache as kept
+from offrec.logging_policy import cache
 from offrec.models.network import evaluating
 from offrec.policy import Policy
 from offrec.training import checkpoint
@@ -64,12 +64,12 @@ def load_or_fit(
     about = _about(dataset, rewards, gamma, options)
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
     home = dataset.path / "values"
-    if not kept.is_there(home / name):
-        home = kept.writable(home, console, "the log's values")
-        with kept.lock(home / name, console, "the log's values"):
-            if not kept.is_there(home / name):
+    if not cache.is_complete(home / name):
+        home = cache.writable_root(home, console, "the log's values")
+        with cache.fit_lock(home / name, console, "the log's values"):
+            if not cache.is_complete(home / name):
                 console.line(f"fitting the values of the log's own decisions; to be kept in {home / name}")
-                with kept.aside(home / name) as folder:
+                with cache.aside(home / name) as folder:
                     decision_values.fit(made, decisions, mdp, console, "the log's values")
                     _keep(made, about, folder)
                 return made

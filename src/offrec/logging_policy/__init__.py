@@ -25,23 +25,23 @@ from torch import Tensor
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
-from offrec.logging_policy import cache as kept
-from offrec.logging_policy.cache import Kind, Wanted
-from offrec.logging_policy.fitting import fit
+from offrec.logging_policy import cache
+from offrec.logging_policy.cache import FitSpec, Part
+from offrec.logging_policy.fitting import fit_logging_policy
 from offrec.models.network import Network, NetworkOptions
 from offrec.training.loop import TrainingOptions
 
-Need = Literal["network", "values", "both"]
+Need = Literal["network", "log_b", "both"]
 
 
 @dataclass(frozen=True)
-class Fitted:
+class LoggingPolicy:
     network: Network | None  # on the device, held fixed
     log_b: Tensor | None  # [E] over the events of the whole log, on the device; NaN outside of training
-    calibration: dict[str, float]  # "network.…" on validation sessions, "values.…" on the training sessions left out
+    calibration: dict[str, float]  # "network.…" on validation sessions, "log_b.…" on the training sessions left out
 
 
-def fitted(
+def load_or_fit(
     dataset: Dataset,
     network: NetworkOptions,
     training: TrainingOptions,
@@ -51,31 +51,33 @@ def fitted(
     *,
     folds: int = 2,
     need: Need,
-) -> Fitted:
+) -> LoggingPolicy:
     """π̂_b of a dataset, from beside it or, the first time, fitted and left there."""
-    wanted = Wanted(dataset, network, training, seed, folds)
-    kinds: list[Kind] = [kind for kind in get_args(Kind) if need in (kind, "both")]
+    spec = FitSpec(dataset, network, training, seed, folds)
+    parts: list[Part] = [part for part in get_args(Part) if need in (part, "both")]
     sessions = len(dataset.split("train"))
-    if "values" in kinds and not 2 <= folds <= sessions:
+    if "log_b" in parts and not 2 <= folds <= sessions:
         raise InputError(f"{sessions} training sessions cannot be left out in {folds} parts; choose 2 or a few more.")
-    home = dataset.path / "logging"
-    if not all(kept.is_there(wanted.folder(home, kind)) for kind in kinds):
-        home = kept.writable(home, console)
+    root = dataset.path / "logging"
+    if not all(cache.is_complete(spec.folder(root, part)) for part in parts):
+        root = cache.writable_root(root, console)
         with ExitStack() as stack:
-            for folder in sorted(wanted.folder(home, kind) for kind in kinds):  # so that nobody waits in a circle
-                stack.enter_context(kept.lock(folder, console))
-            missing = [kind for kind in kinds if not kept.is_there(wanted.folder(home, kind))]
+            for folder in sorted(spec.folder(root, part) for part in parts):  # so that nobody waits in a circle
+                stack.enter_context(cache.fit_lock(folder, console))
+            missing = [part for part in parts if not cache.is_complete(spec.folder(root, part))]
             if missing:
-                fit(wanted, missing, home, device, console)
+                fit_logging_policy(spec, missing, root, device, console)
     found: dict[str, Any] = {"network": None, "log_b": None, "calibration": {}}
-    for kind in kinds:
-        folder = wanted.folder(home, kind)
-        if kind == "network":
-            found["network"] = kept.network(wanted, folder).to(device)
+    for part in parts:
+        folder = spec.folder(root, part)
+        if part == "network":
+            found["network"] = cache.read_network(spec, folder).to(device)
         else:
-            found["log_b"] = kept.values(wanted, folder).to(device)
-        found["calibration"] |= {f"{kind}.{name}": value for name, value in kept.about(folder)["calibration"].items()}
-    return Fitted(**found)
+            found["log_b"] = cache.read_log_b(spec, folder).to(device)
+        found["calibration"] |= {
+            f"{part}.{name}": value for name, value in cache.read_description(folder)["calibration"].items()
+        }
+    return LoggingPolicy(**found)
 
 
-__all__ = ["Fitted", "Need", "fitted"]
+__all__ = ["LoggingPolicy", "Need", "load_or_fit"]

@@ -26,14 +26,14 @@ from offrec.models.network import Network, NetworkOptions
 from offrec.training import checkpoint
 from offrec.training.loop import TrainingOptions
 
-VERSION = 2  # of what is kept; another is another key
+VERSION = 3  # of what is kept; another is another key
 FREE = ("capture", "memory_check")  # training options that say how and not what
 
-Kind = Literal["network", "values"]
+Part = Literal["network", "log_b"]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FitSpec:
     """What is to be fitted, and to what."""
 
     dataset: Dataset
@@ -42,57 +42,57 @@ class Wanted:
     seed: int
     folds: int
 
-    def about(self, kind: Kind) -> dict[str, Any]:
+    def describe(self, part: Part) -> dict[str, Any]:
         """All that shapes it. Folds do not shape the network; the device shapes neither."""
         meta = self.dataset.meta
         about = {
             "version": VERSION,
-            "kind": kind,
+            "part": part,
             "data_hash": meta["data_hash"],
             "splits": {name: list(meta["splits"][name]) for name in ("train", "validation")},
             "network": _read(self.network),
             "training": {name: value for name, value in asdict(self.training).items() if name not in FREE},
             "seed": self.seed,
         }
-        return about | {"folds": self.folds} if kind == "values" else about
+        return about | {"folds": self.folds} if part == "log_b" else about
 
-    def folder(self, home: Path, kind: Kind) -> Path:
-        spelled = json.dumps(self.about(kind), sort_keys=True)
-        return home / hashlib.sha256(spelled.encode()).hexdigest()[:12]
+    def folder(self, root: Path, part: Part) -> Path:
+        spelled = json.dumps(self.describe(part), sort_keys=True)
+        return root / hashlib.sha256(spelled.encode()).hexdigest()[:12]
 
 
 def _read(options: NetworkOptions) -> dict[str, Any]:
-    """The options that a network of this kind reads."""
+    """The options that a network of this part reads."""
     unread = {"heads": options.backbone != "sasrec", "window": options.backbone != "caser"}
     unread |= {"layers": options.backbone == "caser", "repeat_state": options.repeat == "off"}
     return {name: value for name, value in asdict(options).items() if not unread.get(name, False)}
 
 
-def is_there(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     return (folder / "about.json").is_file()
 
 
-def about(folder: Path) -> dict[str, Any]:
+def read_description(folder: Path) -> dict[str, Any]:
     with _refused(folder):
         found: dict[str, Any] = json.loads((folder / "about.json").read_text())
         return found
 
 
-def network(wanted: Wanted, folder: Path) -> Network:
+def read_network(spec: FitSpec, folder: Path) -> Network:
     """Held fixed."""
     with torch.random.fork_rng():  # its first weights are drawn, and overwritten
-        made = Network(wanted.dataset.n_items, wanted.network)
+        made = Network(spec.dataset.n_items, spec.network)
     with _refused(folder):
         made.load_state_dict(checkpoint.load(folder / "network.safetensors")[0])
     return made.requires_grad_(False).eval()
 
 
-def values(wanted: Wanted, folder: Path) -> Tensor:
+def read_log_b(spec: FitSpec, folder: Path) -> Tensor:
     with _refused(folder):
         found = np.load(folder / "log_b.npy", allow_pickle=False)
-        train = wanted.dataset.split("train")
+        train = spec.dataset.split("train")
         inside = slice(int(train.offsets[0]), int(train.offsets[-1]))
-        if found.shape != wanted.dataset.sessions.items.shape or not np.isfinite(found[inside]).all():
+        if found.shape != spec.dataset.sessions.items.shape or not np.isfinite(found[inside]).all():
             raise ValueError("log_b.npy does not hold a number for each training event")
     return torch.from_numpy(found)
 
@@ -108,33 +108,33 @@ def _refused(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def keep_network(wanted: Wanted, fitted: Network, calibration: dict[str, float], aside: Path) -> None:
-    checkpoint.save(aside / "network.safetensors", fitted.state_dict(), {"data_hash": wanted.dataset.meta["data_hash"]})
-    _describe(wanted, "network", calibration, aside)
+def write_network(spec: FitSpec, fitted: Network, calibration: dict[str, float], aside: Path) -> None:
+    checkpoint.save(aside / "network.safetensors", fitted.state_dict(), {"data_hash": spec.dataset.meta["data_hash"]})
+    _describe(spec, "network", calibration, aside)
     shutil.copymode(aside / "about.json", aside / "network.safetensors")  # for whoever may read the dataset
 
 
-def keep_values(wanted: Wanted, log_b: NDArray[np.float32], calibration: dict[str, float], aside: Path) -> None:
+def write_log_b(spec: FitSpec, log_b: NDArray[np.float32], calibration: dict[str, float], aside: Path) -> None:
     with (aside / "log_b.npy").open("wb") as file:
         np.save(file, log_b, allow_pickle=False)
         os.fsync(file.fileno())
-    _describe(wanted, "values", calibration, aside)
+    _describe(spec, "log_b", calibration, aside)
 
 
-def _describe(wanted: Wanted, kind: Kind, calibration: dict[str, float], aside: Path) -> None:
-    facts = wanted.about(kind) | {"calibration": calibration}
+def _describe(spec: FitSpec, part: Part, calibration: dict[str, float], aside: Path) -> None:
+    facts = spec.describe(part) | {"calibration": calibration}
     (aside / "about.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
-def writable(home: Path, console: Console, what: str = "the logging policy") -> Path:
-    """`home`, or where that cannot be written a folder that lasts as long as the process."""
+def writable_root(root: Path, console: Console, what: str = "the logging policy") -> Path:
+    """`root`, or where that cannot be written a folder that lasts as long as the process."""
     try:
-        home.mkdir(exist_ok=True)
-        tempfile.TemporaryFile(dir=home).close()
+        root.mkdir(exist_ok=True)
+        tempfile.TemporaryFile(dir=root).close()
     except OSError as error:
-        console.line(f"{home} cannot be written ({error.strerror}), so {what} will be kept for this process only")
+        console.line(f"{root} cannot be written ({error.strerror}), so {what} will be kept for this process only")
         return _temporary()
-    return home
+    return root
 
 
 @cache
@@ -145,7 +145,7 @@ def _temporary() -> Path:
 
 
 @contextmanager
-def lock(folder: Path, console: Console, what: str = "the logging policy") -> Iterator[None]:
+def fit_lock(folder: Path, console: Console, what: str = "the logging policy") -> Iterator[None]:
     """One process at a time. The system frees the lock of a process that dies; the file stays, being only a name."""
     with folder.with_suffix(".lock").open("a") as file:
         try:

@@ -17,15 +17,15 @@ from offrec.data.replay import Replay
 from offrec.types import Batch, Longs
 
 Policy = Callable[[Batch], Head]
-Spot = tuple[Head, Tensor]  # a head, and the logged items [B]
+HeadSample = tuple[Head, Tensor]  # a head, and the logged items [B]
 
 BINS = 15
-SPOTS = 4096  # events that the temperature is fitted on: it is one number
+SAMPLE_EVENTS = 4096  # events that the temperature is fitted on: it is one number
 COLDEST, HOTTEST, HALVINGS = 1 / 20, 20.0, 14  # to within 1 in 5,000
 
 
 @dataclass(frozen=True)
-class Judged:
+class EventProbabilities:
     """Events and what a policy made of them."""
 
     event: Longs  # [N] where the event stands in the log
@@ -35,11 +35,11 @@ class Judged:
 
 
 @torch.no_grad()
-def judged(policy: Policy, replay: Replay, batch_size: int = 1024) -> Judged:
+def event_probabilities(policy: Policy, replay: Replay, batch_size: int = 1024) -> EventProbabilities:
     """Every event of the replay."""
     found = [_judge(policy(batch), batch) for batch in replay.batches(batch_size)]
     event, log_p, top, hit = (torch.cat(part).cpu().numpy() for part in zip(*found, strict=True))
-    return Judged(event, log_p.astype(np.float32), np.exp(top).astype(np.float32), hit)
+    return EventProbabilities(event, log_p.astype(np.float32), np.exp(top).astype(np.float32), hit)
 
 
 def _judge(head: Head, batch: Batch) -> tuple[Tensor, ...]:
@@ -54,18 +54,20 @@ def mean_log_likelihood(policy: Policy, replay: Replay, batch_size: int = 1024) 
     return float(sum(torch.stack(sums).tolist())) / len(replay.items)
 
 
-def together(parts: Sequence[Judged]) -> Judged:
-    return Judged(*(np.concatenate([getattr(p, name) for p in parts]) for name in Judged.__dataclass_fields__))
+def concatenate(parts: Sequence[EventProbabilities]) -> EventProbabilities:
+    return EventProbabilities(
+        *(np.concatenate([getattr(p, name) for p in parts]) for name in EventProbabilities.__dataclass_fields__)
+    )
 
 
-def figures(judgement: Judged, spots: Sequence[Spot]) -> dict[str, float]:
+def summarise(judgement: EventProbabilities, spots: Sequence[HeadSample]) -> dict[str, float]:
     mean = float(judgement.log_p.mean(dtype=np.float64))
     return {
         "events": len(judgement.event),
         "log_likelihood": mean,
         "perplexity": float(np.exp(-mean)),
         "calibration_error": calibration_error(judgement.confidence, judgement.hit),
-        "temperature": temperature(spots),
+        "temperature": best_temperature(spots),
     }
 
 
@@ -80,7 +82,9 @@ def calibration_error(confidence: NDArray[np.floating], hit: NDArray[np.bool_], 
 
 
 @torch.no_grad()
-def spots(policy: Policy, replay: Replay, seed: int, events: int = SPOTS, batch_size: int = 1024) -> list[Spot]:
+def sample_heads(
+    policy: Policy, replay: Replay, seed: int, events: int = SAMPLE_EVENTS, batch_size: int = 1024
+) -> list[HeadSample]:
     """Heads at about `events` events, of pieces drawn at random."""
     order = np.random.default_rng(seed).permutation(len(replay.pieces))
     until = np.cumsum(replay.rows[order])
@@ -91,7 +95,7 @@ def spots(policy: Policy, replay: Replay, seed: int, events: int = SPOTS, batch_
     return [(policy(batch), batch.action) for batch in batches]
 
 
-def temperature(spots: Sequence[Spot]) -> float:
+def best_temperature(spots: Sequence[HeadSample]) -> float:
     """T of softmax(z / T) at which the logged items are likeliest: 1 where the policy is as sure as it should be, above
     1 where it is too sure.
 
@@ -108,7 +112,7 @@ def temperature(spots: Sequence[Spot]) -> float:
 
 
 @torch.no_grad()
-def _slope(spots: Sequence[Spot], inverse: float) -> float:
+def _slope(spots: Sequence[HeadSample], inverse: float) -> float:
     """d/d(1/T) of the mean log-likelihood."""
     total, rows = 0.0, 0
     for head, action in spots:

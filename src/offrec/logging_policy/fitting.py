@@ -18,9 +18,8 @@ from offrec.data.dataset import Dataset
 from offrec.data.replay import Cut, Epochs, Replay, automatic_batch_size
 from offrec.data.transitions import transitions
 from offrec.errors import Interrupted
-from offrec.logging_policy import cache as kept
-from offrec.logging_policy import calibration
-from offrec.logging_policy.cache import Kind, Wanted
+from offrec.logging_policy import cache, calibration
+from offrec.logging_policy.cache import FitSpec, Part
 from offrec.models.network import Network, item_tables
 from offrec.training import memory
 from offrec.training.interleaved import together
@@ -39,43 +38,43 @@ class _Model:
     folder: Path
 
 
-def fit(wanted: Wanted, kinds: list[Kind], home: Path, device: torch.device, console: Console) -> None:
+def fit_logging_policy(spec: FitSpec, parts: list[Part], root: Path, device: torch.device, console: Console) -> None:
     """What is missing, into its folders. To be called under their locks."""
-    dataset, history = wanted.dataset, wanted.network.history
+    dataset, history = spec.dataset, spec.network.history
     train = dataset.split("train")
-    console.line(_announcement(wanted, kinds, home))
-    fold = _folds(len(np.unique(train.offsets)) - 1, wanted.folds, wanted.seed)
-    learnt = _replay(dataset, train, history, wanted.training.encode, device)
+    console.line(_announcement(spec, parts, root))
+    fold = _folds(len(np.unique(train.offsets)) - 1, spec.folds, spec.seed)
+    learnt = _replay(dataset, train, history, spec.training.encode, device)
     validation = _replay(dataset, dataset.split("validation"), history, "exact", device)
     with ExitStack() as stack:
-        folders = {kind: stack.enter_context(kept.aside(wanted.folder(home, kind))) for kind in kinds}
-        models = [_Model("π̂_b", learnt, folders["network"])] if "network" in kinds else []
-        if "values" in kinds:
+        folders = {part: stack.enter_context(cache.aside(spec.folder(root, part))) for part in parts}
+        models = [_Model("π̂_b", learnt, folders["network"])] if "network" in parts else []
+        if "log_b" in parts:
             of = fold[_session(train, learnt.pieces.begin)]
-            for k in range(wanted.folds):
+            for k in range(spec.folds):
                 part = _part(learnt, np.flatnonzero(of != k))
-                models.append(_Model(f"π̂_b without fold {k + 1}", part, folders["values"] / f"without-{k + 1}"))
-        networks = _trained(wanted, models, validation, device, console)
-        if "network" in kinds:
+                models.append(_Model(f"π̂_b without fold {k + 1}", part, folders["log_b"] / f"without-{k + 1}"))
+        networks = _trained(spec, models, validation, device, console)
+        if "network" in parts:
             full = networks.pop(0)
-            figures = calibration.figures(*_judged(full, validation, wanted.seed))
-            kept.keep_network(wanted, full, figures, folders["network"])
+            figures = calibration.summarise(*_judged(full, validation, spec.seed))
+            cache.write_network(spec, full, figures, folders["network"])
             console.line(f"π̂_b on validation: {_spoken(figures)}")
-        if "values" in kinds:
+        if "log_b" in parts:
             exact = _replay(dataset, train, history, "exact", device)
             of = fold[_session(train, exact.pieces.begin)]
-            parts = [_part(exact, np.flatnonzero(of == k)) for k in range(wanted.folds)]
-            figures = _keep_values(wanted, networks, parts, folders["values"])
+            held_out = [_part(exact, np.flatnonzero(of == k)) for k in range(spec.folds)]
+            figures = _keep_values(spec, networks, held_out, folders["log_b"])
             console.line(f"π̂_b on training sessions it was fitted without: {_spoken(figures)}")
 
 
-def _announcement(wanted: Wanted, kinds: list[Kind], home: Path) -> str:
-    on = {"network": "on all of them", "values": f"on all but each of {wanted.folds} parts of them"}
-    options, events = wanted.network, wanted.dataset.split("train").events
-    how, where = ", ".join(on[kind] for kind in kinds), ", ".join(str(wanted.folder(home, kind)) for kind in kinds)
+def _announcement(spec: FitSpec, parts: list[Part], root: Path) -> str:
+    on = {"network": "on all of them", "log_b": f"on all but each of {spec.folds} parts of them"}
+    options, events = spec.network, spec.dataset.split("train").events
+    how, where = ", ".join(on[part] for part in parts), ", ".join(str(spec.folder(root, part)) for part in parts)
     return (
         f"the logging policy is not there yet: fitting π̂_b ({options.backbone}, width {options.width}, seed "
-        f"{wanted.seed}) to {events:,} training events, {how}; to be kept in {where}, for every run (what only "
+        f"{spec.seed}) to {events:,} training events, {how}; to be kept in {where}, for every run (what only "
         "diagnostics need it for, diagnostics=some leaves out)"
     )
 
@@ -85,20 +84,22 @@ def _spoken(figures: dict[str, float]) -> str:
 
 
 def _keep_values(
-    wanted: Wanted, networks: Sequence[Network], parts: Sequence[Replay], folder: Path
+    spec: FitSpec, networks: Sequence[Network], held_out: Sequence[Replay], folder: Path
 ) -> dict[str, float]:
-    """parts[k]: the sessions that networks[k] was fitted without."""
-    judged = [_judged(network, part, wanted.seed) for network, part in zip(networks, parts, strict=True)]
-    whole = calibration.together([judgement for judgement, _ in judged])
-    figures = calibration.figures(whole, [spot for _, spots in judged for spot in spots])
-    log_b = np.full(len(wanted.dataset.sessions.items), np.nan, dtype=np.float32)
+    """held_out[k]: the sessions that networks[k] was fitted without."""
+    judged = [_judged(network, part, spec.seed) for network, part in zip(networks, held_out, strict=True)]
+    whole = calibration.concatenate([judgement for judgement, _ in judged])
+    figures = calibration.summarise(whole, [spot for _, spots in judged for spot in spots])
+    log_b = np.full(len(spec.dataset.sessions.items), np.nan, dtype=np.float32)
     log_b[whole.event] = whole.log_p
-    kept.keep_values(wanted, log_b, figures, folder)
+    cache.write_log_b(spec, log_b, figures, folder)
     return figures
 
 
-def _judged(network: Network, replay: Replay, seed: int) -> tuple[calibration.Judged, list[calibration.Spot]]:
-    return calibration.judged(network, replay), calibration.spots(network, replay, seed)
+def _judged(
+    network: Network, replay: Replay, seed: int
+) -> tuple[calibration.EventProbabilities, list[calibration.HeadSample]]:
+    return calibration.event_probabilities(network, replay), calibration.sample_heads(network, replay, seed)
 
 
 def _replay(dataset: Dataset, sessions: Sessions, history: int, how: Cut, device: torch.device) -> Replay:
@@ -125,38 +126,38 @@ def _part(replay: Replay, index: Longs) -> Replay:
 
 
 def _trained(
-    wanted: Wanted, models: list[_Model], validation: Replay, device: torch.device, console: Console
+    spec: FitSpec, models: list[_Model], validation: Replay, device: torch.device, console: Console
 ) -> list[Network]:
     """At once on a GPU, if they fit; one after the other elsewhere, where it takes less memory and no longer."""
-    one = _memory(wanted, models[0], validation, device)
+    one = _memory(spec, models[0], validation, device)
     free = memory.free(device)
-    if wanted.training.memory_check:
+    if spec.training.memory_check:
         memory.check(one, device, free)
     at_once = device.type == "cuda" and len(models) > 1 and len(models) * one.peak < free
     groups = [models] if at_once else [[model] for model in models]
     try:
         with _consoles(console) as named:
             for group in groups:
-                made = {model.name: _trainer(wanted, model, validation, device, named(model.name)) for model in group}
+                made = {model.name: _trainer(spec, model, validation, device, named(model.name)) for model in group}
                 _run(made)
     except Interrupted as error:
         raise Interrupted("Stopped while fitting the logging policy; the next time it begins anew.") from error
-    return [_best(wanted, model, device) for model in models]
+    return [_best(spec, model, device) for model in models]
 
 
-def _best(wanted: Wanted, model: _Model, device: torch.device) -> Network:
+def _best(spec: FitSpec, model: _Model, device: torch.device) -> Network:
     """The network as it was in its best epoch; of its training only the figures stay."""
-    network = _untrained(wanted, device)
+    network = _untrained(spec, device)
     load_module(network, model.folder / "best.safetensors")
     for path in model.folder.glob("*.safetensors"):
         path.unlink()
     return network.eval()
 
 
-def _untrained(wanted: Wanted, device: torch.device) -> Network:
+def _untrained(spec: FitSpec, device: torch.device) -> Network:
     with torch.random.fork_rng():
-        torch.manual_seed(wanted.seed)
-        return Network(wanted.dataset.n_items, wanted.network).to(device)
+        torch.manual_seed(spec.seed)
+        return Network(spec.dataset.n_items, spec.network).to(device)
 
 
 def _run(trainers: Mapping[str, Trainer]) -> None:
@@ -171,8 +172,8 @@ def _run(trainers: Mapping[str, Trainer]) -> None:
         raise errors[0]
 
 
-def _trainer(wanted: Wanted, model: _Model, validation: Replay, device: torch.device, console: Console) -> Trainer:
-    network, narrow = _untrained(wanted, device), wanted.training.precision == "bf16"
+def _trainer(spec: FitSpec, model: _Model, validation: Replay, device: torch.device, console: Console) -> Trainer:
+    network, narrow = _untrained(spec, device), spec.training.precision == "bf16"
 
     def loss(batch: Batch) -> dict[str, Tensor]:
         pi = network(batch)
@@ -188,38 +189,38 @@ def _trainer(wanted: Wanted, model: _Model, validation: Replay, device: torch.de
     task = TrainingTask(
         network,
         loss,
-        _epochs(wanted, model, device),
+        _epochs(spec, model, device),
         validate,
         "times chance",
         tables=item_tables(network, network.n_items),
     )
     model.folder.mkdir(exist_ok=True)
-    facts = {"data_hash": wanted.dataset.meta["data_hash"]}
-    return Trainer(task, wanted.training, model.folder, facts, wanted.seed, console)
+    facts = {"data_hash": spec.dataset.meta["data_hash"]}
+    return Trainer(task, spec.training, model.folder, facts, spec.seed, console)
 
 
-def _epochs(wanted: Wanted, model: _Model, device: torch.device) -> Epochs:
-    captured = device.type == "cuda" and wanted.training.capture != "off"
-    batch_size = wanted.training.batch_size or automatic_batch_size(int(model.replay.rows.sum()))
-    return Epochs(model.replay, batch_size, wanted.seed, rounded=captured)
+def _epochs(spec: FitSpec, model: _Model, device: torch.device) -> Epochs:
+    captured = device.type == "cuda" and spec.training.capture != "off"
+    batch_size = spec.training.batch_size or automatic_batch_size(int(model.replay.rows.sum()))
+    return Epochs(model.replay, batch_size, spec.seed, rounded=captured)
 
 
-def _memory(wanted: Wanted, model: _Model, validation: Replay, device: torch.device) -> MemoryPlan:
+def _memory(spec: FitSpec, model: _Model, validation: Replay, device: torch.device) -> MemoryPlan:
     """Of fitting one of them."""
-    options, epochs = wanted.network, _epochs(wanted, model, device)
+    options, epochs = spec.network, _epochs(spec, model, device)
     with torch.device("meta"):
-        sketch = Network(wanted.dataset.n_items, options)
+        sketch = Network(spec.dataset.n_items, options)
     return memory.plan(
         sketch,
         item_tables(sketch, sketch.n_items),
-        table_state=wanted.training.table_state,
+        table_state=spec.training.table_state,
         sizes=epochs.sizes(epochs.plan(0)),
         width=options.width,
         layers=options.layers,
         history=options.history,
         log=model.replay.bytes + validation.bytes,
         captured=epochs.rounded,
-        half=wanted.training.precision == "bf16",
+        half=spec.training.precision == "bf16",
     )
 
 

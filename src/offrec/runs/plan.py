@@ -34,7 +34,7 @@ NAMES = {
     "~rare": "mass_rare",
 }
 
-Logging = Literal["network", "values", "both"]
+Logging = Literal["network", "log_b", "both"]
 
 
 class Shared:
@@ -175,7 +175,7 @@ def _logging(agent: Agent, options: RunOptions) -> Logging | None:
     watched = options.diagnostics == "all" and (values or agent.target is not None)
     if agent.prior is not None or agent.needs.start or watched:
         return "both" if values else "network"
-    return "values" if values else None
+    return "log_b" if values else None
 
 
 def _memory(agent: Agent, options: RunOptions, epochs: Epochs, captured: bool) -> MemoryPlan:
@@ -197,7 +197,7 @@ def _memory(agent: Agent, options: RunOptions, epochs: Epochs, captured: bool) -
         beside=[(other.width, other.layers) for other in others],
         more=copies,
     )
-    if _logging(agent, options) in (None, "values") or agent.prior is not None:
+    if _logging(agent, options) in (None, "log_b") or agent.prior is not None:
         return plan
     with torch.device("meta"):
         beside = Network(agent.n_items, options.network)  # π̂_b, kept for diagnostics alone

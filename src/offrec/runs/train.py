@@ -15,7 +15,7 @@ from offrec.data.vocabulary import Vocabulary, read_vocabulary
 from offrec.errors import InputError, first_line
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions
-from offrec.logging_policy import Fitted
+from offrec.logging_policy import LoggingPolicy
 from offrec.models.agent import Agent
 from offrec.models.network_policy import NetworkPolicy
 from offrec.policy import Policy
@@ -136,9 +136,9 @@ def _prepared(
     return found
 
 
-def _fitted(dataset: Dataset, drafts: Mapping[str, Draft], consoles: Mapping[str, Console]) -> dict[str, Fitted]:
+def _fitted(dataset: Dataset, drafts: Mapping[str, Draft], consoles: Mapping[str, Console]) -> dict[str, LoggingPolicy]:
     """π̂_b of each run that needs it: one for all that ask for the same."""
-    fitted: dict[object, Fitted] = {None: Fitted(None, None, {})}
+    fitted: dict[object, LoggingPolicy] = {None: LoggingPolicy(None, None, {})}
     keys: dict[str, object] = {}
     for name, made in drafts.items():
         options, device = made.options, made.device
@@ -147,7 +147,7 @@ def _fitted(dataset: Dataset, drafts: Mapping[str, Draft], consoles: Mapping[str
         if made.logging is None or keys[name] in fitted:
             continue
         with implementation(options)():
-            fitted[keys[name]] = logging_policy.fitted(
+            fitted[keys[name]] = logging_policy.load_or_fit(
                 dataset, options.network, training, options.seed, device, consoles[name], need=made.logging
             )
     return {name: fitted[key] for name, key in keys.items()}
@@ -165,7 +165,7 @@ def _value(dataset: Dataset, made: Draft, console: Console) -> Callable[[Policy]
 
 
 def _prepare(
-    dataset: Dataset, out: Path, made: Draft, learning: Agent, fitted: Fitted, console: Console, *, resume: bool
+    dataset: Dataset, out: Path, made: Draft, learning: Agent, fitted: LoggingPolicy, console: Console, *, resume: bool
 ) -> _Prepared:
     options, data_hash = made.options, dataset.meta["data_hash"]
     policy = NetworkPolicy(_name(options), learning, dataset.vocabulary, made.device, data_hash)
