@@ -31,7 +31,7 @@ test-all: setup
 	$(TESTS)
 
 docs: setup
-	$(BIN)/sphinx-build -q -W --keep-going -b dirhtml docs site
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs site
 
 wheel: setup
 	rm -rf build dist

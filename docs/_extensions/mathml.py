@@ -8,8 +8,14 @@ from sphinx.application import Sphinx
 from sphinx.util.typing import ExtensionMetadata
 from sphinx.writers.html5 import HTML5Translator
 
-# latex2mathml marks its output for display="block" only; furo's tables and lists need the inline form as well.
-_ALIGNED = re.compile(r"(?<!\\)&|\\\\")
+ALIGNED = re.compile(r"(?<!\\)&|\\\\")
+# latex2mathml writes some relations as identifiers, and bars that grow with what is below them.
+REPAIRS = {
+    "<mi>&#x0007E;</mi>": "<mo>&#x0223C;</mo>",
+    "<mi>&#x02016;</mi>": "<mo>&#x02016;</mo>",
+    '<mo stretchy="true">&#x000AF;</mo></mover>': '<mo stretchy="false">&#x000AF;</mo></mover>',
+    "<mover><mi>": '<mover accent="true"><mi>',
+}
 
 
 def visit_math(self: HTML5Translator, node: nodes.math) -> None:
@@ -21,8 +27,8 @@ def visit_math(self: HTML5Translator, node: nodes.math) -> None:
 def visit_math_block(self: HTML5Translator, node: nodes.math_block) -> None:
     """Write displayed math, with its number where it has a label."""
     latex = node.astext()
-    if _ALIGNED.search(latex) and "\\begin{" not in latex:
-        latex = f"\\begin{{aligned}}{latex}\\end{{aligned}}"
+    if ALIGNED.search(latex) and "\\begin{" not in latex:
+        latex = f"\\begin{{align*}}{latex}\\end{{align*}}"
     self.body.append(self.starttag(node, "div", CLASS="math math-block"))
     if node.get("number"):
         self.body.append(f'<span class="eqno">({node["number"]})</span>')
@@ -31,7 +37,10 @@ def visit_math_block(self: HTML5Translator, node: nodes.math_block) -> None:
 
 
 def _mathml(latex: str, display: str) -> str:
-    return convert(latex.strip(), display=display)
+    math = convert(latex.strip(), display=display)
+    for old, new in REPAIRS.items():
+        math = math.replace(old, new)
+    return math
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:

@@ -27,28 +27,29 @@ def _section(name: str, kind: type) -> str:
 
 
 def _row(action: argparse.Action) -> str:
-    flag = ", ".join(action.option_strings)
-    metavar = " ".join(action.metavar) if isinstance(action.metavar, tuple) else action.metavar
+    metavar = " ".join(action.metavar) if isinstance(action.metavar, tuple) else action.metavar or ""
+    metavar = metavar.replace("{None}|", "")
     text, default = _split_default(str(action.help or ""))
-    if not default and (action.required or (not flag and action.nargs is None)):
+    flag = ", ".join(action.option_strings)
+    if action.nargs == 0 and flag:  # a switch
+        shown, default = flag, "off"
+    else:
+        shown = f"{flag} {metavar}".strip()
+    if default == "required" or action.required or (not flag and not default and action.nargs in (None, "+")):
         default = "required"
-    elif default and action.nargs != 0:
-        default = f"`{default}`"
-    if action.nargs == 0:  # a switch
-        default = "off"
-    shown = " ".join(part for part in (flag, metavar) if part and action.nargs != 0) or flag
-    return f"| `{shown.replace('|', chr(92) + '|')}` | {default.replace('|', chr(92) + '|')} | {escape_cell(text)} |"
+    elif default not in ("", "off"):
+        default = f"`{_cell(default)}`"
+    return f"| `{_cell(shown)}` | {default} | {escape_cell(text)} |"
+
+
+def _cell(code: str) -> str:
+    return code.replace("|", "\\|")
 
 
 def _split_default(text: str) -> tuple[str, str]:
     """Split "Print JSON. (default: False)" into its text and its default."""
     text = " ".join(text.split())
-    if match := re.search(r"\(default(?: if used)?: (.*)\)$", text):
-        return text[: match.start()].strip(), match[1]
-    if text.endswith("(required)"):
-        return text.removesuffix("(required)").strip(), "required"
-    if match := re.search(r"\(([^()]*)\)$", text):
-        hint = match[1]
-        if hint in ("repeatable", "optional"):
-            return text[: match.start()].strip(), hint
+    if match := re.search(r"\((default|required|repeatable)(?:: ((?:[^()]|\([^()]*\))*))?\)$", text):
+        default = match[2] or {"required": "required"}.get(match[1], "")
+        return text[: match.start()].strip(), "" if default in ("None", "''") else default
     return text, ""
