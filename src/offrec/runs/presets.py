@@ -39,7 +39,7 @@ PAPER_ALGORITHMS: dict[str, Flat] = {
     "re": _SOFT,
 }
 # Who is to earn over a session has to look ahead, and is not chosen by how well it imitates. What stands here was
-# chosen by true reward in the shops demo 10–13 and medium 10, 11 (results/learners.md).
+# chosen by true reward in the shops demo 10–13 and medium 10, 11 (docs/evidence/defaults.md).
 _EARN: Flat = {"gamma": 0.9, "select": "last", "training.epochs": 20, "training.schedule": "linear"}
 _TIED: Flat = {**_EARN, "critic.returns": 0.5}
 STRONG_ALGORITHMS: dict[str, Flat] = {
