@@ -47,7 +47,7 @@ class Problem:
             table = torch.randn(self.items, self.width, generator=random) * self.width**-0.5
             return Head(state, table, torch.randn(self.items, generator=random))
 
-        pi, q, b = head(), head().scaled(ALPHA), head()
+        pi, q, b = head(), head().scale(ALPHA), head()
         for part in leaves(pi):
             part.requires_grad_()
         return pi, q, b, torch.randint(0, self.items, (self.rows,), generator=random)

@@ -93,7 +93,7 @@ def dense_loss(head: Head, action: Tensor) -> Tensor:
     logits = head.state @ head.table.T + head.bias
     if head.items is not None and head.values is not None:
         padded = functional.pad(logits, (0, 1))  # corrections at n_items are padding
-        padded = padded.scatter(1, head.items, 0.0) if head.instead else padded
+        padded = padded.scatter(1, head.items, 0.0) if head.replaces_base else padded
         logits = padded.scatter_add(1, head.items, head.values)[:, :-1]
     return functional.cross_entropy(logits, action)
 

@@ -43,8 +43,8 @@ class Problem:
 
 def streamed(head: Head, target: Tensor) -> tuple[float, float]:
     found, seen = [], torch.zeros(head.n_items, dtype=torch.bool)
-    for first in range(0, head.rows, ROWS):
-        position, _, items = rank_and_top_k(head.rows_slice(first, first + ROWS), target[first : first + ROWS], K)
+    for first in range(0, head.n_rows, ROWS):
+        position, _, items = rank_and_top_k(head.slice_rows(first, first + ROWS), target[first : first + ROWS], K)
         found.append(position)
         seen[items] = True
     return _figures(torch.cat(found), seen)
@@ -52,7 +52,8 @@ def streamed(head: Head, target: Tensor) -> tuple[float, float]:
 
 def ranks_only(head: Head, target: Tensor) -> tuple[float, float]:
     found = [
-        rank(head.rows_slice(first, first + ROWS), target[first : first + ROWS]) for first in range(0, head.rows, ROWS)
+        rank(head.slice_rows(first, first + ROWS), target[first : first + ROWS])
+        for first in range(0, head.n_rows, ROWS)
     ]
     return _figures(torch.cat(found), torch.zeros(1))
 
@@ -61,8 +62,8 @@ def dense(head: Head, target: Tensor, floats: int) -> tuple[float, float]:
     """Logits of as many rows as fit into `floats`, sorted; the rank is where the target stands."""
     rows = max(1, floats // head.n_items)
     found, seen = [], torch.zeros(head.n_items, dtype=torch.bool)
-    for first in range(0, head.rows, rows):
-        part = head.rows_slice(first, first + rows)
+    for first in range(0, head.n_rows, rows):
+        part = head.slice_rows(first, first + rows)
         assert part.items is not None
         assert part.values is not None
         scores = torch.cat([part.state @ part.table.T + part.bias, torch.zeros(part.rows, 1)], 1)

@@ -57,7 +57,7 @@ def dense(head: Head) -> Tensor:
     if head.items is None or head.values is None:
         return z
     padded = functional.pad(z, (0, 1))  # corrections at n_items are padding
-    padded = padded.scatter(1, head.items, 0.0) if head.instead else padded
+    padded = padded.scatter(1, head.items, 0.0) if head.replaces_base else padded
     return padded.scatter_add(1, head.items, head.values)[:, :-1]
 
 

@@ -12,7 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from offrec.catalogue import Head, Linear, Noise, gumbel_softmax, logsumexp, maximum, reduce, reduce_with_detached
+from offrec.catalogue import Head, Noise, gumbel_softmax, logsumexp, maximum, reduce
+from offrec.catalogue.head import Linear
+from offrec.catalogue.reduction import reduce_with_detached
 
 Prior = Head | Literal["uniform"] | None
 

@@ -88,7 +88,7 @@ class Policy:
 
 def _best(head: Head, barred: list[int], k: int) -> tuple[Tensor, Tensor]:
     if barred:
-        head = head.masked(torch.tensor([barred], device=head.state.device))
+        head = head.mask(torch.tensor([barred], device=head.state.device))
     return top_k(head, k)
 
 

@@ -31,6 +31,6 @@ def test_passes_over_the_catalogue(monkeypatch: pytest.MonkeyPatch, preset: str,
     x = symbols(unlogged=2 if preset == "strong" else 0)
     for function in ("reduce", "maximum"):
         monkeypatch.setattr(tiled, function, counted(getattr(tiled, function)))
-    with catalogue.using("tiled"):
+    with catalogue.use_backend("tiled"):
         options.learner.loss(x)
     assert passes == {"strong": STRONG, "paper": PAPER}[preset][name]

@@ -172,9 +172,9 @@ def test_re_is_dc_in_other_words(options: dict[str, Any]) -> None:
     alpha, x = 0.4, symbols()
 
     def raised(q: Head, b: Head) -> Head:
-        shift = product(q, b.scaled(alpha))  # + α z_b; the constant −α lse_b is one more correction of every item
-        everything = torch.arange(ITEMS).expand(q.rows, -1)
-        return shift.corrected(everything, (-alpha * logsumexp(b))[:, None].expand(-1, ITEMS))
+        shift = product(q, b.scale(alpha))  # + α z_b; the constant −α lse_b is one more correction of every item
+        everything = torch.arange(ITEMS).expand(q.n_rows, -1)
+        return shift.with_corrections(everything, (-alpha * logsumexp(b))[:, None].expand(-1, ITEMS))
 
     other = replace(x, q=raised(x.q, x.b), next_q=raised(x.next_q, x.next_b), q_if_ignored=raised(x.q_if_ignored, x.b))
     dual = DualConstraint(alpha=alpha, **options).loss(x)

@@ -16,7 +16,7 @@ from offrec.algorithms.dual_constraint import DualConstraint
 from offrec.algorithms.policy_constraint import PolicyConstraint
 from offrec.algorithms.reward_extrapolation import RewardExtrapolation
 from offrec.algorithms.supervised_regularisation import SupervisedRegularisation
-from offrec.catalogue import Head, using
+from offrec.catalogue import Head, use_backend
 from offrec.shop.solve import Decisions, decisions
 from offrec.shop.worlds import WORLDS
 
@@ -68,7 +68,7 @@ def learned(learner: Learner, weight: Tensor | None = None) -> tuple[Tensor, Ten
     actor = torch.optim.Adam([tables.z], lr=0.2)
     critic = torch.optim.SGD([tables.q], lr=0.5 if isinstance(learner, DeepQ) else 1.0)
     slower = torch.optim.lr_scheduler.ExponentialLR(actor, 0.01 ** (1 / STEPS))
-    with using("reference"):
+    with use_backend("reference"):
         for _ in range(STEPS):
             terms = learner.loss(tables.symbols(weight.reshape(-1) / weight.sum()))
             actor.zero_grad()

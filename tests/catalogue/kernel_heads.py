@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offrec.catalogue import Head, using
+from offrec.catalogue import Head, use_backend
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SHAPES = [(1, 1, 1), (1, 200, 5), (70, 1, 16), (5, 37, 8), (130, 150, 20), (33, 300, 64)]  # rows, items, width
-CORRECTIONS = ["none", "added", "instead", "padding"]
+CORRECTIONS = ["none", "added", "replaced", "padding"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def make(
     if corrections != "none":
         low = items if corrections == "padding" else 0
         parts["items"] = torch.randint(low, items + 3, (rows, 7), generator=random).to(DEVICE)
-        parts["instead"] = corrections == "instead"
+        parts["replaces_base"] = corrections == "replaced"
     return Made(Head(**parts), leaves)
 
 
@@ -65,9 +65,9 @@ def compare(
 ) -> None:
     """Values and every gradient of `of(*heads)` by kernels against float64 by the dense reference."""
     truth = [one.double() for one in made]
-    with using("kernels"):
+    with use_backend("kernels"):
         found = list(of(*(one.head for one in made)))
-    with using("reference"):
+    with use_backend("reference"):
         wanted = list(of(*(one.head for one in truth)))
     weights = [torch.randn(part.shape, generator=torch.Generator().manual_seed(9)).to(DEVICE) for part in found]
     for some, leaves in ((found, made), (wanted, truth)):

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from offrec.catalogue import Head
 
-KINDS = ("plain", "bonus", "instead", "masked", "every")
+KINDS = ("plain", "bonus", "replaced", "masked", "every")
 
 
 def make_head(
     random: torch.Generator, rows: int, items: int, width: int, kind: str = "plain", *, bias: bool = True, many: int = 5
 ) -> Head:
-    """bonus, instead: few items, many of them equal, and padding. every: all items of a row corrected, some twice."""
+    """bonus, replaced: few items, many of them equal, and padding. every: all items of a row corrected, some twice."""
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=random, dtype=torch.double)
@@ -25,10 +25,10 @@ def make_head(
     where = torch.randint(0, min(items, 4) + 2, (rows, many), generator=random)
     where = where.masked_fill(where >= min(items, 4), items + 1)
     if kind == "masked":
-        return head.masked(where[:, :1].clamp(max=items))
+        return head.mask(where[:, :1].clamp(max=items))
     if kind == "every":
         where = torch.cat([torch.arange(items).expand(rows, -1), where], 1)
-    return replace(head, items=where, values=draw(*where.shape), instead=kind == "instead")
+    return replace(head, items=where, values=draw(*where.shape), replaces_base=kind == "replaced")
 
 
 def leaves(*heads: Head) -> dict[str, Tensor]:

@@ -7,7 +7,8 @@ import sys
 import pytest
 import torch
 
-from offrec.catalogue import Head, chosen, logsumexp, maximum, reduce, reference, tiled, using
+from offrec.catalogue import Head, logsumexp, maximum, reduce, reference, tiled, use_backend
+from offrec.catalogue.backend import backend_for
 
 
 def small() -> Head:
@@ -15,23 +16,23 @@ def small() -> Head:
 
 
 def test_a_cpu_runs_tiles() -> None:
-    assert chosen(small()) == "tiled"
+    assert backend_for(small()) == "tiled"
 
 
 def test_a_choice_lasts_as_long_as_its_block() -> None:
-    with using("reference"):
-        assert chosen(small()) == "reference"
-        with using("auto"):
-            assert chosen(small()) == "tiled"
-        assert chosen(small()) == "reference"
-        with pytest.raises(ZeroDivisionError), using("kernels"):
+    with use_backend("reference"):
+        assert backend_for(small()) == "reference"
+        with use_backend("auto"):
+            assert backend_for(small()) == "tiled"
+        assert backend_for(small()) == "reference"
+        with pytest.raises(ZeroDivisionError), use_backend("kernels"):
             raise ZeroDivisionError
-        assert chosen(small()) == "reference"
-    assert chosen(small()) == "tiled"
+        assert backend_for(small()) == "reference"
+    assert backend_for(small()) == "tiled"
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(ValueError, match="one of auto, reference, tiled, kernels"), using("dense"):
+    with pytest.raises(ValueError, match="one of auto, reference, tiled, kernels"), use_backend("dense"):
         pass
 
 
@@ -44,11 +45,11 @@ def test_the_choice_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(reference, "logits", refuse)
         for call in calls:
             call(small())
-            with pytest.raises(ZeroDivisionError), using("reference"):
+            with pytest.raises(ZeroDivisionError), use_backend("reference"):
                 call(small())
     monkeypatch.setattr(tiled, "tile_width", refuse)
     for call in calls:
-        with using("reference"):
+        with use_backend("reference"):
             call(small())
         with pytest.raises(ZeroDivisionError):
             call(small())

@@ -10,8 +10,8 @@ from offrec.catalogue import Head, log_prob, rank, reference, top_k
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-@pytest.mark.parametrize("instead", [False, True])
-def test_like_float64(instead: bool) -> None:
+@pytest.mark.parametrize("replaces_base", [False, True])
+def test_like_float64(replaces_base: bool) -> None:
     torch.manual_seed(0)
     rows, items, width = 300, 20_011, 48
     head = Head(
@@ -20,7 +20,7 @@ def test_like_float64(instead: bool) -> None:
         torch.randn(items, dtype=torch.double),
         torch.randint(0, items + 1, (rows, 9)),
         torch.randn(rows, 9, dtype=torch.double) * 5,
-        instead=instead,
+        replaces_base=replaces_base,
     )
     assert head.bias is not None
     assert head.items is not None
@@ -31,7 +31,7 @@ def test_like_float64(instead: bool) -> None:
         head.bias.float().cuda(),
         head.items.cuda(),
         head.values.float().cuda(),
-        instead=instead,
+        replaces_base=replaces_base,
     )
     leaves = [
         part.requires_grad_() for part in (there.state, there.table, there.bias, there.values) if part is not None

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from offrec.catalogue import Head, using
-from offrec.catalogue.slots import compare, compared, scored
+from offrec.catalogue import Head, use_backend
+from offrec.catalogue.slots import precompute_unique_items, score_unique_items, unique_items
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
@@ -20,7 +20,7 @@ def test_a_bias_of_any_layout_and_kind(kind: str) -> None:
     items = torch.randint(0, 10, (3, 5), generator=random).to(DEVICE)
     found = {}
     for name in ("kernels", "tiled"):
-        with using(name):
+        with use_backend(name):
             z = Head(state, table, bias).at(items)
             found[name] = z, *torch.autograd.grad((z * z.detach()).sum(), bias)
     for mine, its in zip(found["kernels"], found["tiled"], strict=True):
@@ -30,9 +30,9 @@ def test_a_bias_of_any_layout_and_kind(kind: str) -> None:
 def test_what_was_compared_while_serving_can_be_learned_from() -> None:
     items = torch.tensor([[1, 1, 2]])
     with torch.inference_mode():
-        compared(items, 7)
+        unique_items(items, 7)
     weight = torch.ones(1, 3, requires_grad=True)
-    (weight * compared(items, 7).log_counts).sum().backward()
+    (weight * unique_items(items, 7).log_counts).sum().backward()
     torch.testing.assert_close(weight.grad, torch.tensor([[2.0, 2.0, 1.0]]).log())
 
 
@@ -40,18 +40,18 @@ def test_what_was_compared_while_serving_can_be_learned_from() -> None:
 def test_two_compared_at_once_are_each_compared(name: str) -> None:
     random = torch.Generator().manual_seed(7)
     one, other = (torch.randint(0, 9, (70, 7), generator=random).to(DEVICE) for _ in range(2))
-    with using(name):
-        compare(one, other, 7)
+    with use_backend(name):
+        precompute_unique_items(one, other, 7)
         for items in (one, other):
-            known, alone = compared(items, 7), compared(items.clone(), 7)
-            assert known is compared(items, 7)
+            known, alone = unique_items(items, 7), unique_items(items.clone(), 7)
+            assert known is unique_items(items, 7)
             for part in ("items", "full", "inside", "log_counts"):
                 assert torch.equal(getattr(known, part), getattr(alone, part)), part
-        before = compared(one, 7)
+        before = unique_items(one, 7)
         other[0] = 3
-        compare(one, other, 7)
-        assert compared(one, 7) is before
-        assert compared(other, 7).items[0].tolist() == [3, *[7] * 6]
+        precompute_unique_items(one, other, 7)
+        assert unique_items(one, 7) is before
+        assert unique_items(other, 7).items[0].tolist() == [3, *[7] * 6]
 
 
 @pytest.mark.parametrize("of_state", [True, False])
@@ -65,9 +65,9 @@ def test_scores_of_what_was_seen(of_state: bool) -> None:
     leaves = [given[name] for name in shapes if of_state or name != "product"]
     found = []
     for name in ("kernels", "tiled"):
-        with using(name):
+        with use_backend(name):
             product = given["product"] if of_state else None
-            z = scored(compared(items.clone(), 7), given["by_place"], given["by_count"], product, 4.0)
+            z = score_unique_items(unique_items(items.clone(), 7), given["by_place"], given["by_count"], product, 4.0)
         found.append([z, *torch.autograd.grad((z * push).sum(), leaves)])
     for mine, its in zip(*found, strict=True):
         assert mine.shape == its.shape
@@ -80,7 +80,7 @@ def test_scores_of_what_was_seen(of_state: bool) -> None:
 @pytest.mark.parametrize(("places", "product"), [(6, None), (1, None), (12, (90, 6)), (12, (89, 7)), (12, (1, 7))])
 def test_scores_of_other_shapes_are_refused(name: str, places: int, product: tuple[int, int] | None) -> None:
     """A kernel would read beyond them and give numbers, and one place would stand for all."""
-    known = compared(torch.zeros(90, 7, dtype=torch.long, device=DEVICE), 7)
+    known = unique_items(torch.zeros(90, 7, dtype=torch.long, device=DEVICE), 7)
     of_state = None if product is None else torch.zeros(product, device=DEVICE)
-    with using(name), pytest.raises(ValueError, match=r"do not fit items \(90, 7\)"):
-        scored(known, torch.zeros(places, device=DEVICE), torch.zeros((), device=DEVICE), of_state, 4.0)
+    with use_backend(name), pytest.raises(ValueError, match=r"do not fit items \(90, 7\)"):
+        score_unique_items(known, torch.zeros(places, device=DEVICE), torch.zeros((), device=DEVICE), of_state, 4.0)

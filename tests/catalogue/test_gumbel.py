@@ -8,8 +8,9 @@ from random_heads import built, leaves, make_head
 from scipy.stats import chisquare, kstest
 from torch import Tensor
 
-from offrec.catalogue import Head, Linear, Noise, gumbel_noise, gumbel_softmax, maximum, reduce, reference, tiled, using
-from offrec.catalogue.noise import hashed
+from offrec.catalogue import Head, Noise, gumbel_softmax, maximum, reduce, reference, tiled, use_backend
+from offrec.catalogue.head import Linear
+from offrec.catalogue.noise import gumbel_noise, hashed
 
 SEEDS = [0, 1, 0xFFFFFFFF, 2**31, 2**40 + 12345, 2**63 - 1, -1, -(2**63)]
 
@@ -45,7 +46,7 @@ def test_the_hash_becomes_a_gumbel_draw() -> None:
     expected = -(-(-((h.double() + 0.5) / 2**32).clamp(max=1 - 2**-24)).log1p()).log()
     found = gumbel_noise(noise(5), rows, items)
     assert found.dtype == torch.float32
-    winners = h < 0.9 * 2**32  # the rest, near u = 1, is coarse and never wins
+    winners = h < 0.9 * 2**32  # the rest, near u = 1, is product_error and never wins
     torch.testing.assert_close(found.double()[winners], expected[winners], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-3)
 
@@ -80,7 +81,7 @@ def terms(pi: Head, q: Head) -> Linear:
 @pytest.mark.parametrize("tile", [1, 4, 100])
 @pytest.mark.parametrize("hard", [False, True])
 @pytest.mark.parametrize(
-    "kinds", [("plain", "plain"), ("instead", "plain"), ("bonus", "instead"), ("every", "bonus"), ("masked", "plain")]
+    "kinds", [("plain", "plain"), ("replaced", "plain"), ("bonus", "replaced"), ("every", "bonus"), ("masked", "plain")]
 )
 @pytest.mark.parametrize("shape", [(4, 11, 3), (1, 2, 0), (0, 5, 1)])
 def test_like_the_dense_version(
@@ -91,7 +92,7 @@ def test_like_the_dense_version(
     for name in ("reference", "tiled"):
         parts = leaves(*heads)
         pi, q = built(heads, parts)
-        with using(name):
+        with use_backend(name):
             value = gumbel_softmax(pi, terms(pi, q), temperature=0.6, noise=noise(3), hard=hard)
             with torch.no_grad():
                 again = gumbel_softmax(pi, terms(pi, q), temperature=0.6, noise=noise(3), hard=hard)
@@ -104,7 +105,7 @@ def test_like_the_dense_version(
 
 
 @pytest.mark.parametrize("tile", [1, 3, 100])
-@pytest.mark.parametrize("kinds", [("plain", "plain"), ("instead", "bonus")])
+@pytest.mark.parametrize("kinds", [("plain", "plain"), ("replaced", "bonus")])
 def test_gradients_by_finite_differences(kinds: tuple[str, str], tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The soft value has them; the hard one's gradient to π is that of the soft value of an f that stands still."""
     monkeypatch.setattr(tiled, "tile_width", lambda head: tile)
@@ -127,7 +128,7 @@ def test_gradients_by_finite_differences(kinds: tuple[str, str], tile: int, monk
 
 
 def test_a_hard_value_is_f_at_the_winner_and_so_is_its_gradient_to_q() -> None:
-    heads = pair(("bonus", "instead"))
+    heads = pair(("bonus", "replaced"))
     parts = leaves(*heads)
     pi, q = built(heads, parts)
     item = maximum(pi, noise(2))[1][:, None]
@@ -142,7 +143,7 @@ def test_a_hard_value_is_f_at_the_winner_and_so_is_its_gradient_to_q() -> None:
 def many(rows: int) -> tuple[Head, Head]:
     """One state, often: rows differ in their noise alone."""
     random = torch.Generator().manual_seed(1)
-    pi, q = make_head(random, 1, 6, 3, "bonus"), make_head(random, 1, 6, 2, "instead")
+    pi, q = make_head(random, 1, 6, 3, "bonus"), make_head(random, 1, 6, 2, "replaced")
     return repeated(pi, rows), repeated(q, rows)
 
 
@@ -150,7 +151,7 @@ def repeated(head: Head, rows: int) -> Head:
     assert head.items is not None
     assert head.values is not None
     corrections = (head.items.expand(rows, -1), head.values.expand(rows, -1))
-    return Head(head.state.expand(rows, -1), head.table, head.bias, *corrections, head.instead)
+    return Head(head.state.expand(rows, -1), head.table, head.bias, *corrections, head.replaces_base)
 
 
 def test_hard_values_average_to_the_exact_expectation() -> None:
@@ -197,11 +198,11 @@ def test_the_noisy_maximum_is_a_draw_from_the_policy(tile: int, monkeypatch: pyt
 def test_the_lowest_of_equals_is_the_maximum(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled, "tile_width", lambda head: tile)
     bias = torch.tensor([1.0, 5.0, 3.0, 5.0, 2.0])
-    head = Head(torch.zeros(4, 0), torch.zeros(5, 0), bias).corrected(
+    head = Head(torch.zeros(4, 0), torch.zeros(5, 0), bias).with_corrections(
         torch.tensor([[5, 5], [1, 5], [3, 0], [2, 2]]), torch.tensor([[9.0, 9.0], [-1.0, 9.0], [0.0, 4.0], [1.0, 1.0]])
     )
     for name in ("reference", "tiled"):
-        with using(name):
+        with use_backend(name):
             values, items = maximum(head)
         assert items.tolist() == [1, 3, 0, 1]
         assert values.tolist() == [5.0] * 4

@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from offrec.catalogue import MASKED, Head, Within, reference
+from offrec.catalogue import Head, reference
 from offrec.catalogue import head as head_module
+from offrec.catalogue.head import MASKED, Support
 
 
 def test_logits_worked_by_hand() -> None:
@@ -27,12 +28,12 @@ def test_a_correction_that_is_not_a_number_stays_with_its_item() -> None:
     assert at[[0, 2]].tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("instead", [False, True])
-def test_many_corrections_are_looked_up_piece_by_piece(instead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("replaces_base", [False, True])
+def test_many_corrections_are_looked_up_piece_by_piece(replaces_base: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     items, values = torch.randint(0, 12, (3, 5)), torch.randn(3, 5)
-    head = Head(torch.randn(3, 2), torch.randn(11, 2), None, items, values, instead)
-    head = replace(head, within=Within(Head(torch.ones(3, 1), torch.randn(11, 1)), torch.zeros(3)))
+    head = Head(torch.randn(3, 2), torch.randn(11, 2), None, items, values, replaces_base)
+    head = replace(head, support=Support(Head(torch.ones(3, 1), torch.randn(11, 1)), torch.zeros(3)))
     actions, asked, real = torch.randint(0, 11, (3, 8)), [], torch.where
     whole = head.at(actions)
     monkeypatch.setattr(head_module, "PAIRS", 45)
@@ -42,7 +43,7 @@ def test_many_corrections_are_looked_up_piece_by_piece(instead: bool, monkeypatc
 
 
 def test_masked_items_keep_finite_values_and_no_probability() -> None:
-    head = Head(torch.ones(2, 1), torch.tensor([[1.0], [2.0], [3.0]])).masked(torch.tensor([[2, 3], [0, 1]]))
+    head = Head(torch.ones(2, 1), torch.tensor([[1.0], [2.0], [3.0]])).mask(torch.tensor([[2, 3], [0, 1]]))
     z = reference.logits(head)
     assert z.isfinite().all()
     assert z[0, 2] == MASKED
@@ -51,7 +52,7 @@ def test_masked_items_keep_finite_values_and_no_probability() -> None:
 
 def test_masking_adds_to_corrections_that_are_there() -> None:
     head = Head(torch.zeros(1, 0), torch.zeros(3, 0), torch.tensor([1.0, 2.0, 3.0]))
-    head = head.corrected(torch.tensor([[0]]), torch.tensor([[5.0]])).masked(torch.tensor([[1]]))
+    head = head.with_corrections(torch.tensor([[0]]), torch.tensor([[5.0]])).mask(torch.tensor([[1]]))
     assert reference.logits(head)[0, [0, 2]].tolist() == [6.0, 3.0]
     assert reference.logits(head)[0, 1] == MASKED
 
@@ -59,8 +60,8 @@ def test_masking_adds_to_corrections_that_are_there() -> None:
 def test_a_slice_of_rows_is_a_head_of_those_rows() -> None:
     torch.manual_seed(0)
     head = Head(torch.randn(5, 3), torch.randn(7, 3), None, torch.randint(0, 8, (5, 2)), torch.randn(5, 2))
-    part = head.rows_slice(1, 4)
-    assert part.rows == 3
+    part = head.slice_rows(1, 4)
+    assert part.n_rows == 3
     assert torch.equal(reference.logits(part), reference.logits(head)[1:4])
 
 
@@ -88,8 +89,8 @@ def full_head() -> Head:
 
 @pytest.mark.parametrize("by", [2.5, torch.tensor(2.5)])
 def test_a_scaled_head_has_scaled_values(by: float | torch.Tensor) -> None:
-    for head in (full_head(), replace(full_head(), instead=True), replace(full_head(), bias=None)):
-        torch.testing.assert_close(reference.logits(head.scaled(by)), 2.5 * reference.logits(head))
+    for head in (full_head(), replace(full_head(), replaces_base=True), replace(full_head(), bias=None)):
+        torch.testing.assert_close(reference.logits(head.scale(by)), 2.5 * reference.logits(head))
 
 
 def test_the_base_has_no_corrections() -> None:
@@ -101,12 +102,12 @@ def test_the_base_has_no_corrections() -> None:
 def test_a_detached_head_passes_no_gradient() -> None:
     head = full_head()
     parts = {name: getattr(head, name).requires_grad_() for name in ("state", "table", "bias", "values")}
-    bounded = replace(head, **parts, within=Within(replace(head, **parts), parts["bias"][:2]))
+    bounded = replace(head, **parts, support=Support(replace(head, **parts), parts["bias"][:2]))
     assert bounded.at(head.items.clamp(max=2)).requires_grad
     detached = bounded.detach()
     assert not detached.at(head.items.clamp(max=2)).requires_grad
-    assert detached.within is not None
-    assert not detached.within.head.state.requires_grad
+    assert detached.support is not None
+    assert not detached.support.head.state.requires_grad
     assert torch.equal(reference.logits(detached), reference.logits(bounded))
 
 

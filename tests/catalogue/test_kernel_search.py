@@ -4,7 +4,8 @@ import pytest
 import torch
 from kernel_heads import CORRECTIONS, DEVICE, SHAPES, compare, make
 
-from offrec.catalogue import Head, compared, maximum, rank, reference, top_k, using
+from offrec.catalogue import Head, maximum, rank, reference, top_k, use_backend
+from offrec.catalogue.slots import unique_items
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("exact_products")
 def test_maximum_rank_and_top_k(shape: tuple[int, int, int], corrections: str) -> None:
     head = make(shape, corrections).head.detach()
     target = torch.randint(0, shape[1], shape[:1], generator=torch.Generator().manual_seed(3)).to(DEVICE)
-    with using("kernels"):
+    with use_backend("kernels"):
         values, items = maximum(head)
         k = min(12, shape[1])
         best, order = top_k(head, k)
@@ -33,7 +34,7 @@ def test_equal_values_are_ordered_and_counted_as_everywhere() -> None:
     state = torch.ones(3, 1, device=DEVICE)
     table = torch.tensor([[1.0], [2.0], [2.0], [0.0]]).repeat(100, 1).to(DEVICE)
     head = Head(state, table)
-    with using("kernels"):
+    with use_backend("kernels"):
         assert top_k(head, 5)[1].tolist() == [[1, 2, 5, 6, 9]] * 3
         assert maximum(head)[1].tolist() == [1] * 3
         assert rank(head, torch.tensor([1, 0, 3], device=DEVICE)).tolist() == [200, 300, 400]
@@ -42,16 +43,16 @@ def test_equal_values_are_ordered_and_counted_as_everywhere() -> None:
 def test_what_is_not_a_number_counts_against_the_target() -> None:
     bias = torch.tensor([1.0, torch.nan, 3.0, 2.0], device=DEVICE)
     head = Head(torch.zeros(4, 1, device=DEVICE), torch.zeros(4, 1, device=DEVICE), bias)
-    with using("kernels"):
+    with use_backend("kernels"):
         assert rank(head, torch.arange(4, device=DEVICE)).tolist() == [4, 4, 2, 3]
 
 
 def test_masked_items_are_never_chosen() -> None:
     head = make((6, 90, 8)).head.detach()
     best = reference.top_k(head, 3)[1]
-    with using("kernels"):
-        assert torch.equal(maximum(head.masked(best[:, :2]))[1], best[:, 2])
-        assert torch.equal(top_k(head.masked(best[:, :1]), 2)[1], best[:, 1:])
+    with use_backend("kernels"):
+        assert torch.equal(maximum(head.mask(best[:, :2]))[1], best[:, 2])
+        assert torch.equal(top_k(head.mask(best[:, :1]), 2)[1], best[:, 1:])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -68,11 +69,11 @@ def test_corrections_compared() -> None:
     items = torch.randint(0, 9, (70, 7), generator=torch.Generator().manual_seed(6)).to(DEVICE)
     found = []
     for name in ("kernels", "tiled"):
-        with using(name):
-            found.append(compared(items.clone(), 7))
+        with use_backend(name):
+            found.append(unique_items(items.clone(), 7))
     for part in ("items", "full", "inside", "log_counts"):
         torch.testing.assert_close(getattr(found[0], part), getattr(found[1], part))
-    assert compared(items, 7) is compared(items, 7)
-    before = compared(items, 7)
+    assert unique_items(items, 7) is unique_items(items, 7)
+    before = unique_items(items, 7)
     items[0] = 3
-    assert compared(items, 7) is not before, "written to since"
+    assert unique_items(items, 7) is not before, "written to since"

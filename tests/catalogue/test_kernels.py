@@ -18,11 +18,11 @@ from offrec.catalogue import (
     logsumexp,
     maximum,
     reduce,
-    reduce_with_detached,
     reference,
     top_k,
-    using,
+    use_backend,
 )
+from offrec.catalogue.reduction import reduce_with_detached
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
@@ -73,8 +73,8 @@ def test_detached_sums_equal_the_reference(shape: tuple[int, int, int], correcti
 
 
 def test_the_policy_itself_may_be_normalised() -> None:
-    head = make((9, 40, 8), "instead").head
-    with using("kernels"):
+    head = make((9, 40, 8), "replaced").head
+    with use_backend("kernels"):
         sums, detached = reduce_with_detached(head, [], [(2.0, head)], normalised=head)
     torch.testing.assert_close(detached.lse, sums.lse.detach())
     torch.testing.assert_close(detached.mean, 2 * reference.reduce(head, [(1.0, head)])[1].detach())
@@ -86,7 +86,7 @@ def test_a_coefficient_may_be_a_tensor() -> None:
     compare([make((9, 40, 8)), make((9, 40, 8), seed=1)], lambda pi, q: [reduce(pi, [(two.to(pi.dtype), q)]).mean])
 
 
-@pytest.mark.parametrize("corrections", ["none", "instead"])
+@pytest.mark.parametrize("corrections", ["none", "replaced"])
 @pytest.mark.parametrize("hard", [False, True])
 def test_gumbel_softmax(corrections: str, hard: bool) -> None:
     noise = Noise(torch.tensor(2**40 + 17, device=DEVICE))
@@ -101,13 +101,13 @@ def test_every_item_of_a_row_may_be_corrected() -> None:
     made = make((4, 5, 3))
     everything = torch.arange(5, device=DEVICE).repeat(4, 1)
     values = torch.randn(4, 5, generator=torch.Generator().manual_seed(4)).to(DEVICE).requires_grad_()
-    head = replace(made.head, items=everything, values=values, instead=True)
+    head = replace(made.head, items=everything, values=values, replaces_base=True)
     compare([Made(head, [*made.leaves, values])], lambda head: [reduce(head, [(1.0, head)]).mean, logsumexp(head)])
 
 
 def test_large_scores_do_not_overflow() -> None:
     head = Head(torch.tensor([[1.0]], device=DEVICE), torch.tensor([[1000.0], [-1000.0], [999.0]], device=DEVICE))
-    with using("kernels"):
+    with use_backend("kernels"):
         assert logsumexp(head).item() == pytest.approx(1000 + torch.tensor(-1.0).exp().log1p().item())
 
 
@@ -130,7 +130,7 @@ def test_errors_are_no_larger_than_dense_pytorchs(shape: tuple[int, int, int], k
             z = one.head.state @ one.head.table.T
             loss = torch.nn.functional.cross_entropy(z.float(), actions[:, 0], reduction="none")
         else:
-            with using(by):
+            with use_backend(by):
                 loss = -log_prob(one.head, actions)[:, 0]
         loss.mean().backward()
         return [loss.detach().double(), *(leaf.grad.double() for leaf in one.leaves if leaf.grad is not None)]
@@ -155,7 +155,7 @@ def test_picked_items_in_few_tiles(picks: int) -> None:
 
 def test_kernels_refuse_what_they_do_not_take() -> None:
     head = make((3, 9, 4)).head
-    with using("kernels"):
+    with use_backend("kernels"):
         with pytest.raises(ValueError, match="float32 or bfloat16"):
             logsumexp(Head(head.state.double(), head.table.double()))
         with pytest.raises(ValueError, match="widths"):
@@ -164,8 +164,8 @@ def test_kernels_refuse_what_they_do_not_take() -> None:
 
 def test_nothing_is_computed_for_a_backward_pass_that_does_not_come() -> None:
     """Where nothing learns, a value is the same number."""
-    made = make((9, 40, 8), "instead")
-    with using("kernels"):
+    made = make((9, 40, 8), "replaced")
+    with use_backend("kernels"):
         learning = reduce(made.head, [(1.0, made.head)])
         with torch.no_grad():
             resting = reduce(made.head, [(1.0, made.head)])
@@ -176,14 +176,14 @@ def test_nothing_is_computed_for_a_backward_pass_that_does_not_come() -> None:
 def test_heads_that_differ_in_their_bias_alone_are_two_heads() -> None:
     made = make((9, 40, 8))
     other = replace(made.head, bias=torch.linspace(-1, 1, 40).to(DEVICE))
-    with using("kernels"):
+    with use_backend("kernels"):
         found = reduce(made.head, [(1.0, other)]).mean.detach()
     torch.testing.assert_close(found, reference.reduce(made.head, [(1.0, other)], None)[1].detach())
 
 
 def test_no_rows() -> None:
     head = Head(torch.zeros(0, 4, device=DEVICE), torch.ones(7, 4, device=DEVICE))
-    with using("kernels"):
+    with use_backend("kernels"):
         assert logsumexp(head).shape == (0,)
         assert maximum(head)[1].shape == (0,)
         assert top_k(head, 3)[1].shape == (0, 3)
@@ -208,7 +208,7 @@ def test_gradients_of_leaves_are_made_where_they_are_added_up(monkeypatch: pytes
     monkeypatch.setattr(kernels, "Beside", Beside)
     made = make((9, 40, 8), "added")
     head = made.head if leaf else replace(made.head, table=2 * made.head.table, bias=2 * made.head.bias)
-    with using("kernels"):
+    with use_backend("kernels"):
         logsumexp(head).sum().backward()
     assert numbers == ([] if leaf else [kernels.BESIDE])
     assert all(part.grad is not None for part in made.leaves)
@@ -234,7 +234,7 @@ def test_what_the_tables_gradients_read_is_held_for_their_stream(monkeypatch: py
     real = Left.gradients
     monkeypatch.setattr(Left, "gradients", lambda left, wanted: seen.append(left) or real(left, wanted))
     pi, b = (make((9, 40, 8), "added", seed=seed).head for seed in (0, 1))
-    with using("kernels"):
+    with use_backend("kernels"):
         if asked == "picked":
             found = log_prob(pi, torch.zeros(9, 3, dtype=torch.long, device=DEVICE))
         elif asked == "below":

@@ -9,8 +9,10 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from offrec.catalogue import MASKED, Head, best_lists, drawn_lists, log_places, logsumexp, tiled, top_k
+from offrec.catalogue import Head, logsumexp, tiled, top_k
 from offrec.catalogue import sampling as draws
+from offrec.catalogue.head import MASKED
+from offrec.catalogue.lists import position_log_probs, sample_lists, top_lists
 
 
 def head(rows: int, n_items: int = 7, spread: float = 1.0) -> Head:
@@ -34,13 +36,13 @@ def by_hand(z: Tensor, items: list[int], temperature: float) -> list[float]:
 def test_places_of_a_drawn_list_are_worked_out_by_hand(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled, "tile_width", lambda head: width)
     many, heats = head(40), torch.tensor([0.5, 1.0, 3.0, 1.0], dtype=torch.double).repeat(10)
-    found = drawn_lists(many, 4, heats, torch.Generator().manual_seed(0))
+    found = sample_lists(many, 4, heats, torch.Generator().manual_seed(0))
     every = torch.arange(7).expand(40, -1)
     z = many.at(every).double()
-    assert found.log_places is not None
+    assert found.log_probs is not None
     for row in range(40):
         expected = by_hand(z[row], found.items[row].tolist(), float(heats[row]))
-        assert found.log_places[row].tolist() == pytest.approx(expected, abs=1e-5)
+        assert found.log_probs[row].tolist() == pytest.approx(expected, abs=1e-5)
     torch.testing.assert_close(found.lse, z.logsumexp(1), rtol=0, atol=1e-5)
     torch.testing.assert_close(found.values.double(), z.gather(1, found.items))
 
@@ -49,28 +51,28 @@ def test_all_ordered_lists_have_probability_one_together() -> None:
     weights = torch.tensor([0.3, -2.0, 1.0, 0.1]).double()
     lists = torch.tensor(list(permutations(range(4), 2)))
     others = torch.stack([weights[[i for i in range(4) if i not in row]].logsumexp(0) for row in lists.tolist()])
-    assert float(log_places(weights[lists], others).sum(1).exp().sum()) == pytest.approx(1.0, abs=1e-12)
+    assert float(position_log_probs(weights[lists], others).sum(1).exp().sum()) == pytest.approx(1.0, abs=1e-12)
 
 
 def test_a_list_that_holds_all_of_the_mass_keeps_exact_places() -> None:
     """The second place's chance given the first is a third, though both are 1e-20 of the whole."""
     table = torch.tensor([[60.0], [0.0], [0.0], [0.0]])
-    found = drawn_lists(Head(torch.ones(1, 1), table), 2, torch.ones(1, dtype=torch.double), torch.Generator())
+    found = sample_lists(Head(torch.ones(1, 1), table), 2, torch.ones(1, dtype=torch.double), torch.Generator())
     assert found.items[0, 0] == 0
-    assert found.log_places is not None
-    assert found.log_places[0].exp().tolist() == pytest.approx([1.0, 1 / 3], abs=1e-6)
+    assert found.log_probs is not None
+    assert found.log_probs[0].exp().tolist() == pytest.approx([1.0, 1 / 3], abs=1e-6)
 
 
 def test_the_last_of_all_items_is_certain() -> None:
-    found = drawn_lists(head(3, spread=20), 7, torch.ones(3, dtype=torch.double), torch.Generator().manual_seed(3))
-    assert found.log_places is not None
-    torch.testing.assert_close(found.log_places[:, -1], torch.zeros(3, dtype=torch.double))
+    found = sample_lists(head(3, spread=20), 7, torch.ones(3, dtype=torch.double), torch.Generator().manual_seed(3))
+    assert found.log_probs is not None
+    torch.testing.assert_close(found.log_probs[:, -1], torch.zeros(3, dtype=torch.double))
 
 
 def test_best_lists_are_top_k_and_logsumexp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled, "tile_width", lambda head: 3)
-    some = head(5, 20).masked(torch.tensor([[3, 20], [4, 5], [20, 20], [0, 1], [19, 2]]))
-    found = best_lists(some, 4)
+    some = head(5, 20).mask(torch.tensor([[3, 20], [4, 5], [20, 20], [0, 1], [19, 2]]))
+    found = top_lists(some, 4)
     values, items = top_k(some, 4)
     assert torch.equal(found.items, items)
     assert torch.equal(found.values, values)
@@ -88,9 +90,9 @@ def test_lists_come_as_often_as_their_places_say(spread: float, monkeypatch: pyt
     corrected = torch.tensor([[1, 3]]).expand(rows, -1), torch.tensor([[0.7, MASKED]]).expand(rows, -1)
     many = Head(torch.ones(rows, 1), table, None, *corrected)
     heat = torch.full((rows,), 1.5, dtype=torch.double)
-    found = drawn_lists(many, 3, heat, torch.Generator().manual_seed(2))
-    assert found.log_places is not None
-    lists, logs = [tuple(one) for one in found.items.tolist()], found.log_places.sum(1).tolist()
+    found = sample_lists(many, 3, heat, torch.Generator().manual_seed(2))
+    assert found.log_probs is not None
+    lists, logs = [tuple(one) for one in found.items.tolist()], found.log_probs.sum(1).tolist()
     chances = {one: math.exp(log) for one, log in zip(lists, logs, strict=True)}
     assert set(chances) == set(permutations([0, 1, 2, 4], 3))
     assert sum(chances.values()) == pytest.approx(1.0, abs=1e-5)
@@ -100,27 +102,27 @@ def test_lists_come_as_often_as_their_places_say(spread: float, monkeypatch: pyt
 
 
 def test_where_too_few_are_left_the_rest_is_masked() -> None:
-    some = head(4, 6).masked(torch.tensor([[0, 1, 2, 3]]).expand(4, -1))
-    found = drawn_lists(some, 4, torch.ones(4, dtype=torch.double), torch.Generator().manual_seed(0))
+    some = head(4, 6).mask(torch.tensor([[0, 1, 2, 3]]).expand(4, -1))
+    found = sample_lists(some, 4, torch.ones(4, dtype=torch.double), torch.Generator().manual_seed(0))
     assert {*found.items[:, :2].flatten().tolist()} == {4, 5}
     assert (found.values[:, :2] > MASKED / 10).all()
     assert (found.values[:, 2:] == MASKED).all()
-    assert found.log_places is not None
-    torch.testing.assert_close(found.log_places[:, 1], torch.zeros(4, dtype=torch.double))
+    assert found.log_probs is not None
+    torch.testing.assert_close(found.log_probs[:, 1], torch.zeros(4, dtype=torch.double))
 
 
 @pytest.mark.parametrize("heat", [0.01, 1.0, 9.0, 20.0, 100.0])
 def test_what_is_masked_is_not_drawn_however_hot(heat: float) -> None:
     """Rows of which five, two and all of twenty items are left, at a temperature of their own beside one of 1."""
     barred = [[*range(15), *[20] * 5], [*range(18), 20, 20], [20] * 20, [*range(15), *[20] * 5]]
-    some = head(4, 20).masked(torch.tensor(barred))
+    some = head(4, 20).mask(torch.tensor(barred))
     heats = torch.tensor([heat, heat, heat, 1.0], dtype=torch.double)
-    found = drawn_lists(some, 20, heats, torch.Generator().manual_seed(0))
+    found = sample_lists(some, 20, heats, torch.Generator().manual_seed(0))
     z = some.at(torch.arange(20).expand(4, -1)).double()
-    assert found.log_places is not None
+    assert found.log_probs is not None
     for row, left in enumerate(([15, 16, 17, 18, 19], [18, 19], list(range(20)), [15, 16, 17, 18, 19])):
         items = found.items[row, : len(left)].tolist()
         assert sorted(items) == left
         assert (found.values[row, len(left) :] == MASKED).all()
         expected = by_hand(z[row, left], [left.index(item) for item in items], float(heats[row]))
-        assert found.log_places[row, : len(left)].tolist() == pytest.approx(expected, abs=1e-4)
+        assert found.log_probs[row, : len(left)].tolist() == pytest.approx(expected, abs=1e-4)

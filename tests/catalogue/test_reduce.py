@@ -10,7 +10,8 @@ from hypothesis import strategies as some
 from random_heads import KINDS, built, leaves, make_head
 from torch import Tensor
 
-from offrec.catalogue import Head, Reduced, log_prob, logsumexp, reduce, tiled, using
+from offrec.catalogue import Head, log_prob, logsumexp, reduce, tiled, use_backend
+from offrec.catalogue.reduction import Reduced
 
 SHAPES = [(1, 1, 1), (1, 5, 3), (7, 1, 2), (5, 19, 4), (3, 33, 0), (0, 6, 2)]  # rows, items, width
 
@@ -31,7 +32,7 @@ def three(shape: tuple[int, int, int], kinds: tuple[str, str, str], *, seed: int
 def everything(heads: list[Head]) -> Reduced:
     """All of a call at once: π in f beside two others, one coefficient a tensor, a bound on b."""
     pi, q, b = heads
-    bound = torch.linspace(-1, 1, pi.rows, dtype=torch.double)
+    bound = torch.linspace(-1, 1, pi.n_rows, dtype=torch.double)
     return reduce(pi, [(0.7, pi), (torch.tensor(-2.0), q), (0.3, b)], (b, bound))
 
 
@@ -40,7 +41,7 @@ def agree(heads: list[Head], call: Callable[[list[Head]], tuple[Tensor, ...]]) -
     found = []
     for name in ("reference", "tiled"):
         parts = leaves(*heads)
-        with using(name):
+        with use_backend(name):
             outputs = call(list(built(heads, parts)))
         random = torch.Generator().manual_seed(9)
         total = sum((torch.randn(out.shape, generator=random, dtype=torch.double) * out).sum() for out in outputs)
@@ -53,7 +54,7 @@ def test_by_hand() -> None:
     """π = (1/2, 1/4, 1/4) at temperature 1; the third item is corrected in π, the second in Q."""
     log = math.log
     nothing = torch.zeros(1, 0)
-    pi = Head(nothing, torch.zeros(3, 0), torch.tensor([log(4.0), log(2.0), log(7.0)])).corrected(
+    pi = Head(nothing, torch.zeros(3, 0), torch.tensor([log(4.0), log(2.0), log(7.0)])).with_corrections(
         torch.tensor([[2]]), torch.tensor([[log(2.0) - log(7.0)]])
     )
     q = Head(
@@ -76,7 +77,7 @@ def test_by_hand() -> None:
 def test_a_value_on_the_bound_is_below() -> None:
     """Nothing is corrected in the first row; in the second, the item on the bound is."""
     head = Head(torch.zeros(2, 0), torch.zeros(3, 0), torch.tensor([1.0, 2.0, 3.0]))
-    low = head.corrected(torch.tensor([[3], [1]]), torch.tensor([[9.0], [0.0]]))
+    low = head.with_corrections(torch.tensor([[3], [1]]), torch.tensor([[9.0], [0.0]]))
     mass = reduce(head, (), (low, torch.tensor([2.0, 2.0]))).mass
     torch.testing.assert_close(mass, torch.softmax(torch.tensor([1.0, 2.0, 3.0]), 0)[:2].sum().expand(2))
 
@@ -84,8 +85,8 @@ def test_a_value_on_the_bound_is_below() -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 @pytest.mark.parametrize(
     "kinds",
-    [("plain",) * 3, ("bonus",) * 3, ("instead",) * 3, ("instead", "bonus", "plain"), ("masked", "instead", "plain"),
-     ("masked", "plain", "plain"), ("every", "plain", "instead"), ("plain", "plain", "every")],
+    [("plain",) * 3, ("bonus",) * 3, ("replaced",) * 3, ("replaced", "bonus", "plain"), ("masked", "replaced", "plain"),
+     ("masked", "plain", "plain"), ("every", "plain", "replaced"), ("plain", "plain", "every")],
     ids="-".join,
 )  # fmt: skip
 @pytest.mark.usefixtures("_tile")
@@ -109,20 +110,20 @@ def test_like_the_dense_version_whatever_is_corrected(data: some.DataObject) -> 
         agree(heads, everything)
 
 
-@pytest.mark.parametrize("instead", [False, True])
-def test_heads_that_share_their_corrected_items(instead: bool) -> None:
-    heads = three((4, 11, 3), ("instead", "plain", "plain") if instead else ("bonus", "plain", "plain"))
+@pytest.mark.parametrize("replaces_base", [False, True])
+def test_heads_that_share_their_corrected_items(replaces_base: bool) -> None:
+    heads = three((4, 11, 3), ("replaced", "plain", "plain") if replaces_base else ("bonus", "plain", "plain"))
     items = heads[0].items
     assert items is not None
     shared = [
         heads[0],
-        *(Head(h.state, h.table, h.bias, items, torch.randn(items.shape).double(), instead) for h in heads[1:]),
+        *(Head(h.state, h.table, h.bias, items, torch.randn(items.shape).double(), replaces_base) for h in heads[1:]),
     ]
     agree(shared, everything)
 
 
 @pytest.mark.parametrize("tile", [1, 3, 100])
-@pytest.mark.parametrize("kinds", [("plain",) * 3, ("instead", "bonus", "plain"), ("bonus", "every", "instead")])
+@pytest.mark.parametrize("kinds", [("plain",) * 3, ("replaced", "bonus", "plain"), ("bonus", "every", "replaced")])
 def test_gradients_by_finite_differences(
     kinds: tuple[str, str, str], tile: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,12 +140,12 @@ def test_gradients_by_finite_differences(
 @pytest.mark.parametrize("wanted", ["state", "table", "bias", "values"])
 @pytest.mark.parametrize("which", [0, 1])
 def test_one_part_alone_gets_its_gradient(wanted: str, which: int) -> None:
-    heads, found = three((3, 9, 2), ("bonus", "instead", "plain")), []
+    heads, found = three((3, 9, 2), ("bonus", "replaced", "plain")), []
     for name in ("reference", "tiled"):
         leaf = leaves(heads[which])[f"{wanted}0"]
         mine = list(heads)
         (mine[which],) = built([heads[which]], {f"{wanted}0": leaf})
-        with using(name):
+        with use_backend(name):
             (everything(mine).mean.sum() + everything(mine).mass.sum()).backward()
         found.append(leaf.grad)
     torch.testing.assert_close(*found)
@@ -157,13 +158,13 @@ def test_what_gets_no_gradient() -> None:
         parts = leaves(*heads)
         pi, q, b = built(heads, parts)
         weight, bound = torch.tensor(2.0, requires_grad=True), torch.zeros(4, dtype=torch.double, requires_grad=True)
-        with using(name):
+        with use_backend(name):
             lse, mean, mass = reduce(pi, [(weight, q.detach()), (1.0, pi)], (b, bound))
         reached = {**parts, "weight": weight, "bound": bound}
         gradients = torch.autograd.grad((lse + mean + mass).sum(), list(reached.values()), allow_unused=True)
         got = {leaf for leaf, gradient in zip(reached, gradients, strict=True) if gradient is not None}
         assert got == {"state0", "table0", "bias0", "values0"}
-        with using(name):
+        with use_backend(name):
             assert not reduce(pi.detach(), [(weight, q.detach())], (b, bound)).mean.requires_grad
 
 
@@ -177,7 +178,7 @@ def test_no_linear_term_and_no_bound_are_zeros() -> None:
 
 
 def test_the_sum_of_the_chances_at_or_below_no_bound_is_one() -> None:
-    pi, q, _ = three((3, 40, 5), ("bonus", "instead", "plain"))
+    pi, q, _ = three((3, 40, 5), ("bonus", "replaced", "plain"))
     torch.testing.assert_close(reduce(pi, (), (q, torch.full((3,), 1e9))).mass, torch.ones(3, dtype=torch.double))
 
 
@@ -185,7 +186,7 @@ def test_masked_items_weigh_nothing() -> None:
     pi, q, _ = three((3, 8, 2), ("plain", "plain", "plain"))
     few = Head(pi.state, pi.table[:5], pi.bias[:5] if pi.bias is not None else None)
     few_q = Head(q.state, q.table[:5], q.bias[:5] if q.bias is not None else None)
-    masked = pi.masked(torch.tensor([[5, 6, 7]]).expand(3, -1))
+    masked = pi.mask(torch.tensor([[5, 6, 7]]).expand(3, -1))
     torch.testing.assert_close(
         tuple(reduce(masked, [(1.0, masked), (2.0, q)])), tuple(reduce(few, [(1.0, few), (2.0, few_q)]))
     )
@@ -209,8 +210,8 @@ def test_the_core_says_when_nothing_is_left() -> None:
 
 
 def test_replaced_items_read_no_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    pi, q, _ = three((3, 9, 2), ("instead", "plain", "plain"))
-    q = Head(q.state, q.table, q.bias, pi.items, pi.values, instead=True)
+    pi, q, _ = three((3, 9, 2), ("replaced", "plain", "plain"))
+    q = Head(q.state, q.table, q.bias, pi.items, pi.values, replaces_base=True)
     expected = reduce(pi, [(1.0, q)], (pi, torch.zeros(3)))
 
     def refuse(self: Head, actions: Tensor) -> Tensor:
@@ -247,7 +248,7 @@ def test_merging_waits_for_no_device() -> None:
     """Tensors without data: whatever would bring a number to the host, or make a shape of one, fails."""
     from offrec.catalogue.reduction import Slots
 
-    head = three((3, 9, 2), ("instead", "plain", "plain"))[0]
+    head = three((3, 9, 2), ("replaced", "plain", "plain"))[0]
     there = Head(*(part.to("meta") for part in (head.state, head.table, head.bias, head.items, head.values)), True)
     other = Head(there.state, there.table, None, there.items.clone(), there.values)
     slots = Slots.of([there, other])
@@ -257,7 +258,7 @@ def test_merging_waits_for_no_device() -> None:
 
 def test_heads_that_do_not_meet_are_refused() -> None:
     head, other = Head(torch.zeros(2, 1), torch.zeros(3, 1)), Head(torch.zeros(2, 1), torch.zeros(4, 1))
-    with pytest.raises(ValueError, match="does not meet"):
+    with pytest.raises(ValueError, match="expected"):
         reduce(head, [(1.0, other)])
     with pytest.raises(ValueError, match="for 2 rows"):
         reduce(head, (), (head, torch.zeros(2, 1)))

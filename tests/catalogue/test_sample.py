@@ -7,7 +7,8 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from offrec.catalogue import MASKED, Head, reference, sample_k, tiled
+from offrec.catalogue import Head, reference, sample_k, tiled
+from offrec.catalogue.head import MASKED
 
 DRAWS = 20_000
 
@@ -60,7 +61,7 @@ def test_all_items_are_a_permutation() -> None:
 
 
 def test_what_is_masked_is_never_drawn_before_the_rest() -> None:
-    head = small_head().masked(torch.tensor([[2]]))
+    head = small_head().mask(torch.tensor([[2]]))
     assert head.values is not None
     assert float(head.values.min()) == pytest.approx(MASKED)
     drawn = sample_k(many(head, 200), 4, torch.Generator().manual_seed(0))

@@ -7,7 +7,8 @@ import pytest
 import torch
 from kernel_heads import DEVICE, Made, compare, make
 
-from offrec.catalogue import log_prob, maximum, rank, reduce, reduce_with_detached, reference, top_k, using
+from offrec.catalogue import log_prob, maximum, rank, reduce, reference, top_k, use_backend
+from offrec.catalogue.reduction import reduce_with_detached
 from offrec.errors import RunError
 
 triton = pytest.importorskip("triton", reason="the kernels need triton")
@@ -72,7 +73,7 @@ def test_ever_smaller_blocks() -> None:
     assert {size.warps for size in sizes} == {8}
 
 
-@pytest.mark.parametrize(("corrections", "room"), [("none", 16 * 16), ("instead", 16 * 16), ("instead", 64 * 32)])
+@pytest.mark.parametrize(("corrections", "room"), [("none", 16 * 16), ("replaced", 16 * 16), ("replaced", 64 * 32)])
 def test_values_and_gradients_on_a_small_card(monkeypatch: pytest.MonkeyPatch, corrections: str, room: int) -> None:
     """Three heads; the excluded pairs have to be sorted into the smaller tiles."""
     card = Card(monkeypatch, {"forward": room, "backward_table": room})
@@ -96,12 +97,12 @@ def test_picked_items_on_a_small_card(monkeypatch: pytest.MonkeyPatch) -> None:
     assert card.taken == [("backward_table", Blocks(32, 16, 4, 1))]
 
 
-@pytest.mark.parametrize("corrections", ["none", "instead"])
+@pytest.mark.parametrize("corrections", ["none", "replaced"])
 def test_decisions_on_a_small_card(monkeypatch: pytest.MonkeyPatch, corrections: str) -> None:
     card = Card(monkeypatch, {"largest": 32 * 16, "not_below": 64 * 32, "peaks": 16 * 16})
     head = make((40, 150, 8), corrections).head.detach()
     target = torch.randint(0, 150, (40,), generator=torch.Generator().manual_seed(3)).to(DEVICE)
-    with using("kernels"):
+    with use_backend("kernels"):
         values, items = maximum(head)
         best, order = top_k(head, 12)
         position = rank(head, target)
@@ -117,7 +118,7 @@ def test_decisions_on_a_small_card(monkeypatch: pytest.MonkeyPatch, corrections:
 
 
 def everything(made: Made) -> None:
-    with using("kernels"):
+    with use_backend("kernels"):
         reduce(made.head, [(1.0, made.head)]).mean.sum().backward()
         top_k(made.head.detach(), 3)
 
@@ -155,9 +156,9 @@ def test_a_card_that_is_too_small_says_what_to_do(monkeypatch: pytest.MonkeyPatc
 def test_four_heads_fit_the_card(width: int, dtype: torch.dtype) -> None:
     """TF32: the largest there is, with a backward pass and without."""
     torch.set_float32_matmul_precision("high")
-    made = [make((300, 3000, width), "instead", seed=seed, dtype=dtype) for seed in range(4)]
+    made = [make((300, 3000, width), "replaced", seed=seed, dtype=dtype) for seed in range(4)]
     pi, q, b, stay = (one.head for one in made)
-    with using("kernels"):
+    with use_backend("kernels"):
         for learns in (False, True):
             with torch.set_grad_enabled(learns):
                 sums, detached = reduce_with_detached(pi, [(1.0, q), (-0.5, b)], [(1.0, stay)], normalised=b)
@@ -178,8 +179,8 @@ def test_four_heads_fit_the_card(width: int, dtype: torch.dtype) -> None:
 def test_every_block_size_fits_the_card(width: int, heads: int, dtype: torch.dtype) -> None:
     """TF32, corrections, noise off and on: what is compiled must also launch."""
     torch.set_float32_matmul_precision("high")
-    made = [make((300, 3000, width), "instead", seed=seed, dtype=dtype) for seed in range(heads)]
-    with using("kernels"):
+    made = [make((300, 3000, width), "replaced", seed=seed, dtype=dtype) for seed in range(heads)]
+    with use_backend("kernels"):
         sums = reduce(made[0].head, [(1.0 - i, one.head) for i, one in enumerate(made)])
         (sums.mean + sums.lse).sum().backward()
         if heads == 1 and dtype == torch.float32:

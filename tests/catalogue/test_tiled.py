@@ -148,7 +148,7 @@ def test_a_tie_that_only_rounding_breaks_is_a_tie() -> None:
 
 
 def test_a_masked_target_is_last(width: int) -> None:
-    head = random_head(4, 33, 3).masked(torch.full((4, 1), 5))
+    head = random_head(4, 33, 3).mask(torch.full((4, 1), 5))
     assert rank(head, torch.full((4,), 5)).tolist() == [33] * 4
 
 

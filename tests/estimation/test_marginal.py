@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from offrec.catalogue import Head, using
+from offrec.catalogue import Head, use_backend
 from offrec.catalogue.reference import logits
 from offrec.errors import InputError
 from offrec.estimation.marginal import clusters, log_marginal
@@ -34,7 +34,7 @@ def test_streamed_masses_are_sums_over_the_cluster(name: str) -> None:
     action = torch.randint(items, (rows,), generator=random)
     inside = cluster[None, :] == cluster[action][:, None]
     expected = [(logits(head).double().softmax(1) * inside).sum(1).log() for head in (pi, b)]
-    with using(name):
+    with use_backend(name):
         found = log_marginal(pi, b, action, cluster)
     torch.testing.assert_close(found, expected[0] - expected[1], rtol=0, atol=1e-5)
 

@@ -63,7 +63,7 @@ class Narrow(Fixed):
     left = 2
 
     def head(self, batch: Batch) -> Head:
-        return super().head(batch).masked(torch.arange(self.left, self.n_items).expand(len(batch), -1))
+        return super().head(batch).mask(torch.arange(self.left, self.n_items).expand(len(batch), -1))
 
 
 def test_items_that_a_policy_may_not_choose_are_none_of_its_best(tmp_path: Path) -> None:

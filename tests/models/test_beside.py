@@ -10,7 +10,7 @@ import torch
 from small_agents import OPTIONS, agent, batch, total
 from test_agent import VARIANTS
 
-from offrec.catalogue import Head, using
+from offrec.catalogue import Head, use_backend
 from offrec.catalogue.streams import updating
 from offrec.models.critic import CriticOptions
 
@@ -24,9 +24,9 @@ def test_the_history_does_not_wait_for_the_table(name: str, narrow: bool) -> Non
     pytest.importorskip("triton", reason="the kernels need triton")
     made, order = agent(name).to(DEVICE), list[str]()
     made.bfloat16_products = narrow
-    with using("kernels"):
+    with use_backend("kernels"):
         x = made.symbols(batch(device=DEVICE))
-        read = x.pi if x.pi.source is None else x.pi.source
+        read = x.pi if x.pi.full_precision is None else x.pi.full_precision
         todo = [x.pi.state.grad_fn]
         while (node := todo.pop()).name() != "EmbeddingBackward0":
             todo += [before for before, _ in node.next_functions if before is not None]

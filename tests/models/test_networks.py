@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from offrec.catalogue import log_prob, logsumexp, maximum, reference, top_k, using
+from offrec.catalogue import log_prob, logsumexp, maximum, reference, top_k, use_backend
 from offrec.data.replay import batch_of
 from offrec.models.network import Network, NetworkOptions, RepeatTerm
 from offrec.types import Batch
@@ -63,12 +63,12 @@ def test_corrections_that_stand_gathered_need_no_adding_up(repeat: str, name: st
     """
     network, batch = seen_twice(repeat, name)
     device, found = batch.action.device, []
-    with using(name):
-        for gathered in (True, False):
+    with use_backend(name):
+        for corrections_merged in (True, False):
             head = network(batch)
-            assert head.gathered
+            assert head.corrections_merged
             assert head.values is not None
-            head, values = replace(head, gathered=gathered), head.values.detach().clone()
+            head, values = replace(head, corrections_merged=corrections_merged), head.values.detach().clone()
             largest = maximum(head)
             log_pi = log_prob(head, torch.tensor([[2, 0], [1, 3], [7, 8], [3, 8]], device=device))
             assert torch.equal(head.values, values)
@@ -85,10 +85,10 @@ def test_corrections_that_stand_gathered_need_no_adding_up(repeat: str, name: st
 @pytest.mark.parametrize("name", ["tiled", "kernels"])
 @pytest.mark.parametrize("repeat", ["instead", "bonus"])
 def test_corrections_on_top_of_gathered_ones_count(repeat: str, name: str) -> None:
-    """What was seen is barred: corrected twice over, its items stand gathered no longer."""
+    """What was seen is barred: corrected twice over, its items stand corrections_merged no longer."""
     network, batch = seen_twice(repeat, name)
-    with torch.no_grad(), using(name):
-        head = network(batch).masked(batch.recent)
+    with torch.no_grad(), use_backend(name):
+        head = network(batch).mask(batch.recent)
         found = [logsumexp(head), *maximum(head), *top_k(head, 3)]
         truth = [reference.logsumexp(head), *reference.maximum(head), *reference.top_k(head, 3)]
     assert not (truth[-1][:, :, None] == batch.recent[:, None]).any()

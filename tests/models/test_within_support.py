@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from offrec.catalogue import MASKED, Head, log_prob, maximum, top_k
+from offrec.catalogue import Head, log_prob, maximum, top_k
+from offrec.catalogue.head import MASKED
 from offrec.models import critic
 from offrec.models.critic import within_support
 
@@ -20,7 +21,7 @@ def test_an_item_at_the_bound_is_within(delta: float, alike: bool, left: int) ->
     torch.testing.assert_close(bounded.at(items), best)
     assert (log_prob(bounded, items) > MASKED).all()
     for row in range(200):
-        assert (top_k(bounded.rows_slice(row, row + 1), left)[0] > MASKED).all()
+        assert (top_k(bounded.slice_rows(row, row + 1), left)[0] > MASKED).all()
     assert ((bounded.at(torch.arange(50).expand(200, -1)) > MASKED).sum(1) == left).all()
 
 
@@ -37,11 +38,11 @@ def test_the_likeliest_is_within_where_a_pass_multiplies_coarsely(monkeypatch: p
     passed = coarsely(b)
     off = (passed.at(maximum(b)[1][:, None])[:, 0] - maximum(b)[0]).abs()
     assert off.max() > critic.ROUNDING, "or there is nothing to be seen here"
-    monkeypatch.setattr(Head, "coarse", 2.0**-9)
+    monkeypatch.setattr(Head, "product_error", 2.0**-9)
     bounded = within_support(Head(torch.randn(2000, 4), torch.randn(30, 4)), b, delta=2.0)
-    assert bounded.within is not None
+    assert bounded.support is not None
     for head in (b, passed):
-        assert (head.at(torch.arange(30).expand(2000, -1)) >= bounded.within.bound[:, None]).any(1).all()
+        assert (head.at(torch.arange(30).expand(2000, -1)) >= bounded.support.bound[:, None]).any(1).all()
 
 
 @pytest.mark.parametrize("narrow", [False, True])

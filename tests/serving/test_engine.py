@@ -7,7 +7,8 @@ import pytest
 import torch
 from random_runs import write_run
 
-from offrec.catalogue import Head, Lists, log_prob
+from offrec.catalogue import Head, log_prob
+from offrec.catalogue.lists import ItemLists
 from offrec.data.replay import batch_of
 from offrec.runs import train as experiment
 from offrec.serving import engine as engine_module
@@ -101,12 +102,12 @@ def test_a_large_ask_does_not_swell_small_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float | None
 ) -> None:
     engine = Engine(experiment.load(write_run(tmp_path / "run", list(range(3000)), network_repeat="off"), "cpu"), 0)
-    name = "best_lists" if temperature is None else "drawn_lists"
+    name = "top_lists" if temperature is None else "sample_lists"
     real, sizes = getattr(engine_module, name), []
 
-    def watched(head: Head, k: int, *rest: Any) -> Lists:
-        sizes.append((head.rows, k, 0 if head.items is None else head.items.shape[1]))
-        found: Lists = real(head, k, *rest)
+    def watched(head: Head, k: int, *rest: Any) -> ItemLists:
+        sizes.append((head.n_rows, k, 0 if head.items is None else head.items.shape[1]))
+        found: ItemLists = real(head, k, *rest)
         return found
 
     monkeypatch.setattr(engine_module, name, watched)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from offrec.algorithms.symbols import LossTerms
-from offrec.catalogue import GONE, Head, log_prob, logsumexp, reduce, top_k
+from offrec.catalogue import Head, log_prob, logsumexp, reduce, top_k
+from offrec.catalogue.head import ALL_MASKED
 
 RARE = 1e-4  # what the logging policy takes less often than this is outside of what the log can tell
 SHOWN = 10  # items of a ranking that is no distribution
@@ -37,7 +38,7 @@ def of_ranking(ranked: Head, b: Head) -> LossTerms:
     alike; fewer where it may not rank as many.
     """
     values, items = top_k(ranked, min(SHOWN, ranked.n_items))
-    allowed = (values > GONE).to(values.dtype)
+    allowed = (values > ALL_MASKED).to(values.dtype)
     shown = allowed.sum(1)
     log_b = log_prob(b, items)
     across = (allowed * log_b).sum(1) / shown

@@ -1,25 +1,22 @@
-"""The whole catalogue without the [rows × items] matrix: heads, and what can be asked of them."""
+"""Heads over the whole catalogue, and functions of them that never store the [rows × items] matrix."""
 
-from offrec.catalogue.backend import MOST_WIDTH, chosen, has_triton, using
-from offrec.catalogue.head import GONE, MASKED, Below, Head, Linear, Within
-from offrec.catalogue.lists import Lists, best_lists, drawn_lists, log_places
-from offrec.catalogue.noise import Noise, gumbel_noise
+from offrec.catalogue.backend import use_backend
+from offrec.catalogue.head import Head
+from offrec.catalogue.noise import Noise
 from offrec.catalogue.order import rank, rank_and_top_k, sample_k, top_k
-from offrec.catalogue.reduction import (
-    DetachedSums,
-    Reduced,
-    gumbel_softmax,
-    log_prob,
-    logsumexp,
-    maximum,
-    reduce,
-    reduce_with_detached,
-)
-from offrec.catalogue.slots import compare, compared, scored
+from offrec.catalogue.reduction import gumbel_softmax, log_prob, logsumexp, maximum, reduce
 
 __all__ = [
-    "GONE", "MASKED", "MOST_WIDTH", "Below", "DetachedSums", "Head", "Linear", "Lists", "Noise", "Reduced", "Within",
-    "best_lists", "chosen", "compare", "compared", "drawn_lists", "gumbel_noise", "gumbel_softmax", "has_triton",
-    "log_places", "log_prob", "logsumexp", "maximum", "rank", "rank_and_top_k", "reduce", "reduce_with_detached",
-    "sample_k", "scored", "top_k", "using",
-]  # fmt: skip
+    "Head",
+    "Noise",
+    "gumbel_softmax",
+    "log_prob",
+    "logsumexp",
+    "maximum",
+    "rank",
+    "rank_and_top_k",
+    "reduce",
+    "sample_k",
+    "top_k",
+    "use_backend",
+]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offrec.catalogue.backend import chosen
+from offrec.catalogue.backend import backend_for
 from offrec.catalogue.head import MASKED, Head
 from offrec.catalogue.order import Best, sample_k, top_k
 from offrec.catalogue.reduction import logsumexp
@@ -22,52 +22,52 @@ from offrec.catalogue.tiled import tiles
 
 
 @dataclass(frozen=True)
-class Lists:
+class ItemLists:
     items: Tensor  # [B, k]
     values: Tensor  # [B, k] z
     lse: Tensor  # [B] log Σ_a exp z(a) over what may be shown
-    log_places: Tensor | None = None  # [B, k] of each place given those before; None where nothing was drawn
+    log_probs: Tensor | None = None  # [B, k] of each place given those before; None where nothing was drawn
 
 
 @torch.no_grad()
-def best_lists(head: Head, k: int) -> Lists:
+def top_lists(head: Head, k: int) -> ItemLists:
     """`top_k` and `logsumexp`, each tile computed once."""
-    if chosen(head) == "kernels":
+    if backend_for(head) == "kernels":
         values, items = top_k(head, k)
-        return Lists(items, values, logsumexp(head).double())
+        return ItemLists(items, values, logsumexp(head).double())
     best, total = Best(head, k), _Sum(head)
     for first, z in tiles(head):
         total.add(z)
         best.add(first, z)
     values, items = best.sorted()
-    return Lists(items, values, total.log())
+    return ItemLists(items, values, total.log())
 
 
 @torch.no_grad()
-def drawn_lists(head: Head, k: int, temperature: Tensor, generator: torch.Generator) -> Lists:
+def sample_lists(head: Head, k: int, temperature: Tensor, generator: torch.Generator) -> ItemLists:
     """k items of each row drawn at a temperature [B] of its own. Where fewer can be drawn, the rest are MASKED."""
-    if head.within is not None:
+    if head.support is not None:
         return _raced_lists(head, k, temperature, generator)
     items, left = draw_lists(head, k, temperature, generator)
     missing = items == head.n_items
     items = items.masked_fill(missing, 0)
     values = head.at(items).masked_fill(missing, MASKED)
-    return Lists(items, values, left.own, log_places(values.double() / temperature[:, None], left.log()))
+    return ItemLists(items, values, left.own, position_log_probs(values.double() / temperature[:, None], left.log()))
 
 
-def _raced_lists(head: Head, k: int, temperature: Tensor, generator: torch.Generator) -> Lists:
+def _raced_lists(head: Head, k: int, temperature: Tensor, generator: torch.Generator) -> ItemLists:
     """The same by `sample_k`, for heads that others bound."""
     items = sample_k(head, k, generator, temperature)
     own, heated = _Sum(head), _Sum(head)
-    for _, z in tiles(head.masked(items)):
+    for _, z in tiles(head.mask(items)):
         own.add(z)
         heated.add(z / temperature[:, None])
     values = head.at(items)
     whole = torch.logaddexp(own.log(), torch.logsumexp(values.double(), 1))
-    return Lists(items, values, whole, log_places(values.double() / temperature[:, None], heated.log()))
+    return ItemLists(items, values, whole, position_log_probs(values.double() / temperature[:, None], heated.log()))
 
 
-def log_places(values: Tensor, rest: Tensor | None = None) -> Tensor:
+def position_log_probs(values: Tensor, rest: Tensor | None = None) -> Tensor:
     """[B, k] log-probability of each place given those before. `values` [B, k]: log-weights of the items drawn. `rest`
     [B]: that of all others together; None: there are none.
     """
@@ -79,7 +79,7 @@ class _Sum:
     """log Σ exp over tiles, row by row."""
 
     def __init__(self, head: Head) -> None:
-        self.total = torch.full((head.rows,), -torch.inf, dtype=torch.double, device=head.state.device)
+        self.total = torch.full((head.n_rows,), -torch.inf, dtype=torch.double, device=head.state.device)
 
     def add(self, z: Tensor) -> None:
         self.total = torch.logaddexp(self.total, z.logsumexp(1).double())

@@ -42,7 +42,7 @@ def _mixed(h: Tensor) -> Tensor:
 
 
 def _gumbel(h: Tensor) -> Tensor:
-    """−log(−log(1 − u)): the winners of a race have u near 0, where float32 is fine, not near 1, where it is coarse."""
+    """−log(−log(1 − u)). The largest draws have u near 0, where float32 has more resolution than near 1."""
     u = (h >> 16).bitwise_and_(0xFFFF).float().mul_(65536.0).add_((h & 0xFFFF).float())
     u.add_(0.5).mul_(2.0**-32).clamp_(max=1 - 2.0**-24)
     return u.neg_().log1p_().neg_().log_().neg_()

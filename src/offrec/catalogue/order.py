@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from offrec.catalogue.backend import chosen
+from offrec.catalogue.backend import backend_for
 from offrec.catalogue.head import Head
 from offrec.catalogue.tiled import tiles
 
@@ -19,7 +19,7 @@ def rank(head: Head, target: Tensor) -> Tensor:
     differs by no more than rounding is a tie.
     """
     bar, above = _bar(head, target), torch.zeros_like(target)
-    if chosen(head) == "kernels":
+    if backend_for(head) == "kernels":
         from offrec.catalogue.triton import kernels  # needs triton
 
         return kernels.rank(head, target, bar[:, 0])
@@ -34,7 +34,7 @@ def top_k(head: Head, k: int) -> tuple[Tensor, Tensor]:
 
     As in `torch.sort`, what is not a number stands first.
     """
-    if chosen(head) == "kernels":
+    if backend_for(head) == "kernels":
         from offrec.catalogue.triton import kernels  # needs triton
 
         return kernels.top_k(head, k)
@@ -63,7 +63,7 @@ def sample_k(head: Head, k: int, generator: torch.Generator, temperature: Tensor
 @torch.no_grad()
 def rank_and_top_k(head: Head, target: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """`rank` [B] and `top_k` [B, k] twice, each tile computed once."""
-    if chosen(head) == "kernels":
+    if backend_for(head) == "kernels":
         return rank(head, target), *top_k(head, k)
     bar, above, best = _bar(head, target), torch.zeros_like(target), Best(head, k)
     for first, z in tiles(head):
@@ -102,9 +102,9 @@ class Best:
     """
 
     def __init__(self, head: Head, k: int) -> None:
-        self.k, self.rows, self.n_items = min(k, head.n_items), head.rows, head.n_items
-        self.values = head.state.new_empty(head.rows, 0)
-        self.items = torch.empty(head.rows, 0, dtype=torch.long, device=head.state.device)
+        self.k, self.rows, self.n_items = min(k, head.n_items), head.n_rows, head.n_items
+        self.values = head.state.new_empty(head.n_rows, 0)
+        self.items = torch.empty(head.n_rows, 0, dtype=torch.long, device=head.state.device)
         self.waiting: list[tuple[Tensor, Tensor, Tensor]] = []  # (row, item, value), each [n]
 
     def add(self, first: int, z: Tensor) -> None:

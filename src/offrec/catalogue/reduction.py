@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from offrec.catalogue import reference, tiled
-from offrec.catalogue.backend import chosen
-from offrec.catalogue.head import GONE, Below, Head, Linear, Within
+from offrec.catalogue.backend import backend_for
+from offrec.catalogue.head import ALL_MASKED, Head, Linear, Support, UpperBound
 from offrec.catalogue.noise import Noise
 from offrec.catalogue.slots import Slots
 
@@ -41,21 +41,21 @@ def logsumexp(head: Head) -> Tensor:
 
 def log_prob(head: Head, actions: Tensor) -> Tensor:
     """log softmax(z) at actions: [B, n] → [B, n]."""
-    if chosen(head) != "kernels":
+    if backend_for(head) != "kernels":
         return head.at(actions) - logsumexp(head)[:, None]
     lse: Tensor
     z: Tensor
     lse, z = _core("kernels").lse_and_values(head, Slots.of([head]), actions)
-    return head.corrected_at(z, actions) - lse[:, None]
+    return head.apply_corrections(z, actions) - lse[:, None]
 
 
-def reduce(pi: Head, linear: Linear = (), below: Below | None = None) -> Reduced:
+def reduce(pi: Head, linear: Linear = (), below: UpperBound | None = None) -> Reduced:
     """What π = softmax(z) expects of Σ_i c_i z_i, and its mass where another head is at or below a bound.
 
     Gradients reach the tensors of π and of every linear head; none pass the coefficients, the bound or its head.
     """
     _check(_heads(pi, linear, below), below)
-    name = chosen(*_heads(pi, linear, below))
+    name = backend_for(*_heads(pi, linear, below))
     if name == "reference":
         return Reduced(*reference.reduce(pi, linear, below))
     return _reduce(name, pi, linear, below, None, 1.0, True)
@@ -70,7 +70,7 @@ def reduce_with_detached(
     """
     every = _heads(pi, [*linear, *detached], None) + ([] if normalised is None else [normalised])
     _check(every)
-    if chosen(*every) == "kernels":
+    if backend_for(*every) == "kernels":
         sums = _core("kernels").reduce(pi, linear, None, Slots.of(every), None, 1.0, True, detached, normalised)
         return Reduced(sums.lse, sums.mean, sums.mass), DetachedSums(sums.detached_mean, sums.normaliser)
     sums = reduce(pi, linear)
@@ -88,7 +88,7 @@ def gumbel_softmax(pi: Head, linear: Linear, *, temperature: float, noise: Noise
     if not linear:
         raise ValueError("gumbel_softmax needs at least one linear term")
     _check(_heads(pi, linear, None))
-    name = chosen(*_heads(pi, linear, None))
+    name = backend_for(*_heads(pi, linear, None))
     if name == "reference":
         return reference.gumbel_softmax(pi, linear, temperature=temperature, noise=noise, hard=hard)
     if not hard:
@@ -105,7 +105,7 @@ def gumbel_softmax(pi: Head, linear: Linear, *, temperature: float, noise: Noise
 @torch.no_grad()
 def maximum(head: Head, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
     """The largest z and its item, the lower one among equals: [B] each. With noise of z + g: a draw from softmax(z)."""
-    name = chosen(head)
+    name = backend_for(head)
     if name == "reference":
         return reference.maximum(head, noise)
     slots, stripped = Slots.of([head]), _Stripped()
@@ -121,7 +121,7 @@ def maximum(head: Head, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
 
 
 def _reduce(
-    name: str, pi: Head, linear: Linear, below: Below | None, noise: Noise | None, heat: float, direct: bool
+    name: str, pi: Head, linear: Linear, below: UpperBound | None, noise: Noise | None, heat: float, direct: bool
 ) -> Reduced:
     slots, stripped = Slots.of(_heads(pi, linear, below)), _Stripped()
     if name == "kernels":
@@ -136,7 +136,7 @@ def _reduce(
     if noise is not None:
         score = (z + slots.noise(noise)) / heat
     score = score.masked_fill(slots.empty, NOTHING)
-    lse = lse.masked_fill(lse <= GONE, NOTHING)
+    lse = lse.masked_fill(lse <= ALL_MASKED, NOTHING)
     whole = torch.logaddexp(lse, torch.logsumexp(score, 1))
     if not linear and below is None:
         return Reduced(whole, mean, mass)
@@ -159,9 +159,9 @@ class _Stripped:
 
     def __call__(self, head: Head) -> Head:
         if id(head) not in self._known:
-            base, within = head.base, head.within
-            bound = within and Within(self(within.head.detach()), within.bound)
-            self._known[id(head)] = head, base if bound is None else replace(base, within=bound)
+            base, support = head.base, head.support
+            bound = support and Support(self(support.head.detach()), support.bound)
+            self._known[id(head)] = head, base if bound is None else replace(base, support=bound)
         return self._known[id(head)][1]
 
 
@@ -174,19 +174,20 @@ def _combined(terms: list[tuple[float | Tensor, Tensor]]) -> Tensor:
     return total
 
 
-def _heads(pi: Head, linear: Linear, below: Below | None) -> list[Head]:
+def _heads(pi: Head, linear: Linear, below: UpperBound | None) -> list[Head]:
     return [pi, *(head for _, head in linear), *([below[0]] if below else [])]
 
 
-def _check(heads: list[Head], below: Below | None = None) -> None:
+def _check(heads: list[Head], below: UpperBound | None = None) -> None:
     pi = heads[0]
     for head in heads:
-        if (head.rows, head.n_items) != (pi.rows, pi.n_items):
+        if (head.n_rows, head.n_items) != (pi.n_rows, pi.n_items):
             raise ValueError(
-                f"a head of {head.rows} rows and {head.n_items} items does not meet one of {pi.rows} and {pi.n_items}"
+                f"a head has {head.n_rows} rows and {head.n_items} items; expected {pi.n_rows} rows and "
+                f"{pi.n_items} items, as the first head has"
             )
-    if below and below[1].shape != (pi.rows,):
-        raise ValueError(f"a bound of shape {tuple(below[1].shape)} for {pi.rows} rows")
+    if below and below[1].shape != (pi.n_rows,):
+        raise ValueError(f"a bound of shape {tuple(below[1].shape)} for {pi.n_rows} rows")
 
 
 def _core(name: str) -> ModuleType:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from offrec.catalogue.head import MASKED, Below, Head, Linear
+from offrec.catalogue.head import MASKED, Head, Linear, UpperBound
 from offrec.catalogue.noise import Noise, gumbel_noise
 
 
@@ -14,11 +14,11 @@ def logits(head: Head) -> Tensor:
         z = z + head.bias
     if head.items is not None and head.values is not None:
         room = torch.cat([z, z.new_zeros(len(z), 1)], 1)  # one more column takes the padding
-        if head.instead:
+        if head.replaces_base:
             room = room.scatter(1, head.items.clamp(max=head.n_items), 0.0)
         z = room.scatter_add(1, head.items.clamp(max=head.n_items), head.values.to(z.dtype))[:, :-1]
-    if head.within is not None:
-        z = z.masked_fill(logits(head.within.head) < head.within.bound[:, None], MASKED)
+    if head.support is not None:
+        z = z.masked_fill(logits(head.support.head) < head.support.bound[:, None], MASKED)
     return z
 
 
@@ -30,7 +30,7 @@ def log_prob(head: Head, actions: Tensor) -> Tensor:
     return torch.log_softmax(logits(head), 1).gather(1, actions)
 
 
-def reduce(pi: Head, linear: Linear = (), below: Below | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def reduce(pi: Head, linear: Linear = (), below: UpperBound | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """log Σ exp z_π, E_π[Σ c z] and π's mass where another head is not above a bound: [B] each."""
     z = logits(pi)
     chances = torch.softmax(z, 1)

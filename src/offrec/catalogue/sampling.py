@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from offrec.catalogue.head import GONE, MASKED, Head
+from offrec.catalogue.head import ALL_MASKED, MASKED, Head
 from offrec.catalogue.tiled import tiles
 
 BLOCK = 64
@@ -24,17 +24,17 @@ class Remaining:
 
     def __init__(self, head: Head, temperature: Tensor) -> None:
         self.head, self.heat = head, temperature.to(head.dtype)
-        own = torch.full((head.rows,), -math.inf, dtype=torch.double, device=head.state.device)
+        own = torch.full((head.n_rows,), -math.inf, dtype=torch.double, device=head.state.device)
         firsts, weights = [], []
         for first, z in tiles(head):
             own = torch.logaddexp(own, z.logsumexp(1).double())
             blocks = -(-z.shape[1] // BLOCK)
             padded = pad(z / self.heat[:, None], (0, blocks * BLOCK - z.shape[1]), value=-math.inf)
-            weights.append(padded.view(head.rows, blocks, BLOCK).logsumexp(2))
+            weights.append(padded.view(head.n_rows, blocks, BLOCK).logsumexp(2))
             firsts.append(first + BLOCK * torch.arange(blocks, device=z.device))
         self.firsts, self.weights = torch.cat(firsts), torch.cat(weights, 1).double()  # [blocks], [B, blocks]
         self.ends = torch.cat([self.firsts[1:], self.firsts.new_tensor([head.n_items])])
-        self.gone = self.firsts.new_empty(head.rows, 0)  # [B, n]; n_items is padding
+        self.gone = self.firsts.new_empty(head.n_rows, 0)  # [B, n]; n_items is padding
         self.own = own  # [B] log Σ exp z, of all
 
     def log(self) -> Tensor:
@@ -43,7 +43,7 @@ class Remaining:
 
     def some(self) -> Tensor:
         """[B] whether anything is left. Weights are of z / T, and so is what says that all of them are MASKED."""
-        return self.log() * self.heat > GONE
+        return self.log() * self.heat > ALL_MASKED
 
     def draw(self, rows: Tensor, n: int, generator: torch.Generator) -> Tensor:
         """[len(rows), n] items, with replacement."""
@@ -77,7 +77,7 @@ class Remaining:
         places = torch.arange(BLOCK, device=rows.device)
         z = Head(head.state[rows], head.table, head.bias).at((first + places).clamp(max=head.n_items - 1))
         if head.items is not None and head.values is not None:
-            z = _corrected(z, head.items[rows] - first, head.values[rows].to(z.dtype), head.instead)
+            z = _corrected(z, head.items[rows] - first, head.values[rows].to(z.dtype), head.replaces_base)
         z = _corrected(
             z, self.gone[rows] - first, z.new_full((1, 1), MASKED).expand(len(rows), self.gone.shape[1]), True
         )
@@ -85,13 +85,13 @@ class Remaining:
         return (z / self.heat[rows, None]).masked_fill(beyond, -math.inf).double()
 
 
-def _corrected(z: Tensor, place: Tensor, values: Tensor, instead: bool) -> Tensor:
+def _corrected(z: Tensor, place: Tensor, values: Tensor, replaces_base: bool) -> Tensor:
     """z [P, BLOCK] with values [P, H] at places [P, H], those outside of the block left out."""
     inside = (place >= 0) & (place < BLOCK)
     row, which = inside.nonzero(as_tuple=True)
     flat = row * BLOCK + place[row, which]
     z = z.contiguous()
-    if instead:
+    if replaces_base:
         z.view(-1).index_fill_(0, flat, 0.0)
     z.view(-1).index_add_(0, flat, values[row, which])
     return z
@@ -107,9 +107,9 @@ def _pick(log_weights: Tensor, n: int, generator: torch.Generator) -> Tensor:
 def draw_lists(head: Head, k: int, temperature: Tensor, generator: torch.Generator) -> tuple[Tensor, Remaining]:
     """[B, k] items in the order drawn, n_items where nothing was left, and what remains after them."""
     left = Remaining(head, temperature)
-    lists = torch.full((head.rows, k), head.n_items, device=head.state.device)
+    lists = torch.full((head.n_rows, k), head.n_items, device=head.state.device)
     filled = torch.zeros_like(lists[:, 0])
-    rows = torch.arange(head.rows, device=head.state.device)
+    rows = torch.arange(head.n_rows, device=head.state.device)
     while True:
         rows = rows[(filled[rows] < k) & left.some()[rows]]
         if not len(rows):
@@ -122,6 +122,6 @@ def draw_lists(head: Head, k: int, temperature: Tensor, generator: torch.Generat
         row, which = kept.nonzero(as_tuple=True)
         lists[rows[row], place[row, which]] = drawn[row, which]
         filled[rows] += kept.sum(1)
-        fresh = torch.full((head.rows, n), head.n_items, device=drawn.device)
+        fresh = torch.full((head.n_rows, n), head.n_items, device=drawn.device)
         fresh[rows] = drawn.masked_fill(~kept, head.n_items)
         left.remove(fresh)

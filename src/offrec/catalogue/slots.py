@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from offrec.catalogue.backend import kernels_for, matched
+from offrec.catalogue.backend import kernels_enabled, matched
 from offrec.catalogue.head import MASKED, Head
 from offrec.catalogue.noise import Noise, gumbel_noise
 
@@ -19,7 +19,7 @@ FEW = 64  # corrections of a row that are compared with each other rather than s
 
 
 @dataclass(frozen=True)
-class Compared:
+class UniqueItems:
     """Items [B, K] compared with each other. A slot is an item's first place; its later ones are empty.
 
     No sort: that is many small kernels on a GPU.
@@ -33,18 +33,18 @@ class Compared:
     sorted: dict[Any, Any] = field(default_factory=dict)  # what kernels make of the items, by the shape of their tiles
 
 
-_known: Any = WeakTensorKeyDictionary()  # items → n_items → Compared; which holds no reference to them
+_known: Any = WeakTensorKeyDictionary()  # items → n_items → UniqueItems; which holds no reference to them
 
 
-def compared(items: Tensor, n_items: int) -> Compared:
+def unique_items(items: Tensor, n_items: int) -> UniqueItems:
     """Of items [B, K] of which those from `n_items` on are padding."""
     if items.is_inference() or torch.is_inference_mode_enabled():
-        return _compared([items], n_items)[0]  # not to be kept: autograd would refuse it later
+        return _compute([items], n_items)[0]  # not to be kept: autograd would refuse it later
     return _kept(items, n_items) or _keep([items], n_items)[0]
 
 
-def compare(one: Tensor, other: Tensor, n_items: int) -> None:
-    """So that `compared` knows both: by kernels they are one."""
+def precompute_unique_items(one: Tensor, other: Tensor, n_items: int) -> None:
+    """So that `unique_items` knows both: by kernels they are one."""
     if torch.is_inference_mode_enabled() or one.is_inference() or other.is_inference():
         return
     missing = [items for items in (one, other) if _kept(items, n_items) is None]
@@ -53,47 +53,49 @@ def compare(one: Tensor, other: Tensor, n_items: int) -> None:
         _keep(every, n_items)
 
 
-def _kept(items: Tensor, n_items: int) -> Compared | None:
-    found: Compared | None = _known.setdefault(items, {}).get(n_items)
+def _kept(items: Tensor, n_items: int) -> UniqueItems | None:
+    found: UniqueItems | None = _known.setdefault(items, {}).get(n_items)
     return None if found is None or found.version != items._version else found
 
 
-def _keep(every: Sequence[Tensor], n_items: int) -> list[Compared]:
-    found = _compared(every, n_items)
+def _keep(every: Sequence[Tensor], n_items: int) -> list[UniqueItems]:
+    found = _compute(every, n_items)
     for items, known in zip(every, found, strict=True):
         _known.setdefault(items, {})[n_items] = known
     return found
 
 
-def _compared(every: Sequence[Tensor], n_items: int) -> list[Compared]:
+def _compute(every: Sequence[Tensor], n_items: int) -> list[UniqueItems]:
     versions = [0 if items.is_inference() else items._version for items in every]
-    if kernels_for(every[0]) and every[0].numel() and every[0].shape[1] <= FEW:
-        from offrec.catalogue.triton.few_items import compared as by_kernel  # needs triton
+    if kernels_enabled(every[0]) and every[0].numel() and every[0].shape[1] <= FEW:
+        from offrec.catalogue.triton.few_items import unique_items as by_kernel  # needs triton
 
         return [
-            Compared(first, full, log_counts, inside, version)
+            UniqueItems(first, full, log_counts, inside, version)
             for (first, inside, full, log_counts), version in zip(by_kernel(every, n_items), versions, strict=True)
         ]
-    return [_compared_here(items, n_items, version) for items, version in zip(every, versions, strict=True)]
+    return [_unique_here(items, n_items, version) for items, version in zip(every, versions, strict=True)]
 
 
-def _compared_here(items: Tensor, n_items: int, version: int) -> Compared:
+def _unique_here(items: Tensor, n_items: int, version: int) -> UniqueItems:
     same = items[:, :, None] == items[:, None, :]
     first = items.masked_fill(same.tril(-1).any(2), n_items)
     inside, full = first.clamp(max=n_items - 1), (first < n_items).float()
-    return Compared(first, full, same.sum(2).log(), inside, version)
+    return UniqueItems(first, full, same.sum(2).log(), inside, version)
 
 
-def scored(known: Compared, by_place: Tensor, by_count: Tensor, product: Tensor | None, scale: float) -> Tensor:
+def score_unique_items(
+    known: UniqueItems, by_place: Tensor, by_count: Tensor, product: Tensor | None, scale: float
+) -> Tensor:
     """[B, K] scale · (by_place[:K] + by_count · log n + product) in full slots, 0 in empty ones; by_count: a number."""
     shape = known.items.shape
     if shape[1] > len(by_place) or (product is not None and product.shape != shape):  # a kernel would read beyond them
         its = None if product is None else tuple(product.shape)
         raise ValueError(f"{len(by_place)} places and products {its} do not fit items {tuple(shape)}")
-    if kernels_for(known.items) and known.items.numel() and by_place.dtype == torch.float32:
+    if kernels_enabled(known.items) and known.items.numel() and by_place.dtype == torch.float32:
         from offrec.catalogue.triton import few_items  # needs triton
 
-        return few_items.scored(known.log_counts, known.full, by_place, by_count, product, scale)
+        return few_items.score_unique_items(known.log_counts, known.full, by_place, by_count, product, scale)
     score = by_place[: shape[1]] + by_count * known.log_counts
     score = score if product is None else score + product
     return score * (scale * known.full)
@@ -107,7 +109,7 @@ class Slots:
         self._few = len(corrections) == 1 and corrections[0].shape[1] <= FEW
         self.sorted: dict[Any, Any] = {}
         if self._few:
-            known = compared(corrections[0], n_items)
+            known = unique_items(corrections[0], n_items)
             self.items, self._inside = known.items, known.inside
             self._places: tuple[Tensor, ...] = (corrections[0],)
             self.sorted = known.sorted
@@ -129,13 +131,11 @@ class Slots:
         """None where nothing is corrected. Heads that share one tensor of items share its slots."""
         corrections: dict[int, Tensor] = {}
         for head in heads:
-            within = head
-            while True:
-                if within.items is not None and within.items.shape[1]:
-                    corrections[id(within.items)] = within.items
-                if within.within is None:
-                    break
-                within = within.within.head
+            part: Head | None = head
+            while part is not None:
+                if part.items is not None and part.items.shape[1]:
+                    corrections[id(part.items)] = part.items
+                part = None if part.support is None else part.support.head
         return Slots(list(corrections.values()), heads[0].n_items) if corrections else None
 
     @cached_property
@@ -150,15 +150,15 @@ class Slots:
             z = head.base_at(self._inside)
         else:
             values = head.values.to(head.dtype)
-            # a view: so a pass adds up its own gradients first, in the same order whether corrections stand gathered
-            z = values.view_as(values) if self._few and head.gathered else self._added_up(mine, values)
-            if not head.instead:
+            # A view, so that autograd sums the gradients of one pass in the same order, merged or not.
+            z = values.view_as(values) if self._few and head.corrections_merged else self._added_up(mine, values)
+            if not head.replaces_base:
                 z = head.base_at(self._inside) + z
             elif len(self.corrections) > 1:
                 taken = torch.zeros_like(self.empty).scatter_(1, mine, True)
                 z = torch.where(taken, z, head.base_at(self._inside))
-        if head.within is not None:
-            z = z.masked_fill(self.at(head.within.head.detach()) < head.within.bound[:, None], MASKED)
+        if head.support is not None:
+            z = z.masked_fill(self.at(head.support.head.detach()) < head.support.bound[:, None], MASKED)
         return z
 
     def _added_up(self, mine: Tensor, values: Tensor) -> Tensor:

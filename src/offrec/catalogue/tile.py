@@ -47,13 +47,13 @@ class Base:
     state: Tensor
     table: Tensor
     bias: Tensor | None
-    within: "tuple[Base, Tensor] | None" = None
+    support: "tuple[Base, Tensor] | None" = None
 
     @staticmethod
     def of(head: Head) -> "Base":
-        bound = head.within
-        within = None if bound is None else (Base.of(bound.head), bound.bound[:, None])
-        return Base(head.state.to(head.dtype), head.table, head.bias, within)
+        bound = head.support
+        support = None if bound is None else (Base.of(bound.head), bound.bound[:, None])
+        return Base(head.state.to(head.dtype), head.table, head.bias, support)
 
     def rows(self, first: int, last: int) -> Tensor:
         """The table's rows of a tile."""
@@ -65,15 +65,15 @@ class Base:
             z = torch.mm(self.state, columns, out=out)
         else:
             z = torch.addmm(self.bias[first:last].to(self.state.dtype), self.state, columns, out=out)
-        return z if self.within is None else z.masked_fill_(self._beyond(first, last), MASKED)
+        return z if self.support is None else z.masked_fill_(self._beyond(first, last), MASKED)
 
     def kept(self, y: Tensor, first: int, last: int) -> Tensor:
-        """y [B, tile], 0 where `within` masks."""
+        """y [B, tile], 0 where `support` masks."""
         return y.masked_fill(self._beyond(first, last), 0.0)
 
     def _beyond(self, first: int, last: int) -> Tensor:
-        assert self.within is not None
-        other, bound = self.within
+        assert self.support is not None
+        other, bound = self.support
         return other.tile(first, last) < bound
 
 
@@ -82,8 +82,8 @@ class Corrected:
 
     def __init__(self, head: Head, width: int) -> None:
         self.base = Base(head.state.to(head.dtype), head.table, head.bias)
-        self.instead = head.instead
-        self.within = None if head.within is None else (Corrected(head.within.head, width), head.within.bound)
+        self.replaces_base = head.replaces_base
+        self.support = None if head.support is None else (Corrected(head.support.head, width), head.support.bound)
         self.places = Places.of(head.items, head.n_items, width)
         if self.places is not None and head.values is not None:
             self.values = head.values[self.places.row, self.places.place].to(head.dtype)
@@ -91,11 +91,11 @@ class Corrected:
     def tile(self, number: int, first: int, last: int) -> Tensor:
         z = self.base.tile(first, last)
         if self.places is not None and (values := self.values[self.places.mine(number)]).numel():
-            if self.instead:
+            if self.replaces_base:
                 self.places.fill(z, number, first, 0.0)
             z.view(-1).scatter_add_(0, self.places.flat(z, number, first), values)
-        if self.within is not None:
-            other, bound = self.within
+        if self.support is not None:
+            other, bound = self.support
             z.masked_fill_(other.tile(number, first, last) < bound[:, None], MASKED)
         return z
 

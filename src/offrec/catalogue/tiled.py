@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from offrec.catalogue.head import GONE, MASKED, Below, Head, Linear, Within
+from offrec.catalogue.head import ALL_MASKED, MASKED, Head, Linear, Support, UpperBound
 from offrec.catalogue.noise import Noise, gumbel_noise
 from offrec.catalogue.tile import Base, Corrected, Gradients, Places
 
@@ -23,7 +23,7 @@ DEVICE_FLOATS = 1 << 27  # a GPU's: 512 MB
 
 def tile_width(head: Head) -> int:
     floats = CACHE_FLOATS if head.state.device.type == "cpu" else DEVICE_FLOATS
-    return max(256, floats // max(1, head.rows))
+    return max(256, floats // max(1, head.n_rows))
 
 
 def tiles(head: Head) -> Iterator[tuple[int, Tensor]]:
@@ -37,7 +37,7 @@ def tiles(head: Head) -> Iterator[tuple[int, Tensor]]:
 def reduce(
     pi: Head,
     linear: Linear,
-    below: Below | None,
+    below: UpperBound | None,
     excluded: Tensor | None,
     noise: Noise | None,
     temperature: float,
@@ -47,14 +47,14 @@ def reduce(
 
     Weights y = softmax((z + g) / temperature). Returns their logsumexp, Σ y f for f = Σ c z, and y's mass where the
     head `below` is at or under its bound. `direct` unset: the gradient takes f as fixed. A row of which nothing is left
-    has a logsumexp below GONE, and zeros.
+    has a logsumexp below ALL_MASKED, and zeros.
     """
     own: float | Tensor = sum((c for c, head in linear if _same(head, pi)), 0.0)
     others = [(c, head) for c, head in linear if not _same(head, pi)]
     plan = _Plan(
         own=own if any(_same(head, pi) for _, head in linear) else None,
         coefficients=[c.detach() if isinstance(c, Tensor) else c for c, _ in others],
-        within=[head.within for head in (pi, *(head for _, head in others))],
+        support=[head.support for head in (pi, *(head for _, head in others))],
         below=below and (below[0].detach(), below[1].detach()),
         excluded=excluded,
         noise=noise,
@@ -72,8 +72,8 @@ def maximum(head: Head, excluded: Tensor | None, noise: Noise | None) -> tuple[T
     """The largest z (+ g) of a row and its item, the lower among equals; MASKED and item A where nothing is left."""
     width = tile_width(head)
     left_out = Places.of(excluded, head.n_items, width)
-    best = torch.full((head.rows,), -torch.inf, dtype=head.dtype, device=head.state.device)
-    items = torch.full((head.rows,), head.n_items, device=head.state.device)
+    best = torch.full((head.n_rows,), -torch.inf, dtype=head.dtype, device=head.state.device)
+    items = torch.full((head.n_rows,), head.n_items, device=head.state.device)
     base = Base.of(head)
     for number, first in enumerate(range(0, head.n_items, width)):
         z = base.tile(first, min(first + width, head.n_items))
@@ -93,8 +93,8 @@ class _Plan:
 
     own: float | Tensor | None  # π's own coefficient in f; None: it is not in f
     coefficients: list[float | Tensor]  # the other heads'
-    within: list[Within | None]  # of π and the others
-    below: Below | None
+    support: list[Support | None]  # of π and the others
+    below: UpperBound | None
     excluded: Tensor | None
     noise: Noise | None
     temperature: float
@@ -110,11 +110,11 @@ class _Pass:
 
     def __init__(self, plan: _Plan, parts: tuple[Tensor | None, ...]) -> None:
         heads = []
-        for i, within in enumerate(plan.within):
+        for i, support in enumerate(plan.support):
             state, table, bias = parts[3 * i : 3 * i + 3]
             assert state is not None
             assert table is not None
-            heads.append(Head(state, table, bias, within=within))
+            heads.append(Head(state, table, bias, support=support))
         self.plan = plan
         self.head = heads[0]
         self.bases = [Base.of(head) for head in heads]
@@ -126,8 +126,8 @@ class _Pass:
 
     def _join(self, terms: list[tuple[Base, float | Tensor]]) -> None:
         """Heads that end in one sum are one wider head."""
-        plain = [(base, c) for base, c in terms if base.within is None]
-        self.plain, self.bounded = [base for base, _ in plain], [(base, c) for base, c in terms if base.within]
+        plain = [(base, c) for base, c in terms if base.support is None]
+        self.plain, self.bounded = [base for base, _ in plain], [(base, c) for base, c in terms if base.support]
         self.joined = torch.cat([base.state * c for base, c in plain], 1) if plain else None
         self.bias: Tensor | None = None
         for bias in (base.bias.to(base.state.dtype) * c for base, c in plain if base.bias is not None):
@@ -143,8 +143,8 @@ class _Pass:
     def room(self, name: str, width: int) -> Tensor:
         if name not in self.buffers:
             state = self.bases[0].state
-            self.buffers[name] = state.new_empty(self.head.rows * self.width)
-        return self.buffers[name][: self.head.rows * width].view(self.head.rows, width)
+            self.buffers[name] = state.new_empty(self.head.n_rows * self.width)
+        return self.buffers[name][: self.head.n_rows * width].view(self.head.n_rows, width)
 
     def scores(self, z: Tensor, first: int) -> Tensor:
         """(z + g) / temperature, MASKED where left out; z itself without noise."""
@@ -204,7 +204,7 @@ class _Reduce(torch.autograd.Function):
             if plan.below is not None:
                 mass.mul_(shrink).add_(tiled.low(first, last).mul_(weight).sum(1))
         lse = total.log().add_(top)
-        gone = lse <= GONE
+        gone = lse <= ALL_MASKED
         mean, mass = mean.div_(total).masked_fill_(gone, 0.0), mass.div_(total).masked_fill_(gone, 0.0)
         ctx.plan = plan
         ctx.save_for_backward(lse, mean, mass, *parts)
@@ -220,7 +220,7 @@ class _Reduce(torch.autograd.Function):
         plan, needed = ctx.plan, ctx.needs_input_grad[1:]
         tiled = _Pass(plan, tuple(parts))
         to_lse, to_mean, to_mass = (
-            None if g is None else g.masked_fill(lse <= GONE, 0.0) for g in (to_lse, to_mean, to_mass)
+            None if g is None else g.masked_fill(lse <= ALL_MASKED, 0.0) for g in (to_lse, to_mean, to_mass)
         )
         into = _gradients(tiled, parts, needed, to_mean)
         rest = torch.zeros_like(lse) if to_lse is None else to_lse
@@ -235,7 +235,7 @@ class _Reduce(torch.autograd.Function):
             weight = tiled.weights(scores, lse, apart)
             for base, other in zip(tiled.bases[1:], into[1:], strict=True):
                 if other is not None:
-                    other.add(weight if base.within is None else base.kept(weight, first, last), first, last)
+                    other.add(weight if base.support is None else base.kept(weight, first, last), first, last)
             if into[0] is not None:  # π's z gets y · (rest + to_mean · f + to_mass · low)
                 factor = rest[:, None]
                 if to_mean is not None:
@@ -260,7 +260,7 @@ def _gradients(tiled: _Pass, parts: list[Any], needed: list[bool], to_mean: Tens
 
 
 def _same(head: Head, pi: Head) -> bool:
-    return all(getattr(head, name) is getattr(pi, name) for name in ("state", "table", "bias", "within"))
+    return all(getattr(head, name) is getattr(pi, name) for name in ("state", "table", "bias", "support"))
 
 
 def _noise(noise: Noise, z: Tensor, first: int) -> Tensor:

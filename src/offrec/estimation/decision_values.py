@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from offrec import losses
-from offrec.catalogue import Head, has_triton
+from offrec.catalogue import Head
+from offrec.catalogue.backend import has_triton
 from offrec.console import Console
 from offrec.data.replay import Epochs, automatic_batch_size
 from offrec.data.transitions import Transitions

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrec.catalogue import Head, chosen
+from offrec.catalogue import Head
+from offrec.catalogue.backend import backend_for
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.replay import batch_of
@@ -136,7 +137,7 @@ def _capturable(played: ListPolicy) -> bool:
     policy = played.policy
     if not played.exact or not isinstance(policy, NetworkPolicy):
         return False
-    return chosen(played.head(batch_of([[]], policy.n_items, policy.history, policy.device))) == "kernels"
+    return backend_for(played.head(batch_of([[]], policy.n_items, policy.history, policy.device))) == "kernels"
 
 
 def _after(batch: Batch) -> Batch:

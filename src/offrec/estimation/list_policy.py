@@ -53,7 +53,7 @@ class ListPolicy:
 
     def head(self, batch: Batch) -> Head:
         head = self.policy.head(batch)
-        return head if self.temperature == 1 else head.scaled(1 / self.temperature)
+        return head if self.temperature == 1 else head.scale(1 / self.temperature)
 
     def blended(self, log_pi: Doubles, log_b: Doubles) -> Doubles:
         """[D] log of blend · π + (1 − blend) · b, of what π and b are known of."""
@@ -86,5 +86,5 @@ def log_prob_of_lists(head: Head, lists: Tensor, whole: Tensor | None = None) ->
     rest = whole + left.clamp(min=LITTLE).log()
     for place in range(1, lists.shape[1]):
         if bool((left[:, place] < LITTLE).any()):
-            rest[:, place] = logsumexp(head.masked(lists[:, :place])).double()
+            rest[:, place] = logsumexp(head.mask(lists[:, :place])).double()
     return torch.where(inside, z - rest, 0.0).sum(1)

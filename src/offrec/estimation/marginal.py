@@ -13,7 +13,8 @@ so the estimate is right for π as far as items of a cluster are alike in what t
 import torch
 from torch import Tensor
 
-from offrec.catalogue import Below, Head, reduce
+from offrec.catalogue import Head, reduce
+from offrec.catalogue.head import UpperBound
 from offrec.errors import InputError
 
 CLUSTERS, ROUNDS = 64, 25
@@ -47,7 +48,7 @@ def log_marginal(pi: Head, b: Head, action: Tensor, cluster: Tensor) -> Tensor:
     One streaming pass for each policy: a third head says by its value which items are of the cluster.
     """
     codes = _codes(cluster, pi.dtype)
-    inside: Below = (Head(-codes[action], codes), codes.new_full(action.shape, 1.0 - codes.shape[1]))
+    inside: UpperBound = (Head(-codes[action], codes), codes.new_full(action.shape, 1.0 - codes.shape[1]))
     tiny = torch.finfo(pi.dtype).tiny
     mass = [reduce(head, below=inside).mass.clamp(min=tiny).double() for head in (pi, b)]
     return mass[0].log() - mass[1].log()

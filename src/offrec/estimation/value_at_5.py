@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offrec.catalogue import GONE, top_k
+from offrec.catalogue import top_k
+from offrec.catalogue.head import ALL_MASKED
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.replay import automatic_batch_size
@@ -113,7 +114,7 @@ def scorer(logged: LoggingQ, events: ScoredEvents) -> Callable[[Policy], float]:
         with evaluating(logged):
             for batch in events.batches():
                 scores, best = top_k(policy.head(batch), min(K, policy.n_items))
-                allowed = scores > GONE
+                allowed = scores > ALL_MASKED
                 worth = (logged.critic(batch).at(best) * allowed).sum(1) / allowed.sum(1).clamp(min=1)
                 total, rows = total + float(worth.double().sum()), rows + len(batch)
         return total / rows * logged.unit

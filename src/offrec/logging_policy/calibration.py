@@ -116,7 +116,7 @@ def _slope(spots: Sequence[HeadSample], inverse: float) -> float:
     """d/d(1/T) of the mean log-likelihood."""
     total, rows = 0.0, 0
     for head, action in spots:
-        sharp = head.scaled(inverse)
+        sharp = head.scale(inverse)
         mean = reduce(sharp, [(1 / inverse, sharp)]).mean
         total += float((head.at(action[:, None])[:, 0] - mean).sum(dtype=torch.float32))
         rows += len(action)

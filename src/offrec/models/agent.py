@@ -181,7 +181,7 @@ class Agent(nn.Module):
         )
 
     def _as_bfloat16(self, found: dict[str, Any]) -> dict[str, Any]:
-        tables: dict[int, Tensor] = {}  # each is narrowed once
+        tables: dict[int, Tensor] = {}  # each table is converted once
         return {
             name: part.as_bfloat16(tables) if self.bfloat16_products and isinstance(part, Head) else part
             for name, part in found.items()
@@ -281,7 +281,7 @@ class Agent(nn.Module):
         else:
             assert self.critic is not None
             # Unlike the paper, which prints exp(Q) / Σ exp(Q/α): both take Q/α.
-            head = self.critic(batch).scaled(1.0 / (self.needs.temperature or 1.0))
+            head = self.critic(batch).scale(1.0 / (self.needs.temperature or 1.0))
         if self.prior is None:
             return head
         if self.needs.ranks == "critic" and self.needs.with_prior:

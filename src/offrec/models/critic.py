@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from offrec.catalogue import Head, Noise, Within, logsumexp, maximum
+from offrec.catalogue import Head, Noise, logsumexp, maximum
+from offrec.catalogue.head import Support
 from offrec.errors import InputError
 from offrec.models.network import Network, NetworkOptions
 
@@ -83,7 +84,7 @@ def unlogged_popular(action: Tensor, n: int, cumulative: Tensor) -> Tensor:
 
 def unlogged_from(b: Head, action: Tensor, n: int) -> Tensor:
     """[B, n] draws from π̂_b other than the row's own item."""
-    others = b.masked(action[:, None])
+    others = b.mask(action[:, None])
     return torch.stack([maximum(others, random_noise(action.device))[1] for _ in range(n)], 1)
 
 
@@ -125,12 +126,12 @@ def within_support(head: Head, b: Head, delta: float) -> Head:
     value, item = maximum(b)
     likeliest = torch.minimum(value, b.at(item[:, None])[:, 0]) - _room(b, item)
     bound = torch.minimum(logsumexp(b) + math.log(delta), likeliest)
-    return replace(head, within=Within(b, bound - ROUNDING))
+    return replace(head, support=Support(b, bound - ROUNDING))
 
 
 def _room(head: Head, item: Tensor) -> Tensor:
     """[B] what a pass over the catalogue may be off by at an item of each row [B]."""
-    return head.coarse * (head.state.to(head.dtype) * head.table[item].to(head.dtype)).abs().sum(1)
+    return head.product_error * (head.state.to(head.dtype) * head.table[item].to(head.dtype)).abs().sum(1)
 
 
 def product(one: Head, other: Head) -> Head:
@@ -140,15 +141,15 @@ def product(one: Head, other: Head) -> Head:
     both = Head(torch.cat([one.state, other.state], 1), torch.cat([one.table, other.table], 1), bias)
     for head in (one, other):
         if head.items is not None and head.values is not None:
-            both = both.corrected(head.items, head.values)
+            both = both.with_corrections(head.items, head.values)
     return both
 
 
 def _on_top(head: Head) -> Head:
     """The same values, with corrections on top of the base, not instead of it."""
-    if not head.instead or head.items is None or head.values is None:
+    if not head.replaces_base or head.items is None or head.values is None:
         return head
     same = head.items[:, :, None] == head.items[:, None, :]
     first = ~same.tril(-1).any(2)  # equal items add up: the base is taken off once
     base = head.base_at(head.items.clamp(max=head.n_items - 1))
-    return replace(head, values=head.values - torch.where(first, base, 0.0), instead=False)
+    return replace(head, values=head.values - torch.where(first, base, 0.0), replaces_base=False)

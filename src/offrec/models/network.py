@@ -11,7 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding, linear, pad
 
 from offrec.backbones import BACKBONES, Sizes
-from offrec.catalogue import Head, compare, compared, scored
+from offrec.catalogue import Head
+from offrec.catalogue.slots import precompute_unique_items, score_unique_items, unique_items
 from offrec.errors import InputError
 from offrec.types import Batch
 
@@ -74,9 +75,9 @@ class RepeatTerm(nn.Module):
 
     def forward(self, state: Tensor, recent: Tensor, n_items: int) -> Tensor:
         """[B, H]: the score at an item's most recent place, 0 at its earlier ones and at padding; H ≤ history."""
-        known = compared(recent, n_items)  # most recent first: an item's slot is its latest
+        known = unique_items(recent, n_items)  # most recent first: an item's slot is its latest
         of_state = None if self.by_state is None else linear(state, self.by_state.weight[: recent.shape[1]])
-        return scored(known, self.by_recency, self.by_count, of_state, self.scale)
+        return score_unique_items(known, self.by_recency, self.by_count, of_state, self.scale)
 
 
 class ValueScale(nn.Module):
@@ -257,7 +258,7 @@ def prepared(batch: Batch, n_items: int) -> None:
     """What several networks read of a batch, made once and before they run beside each other."""
     batch.started(n_items)
     batch.next_place  # noqa: B018 kept by the batch, and the place with it
-    compare(batch.recent, batch.next_recent, n_items)
+    precompute_unique_items(batch.recent, batch.next_recent, n_items)
 
 
 def _weights(table: Tensor, bias: Tensor, scale: ValueScale | None) -> Weights:
@@ -276,7 +277,7 @@ def _head(
     states = states if scale is None else scale(states)
     if values is None:
         return Head(states, *weights)
-    return Head(states, *weights, recent, values, instead, gathered=True)
+    return Head(states, *weights, recent, values, instead, corrections_merged=True)
 
 
 def detached_head(head: Callable[..., Head], states: Tensor, recent: Tensor, weights: Weights | None = None) -> Head:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from offrec import catalogue
+from offrec.catalogue import backend
 from offrec.data.dataset import Dataset
 from offrec.data.replay import Epochs, Replay, automatic_batch_size
 from offrec.data.transitions import Floats, Transitions, known_reward_of, reward_of, shift_of, transitions
@@ -144,12 +145,12 @@ def _by_kernels(options: RunOptions, device: torch.device) -> bool:
     captured.
     """
     critic = options.critic.network(options.network).width if options.learner.needs.critic == "own" else 0
-    widest, most = max(options.network.width, critic), catalogue.MOST_WIDTH
+    widest, most = max(options.network.width, critic), backend.MAX_KERNEL_WIDTH
     if options.catalogue == "kernels" and device.type != "cuda":
         raise InputError(f"catalogue is kernels, but they need a GPU and the device is {device}; leave it at auto.")
     if options.catalogue == "kernels" and widest > most:
         raise InputError(f"catalogue is kernels, but they take widths up to {most}, found {widest}; leave it at auto.")
-    taken = options.catalogue in ("auto", "kernels") and widest <= most and catalogue.has_triton()
+    taken = options.catalogue in ("auto", "kernels") and widest <= most and backend.has_triton()
     if options.training.capture == "on" and not taken:
         raise InputError("training.capture is on, but only what the catalogue's kernels compute can be captured.")
     return taken
@@ -269,4 +270,4 @@ def diagnostics(agent: Agent, batches: list[Batch], prior: Network | None = None
 
 def implementation(options: RunOptions) -> Callable[[], AbstractContextManager[None]]:
     """The catalogue's implementation that the run asks for, as long as a block lasts."""
-    return lambda: catalogue.using(options.catalogue)
+    return lambda: catalogue.use_backend(options.catalogue)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offrec.catalogue import Head, Lists, best_lists, drawn_lists, log_places, log_prob
-from offrec.catalogue.head import GONE
+from offrec.catalogue import Head, log_prob
+from offrec.catalogue.head import ALL_MASKED
+from offrec.catalogue.lists import ItemLists, position_log_probs, sample_lists, top_lists
 from offrec.data.replay import batch_of
 from offrec.models.network_policy import NetworkPolicy
 from offrec.policy import Policy
@@ -74,7 +75,7 @@ class Engine:
         while len(found) < len(rows):
             first, kind = len(found), _kind(rows[len(found)])
             last = next((row for row in range(first, len(rows)) if _kind(rows[row]) != kind), len(rows))
-            found += self._alike(head.rows_slice(first, last), rows[first:last])
+            found += self._alike(head.slice_rows(first, last), rows[first:last])
         if any(ask.logging for ask in rows):
             self._add_logging(batch, rows, found)
         return [answer for _, answer in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
@@ -82,14 +83,14 @@ class Engine:
     def _alike(self, head: Head, asks: list[Query]) -> list[Answer]:
         k = min(max(ask.k for ask in asks), self.policy.n_items)
         if asks[0].allowed is not None:
-            whole = best_lists(head, 1).lse
-            return [self._among(head.rows_slice(row, row + 1), ask, whole[row]) for row, ask in enumerate(asks)]
+            whole = top_lists(head, 1).lse
+            return [self._among(head.slice_rows(row, row + 1), ask, whole[row]) for row, ask in enumerate(asks)]
         masked = _without(head, asks)
         if asks[0].temperature is None:
-            lists = best_lists(masked, k)
+            lists = top_lists(masked, k)
         else:
             heat = torch.tensor([ask.temperature for ask in asks], dtype=torch.double, device=head.state.device)
-            lists = drawn_lists(masked, k, heat, self.generator)
+            lists = sample_lists(masked, k, heat, self.generator)
         return self._answers(lists, _with_barred(lists.lse, head, asks), asks)
 
     def _among(self, head: Head, ask: Query, whole: Tensor) -> Answer:
@@ -104,16 +105,16 @@ class Engine:
             heated = values.double() / ask.temperature
             noise = torch.empty_like(heated).exponential_(generator=self.generator)
             order = (heated - noise.log_()).argsort(dim=1, descending=True)
-            places = log_places(heated.gather(1, order))
-        lists = Lists(allowed.gather(1, order), values.gather(1, order), whole[None], places)
+            places = position_log_probs(heated.gather(1, order))
+        lists = ItemLists(allowed.gather(1, order), values.gather(1, order), whole[None], places)
         return self._answers(lists, whole[None], [ask])[0]
 
-    def _answers(self, lists: Lists, whole: Tensor, asks: list[Query]) -> list[Answer]:
+    def _answers(self, lists: ItemLists, whole: Tensor, asks: list[Query]) -> list[Answer]:
         """`whole` [B]: the logsumexp over the catalogue, whatever may be shown."""
-        shown = (lists.values > GONE).sum(1).tolist()  # what is masked comes last
+        shown = (lists.values > ALL_MASKED).sum(1).tolist()  # what is masked comes last
         items, scores = lists.items.tolist(), lists.values.tolist()
         own = (lists.values.double() - whole[:, None]).exp().tolist() if self.policy.stochastic else None
-        places = None if lists.log_places is None else lists.log_places.tolist()
+        places = None if lists.log_probs is None else lists.log_probs.tolist()
         answers = []
         for row, ask in enumerate(asks):
             n = min(ask.k, shown[row])
@@ -135,7 +136,7 @@ class Engine:
             answer = found[row]
             if ask.logging and answer.items:
                 items = torch.tensor([answer.items], device=self.policy.device)
-                chances = log_prob(head.rows_slice(row, row + 1), items)[0].exp().tolist()
+                chances = log_prob(head.slice_rows(row, row + 1), items)[0].exp().tolist()
                 found[row] = Answer(**{**vars(answer), "logging": chances})
 
 
@@ -163,7 +164,7 @@ def _without(head: Head, asks: list[Query]) -> Head:
     if not longest:
         return head
     rows = [[*ask.barred, *[head.n_items] * (longest - len(ask.barred))] for ask in asks]
-    return head.masked(torch.tensor(rows, device=head.state.device))
+    return head.mask(torch.tensor(rows, device=head.state.device))
 
 
 def _with_barred(lse: Tensor, head: Head, asks: list[Query]) -> Tensor:
@@ -178,6 +179,6 @@ def _with_barred(lse: Tensor, head: Head, asks: list[Query]) -> Tensor:
     for row, ask in enumerate(asks):
         if len(ask.barred) > FEW:
             items = torch.tensor([sorted(ask.barred)], device=head.state.device)
-            gone = head.rows_slice(row, row + 1).at(items).double().logsumexp(1)
+            gone = head.slice_rows(row, row + 1).at(items).double().logsumexp(1)
             lse[row] = torch.logaddexp(lse[row], gone[0])
     return lse

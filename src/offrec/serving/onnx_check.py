@@ -79,7 +79,7 @@ def compare(policy: Policy, session: Any, histories: Sequence[Sequence[int]], k:
 
 def _on_the_border(head: Head, items: Tensor) -> Tensor:
     """[B] rows with an item whose π̂_b is at the bound, but for rounding."""
-    if head.within is None:
-        return torch.zeros(head.rows, dtype=torch.bool, device=items.device)
-    likely, bound = head.within.head.at(items), head.within.bound[:, None]
+    if head.support is None:
+        return torch.zeros(head.n_rows, dtype=torch.bool, device=items.device)
+    likely, bound = head.support.head.at(items), head.support.bound[:, None]
     return ((likely - bound).abs() <= ROUNDING).any(1)

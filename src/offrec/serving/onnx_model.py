@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from offrec.catalogue import MASKED
+from offrec.catalogue.head import MASKED
 from offrec.models.agent import Agent
 from offrec.models.critic import ROUNDING
 from offrec.models.network import Network, RepeatTerm

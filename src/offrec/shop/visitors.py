@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offrec.catalogue import MASKED
+from offrec.catalogue.head import MASKED
 from offrec.shop.items import Items, unit
 from offrec.shop.randomness import Purpose, generator
 from offrec.shop.worlds import World

@@ -101,7 +101,7 @@ class _Scored(torch.autograd.Function):
         )
 
 
-def scored(
+def score_unique_items(
     log_counts: Tensor, full: Tensor, by_place: Tensor, by_count: Tensor, product: Tensor | None, scale: float
 ) -> Tensor:
     """[B, K] scale · (by_place + by_count · log n + product) in full slots, 0 in empty ones."""
@@ -131,7 +131,7 @@ def values_at(state: Tensor, table: Tensor, bias: Tensor | None, items: Tensor) 
     return found
 
 
-def compared(every: Sequence[Tensor], n_items: int) -> list[tuple[Tensor, ...]]:
+def unique_items(every: Sequence[Tensor], n_items: int) -> list[tuple[Tensor, ...]]:
     """Of one or two times items [B, K] the first places, n_items elsewhere; the same with some item elsewhere; 1 there
     and 0 elsewhere; the logarithm of how often a row has each.
     """

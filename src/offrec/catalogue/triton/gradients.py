@@ -32,12 +32,12 @@ def rows_gradients(
     states = [torch.empty(parts[3 * i].shape, device=device) if wanted[i] else None for i in range(3)]
     learned = few.values[: plan.learned]
     slots: list[Tensor | None] = [torch.empty_like(values) for values in learned]
-    instead = [part if part is not None else factors for part in (*states, *slots, *[None] * (3 - len(slots)))]
+    placeholders = [part if part is not None else factors for part in (*states, *slots, *[None] * (3 - len(slots)))]
     gradients = [factors if g is None else g for g in given]
     kernel_merge.spread[(triton.cdiv(n_rows, ROWS),)](
         *gradients, *(g.stride(-1) for g in gradients), found, expected, *few.arguments(found, 3),
         *(part if part is not None else found for part in extras), *plan.coefficients, factors,
-        *instead, *arguments(parts, 3)[9:], n_rows, len(parts[1]), few.n, plan.scale, plan.temperature,
+        *placeholders, *arguments(parts, 3)[9:], n_rows, len(parts[1]), few.n, plan.scale, plan.temperature,
         OF_LSE=given[0] is not None, OF_MEAN=given[1] is not None, OF_MASS=given[2] is not None,
         SLOTS=few.room, HEADS=plan.learned, LINEAR=plan.linear, BELOW=plan.below, NOISE=plan.noise,
         DIRECT=plan.direct, V0=wanted[0], V1=wanted[1], V2=wanted[2], DM=expected.shape[2], BM=ROWS, num_warps=4,

@@ -182,7 +182,7 @@ def _passed(plan: Plan, heads: list[Head], slots: Slots | None, extras: tuple[An
     for head in heads:
         bias = None if head.bias is None else head.bias.float().contiguous()
         parts += [head.state.contiguous(), head.table.detach().contiguous(), None if bias is None else bias.detach()]
-        tables += [head.table if head.source is None else head.source.table, bias]
+        tables += [head.table if head.full_precision is None else head.full_precision.table, bias]
     parts += [None] * (PARTS - len(parts))
     tables = tables[: 2 * plan.learned]
     values = [] if slots is None else [slots.at(head).float().contiguous() for head in heads]
@@ -207,7 +207,7 @@ def _leaf(tensor: Tensor | None) -> bool:
 
 def _plain_coefficient(coefficient: float | Tensor, head: Head) -> tuple[float, Head]:
     """A coefficient that stands on the device goes into the head."""
-    return (1.0, head.scaled(coefficient.detach())) if isinstance(coefficient, Tensor) else (float(coefficient), head)
+    return (1.0, head.scale(coefficient.detach())) if isinstance(coefficient, Tensor) else (float(coefficient), head)
 
 
 def _fixed(heads: list[Head], head: Head) -> int:
@@ -231,12 +231,14 @@ def _place(heads: list[Head], head: Head) -> int:
 
 
 def _same(one: Head, other: Head) -> bool:
-    return one.instead == other.instead and all(getattr(one, name) is getattr(other, name) for name in NAMES)
+    return one.replaces_base == other.replaces_base and all(
+        getattr(one, name) is getattr(other, name) for name in NAMES
+    )
 
 
 def _same_values(one: Head, other: Head) -> bool:
     """A tensor that is held fixed is another object, but lies in the same place."""
-    return one.instead == other.instead and all(
+    return one.replaces_base == other.replaces_base and all(
         mine is its
         if mine is None or its is None
         else (mine.data_ptr(), mine.shape, mine.stride()) == (its.data_ptr(), its.shape, its.stride())

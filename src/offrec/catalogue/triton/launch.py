@@ -9,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from offrec.catalogue.backend import MOST_WIDTH
+from offrec.catalogue.backend import MAX_KERNEL_WIDTH
 from offrec.catalogue.head import Head
 from offrec.catalogue.triton import order as kernel_order
 from offrec.errors import RunError
@@ -132,10 +132,10 @@ def check(heads: Sequence[Head], learned: int = 1) -> None:
     for head in heads:
         if head.state.dtype not in (torch.float32, torch.bfloat16) or head.table.dtype != head.state.dtype:
             raise ValueError(f"kernels take float32 or bfloat16, found {head.state.dtype} and {head.table.dtype}")
-        if not 1 <= head.state.shape[1] <= MOST_WIDTH:
-            raise ValueError(f"kernels take widths 1 … {MOST_WIDTH}, found {head.state.shape[1]}")
-        if head.within is not None:
-            raise ValueError("kernels take no head with `within`; use the tiled implementation")
+        if not 1 <= head.state.shape[1] <= MAX_KERNEL_WIDTH:
+            raise ValueError(f"kernels take widths 1 … {MAX_KERNEL_WIDTH}, found {head.state.shape[1]}")
+        if head.support is not None:
+            raise ValueError("kernels take no head with `support`; use the tiled implementation")
 
 
 def precision(dtype: torch.dtype) -> str:

@@ -64,10 +64,10 @@ class Few:
     def without_values(self) -> "Few":
         return replace(self, values=())
 
-    def arguments(self, instead: Tensor, heads: int) -> tuple[Any, ...]:
+    def arguments(self, placeholder: Tensor, heads: int) -> tuple[Any, ...]:
         """The values of each head, and the items; what is missing is stood in for."""
-        full = [*self.values, *[instead] * (heads - len(self.values))]
-        return (*full[:heads], instead if self.items is None else self.items)
+        full = [*self.values, *[placeholder] * (heads - len(self.values))]
+        return (*full[:heads], placeholder if self.items is None else self.items)
 
     @property
     def tensors(self) -> Iterator[Tensor | None]:

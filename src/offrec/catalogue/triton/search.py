@@ -49,13 +49,13 @@ def _constants(head: Head, excluded: Tensor | None) -> dict[str, Any]:
 
 def _launch(head: Head, excluded: Tensor | None, size: Blocks) -> _Launch:
     n_tiles = triton.cdiv(head.n_items, size.items)
-    grid, each = shares(head.rows, n_tiles, size)
+    grid, each = shares(head.n_rows, n_tiles, size)
     pairs = pairs_of(excluded, head.n_items, size, head.state)
     state, table = head.state.contiguous(), head.table.contiguous()
     bias = table if head.bias is None else head.bias.float().contiguous()
     constants = _constants(head, excluded) | size.constants
     arrays = (pairs.edges, pairs.row, pairs.item)
-    sizes = (head.rows, head.n_items, each, n_tiles)
+    sizes = (head.n_rows, head.n_items, each, n_tiles)
     return _Launch(grid, (state, table, bias, state.shape[1]), arrays, sizes, constants)
 
 
@@ -71,10 +71,10 @@ def maximum(head: Head, excluded: Tensor | None, noise: Noise | None) -> tuple[T
 
 def _largest(head: Head, excluded: Tensor | None, noise: Noise | None, size: Blocks) -> tuple[Tensor, Tensor]:
     launch = _launch(head, excluded, size)
-    best = torch.empty(launch.grid[1], head.rows, device=head.state.device)
-    where = torch.empty(launch.grid[1], head.rows, dtype=torch.int32, device=head.state.device)
+    best = torch.empty(launch.grid[1], head.n_rows, device=head.state.device)
+    where = torch.empty(launch.grid[1], head.n_rows, dtype=torch.int32, device=head.state.device)
     seed = noise.seed if noise is not None else launch.pairs[0]
-    if head.rows:
+    if head.n_rows:
         kernel_order.largest[launch.grid](
             *launch.head, seed, *launch.pairs, best, where, *launch.sizes, NOISE=noise is not None, **launch.constants
         )
@@ -89,9 +89,9 @@ def count_not_below(head: Head, bar: Tensor, target: Tensor, excluded: Tensor | 
 
 def _not_below(head: Head, bar: Tensor, target: Tensor, excluded: Tensor | None, size: Blocks) -> Tensor:
     launch = _launch(head, excluded, size)
-    counts = torch.empty(launch.grid[1], head.rows, dtype=torch.int32, device=head.state.device)
+    counts = torch.empty(launch.grid[1], head.n_rows, dtype=torch.int32, device=head.state.device)
     bar, target = bar.float().contiguous(), target.contiguous()
-    if head.rows:
+    if head.n_rows:
         kernel_order.not_below[launch.grid](
             *launch.head, *launch.pairs, bar, target, counts, *launch.sizes, **launch.constants
         )
@@ -119,7 +119,7 @@ def _top_k(head: Head, k: int, size: Blocks) -> tuple[Tensor, Tensor]:
     """Some rows at a time."""
     tiles = triton.cdiv(head.n_items, size.items)
     each = max(1, min(MOST_PEAKS // tiles, MOST_CANDIDATES // (min(k, tiles) * size.items * head.state.shape[1])))
-    parts = [_of_rows(head.rows_slice(first, first + each), k, size) for first in range(0, max(1, head.rows), each)]
+    parts = [_of_rows(head.slice_rows(first, first + each), k, size) for first in range(0, max(1, head.n_rows), each)]
     return torch.cat([values for values, _ in parts]), torch.cat([items for _, items in parts])
 
 
@@ -128,8 +128,8 @@ def _of_rows(head: Head, k: int, size: Blocks) -> tuple[Tensor, Tensor]:
     slots = Slots.of([head])
     excluded = None if slots is None else slots.items
     launch = _launch(head.base, excluded, size)
-    highest = torch.empty(head.rows, launch.sizes[3], device=head.state.device)
-    if head.rows:
+    highest = torch.empty(head.n_rows, launch.sizes[3], device=head.state.device)
+    if head.n_rows:
         kernel_order.peaks[launch.grid](*launch.head, *launch.pairs, highest, *launch.sizes, **launch.constants)
     tile = highest.sort(dim=1, descending=True, stable=True).indices[:, :k].sort(dim=1).values
     items = (tile[:, :, None] * size.items + torch.arange(size.items, device=tile.device)).flatten(1)

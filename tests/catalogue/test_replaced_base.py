@@ -17,7 +17,7 @@ def head_with(rows: int = 4, items: int = 23, width: int = 3, seed: int = 0) -> 
 
     where = torch.randint(0, 9, (rows, 6), generator=random)  # equal ones occur
     where[:, -1] = items  # padding
-    return Head(draw(rows, width), draw(items, width), draw(items), where, draw(rows, 6), instead=True)
+    return Head(draw(rows, width), draw(items, width), draw(items), where, draw(rows, 6), replaces_base=True)
 
 
 def test_by_hand() -> None:
@@ -27,25 +27,25 @@ def test_by_hand() -> None:
         bias=torch.tensor([0.5, 0.5, 0.5]),
         items=torch.tensor([[1, 1, 3]]),  # 3 is padding
         values=torch.tensor([[4.0, 0.25, 99.0]]),
-        instead=True,
+        replaces_base=True,
     )
     assert reference.logits(head).tolist() == [[2.5, 4.25, 6.5]]
     assert head.at(torch.tensor([[2, 1, 0]])).tolist() == [[6.5, 4.25, 2.5]]
-    assert reference.logits(replace(head, instead=False)).tolist() == [[2.5, 24.75, 6.5]]
+    assert reference.logits(replace(head, replaces_base=False)).tolist() == [[2.5, 24.75, 6.5]]
 
 
 @pytest.mark.parametrize("tile", [1, 5, 100])
 def test_like_the_dense_version(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled, "tile_width", lambda head: tile)
     head = head_with()
-    everything = torch.arange(head.n_items).expand(head.rows, -1)
+    everything = torch.arange(head.n_items).expand(head.n_rows, -1)
     torch.testing.assert_close(head.at(everything), reference.logits(head))
     torch.testing.assert_close(logsumexp(head), reference.logsumexp(head))
     torch.testing.assert_close(top_k(head, 6)[1], reference.top_k(head, 6)[1])
     for item in range(head.n_items):
-        target = torch.full((head.rows,), item)
+        target = torch.full((head.n_rows,), item)
         torch.testing.assert_close(rank(head, target), reference.rank(head, target))
-    masked = head.masked(torch.tensor([[0, 20]]).expand(head.rows, -1))
+    masked = head.mask(torch.tensor([[0, 20]]).expand(head.n_rows, -1))
     assert not set(top_k(masked, 21)[1].flatten().tolist()) & {0, 20}
 
 
@@ -58,7 +58,7 @@ def test_gradients(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     leaves = [part.clone().requires_grad_() for part in parts if part is not None]
 
     def both(state: Tensor, table: Tensor, bias: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        built = Head(state, table, bias, head.items, values, instead=True)
+        built = Head(state, table, bias, head.items, values, replaces_base=True)
         return log_prob(built, actions), reference.log_prob(built, actions)
 
     assert torch.autograd.gradcheck(lambda *leaves: both(*leaves)[0], leaves)

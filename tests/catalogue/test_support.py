@@ -7,9 +7,10 @@ import torch
 from random_heads import built, leaves, make_head
 
 from offrec import catalogue
-from offrec.catalogue import MASKED, Head, Noise, Within, maximum, reduce, reference, tiled, using
+from offrec.catalogue import Head, Noise, maximum, reduce, reference, tiled, use_backend
+from offrec.catalogue.head import MASKED, Support
 
-KINDS = [("plain", "plain"), ("bonus", "instead"), ("instead", "bonus"), ("plain", "every")]
+KINDS = [("plain", "plain"), ("bonus", "replaced"), ("replaced", "bonus"), ("plain", "every")]
 
 
 @pytest.fixture(params=[1, 5, 100], ids=lambda width: f"tile{width}", autouse=True)
@@ -20,18 +21,20 @@ def _tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 def bounded(kinds: tuple[str, str], rows: int = 4, items: int = 17) -> Head:
     random = torch.Generator().manual_seed(0)
     head, other = (make_head(random, rows, items, width, kind) for width, kind in zip((3, 2), kinds, strict=True))
-    return replace(head, within=Within(other, reference.logits(other).median(1).values - 1e-6))
+    return replace(head, support=Support(other, reference.logits(other).median(1).values - 1e-6))
 
 
 def test_by_hand() -> None:
     other = Head(torch.tensor([[1.0], [-1.0]]), torch.tensor([[1.0], [2.0], [3.0]]))
-    head = Head(torch.ones(2, 1), torch.tensor([[4.0], [5.0], [6.0]]), within=Within(other, torch.tensor([2.0, -2.0])))
+    head = Head(
+        torch.ones(2, 1), torch.tensor([[4.0], [5.0], [6.0]]), support=Support(other, torch.tensor([2.0, -2.0]))
+    )
     expected = torch.tensor([[MASKED, 5.0, 6.0], [4.0, 5.0, MASKED]])
     assert torch.equal(reference.logits(head), expected)
     assert torch.equal(head.at(torch.arange(3).expand(2, -1)), expected)
     assert torch.equal(torch.cat([z for _, z in tiled.tiles(head)], 1), expected)
     assert maximum(head)[1].tolist() == [2, 1]
-    assert torch.equal(reference.logits(head.rows_slice(1, 2)), expected[1:])
+    assert torch.equal(reference.logits(head.slice_rows(1, 2)), expected[1:])
     assert torch.equal(reference.logits(head.base), torch.tensor([[4.0, 5.0, 6.0]] * 2))
 
 
@@ -61,7 +64,7 @@ def test_sums_and_their_gradients(kinds: tuple[str, str]) -> None:
         parts = leaves(*heads)
         pi, q = built(heads, parts)
         noise = Noise(torch.tensor(5))
-        with using(name):
+        with use_backend(name):
             outputs = [
                 *reduce(pi, [(1.0, pi), (0.5, q)], (q, torch.zeros(4))),
                 catalogue.log_prob(pi, maximum(pi)[1][:, None])[:, 0],
@@ -75,13 +78,13 @@ def test_sums_and_their_gradients(kinds: tuple[str, str]) -> None:
 
 def test_a_linear_head_may_be_bounded_where_the_policy_does_not_go() -> None:
     """The same bound on π and on Q: Q's masked values weigh nothing and get no gradient."""
-    pi = bounded(("bonus", "instead"))
-    q = replace(make_head(torch.Generator().manual_seed(1), 4, 17, 2), within=pi.within)
+    pi = bounded(("bonus", "replaced"))
+    q = replace(make_head(torch.Generator().manual_seed(1), 4, 17, 2), support=pi.support)
     found = []
     for name in ("reference", "tiled"):
         parts = leaves(pi, q)
         one, two = built([pi, q], parts)
-        with using(name):
+        with use_backend(name):
             mean = reduce(one, [(2.0, two)]).mean
         found.append([mean, *torch.autograd.grad(mean.sum(), list(parts.values()))])
     torch.testing.assert_close(*found)
@@ -89,7 +92,7 @@ def test_a_linear_head_may_be_bounded_where_the_policy_does_not_go() -> None:
 
 def test_shapes_that_do_not_meet_are_refused() -> None:
     head = Head(torch.zeros(2, 1), torch.zeros(3, 1))
-    with pytest.raises(ValueError, match="within needs"):
-        replace(head, within=Within(head, torch.zeros(3)))
-    with pytest.raises(ValueError, match="within needs"):
-        replace(head, within=Within(Head(torch.zeros(2, 1), torch.zeros(4, 1)), torch.zeros(2)))
+    with pytest.raises(ValueError, match="support needs"):
+        replace(head, support=Support(head, torch.zeros(3)))
+    with pytest.raises(ValueError, match="support needs"):
+        replace(head, support=Support(Head(torch.zeros(2, 1), torch.zeros(4, 1)), torch.zeros(2)))
