@@ -1,7 +1,6 @@
 """The folder: whole or not at all, the same bytes for the same input, and the sessions that went in."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_logs import Prepare, items_of, refused, sessions_of
 
-from offrec.data import folder, statistics
+from offrec.data import files, folder, statistics
 from offrec.data.dataset import Dataset
 from offrec.data.prepare import prepare
 from offrec.errors import InputError
@@ -120,23 +119,11 @@ def test_an_interrupted_run_leaves_what_was_there(
         assert contents(tmp_path / "dataset") == before
 
 
-def test_what_a_killed_run_left_is_swept_up(prepared: Prepare, tmp_path: Path) -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    left = tmp_path / f".dataset.{gone.pid}.partial"
-    running = tmp_path / f".dataset.{os.getppid()}.partial"
-    for path in (left, running):
-        path.mkdir()
-    prepared(("log.csv", TEXT))
-    assert not left.exists()
-    assert running.exists()
-
-
-def test_a_run_killed_between_the_two_renames_loses_nothing(prepared: Prepare, tmp_path: Path) -> None:
+def test_a_dataset_that_was_being_replaced_when_the_process_died_is_restored(prepared: Prepare, tmp_path: Path) -> None:
     dataset = prepared(("log.csv", TEXT))
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    dataset.path.rename(tmp_path / f".dataset.{gone.pid}.old")
+    finished = subprocess.Popen([sys.executable, "-c", ""])
+    finished.wait()
+    dataset.path.rename(tmp_path / f".dataset.{files._host()}-{finished.pid}-0f.{files.REPLACED}")
     with pytest.raises(InputError, match="exists already"):
         prepared(("log.csv", OTHER))
     assert Dataset.open(dataset.path).fingerprint == dataset.fingerprint
@@ -179,7 +166,7 @@ def test_a_full_disk_is_told_in_a_sentence(
 ) -> None:
     monkeypatch.setattr(np, "save", stop_at("items", error))
     sentence = refused(prepared, ("log.csv", TEXT))
-    assert sentence == f"{tmp_path / 'dataset'} cannot be written ({reason}); make room or choose another --out."
+    assert sentence == f"{tmp_path / 'dataset'} cannot be written ({reason}); free disk space or choose another --out."
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
 
 

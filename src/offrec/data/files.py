@@ -45,9 +45,12 @@ def publish_file(path: Path, *, advice: str = ADVICE) -> Iterator[Path]:
     with _errors_named(path, advice):
         remove_leftovers(path)
         _make_parent(path)
-        temporary = _temporary_name(path, TEMPORARY)
+        temporary = _temporary_name(path, TEMPORARY, path.suffix)
+        temporary.touch()
+        mode = temporary.stat().st_mode
         try:
             yield temporary
+            temporary.chmod(mode)  # safetensors creates files that only their owner may read
             _flush(temporary)
             temporary.replace(path)
             _flush(path.parent)
@@ -161,9 +164,9 @@ def _make_parent(path: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, f"{path.parent} is not a folder") from error
 
 
-def _temporary_name(path: Path, kind: str) -> Path:
+def _temporary_name(path: Path, kind: str, suffix: str = "") -> Path:
     """Return a hidden name next to `path` that no other process and no other call uses."""
-    return path.with_name(f".{path.name}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.{kind}{path.suffix}")
+    return path.with_name(f".{path.name}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.{kind}{suffix}")
 
 
 def _host() -> str:

@@ -2,18 +2,15 @@
 
 import hashlib
 import json
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from glob import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from offrec.data.files import publish_folder, remove_leftovers
 from offrec.data.threads import run_concurrently
 from offrec.errors import InputError
 
@@ -22,7 +19,7 @@ Arrays = dict[str, NDArray[Any]]
 
 def check_free(out: Path, force: bool) -> None:
     """Nothing stands in the way of `out`, but for what may be replaced."""
-    _sweep(out)
+    remove_leftovers(out)
     if not out.exists() and not out.is_symlink():
         return
     if not out.is_dir():
@@ -45,56 +42,10 @@ def digest(arrays: Arrays, spelled: Any) -> str:
 
 def write(out: Path, arrays: Arrays, describe: Callable[[], dict[str, Any]]) -> None:
     """The arrays, while `describe` makes what goes into dataset.json of them; then that."""
-    try:
-        with _aside(out) as folder:
-            meta, *_ = run_concurrently(describe, *(partial(_save, folder, *named) for named in arrays.items()))
-            (folder / "dataset.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror or error  # numpy gives no strerror where the disk is full
-        raise InputError(f"{out} cannot be written ({reason}); make room or choose another --out.") from error
+    with publish_folder(out, replace=True, advice="free disk space or choose another --out") as folder:
+        meta, *_ = run_concurrently(describe, *(partial(_save, folder, *named) for named in arrays.items()))
+        (folder / "dataset.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
 
 
 def _save(folder: Path, name: str, array: NDArray[Any]) -> None:
     np.save(folder / f"{name}.npy", array, allow_pickle=False)
-
-
-@contextmanager
-def _aside(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its place if all goes well, and vanishes if not."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = out.parent / f".{out.name}.{os.getpid()}.partial"
-    folder.mkdir()
-    old = folder.with_suffix(".old")
-    try:
-        yield folder
-        if out.exists():
-            out.rename(old)
-        folder.rename(out)
-    except BaseException:
-        if old.exists() and not out.exists():
-            old.rename(out)
-        raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _sweep(out: Path) -> None:
-    """What a killed run left behind: put the old dataset back if it was being replaced, remove the rest."""
-    for left in out.parent.glob(f".{escape(out.name)}.*"):
-        process, _, kind = left.name.removeprefix(f".{out.name}.").partition(".")
-        if kind in {"partial", "old"} and process.isdigit() and not _alive(int(process)):
-            if kind == "old" and not out.exists():
-                left.rename(out)
-            else:
-                shutil.rmtree(left, ignore_errors=True)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from offrec.data.files import publish_file
 from offrec.errors import InputError
 from offrec.estimation.estimate import EstimateResult
 
@@ -9,7 +10,6 @@ COLOURS = {"trust": "#2b7a3d", "caution": "#c98a00", "do not trust": "#b03030"}
 
 
 def draw_forest_plot(found: EstimateResult, path: Path) -> None:
-    """Written aside, then renamed."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -38,15 +38,12 @@ def draw_forest_plot(found: EstimateResult, path: Path) -> None:
     left, right = axes.get_xlim()
     axes.set_xlim(left, right + 0.3 * (right - left))  # for the verdict beside the last estimate
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
-    aside = path.with_name(f".{path.stem}.partial{path.suffix}")
     FigureCanvasAgg(figure)
-    try:
-        figure.savefig(aside, dpi=150)
-        aside.replace(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"The picture {path} cannot be written ({error}); give another --picture.") from error
-    finally:
-        aside.unlink(missing_ok=True)
+    with publish_file(path, advice="choose another --picture") as temporary:
+        try:
+            figure.savefig(temporary, dpi=150)
+        except ValueError as error:  # matplotlib does not know the suffix
+            raise InputError(f"--picture {path} cannot be written ({error}); choose another suffix.") from error
 
 
 def _played(found: EstimateResult) -> str:

@@ -10,7 +10,6 @@ Fitted once and kept beside the dataset, DATASET/values/<key>/, as π̂_b is.
 import hashlib
 import json
 import math
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from offrec.catalogue import top_k
 from offrec.catalogue.head import ALL_MASKED
 from offrec.console import Console
 from offrec.data.dataset import Dataset
+from offrec.data.files import publish_folder
 from offrec.data.replay import automatic_batch_size
 from offrec.data.transitions import Floats
 from offrec.errors import InputError, first_line
@@ -70,7 +70,7 @@ def load_or_fit(
         with cache.fit_lock(home / name, console, "the log's values"):
             if not cache.is_complete(home / name):
                 console.line(f"fitting the values of the log's own decisions; to be kept in {home / name}")
-                with cache.aside(home / name) as folder:
+                with publish_folder(home / name, replace=True) as folder:
                     decision_values.fit(made, decisions, mdp, console, "the log's values")
                     _keep(made, about, folder)
                 return made
@@ -93,7 +93,6 @@ def _about(dataset: Dataset, rewards: Floats, gamma: float, options: ValueOption
 def _keep(made: LoggingQ, about: dict[str, Any], folder: Path) -> None:
     checkpoint.save(folder / "network.safetensors", made.critic.state_dict(), {"data_hash": about["data_hash"]})
     (folder / "about.json").write_text(json.dumps(about, indent=2) + "\n")
-    shutil.copymode(folder / "about.json", folder / "network.safetensors")  # for whoever may read the dataset
 
 
 def _load(made: LoggingQ, folder: Path) -> None:

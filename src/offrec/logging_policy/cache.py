@@ -4,8 +4,6 @@ import atexit
 import fcntl
 import hashlib
 import json
-import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -111,13 +109,10 @@ def _refused(folder: Path) -> Iterator[None]:
 def write_network(spec: FitSpec, fitted: Network, calibration: dict[str, float], aside: Path) -> None:
     checkpoint.save(aside / "network.safetensors", fitted.state_dict(), {"data_hash": spec.dataset.meta["data_hash"]})
     _describe(spec, "network", calibration, aside)
-    shutil.copymode(aside / "about.json", aside / "network.safetensors")  # for whoever may read the dataset
 
 
 def write_log_b(spec: FitSpec, log_b: NDArray[np.float32], calibration: dict[str, float], aside: Path) -> None:
-    with (aside / "log_b.npy").open("wb") as file:
-        np.save(file, log_b, allow_pickle=False)
-        os.fsync(file.fileno())
+    np.save(aside / "log_b.npy", log_b, allow_pickle=False)
     _describe(spec, "log_b", calibration, aside)
 
 
@@ -154,20 +149,3 @@ def fit_lock(folder: Path, console: Console, what: str = "the logging policy") -
             console.line(f"another process is fitting {what} {folder}; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-@contextmanager
-def aside(folder: Path) -> Iterator[Path]:
-    """A folder that becomes `folder` if all goes well. To be used under the lock: what lies there already was left by a
-    process that was killed.
-    """
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
-        yield partial
-        if folder.exists():  # without about.json: nothing that was ever read
-            shutil.rmtree(folder)
-        partial.replace(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

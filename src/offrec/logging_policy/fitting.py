@@ -15,6 +15,7 @@ from offrec import losses
 from offrec.catalogue import log_prob
 from offrec.console import Advance, Console
 from offrec.data.dataset import Dataset
+from offrec.data.files import publish_folder
 from offrec.data.replay import Cut, Epochs, Replay, automatic_batch_size
 from offrec.data.transitions import transitions
 from offrec.errors import Interrupted
@@ -47,7 +48,7 @@ def fit_logging_policy(spec: FitSpec, parts: list[Part], root: Path, device: tor
     learnt = _replay(dataset, train, history, spec.training.encode, device)
     validation = _replay(dataset, dataset.split("validation"), history, "exact", device)
     with ExitStack() as stack:
-        folders = {part: stack.enter_context(cache.aside(spec.folder(root, part))) for part in parts}
+        folders = {part: stack.enter_context(publish_folder(spec.folder(root, part), replace=True)) for part in parts}
         models = [_Model("π̂_b", learnt, folders["network"])] if "network" in parts else []
         if "log_b" in parts:
             of = fold[_session(train, learnt.pieces.begin)]

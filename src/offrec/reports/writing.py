@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from offrec.data.files import publish_text
 from offrec.errors import InputError
 from offrec.reports import html as page
 from offrec.reports import text_formats as plain
@@ -26,11 +27,5 @@ def write_report(found: Report, outs: Sequence[Path]) -> list[Path]:
             raise InputError(f"{path} ends in {path.suffix}; a report ends in {', '.join(MAKERS)}.")
     texts = {path: MAKERS[path.suffix](found) for path in paths}
     for path, text in texts.items():
-        aside = path.with_name(f".{path.name}.partial")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(path)
-        except OSError as error:
-            raise InputError(f"{path} cannot be written ({error.strerror}); choose another --out.") from error
+        publish_text(path, text, advice="choose another --out")
     return paths

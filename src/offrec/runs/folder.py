@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from offrec.data.dataset import Dataset
+from offrec.data.files import publish_folder
 from offrec.errors import InputError
 from offrec.runs import options as config
 from offrec.runs.options import RunOptions
@@ -35,9 +36,8 @@ def create(
     force: bool,
     logging_policy: dict[str, float] | None = None,
 ) -> None:
-    """Written aside and renamed, so there is never half of one. `logging_policy`: how good π̂_b is, if there is one."""
+    """Create the run folder. `logging_policy`: calibration figures of π̂_b, if the run has one."""
     _check_free(dataset, out, force)
-    aside = out.with_name(f".{out.name}.partial")
     flat = options.flat()
     home = str(dataset.path.resolve())
     facts = {
@@ -52,21 +52,12 @@ def create(
         "shop": dataset.meta.get("shop"),
         "logging_policy": logging_policy or None,
     }
-    try:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        (aside / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
-        (aside / "run.toml").write_text(config.to_toml({"dataset": home, "out": str(out.resolve()), **flat}))
+    with publish_folder(out, replace=force, advice="free disk space or choose another --out") as temporary:
+        (temporary / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
+        (temporary / "run.toml").write_text(config.to_toml({"dataset": home, "out": str(out.resolve()), **flat}))
         for name in ("item_ids.npy", "item_ids_offsets.npy"):
             if (dataset.path / name).exists():
-                shutil.copyfile(dataset.path / name, aside / name)
-        if out.exists():
-            shutil.rmtree(out)
-        aside.replace(out)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written ({error.strerror}); choose another --out.") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+                shutil.copyfile(dataset.path / name, temporary / name)
 
 
 def _check_free(dataset: Dataset, out: Path, force: bool) -> None:

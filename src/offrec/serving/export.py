@@ -8,16 +8,13 @@ docs/export.md says how to call it.
 """
 
 import json
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from offrec.console import Console
+from offrec.data.files import publish_files
 from offrec.errors import InputError, RunError
 from offrec.models.agent import Agent
 from offrec.models.network_policy import NetworkPolicy
@@ -36,15 +33,17 @@ def export_onnx(run: Path, out: Path, *, force: bool = False, console: Console |
     served = served_policy.load(out.stem, run, "cpu")
     policy = served.policy
     _exportable(run, policy.agent)
-    with _written(out) as aside:
+    with publish_files(_files(out), advice="free disk space or choose another --out") as temporary:
         meta = _describe(facts, served, out)
         console.line(f"writing {policy.name}, {policy.n_items:,} items")
-        meta |= _write_model(policy.agent, aside / out.name, meta)
+        meta |= _write_model(policy.agent, temporary / out.name, meta)
         console.line(f"comparing it with torch on {CHECKED_HISTORIES} histories")
-        meta["agreement"] = _compared(policy, aside / out.name)
+        meta["agreement"] = _compared(policy, temporary / out.name)
         ids = [policy.vocabulary.id(item) for item in range(policy.n_items)]
-        (aside / meta["ids"]).write_text(json.dumps(ids, ensure_ascii=False) + "\n", encoding="utf-8")
-        (aside / f"{out.stem}.json").write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (temporary / meta["ids"]).write_text(json.dumps(ids, ensure_ascii=False) + "\n", encoding="utf-8")
+        (temporary / f"{out.stem}.json").write_text(
+            json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
     return meta
 
 
@@ -131,23 +130,3 @@ def _compared(policy: NetworkPolicy, path: Path) -> dict[str, Any]:
             f"{found.largest_difference:.2g}), so nothing was written; please report it with the run's run.json."
         )
     return found.as_json() | {"onnxruntime": onnxruntime.__version__, "torch": str(torch.__version__)}
-
-
-@contextmanager
-def _written(out: Path) -> Iterator[Path]:
-    """A folder beside `out` whose files take their places if all goes well, and vanish if not."""
-    aside = out.parent / f".{out.name}.{os.getpid()}.partial"
-    try:
-        aside.mkdir(parents=True)
-        yield aside
-        for path in _files(out):
-            if (aside / path.name).exists():
-                (aside / path.name).replace(path)
-            else:
-                path.unlink(missing_ok=True)  # of an older export: weights that stood beside it
-    except OSError as error:
-        raise InputError(
-            f"{out} cannot be written ({error.strerror or error}); make room or choose another --out."
-        ) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)

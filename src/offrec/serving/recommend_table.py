@@ -18,6 +18,7 @@ from offrec.console import PLAIN_SECONDS, Console
 from offrec.data import column_checks, sources
 from offrec.data.bad_rows import BadRows, RowBatch
 from offrec.data.factorize import run_starts
+from offrec.data.files import publish_file
 from offrec.data.formats import Columns, events
 from offrec.data.options import FORMATS
 from offrec.data.sources import Source
@@ -61,21 +62,16 @@ def recommend_table(
     """The best k for every session of the table, into `out`: session, rank, item, score, probability."""
     _check(policy, out, options, force)
     table = _Table(policy, sources.find(words), options, console)
-    aside = out.with_name(f".{out.name}.partial")
-    try:
-        first = next(table.lists, None)
-        if first is None:
-            raise InputError("The table holds no events, only a header; expected rows below it.")
-        SINKS[out.suffix](register_io_source(lambda *_: table.frames(first), schema=first.schema), aside)
-        aside.replace(out)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written ({error.strerror}); choose another --out.") from error
-    except pl.exceptions.PolarsError as error:
-        if table.error is not None:
-            raise table.error from error
-        raise InputError(f"{out} cannot be written ({first_line(error)}); choose another --out.") from error
-    finally:
-        aside.unlink(missing_ok=True)
+    first = next(table.lists, None)
+    if first is None:
+        raise InputError("The table holds no events, only a header; expected rows below it.")
+    with publish_file(out, advice="choose another --out") as temporary:
+        try:
+            SINKS[out.suffix](register_io_source(lambda *_: table.frames(first), schema=first.schema), temporary)
+        except pl.exceptions.PolarsError as error:
+            if table.error is not None:
+                raise table.error from error
+            raise OSError(first_line(error)) from error
     return table.done
 
 

@@ -9,8 +9,6 @@ Which shop wrote them stands in the metadata of both, under `offrec.shop`, as JS
 """
 
 import json
-import os
-import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offrec.data.files import publish_folder
 from offrec.data.shop_metadata import SHOP_KEY
 from offrec.errors import InputError
 from offrec.shop.logging_policy import Mixture, propensities
@@ -123,17 +122,6 @@ def _check_free(out: Path, force: bool) -> None:
 
 
 def _write(out: Path, tables: "dict[str, pl.DataFrame]", metadata: dict[str, str]) -> None:
-    """Aside first, then renamed, so that there is a whole log or none."""
-    aside = out.parent / f".{out.name}.{os.getpid()}.partial"
-    try:
-        aside.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written ({error.strerror}); choose another --out.") from error
-    try:
+    with publish_folder(out, replace=True, advice="free disk space or choose another --out") as temporary:
         for name, table in tables.items():
-            table.write_parquet(aside / name, metadata=metadata)
-        if out.exists():
-            shutil.rmtree(out)
-        aside.rename(out)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+            table.write_parquet(temporary / name, metadata=metadata)

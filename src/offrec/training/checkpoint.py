@@ -3,7 +3,6 @@ No pickle.
 """
 
 import json
-import os
 import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from offrec.data.files import publish_file
 from offrec.errors import InputError
 
 Tensors = dict[str, Tensor]
@@ -21,11 +21,12 @@ Tensors = dict[str, Tensor]
 
 def save(path: Path, tensors: Tensors, facts: dict[str, Any]) -> None:
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    aside = path.with_suffix(".partial")
-    save_file(tensors, aside, {"facts": json.dumps(facts), "crc32": str(_checksum(tensors))})
-    with aside.open("rb") as file:
-        os.fsync(file.fileno())
-    aside.replace(path)
+    header = {"facts": json.dumps(facts), "crc32": str(_checksum(tensors))}
+    with publish_file(path, advice="free disk space, then resume the run") as temporary:
+        try:
+            save_file(tensors, temporary, header)
+        except SafetensorError as error:  # safetensors reports a full disk as an error of its own
+            raise OSError(str(error)) from error
 
 
 class Saver:
