@@ -28,7 +28,7 @@ from typing import Any
 
 import public_rewards
 import public_seen
-from offrec.algorithms import ALGORITHMS
+from offrec.algorithms import LEARNERS
 from offrec.studies import design
 from offrec.studies import study as plan
 from offrec.studies.study import Group, Study
@@ -65,7 +65,7 @@ Row = dict[str, Any]
 def levels() -> list[str]:
     """Every learner at every value, but for the sweep's own."""
     found = []
-    for name in ALGORITHMS:
+    for name in LEARNERS:
         own = OWN.get(name, ())
         key, values = GRID.get(name, ("", ("",)))
         settings = [

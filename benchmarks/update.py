@@ -30,8 +30,8 @@ from torch import Tensor
 from torch.nn import functional
 
 import scale
-from offrec.algorithms import ALGORITHMS
-from offrec.backbones.recurrent import GRU
+from offrec.algorithms import LEARNERS
+from offrec.backbones.gru import GRU
 from offrec.catalogue import Head
 from offrec.console import Console
 from offrec.data.dataset import Dataset
@@ -293,7 +293,7 @@ def main() -> None:
         folder = Path(name)
         if asked.epochs:
             shared = Shared(Dataset.open(asked.epochs))
-            for learner in ALGORITHMS:
+            for learner in LEARNERS:
                 rows.append(epoch(shared, {"algorithm.name": learner, **given}, folder))
                 print(json.dumps(rows[-1]), flush=True)
         else:

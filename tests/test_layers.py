@@ -4,9 +4,9 @@ import ast
 from pathlib import Path
 
 ORDER = [
-    "errors", "types", "console", "data", "catalogue", "losses", "algorithms", "backbones", "policy", "models",
-    "baselines", "shop", "training", "evaluation", "logging_policy", "estimation", "runs", "studies", "reports",
-    "serving", "demo", "commands", "cli", "__main__",
+    "errors", "types", "console", "plugins", "data", "catalogue", "losses", "algorithms", "backbones", "policy",
+    "models", "baselines", "shop", "training", "evaluation", "logging_policy", "estimation", "runs", "studies",
+    "reports", "serving", "commands", "cli", "__main__",
 ]  # fmt: skip
 SOURCE = Path(__file__).parent.parent / "src" / "offrec"
 BARE = {"torch", "numpy", "safetensors"}  # all that a GPU image has

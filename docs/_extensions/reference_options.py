@@ -6,7 +6,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from reference_text import escape_cell
 
-from offrec.algorithms import ALGORITHMS
+from offrec.algorithms import LEARNERS
 from offrec.runs import options as runs
 
 GENERAL = "sl"  # reads no critic, so its values are the ones every learner starts from
@@ -23,7 +23,7 @@ def page(learner: str = "") -> str:
     parts.append(
         "## Learners\n\nThe tables list what each learner adds, and the options whose preset differs from SL's."
     )
-    parts += [f"### {name}\n\n{_learner_table(name)}" for name in ALGORITHMS]
+    parts += [f"### {name}\n\n{_learner_table(name)}" for name in LEARNERS]
     return "\n\n".join(parts)
 
 
@@ -55,7 +55,8 @@ def _section_rows(section: str) -> list[str]:
 
 def _learner_table(learner: str) -> str:
     described = {
-        f"algorithm.{field.name}": (field, hint, meaning) for field, hint, meaning in _described(ALGORITHMS[learner])
+        f"algorithm.{field.name}": (field, hint, meaning)
+        for field, hint, meaning in _described(LEARNERS[learner].learner)
     }
     for section, kind in runs.SECTIONS.items():
         described |= {f"{section}.{field.name}": (field, hint, meaning) for field, hint, meaning in _described(kind)}

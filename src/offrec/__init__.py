@@ -1,4 +1,4 @@
-"""offrec: recommendation policies learned offline from logged sessions.
+"""Learn recommendation policies offline from logged sessions.
 
 import offrec
 
@@ -12,37 +12,70 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Waiting threads should sleep, not spin: beside other busy processes torch is otherwise many times slower. It must be
-# said before torch is imported.
+# Idle threads should sleep, not spin: next to other busy processes torch is otherwise many times slower. The variable
+# must be set before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
-    from offrec.baselines import baseline
+    from offrec.algorithms import LearnerRecord, register_learner
+    from offrec.backbones import BackboneRecord, register_backbone
+    from offrec.baselines import BaselineRecord, baseline, register_baseline
     from offrec.data.dataset import Dataset
+    from offrec.data.formats import FormatRecord, register_format
     from offrec.data.prepare import prepare
     from offrec.errors import InputError
     from offrec.estimation.estimate import estimate
-    from offrec.evaluation import evaluate
+    from offrec.evaluation import MetricRecord, evaluate, register_metric
     from offrec.policy import Policy
     from offrec.runs.train import load, train
 
-__all__ = ["Dataset", "InputError", "Policy", "baseline", "estimate", "evaluate", "load", "prepare", "train"]
+__all__ = [
+    "BackboneRecord",
+    "BaselineRecord",
+    "Dataset",
+    "FormatRecord",
+    "InputError",
+    "LearnerRecord",
+    "MetricRecord",
+    "Policy",
+    "baseline",
+    "estimate",
+    "evaluate",
+    "load",
+    "prepare",
+    "register_backbone",
+    "register_baseline",
+    "register_format",
+    "register_learner",
+    "register_metric",
+    "train",
+]
 
-_HOMES = {
+_MODULES = {
+    "BackboneRecord": "offrec.backbones",
+    "BaselineRecord": "offrec.baselines",
     "Dataset": "offrec.data.dataset",
+    "FormatRecord": "offrec.data.formats",
     "InputError": "offrec.errors",
+    "LearnerRecord": "offrec.algorithms",
+    "MetricRecord": "offrec.evaluation",
     "Policy": "offrec.policy",
     "baseline": "offrec.baselines",
     "estimate": "offrec.estimation.estimate",
     "evaluate": "offrec.evaluation",
     "load": "offrec.runs.train",
     "prepare": "offrec.data.prepare",
+    "register_backbone": "offrec.backbones",
+    "register_baseline": "offrec.baselines",
+    "register_format": "offrec.data.formats",
+    "register_learner": "offrec.algorithms",
+    "register_metric": "offrec.evaluation",
     "train": "offrec.runs.train",
 }
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use: preparing needs no torch, and training on a bare GPU image has no polars.
-    if name not in _HOMES:
+    # Imported on first use: `prepare` needs no torch, and a minimal GPU image for training has no polars.
+    if name not in _MODULES:
         raise AttributeError(f"module 'offrec' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_symbols import gradients, symbols
 
-from offrec.algorithms import ALGORITHMS
+from offrec.algorithms import LEARNERS
 
 PI, Q, OWN_B = {"pi"}, {"q"}, {"b"}
 CASES: list[tuple[str, dict[str, Any], dict[str, set[str]]]] = [
@@ -46,7 +46,7 @@ def test_a_term_moves_what_it_may_and_nothing_else(
     name: str, options: dict[str, Any], moved: dict[str, set[str]], unlogged: int
 ) -> None:
     x = symbols(unlogged)
-    terms = ALGORITHMS[name](**options).loss(x)
+    terms = LEARNERS[name].learner(**options).loss(x)
     assert terms.keys() == moved.keys()
     for term, may in moved.items():
         assert terms[term].shape == x.return_to_go.shape
@@ -59,4 +59,4 @@ def test_a_term_moves_what_it_may_and_nothing_else(
 
 
 def test_every_learner_is_covered() -> None:
-    assert {name for name, _, _ in CASES} == set(ALGORITHMS)
+    assert {name for name, _, _ in CASES} == set(LEARNERS)

@@ -6,7 +6,7 @@ import pytest
 from small_symbols import symbols
 
 from offrec import catalogue
-from offrec.algorithms import ALGORITHMS
+from offrec.algorithms import LEARNERS
 from offrec.catalogue import tiled
 from offrec.runs import options as config
 
@@ -14,7 +14,7 @@ STRONG = {"sl": 1, "dqn": 2, "pg": 1, "sl+dqn": 3, "sl+pg": 1, "sdac": 3, "sc": 
 PAPER = {"sl": 1, "dqn": 1, "pg": 1, "sl+dqn": 2, "sl+pg": 1, "sdac": 5, "sc": 7, "sr": 6, "pc": 4, "dc": 7, "re": 6}
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", LEARNERS)
 @pytest.mark.parametrize("preset", ["strong", "paper"])
 def test_passes_over_the_catalogue(monkeypatch: pytest.MonkeyPatch, preset: str, name: str) -> None:
     passes = 0

@@ -8,7 +8,7 @@ import torch
 from small_symbols import ITEMS, symbols
 from torch import Tensor
 
-from offrec.algorithms import ALGORITHMS, Symbols
+from offrec.algorithms import LEARNERS, Symbols
 from offrec.catalogue.reference import logits
 
 ALPHA, BETA = 0.3, 0.6
@@ -109,11 +109,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_terms(name: str, options: dict[str, Any], unlogged: int) -> None:
     x = symbols(unlogged)
-    found, expected = ALGORITHMS[name](**options).loss(x), written_out(name, x, options)
+    found, expected = LEARNERS[name].learner(**options).loss(x), written_out(name, x, options)
     assert found.keys() == expected.keys()
     for term in expected:
         torch.testing.assert_close(found[term], expected[term], msg=f"{name}'s {term}")
 
 
 def test_every_learner_is_written_out() -> None:
-    assert {name for name, _ in CASES} == set(ALGORITHMS)
+    assert {name for name, _ in CASES} == set(LEARNERS)

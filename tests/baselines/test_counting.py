@@ -74,11 +74,12 @@ def test_every_baseline_is_a_policy(dataset: Any, name: str) -> None:
     z = reference.logits(head)
     assert z.shape == (4, 5)
     assert (head.state.shape, head.table.shape) == ((4, 0), (5, 0))
-    assert torch.allclose(z[0], TIE * torch.tensor(SHARE, dtype=torch.double), atol=0)
+    if name != "mean-reward":  # without a history, popularity orders the items
+        assert torch.allclose(z[0], TIE * torch.tensor(SHARE, dtype=torch.double), atol=0)
     one_by_one = [policy.head(batch_of([history], 5, policy.history, policy.device)) for history in histories]
     torch.testing.assert_close(z, torch.cat([reference.logits(single) for single in one_by_one]))
 
 
 def test_an_unknown_baseline_is_refused_with_the_known_ones(dataset: Any) -> None:
-    with pytest.raises(InputError, match="popular, recent, markov, sknn, vsknn"):
+    with pytest.raises(InputError, match=r"the known ones are popular, .*, vsknn"):
         baseline("random", dataset)

@@ -1,28 +1,30 @@
-"""The demo, on fewer visitors than a person gets."""
+"""The demo, with fewer visitors than the command simulates."""
 
 from pathlib import Path
 
 import pytest
 
-from offrec import demo
+from offrec.commands import demo_study
 from offrec.console import Console
 from offrec.errors import InputError
 
 
-def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "LOG_SESSIONS", 600)
-    monkeypatch.setattr(demo, "VISITORS", 150)
-    assert "diagnostics=some" in demo.SETTINGS, "or π̂_b would be fitted, and the demo take longer"
-    monkeypatch.setattr(demo, "SETTINGS", ("network.width=8", "training.epochs=1", "diagnostics=some"))
-    monkeypatch.setattr(demo, "JOBS", 1)
+def test_the_demo_writes_a_report_and_replaces_only_demos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_study, "LOG_SESSIONS", 600)
+    monkeypatch.setattr(demo_study, "VISITORS", 150)
+    assert "diagnostics=some" in demo_study.SETTINGS, "otherwise π̂_b is fitted, which takes longer"
+    monkeypatch.setattr(demo_study, "SETTINGS", ("network.width=8", "training.epochs=1", "diagnostics=some"))
+    monkeypatch.setattr(demo_study, "JOBS", 1)
     printed: list[list[str]] = []
-    found = demo.demo(tmp_path / "demo", 0, Console(quiet=True), lambda title, columns, rows: printed.extend(rows))
+    monkeypatch.setattr(demo_study, "print_table", lambda title, columns, rows: printed.extend(rows))
+    page = demo_study.run_demo(tmp_path / "demo", 0, Console(quiet=True))
     assert [row[0] for row in printed] == [
         "Random lists",
         "The logging policy",
         "Greedy, knowing tastes",
         "The oracle",
         "Popular items",
+        "Mean reward per item",
         "Most recent items",
         "Markov",
         "SKNN",
@@ -30,15 +32,15 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "SL",
         "SR",
     ]
-    earned = {entry.group.policy: entry.values("", "reward")[0] for entry in found.reading.entries}
+    earned = {entry.group.policy: entry.values("", "reward")[0] for entry in page.reading.entries}
     assert earned["oracle"] > 2 * earned["logging"]
     report = (tmp_path / "demo/report.md").read_text()
     assert "Is the RL doing anything here?" in report
     assert report.count("| ") > 60
-    page = (tmp_path / "demo/report.html").read_text()
-    assert page.count("<svg role") >= 4
-    demo.demo(tmp_path / "demo", 0, Console(quiet=True), lambda title, columns, rows: None)  # replaces the earlier
+    html = (tmp_path / "demo/report.html").read_text()
+    assert html.count("<svg role") >= 4
+    demo_study.run_demo(tmp_path / "demo", 0, Console(quiet=True))  # replaces the earlier one
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/log").write_text("a person's own")
-    with pytest.raises(InputError, match="is not a demo's folder"):
-        demo.demo(tmp_path / "mine", 0, Console(quiet=True), lambda title, columns, rows: None)
+    (tmp_path / "mine/log").write_text("not a demo")
+    with pytest.raises(InputError, match="does not contain a demo"):
+        demo_study.run_demo(tmp_path / "mine", 0, Console(quiet=True))

@@ -184,7 +184,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "format": (
         GOOD,
         {"format": "csv"},
-        "There is no choice 'csv' for format; expected one of retailrocket, yoochoose, events, decisions, served.",
+        "There is no format 'csv'; the known ones are retailrocket, yoochoose, events, decisions, served.",
     ),
     "parts": (
         GOOD,

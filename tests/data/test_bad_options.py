@@ -19,7 +19,7 @@ NAN, INFINITE = float("nan"), float("inf")
         ({"unseen": "no"}, "There is no choice 'no' for unseen; expected one of keep, drop."),
         (
             {"format": "cvs"},
-            "There is no choice 'cvs' for format; expected one of retailrocket, yoochoose, events, decisions, served.",
+            "There is no format 'cvs'; the known ones are retailrocket, yoochoose, events, decisions, served.",
         ),
         ({"protocol": "papr"}, "There is no choice 'papr' for protocol; expected one of plain, paper."),
         ({"sessions": "x"}, "There is no choice 'x' for sessions; expected one of auto, column, user, gap."),

@@ -12,7 +12,7 @@ from offrec.catalogue import Head
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
 from offrec.evaluation import ScoredEvents, evaluate, ranking, ranks
-from offrec.evaluation.metrics import PER_EVENT
+from offrec.evaluation.metrics import METRICS
 from offrec.policy import Policy
 from offrec.types import Batch
 
@@ -101,8 +101,8 @@ def test_evaluate_is_the_dense_loop(
         mine = [(rank, top) for behaviour, rank, top in rows if name in ("all", behaviour)]
         assert found.metrics[name].events == len(mine)
         for k in KS:
-            for metric, of in PER_EVENT.items():
-                value = np.mean([of(np.array([rank]), k)[0] for rank, _ in mine])
+            for metric, record in METRICS.items():
+                value = np.mean([record.compute(np.array([rank]), k)[0] for rank, _ in mine])
                 assert found.metrics[name][f"{metric}@{k}"] == pytest.approx(value)
             shown = {item for _, top in mine for item in top[:k]}
             assert found.metrics[name][f"coverage@{k}"] == pytest.approx(len(shown) / ITEMS)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from offrec.algorithms import ALGORITHMS
+from offrec.algorithms import LEARNERS
 from offrec.data.replay import Replay
 from offrec.data.transitions import transitions
 from offrec.models.agent import Agent, LogFacts
@@ -57,7 +57,7 @@ def agent(
     **options: Any,
 ) -> Agent:
     torch.manual_seed(1)
-    learner = ALGORITHMS[name](**options)
+    learner = LEARNERS[name].learner(**options)
     return Agent(ITEMS, learner, network, critic or CriticOptions(ground=3), given or facts(), prior(network))
 
 

@@ -9,7 +9,7 @@ import torch
 from small_agents import CPU, HISTORY, ITEMS, OPTIONS, agent, batch, facts, optimiser, prior, total, update
 from torch import nn
 
-from offrec.algorithms import ALGORITHMS
+from offrec.algorithms import LEARNERS
 from offrec.catalogue import Head, reference, top_k
 from offrec.data.replay import batch_of
 from offrec.errors import InputError
@@ -20,7 +20,7 @@ ACTOR, CRITIC = {"actor"}, {"critic"}
 TRAINED = {"sl": ACTOR, "dqn": CRITIC, "pg": ACTOR, "sl+dqn": ACTOR, "sl+pg": ACTOR} | dict.fromkeys(
     ("sdac", "sc", "sr", "pc", "dc", "re"), ACTOR | CRITIC
 )
-VARIANTS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in ALGORITHMS] + [
+VARIANTS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in LEARNERS] + [
     ("dqn", {"double": True}),
     ("dqn", {"delta": 0.05}),
     ("sl+dqn", {"double": True}),
@@ -177,10 +177,10 @@ def test_saved_is_loaded(name: str, options: dict[str, Any], draw: Any) -> None:
 @pytest.mark.parametrize("name", ["pg", "sc", "dc", "re"])
 def test_a_missing_logging_policy_is_noticed(name: str) -> None:
     with pytest.raises(ValueError, match="π̂_b"):
-        Agent(ITEMS, ALGORITHMS[name](), OPTIONS, None, LogFacts(0.9))
+        Agent(ITEMS, LEARNERS[name].learner(), OPTIONS, None, LogFacts(0.9))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", LEARNERS)
 def test_units_of_reward_do_not_matter(name: str) -> None:
     """Two logs that differ only in what a reward is counted in give the same losses, so the same run."""
     found = []
@@ -212,7 +212,7 @@ def test_a_start_from_the_logging_policy(name: str) -> None:
 def test_re_starts_its_critic_as_alpha_times_the_logging_policys_scores(dropout: float | None) -> None:
     """Up to a number a state α log π̂_b, so softmax(Q/α) = π̂_b, for the critic and its target alike."""
     critic = CriticOptions(repeat=OPTIONS.repeat, dropout=dropout)
-    learner = ALGORITHMS["re"](alpha=0.3, critic_start="supervised")
+    learner = LEARNERS["re"].learner(alpha=0.3, critic_start="supervised")
     made, rows = Agent(ITEMS, learner, OPTIONS, critic, facts(), prior()).eval(), batch()
     wanted = reference.logits(prior().eval()(rows))
     for network in (made.critic, made.target.network):
@@ -283,7 +283,7 @@ def test_the_same_generator_gives_the_same_update() -> None:
     assert not torch.equal(made.loss(batch())["critic"], found[0]), "and another state another"
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", LEARNERS)
 def test_narrow_heads_stay_close(name: str) -> None:
     """Losses within 2 %, and gradients that arrive in full precision."""
     exact, narrow = agent(name), agent(name)

@@ -8,9 +8,11 @@ from torch import nn
 from torch.nn import functional
 
 from offrec.backbones import BACKBONES, Sizes
-from offrec.backbones.attention import SASRecBlock
-from offrec.backbones.convolution import Caser, NextItNet
-from offrec.backbones.recurrent import GRU, CFNCell
+from offrec.backbones.caser import Caser
+from offrec.backbones.cfn import CFNCell
+from offrec.backbones.gru import GRU
+from offrec.backbones.nextitnet import NextItNet
+from offrec.backbones.sasrec import SASRecBlock
 
 SIZES = Sizes(width=8, layers=2, dropout=0.0, history=9, heads=2, window=4)
 CAUSAL = ["gru", "cfn", "nextitnet", "sasrec"]
@@ -18,7 +20,7 @@ CAUSAL = ["gru", "cfn", "nextitnet", "sasrec"]
 
 def built(name: str) -> nn.Module:
     torch.manual_seed(3)
-    return BACKBONES[name](SIZES).double().eval()
+    return BACKBONES[name].build(SIZES).double().eval()
 
 
 def sigmoid(x: float) -> float:
@@ -136,7 +138,7 @@ def test_order_matters(name: str) -> None:
 @pytest.mark.parametrize("name", ["gru", "cfn", "sasrec", "nextitnet", "caser"])
 def test_dropout_only_in_training(name: str) -> None:
     torch.manual_seed(0)
-    backbone = BACKBONES[name](Sizes(width=8, layers=2, dropout=0.5, history=9, heads=2, window=4))
+    backbone = BACKBONES[name].build(Sizes(width=8, layers=2, dropout=0.5, history=9, heads=2, window=4))
     inputs = torch.randn(3, 4, 8)
     backbone.eval()
     torch.testing.assert_close(backbone(inputs), backbone(inputs))

@@ -9,7 +9,7 @@ import torch
 from small_agents import CPU, GAMMA, ITEMS, optimiser, update
 from small_agents import OPTIONS as USUAL
 
-from offrec.algorithms import ALGORITHMS
+from offrec.algorithms import LEARNERS
 from offrec.catalogue import top_k
 from offrec.data.replay import Replay, batch_of
 from offrec.data.transitions import transitions
@@ -43,7 +43,7 @@ def test_the_item_that_earns_comes_first(name: str) -> None:
             parameter.zero_()  # all items alike, which they are
     facts = LogFacts(GAMMA, return_spread(rows.return_to_go), log_b=torch.full((len(mdp.reward),), -np.log(ITEMS)))
     made = Agent(
-        ITEMS, ALGORITHMS[name](**SETTINGS[name]), OPTIONS, CriticOptions(ground=2, repeat="off"), facts, prior
+        ITEMS, LEARNERS[name].learner(**SETTINGS[name]), OPTIONS, CriticOptions(ground=2, repeat="off"), facts, prior
     )
     adam = optimiser(made, 0.02)
     for _ in range(30):

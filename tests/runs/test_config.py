@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offrec.algorithms import ALGORITHMS
+from offrec.algorithms import LEARNERS
 from offrec.errors import InputError
 from offrec.runs import options as config
 
@@ -43,7 +43,7 @@ def test_paper_preset() -> None:
         assert options.training.encode == "windows"
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", LEARNERS)
 def test_presets_of_the_learners(name: str) -> None:
     paper = config.build(config.layered({"preset": "paper", "algorithm.name": name}, "events"))
     strong = config.build(config.layered({"algorithm.name": name}, "events"))
@@ -80,7 +80,7 @@ def test_a_given_option_beats_the_learners_preset() -> None:
     assert (options.learner.alpha, options.gamma, options.critic.width) == (0.5, 0.3, None)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", LEARNERS)
 def test_described_options_are_the_options(name: str) -> None:
     """Read as TOML they are the same, and every one is explained."""
     options = config.build(config.layered({"algorithm.name": name, "reward.view": 0.3}, "events"))

@@ -11,7 +11,7 @@ import torch
 from small_runs import FAST, QUIET, trained
 
 from offrec import logging_policy
-from offrec.algorithms import ALGORITHMS
+from offrec.algorithms import LEARNERS
 from offrec.catalogue import reference
 from offrec.data.transitions import known_reward_of, shift_of, transitions
 from offrec.errors import InputError
@@ -62,7 +62,7 @@ def test_shifted_rewards_are_shifted_for_ignored_items_too(dataset: Any) -> None
     assert shift_of(np.array([-2.0, -0.5], dtype=np.float32)) == 0.0
 
 
-NEEDS = dict.fromkeys(ALGORITHMS) | {
+NEEDS = dict.fromkeys(LEARNERS) | {
     "pg": "log_b",
     "sl+pg": "log_b",
     "sc": "network",
@@ -120,7 +120,7 @@ def test_sl_is_one_network(dataset: Any, tmp_path: Path) -> None:
 
 CRITICS = ["q_logged", "q_random", "return_logged"]
 POLICIES = ["entropy", "kl_to_logging", "mass_rare"]
-WITH_CRITIC = [name for name in ALGORITHMS if ALGORITHMS[name]().needs.critic != "none"]
+WITH_CRITIC = [name for name in LEARNERS if LEARNERS[name].learner().needs.critic != "none"]
 SOME = {"dqn": CRITICS, "sl+dqn": ["entropy", *CRITICS], "pc": ["entropy", *CRITICS], "dc": [*POLICIES, *CRITICS]}
 
 
@@ -266,7 +266,7 @@ def test_runs_of_an_older_format_are_refused(dataset: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("preset", ["strong", "paper"])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", LEARNERS)
 def test_every_learner_in_both_presets(dataset: Any, tmp_path: Path, name: str, preset: str) -> None:
     policy = trained(dataset, tmp_path / "run", algorithm=name, preset=preset)
     found = records(tmp_path / "run")[0]["loss"]

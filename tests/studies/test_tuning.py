@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from offrec import cli
-from offrec.algorithms import ALGORITHMS
+from offrec.algorithms import LEARNERS
 from offrec.errors import InputError
+from offrec.plugins import Range
 from offrec.reports.report import build_report
 from offrec.runs import options as config
 from offrec.runs import train as experiment
 from offrec.studies import study as plan
 from offrec.studies import tuning
-from offrec.studies.tuning import ALL, SPACES, Range, Search, best, train_command, tune
+from offrec.studies.tuning import SEARCH_ALL, Search, best, train_command, tune
 from offrec.studies.worker import WorkerOptions
 from small_studies import FAST, QUIET, small_dataset
 
@@ -30,12 +31,12 @@ def search(tmp_path: Path) -> Search:
     return Search(dataset, tmp_path / "study", "dc", settings=FAST, trials=4)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", LEARNERS)
 @pytest.mark.parametrize("preset", ["strong", "paper"])
 def test_spaces_hold_options_that_exist_and_the_presets_own_values(name: str, preset: str) -> None:
     flat = {"algorithm.name": name, "preset": preset}
     options = config.build(config.layered(flat, "events")).flat()
-    for key, kind in {**ALL, **SPACES[name]}.items():
+    for key, kind in {**SEARCH_ALL, **LEARNERS[name].search}.items():
         assert key in options, key
         inside = kind.low <= options[key] <= kind.high if isinstance(kind, Range) else options[key] in kind
         assert inside, f"{key} = {options[key]} of {preset} lies outside of what is searched"

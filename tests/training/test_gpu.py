@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from offrec.algorithms import ALGORITHMS
+from offrec.algorithms import LEARNERS
 from offrec.console import Console
 from offrec.errors import Interrupted
 from offrec.models.network import Network
@@ -42,7 +42,7 @@ SMALL = {
 }
 BACKBONES = ["gru", "cfn", "caser", "nextitnet", "sasrec"]
 TABLES = [*((backbone, "full") for backbone in BACKBONES), ("gru", "rowwise")]
-LEARNERS: dict[str, dict[str, Any]] = {name: {"algorithm.name": name} for name in ALGORITHMS}
+LEARNERS: dict[str, dict[str, Any]] = {name: {"algorithm.name": name} for name in LEARNERS}
 LEARNERS |= {
     "sr adaptive": {"algorithm.name": "sr", "algorithm.adaptive": True, "algorithm.epsilon": 0.0},
     "dc gumbel": {"algorithm.name": "dc", "algorithm.expectation": "gumbel", "critic.ground_draw": "logging"},

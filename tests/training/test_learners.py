@@ -10,7 +10,7 @@ import torch
 from test_training import SMALL, assert_same, log, stop_after, tensors
 
 from made_datasets import write_dataset
-from offrec.algorithms import ALGORITHMS
+from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES
 from offrec.catalogue import maximum
 from offrec.console import Console
@@ -85,7 +85,7 @@ def check(dataset: Any, out: Path, name: str, backbone: str, more: dict[str, Any
 
 GRID = [
     pytest.param(name, backbone, marks=[] if backbone == "gru" else pytest.mark.all)
-    for name in ALGORITHMS
+    for name in LEARNERS
     for backbone in BACKBONES
 ]
 
@@ -124,7 +124,7 @@ MOVING: dict[str, dict[str, Any]] = {
 }
 STOPS = [
     *(pytest.param(name, "gru", stop) for name in MOVING for stop in (4, 20)),
-    *(pytest.param(name, backbone, 13, marks=pytest.mark.all) for name in ALGORITHMS for backbone in BACKBONES),
+    *(pytest.param(name, backbone, 13, marks=pytest.mark.all) for name in LEARNERS for backbone in BACKBONES),
 ]
 
 

@@ -1,30 +1,45 @@
-"""The learners, by the names the command line knows."""
+"""The learners, and the registry that names them."""
 
-from offrec.algorithms.actor_critic import ActorCritic
-from offrec.algorithms.deep_q import DeepQ
-from offrec.algorithms.dual_constraint import DualConstraint
-from offrec.algorithms.policy_constraint import PolicyConstraint
-from offrec.algorithms.policy_gradient import PolicyGradient
-from offrec.algorithms.reward_extrapolation import RewardExtrapolation
-from offrec.algorithms.supervised import Supervised
-from offrec.algorithms.supervised_deep_q import SupervisedDeepQ
-from offrec.algorithms.supervised_policy_gradient import SupervisedPolicyGradient
-from offrec.algorithms.supervised_regularisation import SupervisedRegularisation
-from offrec.algorithms.support_constraint import SupportConstraint
+from offrec.algorithms import (
+    actor_critic,
+    deep_q,
+    dual_constraint,
+    policy_constraint,
+    policy_gradient,
+    reward_extrapolation,
+    supervised,
+    supervised_deep_q,
+    supervised_policy_gradient,
+    supervised_regularisation,
+    support_constraint,
+)
+from offrec.algorithms.record import LEARNERS, LearnerRecord, register_learner
 from offrec.algorithms.symbols import ABSENT, Learner, LossTerms, Multiplier, Needs, Symbols
 
-ALGORITHMS: dict[str, type[Learner]] = {
-    "sl": Supervised,
-    "dqn": DeepQ,
-    "pg": PolicyGradient,
-    "sl+dqn": SupervisedDeepQ,
-    "sl+pg": SupervisedPolicyGradient,
-    "sdac": ActorCritic,
-    "sc": SupportConstraint,
-    "sr": SupervisedRegularisation,
-    "pc": PolicyConstraint,
-    "dc": DualConstraint,
-    "re": RewardExtrapolation,
-}
+# In the paper's order, which is the order of tables.
+for _module in (
+    supervised,
+    deep_q,
+    policy_gradient,
+    supervised_deep_q,
+    supervised_policy_gradient,
+    actor_critic,
+    support_constraint,
+    supervised_regularisation,
+    policy_constraint,
+    dual_constraint,
+    reward_extrapolation,
+):
+    register_learner(_module.RECORD)
 
-__all__ = ["ABSENT", "ALGORITHMS", "Learner", "LossTerms", "Multiplier", "Needs", "Symbols"]
+__all__ = [
+    "ABSENT",
+    "LEARNERS",
+    "Learner",
+    "LearnerRecord",
+    "LossTerms",
+    "Multiplier",
+    "Needs",
+    "Symbols",
+    "register_learner",
+]

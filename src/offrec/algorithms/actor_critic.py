@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from offrec import losses
+from offrec.algorithms.record import EARNING_WITH_RETURNS, PAPER_ACTOR_CRITIC, SEARCH_SOFT, LearnerRecord
 from offrec.algorithms.soft import Soft
 from offrec.algorithms.symbols import LossTerms, Symbols
 
@@ -37,3 +38,14 @@ class ActorCritic(Soft):
     @property
     def _prior(self) -> losses.Prior:
         return "uniform" if self.uniform_prior else None
+
+
+RECORD = LearnerRecord(
+    name="sdac",
+    label="SDAC",
+    learner=ActorCritic,
+    help="Stochastic discrete actor-critic, without a constraint.",
+    family="unconstrained",
+    presets={"paper": PAPER_ACTOR_CRITIC, "strong": {**EARNING_WITH_RETURNS, "algorithm.alpha": 0.05}},
+    search=SEARCH_SOFT,
+)

@@ -11,21 +11,19 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from offrec import losses
-from offrec.algorithms.checks import at_least
+from offrec.algorithms.record import EARNING_WITH_RETURNS, SEARCH_GAMMA, LearnerRecord
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
+from offrec.plugins import option
 
 
 @dataclass(frozen=True)
 class DeepQ:
     double: bool = False
     """Double Q: the critic picks the next item, its target network says what it is worth."""
-    delta: float = 0.0
+    delta: float = option(0.0, minimum=0.0)
     """Rank only items that the logging policy takes with at least this probability (0: all). The δ-behaviour policy."""
 
     needs_reward = True
-
-    def __post_init__(self) -> None:
-        at_least(0.0, self, "delta")
 
     @property
     def needs(self) -> Needs:
@@ -41,3 +39,14 @@ def q_learning(x: Symbols, double: bool) -> Tensor:
     value_if_ignored = losses.greedy_value(x.q_if_ignored) if x.grounded else None
     errors = losses.td(x.q.at(x.actions), x.rewards, x.discounts, next_value, value_if_ignored)
     return losses.grounded(errors, x.ground_weight)
+
+
+RECORD = LearnerRecord(
+    name="dqn",
+    label="DQN",
+    learner=DeepQ,
+    help="Deep Q-learning: rank by the learned value Q.",
+    family="unconstrained",
+    presets={"strong": EARNING_WITH_RETURNS},
+    search={**SEARCH_GAMMA, "algorithm.double": (False, True)},
+)

@@ -10,6 +10,7 @@ An unlogged item a⁻, where the critic is grounded, is worth sg[r⁻ + γ V(s)]
 from dataclasses import dataclass, replace
 
 from offrec import losses
+from offrec.algorithms.record import EARNING_WITH_RETURNS, PAPER_SOFT, SEARCH_SOFT, LearnerRecord
 from offrec.algorithms.soft import Soft
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.catalogue.streams import run_concurrently
@@ -28,3 +29,17 @@ class DualConstraint(Soft):
             lambda: self.values(x, x.b),
         )
         return {"critic": self.squared(x, x.rewards, next_value, value_if_ignored), "actor": -value / self.alpha}
+
+
+RECORD = LearnerRecord(
+    name="dc",
+    label="DC",
+    learner=DualConstraint,
+    help="Actor-critic with the logging policy as prior in critic and actor.",
+    family="constrained",
+    presets={
+        "paper": PAPER_SOFT,
+        "strong": {**EARNING_WITH_RETURNS, "algorithm.alpha": 0.02, "algorithm.ranks": "critic"},
+    },
+    search=SEARCH_SOFT,
+)

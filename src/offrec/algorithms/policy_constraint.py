@@ -11,25 +11,22 @@ from dataclasses import dataclass
 
 from offrec import losses
 from offrec.algorithms.actor_critic import ActorCritic
-from offrec.algorithms.checks import above
+from offrec.algorithms.record import EARNING, PAPER_ACTOR_CRITIC, SEARCH_SOFT, LearnerRecord
 from offrec.algorithms.symbols import LossTerms, Symbols
 from offrec.catalogue import log_prob
+from offrec.plugins import Range, option
 
 
 @dataclass(frozen=True)
 class PolicyConstraint(ActorCritic):
-    beta: float = 1.0
+    beta: float = option(1.0, above=0.0)
     """Temperature of the weights, in units of reward: the lower, the greedier."""
-    cap: float = 20.0
+    cap: float = option(20.0, above=0.0)
     """No weight is larger."""
     baseline: bool = True
     """Subtract V(s) from Q: then a weight says how good the item was, not how good the state."""
     normalised: bool = True
     """Divide the weights by their mean over the batch."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        above(0.0, self, "beta", "cap")
 
     def loss(self, x: Symbols) -> LossTerms:
         q = x.q.detach()
@@ -41,3 +38,26 @@ class PolicyConstraint(ActorCritic):
             weight = losses.normalised(weight, x.weight)
         log_pi = log_prob(x.pi, x.logged)[:, 0]
         return {"critic": self.critic(x), "actor": losses.weighted_likelihood(log_pi, weight)}
+
+
+_NO_SAMPLE = "its actor imitates logged items and does not sample"
+
+RECORD = LearnerRecord(
+    name="pc",
+    label="PC",
+    learner=PolicyConstraint,
+    help="Imitate the log with weights that grow exponentially with Q.",
+    family="constrained",
+    presets={
+        "paper": {
+            **PAPER_ACTOR_CRITIC,
+            "algorithm.beta": 1.0,
+            "algorithm.baseline": False,
+            "algorithm.normalised": False,
+        },
+        # Without critic.returns: the weights need differences in Q, which logged returns level out.
+        "strong": {**EARNING, "algorithm.alpha": 0.02, "algorithm.beta": 0.03},
+    },
+    search={**SEARCH_SOFT, "algorithm.beta": Range(0.01, 10.0)},
+    ignored={"algorithm.gumbel_temperature": _NO_SAMPLE, "algorithm.straight_through": _NO_SAMPLE},
+)

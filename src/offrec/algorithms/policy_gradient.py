@@ -13,16 +13,17 @@ from typing import Literal
 from torch import Tensor
 
 from offrec import losses
-from offrec.algorithms.checks import above, at_least
+from offrec.algorithms.record import EARNING, SEARCH_GAMMA, LearnerRecord
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.catalogue import log_prob
+from offrec.plugins import Range, option
 
 
 @dataclass(frozen=True)
 class PolicyGradient:
-    k: int = 1
+    k: int = option(1, minimum=1)
     """K: the policy is to have a good item among so many draws; 1 is plain REINFORCE."""
-    cap: float = 10.0
+    cap: float = option(10.0, above=0.0)
     """c: no importance weight is larger."""
     self_normalised: bool = False
     """Divide the importance weights by their mean over the batch."""
@@ -32,10 +33,6 @@ class PolicyGradient:
     """Start from random weights or from the fitted π̂_b."""
 
     needs_reward = True
-
-    def __post_init__(self) -> None:
-        above(0.0, self, "cap")
-        at_least(1, self, "k")
 
     @property
     def needs(self) -> Needs:
@@ -53,3 +50,14 @@ class PolicyGradient:
         weight = importance * losses.top_k_factor(log_pi, self.k) * x.return_to_go
         terms = {"actor": losses.weighted_likelihood(log_pi, weight)}
         return terms if self.logging == "fitted" else terms | {"logging": losses.negative_log_likelihood(log_b)}
+
+
+RECORD = LearnerRecord(
+    name="pg",
+    label="PG",
+    learner=PolicyGradient,
+    help="Off-policy policy gradient (REINFORCE) with top-K correction.",
+    family="unconstrained",
+    presets={"strong": EARNING},
+    search={**SEARCH_GAMMA, "algorithm.cap": Range(1.0, 30.0), "algorithm.k": Range(1, 20, whole=True)},
+)

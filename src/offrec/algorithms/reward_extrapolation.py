@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from offrec import losses
+from offrec.algorithms.record import EARNING_WITH_RETURNS, PAPER_SOFT, SEARCH_SOFT, LearnerRecord
 from offrec.algorithms.soft import Soft
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.catalogue import log_prob
@@ -37,3 +38,17 @@ class RewardExtrapolation(Soft):
             lambda: self.values(x, None),
         )
         return {"critic": self.squared(x, rewards, next_value, value_if_ignored), "actor": -value / self.alpha}
+
+
+RECORD = LearnerRecord(
+    name="re",
+    label="RE",
+    learner=RewardExtrapolation,
+    help="Actor-critic with the log-probability of the logging policy added to the reward.",
+    family="constrained",
+    presets={
+        "paper": PAPER_SOFT,
+        "strong": {**EARNING_WITH_RETURNS, "algorithm.alpha": 0.03, "algorithm.ranks": "critic"},
+    },
+    search=SEARCH_SOFT,
+)

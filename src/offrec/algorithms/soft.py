@@ -6,19 +6,19 @@ from typing import Literal
 from torch import Tensor
 
 from offrec import losses
-from offrec.algorithms.checks import above
 from offrec.algorithms.symbols import Needs, Symbols
 from offrec.catalogue import Noise
 from offrec.catalogue.streams import on_side_stream
+from offrec.plugins import option
 
 
 @dataclass(frozen=True)
 class Soft:
-    alpha: float = 0.02
+    alpha: float = option(0.02, above=0.0)
     """Temperature: what a nat of divergence from the prior costs, in units of reward (see reward_unit)."""
     expectation: Literal["exact", "gumbel"] = "exact"
     """Expectations over π exactly, or by a Gumbel-softmax sample as in the paper."""
-    gumbel_temperature: float = 1.0
+    gumbel_temperature: float = option(1.0, above=0.0)
     """Of the actor's Gumbel-softmax sample: the lower, the closer to one item and the noisier its gradient."""
     straight_through: bool = False
     """The Gumbel sample's value is that of one item; only its gradient is that of the soft sample."""
@@ -28,9 +28,6 @@ class Soft:
     """The actor starts from random weights or from the fitted π̂_b."""
 
     needs_reward = True
-
-    def __post_init__(self) -> None:
-        above(0.0, self, "alpha", "gumbel_temperature")
 
     @property
     def needs(self) -> Needs:

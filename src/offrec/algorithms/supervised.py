@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from offrec import losses
+from offrec.algorithms.record import LearnerRecord
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.catalogue import log_prob
 
@@ -28,3 +29,13 @@ class Supervised:
             # Unlike the paper: weighted, by r over the batch's mean, so that the units of the reward do not matter.
             loss = loss * losses.normalised(x.rewards[:, 0], x.weight)
         return {"actor": loss}
+
+
+RECORD = LearnerRecord(
+    name="sl",
+    label="SL",
+    learner=Supervised,
+    help="Supervised learning: predict the next logged item.",
+    family="imitation",
+    search={"network.repeat": ("off", "bonus", "instead")},
+)

@@ -6,23 +6,21 @@ L = −log π(a|s) + w · (Q(s,a) − sg[r + discount · max Q̄(s′,·)])²
 from dataclasses import dataclass
 
 from offrec import losses
-from offrec.algorithms.checks import at_least
 from offrec.algorithms.deep_q import q_learning
+from offrec.algorithms.record import SEARCH_GAMMA, LearnerRecord
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.catalogue import log_prob
+from offrec.plugins import Range, option
 
 
 @dataclass(frozen=True)
 class SupervisedDeepQ:
     double: bool = False
     """Double Q: the critic picks the next item, its target network says what it is worth. (Xin et al. do.)"""
-    weight: float = 1.0
+    weight: float = option(1.0, minimum=0.0)
     """w, of the Q-learning loss."""
 
     needs_reward = True
-
-    def __post_init__(self) -> None:
-        at_least(0.0, self, "weight")
 
     @property
     def needs(self) -> Needs:
@@ -33,3 +31,21 @@ class SupervisedDeepQ:
             "actor": losses.negative_log_likelihood(log_prob(x.pi, x.logged)[:, 0]),
             "critic": self.weight * q_learning(x, self.double),
         }
+
+
+_SHARED_BACKBONE = "its critic is a second head on the policy's backbone"
+
+RECORD = LearnerRecord(
+    name="sl+dqn",
+    label="SL+DQN",
+    learner=SupervisedDeepQ,
+    help="SL and DQN as two heads on one backbone; SL's head ranks.",
+    family="mixed",
+    # The head that imitates the log ranks, so NDCG may select the checkpoint.
+    presets={"paper": {"algorithm.double": True}, "strong": {"gamma": 0.9, "critic.returns": 0.5}},
+    search={**SEARCH_GAMMA, "algorithm.weight": Range(0.03, 10.0)},
+    ignored={
+        f"critic.{name}": f"{_SHARED_BACKBONE}; set network.{name}"
+        for name in ("backbone", "width", "layers", "dropout", "repeat")
+    },
+)

@@ -6,23 +6,31 @@ L = −log π(a|s) + w · L_PG
 from dataclasses import dataclass
 
 from offrec import losses
-from offrec.algorithms.checks import at_least
 from offrec.algorithms.policy_gradient import PolicyGradient
+from offrec.algorithms.record import SEARCH_GAMMA, LearnerRecord
 from offrec.algorithms.symbols import LossTerms, Symbols
 from offrec.catalogue import log_prob
+from offrec.plugins import Range, option
 
 
 @dataclass(frozen=True)
 class SupervisedPolicyGradient(PolicyGradient):
-    weight: float = 1.0
+    weight: float = option(1.0, minimum=0.0)
     """w, of the policy gradient."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(0.0, self, "weight")
 
     def loss(self, x: Symbols) -> LossTerms:
         log_pi = log_prob(x.pi, x.logged)[:, 0]
         terms = self.of_logged(x, log_pi)
         likelihood = losses.negative_log_likelihood(log_pi)
         return terms | {"actor": self.weight * terms["actor"], "supervised": likelihood}
+
+
+RECORD = LearnerRecord(
+    name="sl+pg",
+    label="SL+PG",
+    learner=SupervisedPolicyGradient,
+    help="SL plus a weighted PG loss on one policy.",
+    family="mixed",
+    presets={"strong": {"gamma": 0.9}},  # it imitates the log too, so NDCG may select the checkpoint
+    search={**SEARCH_GAMMA, "algorithm.weight": Range(0.03, 10.0)},
+)

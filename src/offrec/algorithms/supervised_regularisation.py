@@ -11,27 +11,24 @@ from typing import Literal
 
 from offrec import losses
 from offrec.algorithms.actor_critic import ActorCritic
-from offrec.algorithms.checks import at_least
+from offrec.algorithms.record import EARNING_WITH_RETURNS, PAPER_ACTOR_CRITIC, SEARCH_SOFT, LearnerRecord
 from offrec.algorithms.symbols import LossTerms, Multiplier, Needs, Symbols
 from offrec.catalogue import log_prob
+from offrec.plugins import Range, option
 
 
 @dataclass(frozen=True)
 class SupervisedRegularisation(ActorCritic):
-    beta: float = 1.0
+    beta: float = option(1.0, minimum=0.0)
     """Weight of the likelihood; where it adapts, its first value."""
     adaptive: bool = False
     """Adapt β by dual ascent, so that KL(π_b‖π) ≤ ε."""
-    epsilon: float = 1.0
+    epsilon: float = option(1.0, minimum=0.0)
     """ε, in nats."""
-    rate: float = 0.001
+    rate: float = option(0.001, minimum=0.0)
     """η: how far β moves in an update for each nat of violation."""
     kl: Literal["ratio", "likelihood"] = "ratio"
     """The KL as the mean of log π̂_b − log π, or as the paper's mean of −log π, which takes π_b to have no entropy."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(0.0, self, "beta", "epsilon", "rate")
 
     @property
     def needs(self) -> Needs:
@@ -48,3 +45,17 @@ class SupervisedRegularisation(ActorCritic):
         if self.adaptive:
             terms["~kl"] = losses.forward_kl(log_pi, x.log_b if self.kl == "ratio" else None).detach()
         return terms
+
+
+RECORD = LearnerRecord(
+    name="sr",
+    label="SR",
+    learner=SupervisedRegularisation,
+    help="SDAC plus a weighted SL loss in the actor.",
+    family="constrained",
+    presets={
+        "paper": {**PAPER_ACTOR_CRITIC, "algorithm.beta": 1.0, "algorithm.kl": "likelihood"},
+        "strong": {**EARNING_WITH_RETURNS, "algorithm.alpha": 0.1, "algorithm.beta": 0.1},
+    },
+    search={**SEARCH_SOFT, "algorithm.beta": Range(0.01, 30.0)},
+)

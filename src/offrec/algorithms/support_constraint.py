@@ -9,20 +9,17 @@ from dataclasses import dataclass, replace
 
 from offrec import losses
 from offrec.algorithms.actor_critic import ActorCritic
-from offrec.algorithms.checks import at_least
+from offrec.algorithms.record import EARNING_WITH_RETURNS, PAPER_ACTOR_CRITIC, SEARCH_SOFT, LearnerRecord
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
+from offrec.plugins import Range, option
 
 
 @dataclass(frozen=True)
 class SupportConstraint(ActorCritic):
-    beta: float = 10.0
+    beta: float = option(10.0, minimum=0.0)
     """The price, in nats of the actor's objective."""
-    delta: float = 0.001
+    delta: float = option(0.001, minimum=0.0)
     """Items with this π̂_b or a lower one are outside of the support."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(0.0, self, "beta", "delta")
 
     @property
     def needs(self) -> Needs:
@@ -33,3 +30,17 @@ class SupportConstraint(ActorCritic):
         if self.delta > 0:
             terms["support"] = self.beta * losses.outside_support(x.pi, x.b, self.delta)
         return terms
+
+
+RECORD = LearnerRecord(
+    name="sc",
+    label="SC",
+    learner=SupportConstraint,
+    help="SDAC with a penalty on items that the logging policy rarely shows.",
+    family="constrained",
+    presets={
+        "paper": {**PAPER_ACTOR_CRITIC, "algorithm.beta": 1.0, "algorithm.delta": 0.01},
+        "strong": {**EARNING_WITH_RETURNS, "algorithm.alpha": 0.05},
+    },
+    search={**SEARCH_SOFT, "algorithm.beta": Range(0.3, 100.0), "algorithm.delta": Range(1e-5, 0.1)},
+)

@@ -1,18 +1,24 @@
-"""Policies without training. They stand in every comparison: a learner that does not beat them has learned nothing."""
+"""Policies without training, and the registry that names them.
 
-from collections.abc import Callable
+Every comparison includes them: a learner that does not beat them has learned nothing useful.
+"""
 
 import torch
 
+from offrec.baselines import counting, mean_reward, neighbours
 from offrec.baselines.counting import Markov, Popular, Recent
 from offrec.baselines.mean_reward import MeanReward
 from offrec.baselines.neighbours import SessionNeighbours, VectorSessionNeighbours
+from offrec.baselines.record import BASELINES, BaselineRecord, register_baseline
 from offrec.data.dataset import Dataset
-from offrec.errors import InputError
 from offrec.policy import Policy
+
+for _record in (counting.POPULAR, mean_reward.RECORD, counting.RECENT, counting.MARKOV, *neighbours.RECORDS):
+    register_baseline(_record)
 
 __all__ = [
     "BASELINES",
+    "BaselineRecord",
     "Markov",
     "MeanReward",
     "Popular",
@@ -20,20 +26,27 @@ __all__ = [
     "SessionNeighbours",
     "VectorSessionNeighbours",
     "baseline",
+    "register_baseline",
 ]
-
-BASELINES: dict[str, Callable[[Dataset, int, torch.device], Policy]] = {
-    "popular": Popular,
-    "mean-reward": MeanReward,
-    "recent": Recent,
-    "markov": Markov,
-    "sknn": SessionNeighbours,
-    "vsknn": VectorSessionNeighbours,
-}
 
 
 def baseline(name: str, dataset: Dataset, history: int = 50, device: torch.device | str = "cpu") -> Policy:
-    """The baseline `name`, made from the dataset's train split."""
-    if name not in BASELINES:
-        raise InputError(f"There is no baseline {name!r}; known are {', '.join(BASELINES)}.")
-    return BASELINES[name](dataset, history, torch.device(device))
+    """Build a policy without training from the dataset's training sessions.
+
+    Args:
+        name: Name of the baseline, such as "recent" or "markov".
+        dataset: The dataset whose training sessions are counted.
+        history: How many of a visitor's last items the policy sees.
+        device: Where scores are computed.
+
+    Returns:
+        A policy with the same interface as a trained one.
+
+    Raises:
+        InputError: No baseline has this name.
+
+    Example:
+        >>> policy = offrec.baseline("recent", dataset)
+        >>> offrec.evaluate(policy, dataset).figures["all"]["NDCG@10"]
+    """
+    return BASELINES[name].build(dataset, history, torch.device(device))

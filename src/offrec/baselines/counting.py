@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
+from offrec.baselines.record import BaselineRecord
 from offrec.baselines.sparse import SparsePolicy, latest
 from offrec.data.dataset import Dataset
 from offrec.types import Longs, Sessions
@@ -58,3 +59,12 @@ def followers(sessions: Sessions, n_items: int) -> csr_array:
     inside[ends[(ends > 0) & (ends < len(items))] - 1] = False  # the next event opens another session
     pairs = (items[:-1][inside], items[1:][inside])
     return csr_array((np.ones(len(pairs[0])), pairs), shape=(n_items + 1, n_items))  # equal pairs add up
+
+
+POPULAR = BaselineRecord(
+    "popular", "Popular items", Popular, "The most frequent items of the training sessions.", "Popular"
+)
+RECENT = BaselineRecord(
+    "recent", "Most recent items", Recent, "The items of the history, the most recent first.", "Recent"
+)
+MARKOV = BaselineRecord("markov", "Markov", Markov, "The items that most often followed the last item.")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from offrec.baselines.record import BaselineRecord
 from offrec.baselines.sparse import TIE
 from offrec.catalogue import Head
 from offrec.data.dataset import Dataset
@@ -45,7 +46,7 @@ class MeanReward(Policy):
         super().__init__(dataset.vocabulary, history, device, dataset.meta["data_hash"])
         self.home, self.skip_recent = dataset.meta.get("shop"), skip_recent
         means = shrunk_means(dataset, rewards or {}, pseudo_events)
-        share = np.asarray(dataset.train_counts) / max(1, np.sum(dataset.train_counts))
+        share = np.asarray(dataset.train_counts) / max(1, int(np.sum(dataset.train_counts)))
         self.bias = torch.tensor(means + TIE * share, dtype=torch.double, device=device)
         self.table = torch.zeros(dataset.n_items, 0, dtype=torch.double, device=device)
         # Lowers any item below all others and keeps the order among the lowered ones.
@@ -70,3 +71,12 @@ def shrunk_means(dataset: Dataset, rewards: Mapping[str, float], pseudo_events: 
     mean = float(reward.mean()) if len(reward) else 0.0
     shrunk: Doubles = (total + pseudo_events * mean) / (count + pseudo_events)
     return shrunk
+
+
+RECORD = BaselineRecord(
+    "mean-reward",
+    "Mean reward per item",
+    MeanReward,
+    "The items with the largest mean reward; the visitor's last picks come last.",
+    "Mean reward",
+)

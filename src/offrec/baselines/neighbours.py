@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from offrec.baselines.record import BaselineRecord
 from offrec.baselines.sparse import SparsePolicy, latest
 from offrec.data.dataset import Dataset
 from offrec.types import Longs
@@ -122,3 +123,11 @@ def item_sets(dataset: Dataset) -> csr_array:
     sets = csr_array((np.ones(len(items)), (np.repeat(number, length), items)), shape=(len(length), dataset.n_items))
     sets.data[:] = 1.0  # equal pairs have added up
     return sets
+
+
+RECORDS = (
+    BaselineRecord("sknn", "SKNN", SessionNeighbours, "Items of the most similar training sessions."),
+    BaselineRecord(
+        "vsknn", "VSKNN", VectorSessionNeighbours, "SKNN that weights recent items and rare items more strongly."
+    ),
+)

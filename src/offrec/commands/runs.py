@@ -108,7 +108,7 @@ class Evaluate:
         Path | None, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN", help_behavior_hint="")
     ] = None
     """A folder made by `offrec train`."""
-    baseline: Annotated[Literal["popular", "recent", "markov", "sknn", "vsknn"] | None, unset("NAME")] = None
+    baseline: Annotated[str | None, unset("NAME")] = None
     """A policy without training, instead of a run: popular, recent, markov, sknn or vsknn."""
     dataset: Annotated[Path | None, unset("DATASET")] = None
     """The dataset of the baseline, or of a run whose dataset has moved."""
@@ -180,7 +180,7 @@ class Recommend:
     """With --input: the table to write, .parquet, .csv, .tsv or .jsonl: session, rank, item, score, probability."""
     chunk: int = 4096
     """With --input: sessions held in memory at once, besides a block of the table (16 MB of text, 262,144 rows)."""
-    format: Literal["events", "retailrocket", "yoochoose"] = "events"
+    format: str = "events"
     """With --input: what the table is, as for `prepare`."""
     session: Annotated[str | None, unset("COLUMN")] = None
     """With --input: the column that tells sessions apart (default: `session`, else `user`)."""

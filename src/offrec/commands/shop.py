@@ -66,7 +66,7 @@ class Simulate:
     """A folder made by `offrec train`, on a log of the shop."""
     policy: Annotated[Literal["logging", "greedy", "oracle", "random"] | None, unset("NAME")] = None
     """One of the shop's own instead: logging, greedy (most clicks now), oracle (knows all, looks ahead) or random."""
-    baseline: Annotated[Literal["popular", "recent", "markov", "sknn", "vsknn"] | None, unset("NAME")] = None
+    baseline: Annotated[str | None, unset("NAME")] = None
     """A policy without training instead: popular, recent, markov, sknn or vsknn, with --dataset."""
     dataset: Annotated[Path | None, unset("DATASET")] = None
     """The dataset of the baseline, of a run whose dataset has moved, or whose shop --policy is to be played in."""

@@ -4,26 +4,18 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin
 
-from offrec.data.formats import Columns, Format, Preset, decisions, events, retailrocket, served, yoochoose
+from offrec.data.formats import FORMATS, Columns, ProtocolDefaults
 from offrec.data.log import Log
 from offrec.data.protocol import Protocol, Split, Unseen
 from offrec.data.sessions import check_filter
 from offrec.errors import InputError
-
-FORMATS: dict[str, Format] = {
-    "retailrocket": retailrocket.FORMAT,
-    "yoochoose": yoochoose.FORMAT,
-    "events": events.FORMAT,
-    "decisions": decisions.FORMAT,
-    "served": served.FORMAT,
-}
 
 
 @dataclass(frozen=True)
 class PrepareOptions:
     """Every choice between a raw log and a dataset. What is left unset follows --protocol."""
 
-    format: Literal["retailrocket", "yoochoose", "events", "decisions", "served"] = "events"
+    format: str = "events"
     """What the sources are: RetailRocket's events.csv; YooChoose's clicks, with or without its buys; any table, as CSV,
     TSV, JSON lines or Parquet, of events, or of decisions (served lists, how likely each was, what was picked); or the
     folder that `offrec serve` writes its decision log to."""
@@ -96,6 +88,7 @@ def check(options: PrepareOptions) -> None:
         value, allowed = getattr(options, field.name), get_args(field.type)
         if get_origin(field.type) is Literal and value not in allowed:
             raise InputError(f"There is no choice {value!r} for {field.name}; expected one of {', '.join(allowed)}.")
+    kind = FORMATS[options.format]
     for text in _chosen(options.filter, ()):
         check_filter(text)
     if not 0 < options.gap_minutes < math.inf:
@@ -109,13 +102,13 @@ def check(options: PrepareOptions) -> None:
         value = getattr(options, name)
         if value is not None and value < least:
             raise InputError(f"--{name.replace('_', '-')} {value} cannot be; expected {least} or more.")
-    if options.behaviours and options.format not in {"events", "decisions"}:
+    if options.behaviours and (kind.behaviours is not None or kind.read is None):
         raise InputError(f"The behaviours of {options.format} are known; drop --behaviours or use --format events.")
 
 
 def protocol(options: PrepareOptions, log: Log) -> Protocol:
     """Every choice spelled out: what was asked for, else the preset's, else what the log allows."""
-    preset = FORMATS[options.format].paper if options.protocol == "paper" else Preset()
+    preset = FORMATS[options.format].paper if options.protocol == "paper" else ProtocolDefaults()
     for name in _chosen(options.drop, ()):
         if name not in log.behaviour_names:
             raise InputError(f"There is no behaviour {name!r} to drop; the log has {', '.join(log.behaviour_names)}.")
@@ -139,7 +132,7 @@ def _chosen(asked: tuple[str, ...], preset: tuple[str, ...]) -> tuple[str, ...]:
     return () if tuple(asked) == ("none",) else tuple(asked) or preset
 
 
-def _sessions(options: PrepareOptions, preset: Preset, log: Log) -> str:
+def _sessions(options: PrepareOptions, preset: ProtocolDefaults, log: Log) -> str:
     how = preset.sessions if options.sessions == "auto" else options.sessions
     if how == "auto":
         how = "column" if log.has_sessions else "gap"

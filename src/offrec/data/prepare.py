@@ -13,6 +13,7 @@ import numpy as np
 from offrec.data import catalogue_alignment, decisions, folder, options, sessions, sources, statistics
 from offrec.data.bad_rows import BadRows
 from offrec.data.dataset import FORMAT_VERSION, Dataset
+from offrec.data.formats import FORMATS
 from offrec.data.log import TICKS, Checked, Log, LogBuilder, Reader, TimeUnit
 from offrec.data.options import PrepareOptions
 from offrec.data.protocol import Protocol, fingerprint
@@ -49,7 +50,7 @@ def prepare(
     out = Path(out)
     options.check(chosen)
     folder.check_free(out, force)
-    found = options.FORMATS[chosen.format].find([source] if isinstance(source, str | Path) else source)
+    found = FORMATS[chosen.format].find([source] if isinstance(source, str | Path) else source)
     known = None if chosen.catalogue is None else read_catalogue(Path(chosen.catalogue))
     log = _read(found, chosen, say)
     if known is not None:
@@ -94,9 +95,9 @@ def _describe(
 
 
 def _read(found: list[sources.Source], chosen: PrepareOptions, say: Say) -> Log:
-    kind = options.FORMATS[chosen.format]
-    if kind.whole is not None:
-        log = kind.whole(found, chosen.columns, say)
+    kind = FORMATS[chosen.format]
+    if kind.read_whole is not None:
+        log = kind.read_whole(found, chosen.columns, say)
     else:
         assert kind.read is not None
         builder = LogBuilder(say)

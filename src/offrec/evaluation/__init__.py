@@ -1,6 +1,17 @@
-"""Ranking figures: where the logged items stand in a policy's ranking of the whole catalogue."""
+"""Rank the logged items in a policy's ordering of the whole catalogue, and compute metrics from the ranks."""
 
-from offrec.evaluation.metrics import MetricValues, compute_metrics
+from offrec.evaluation.metrics import METRICS, MetricRecord, MetricValues, compute_metrics, register_metric
 from offrec.evaluation.ranking import Evaluation, Ranks, ScoredEvents, evaluate, ranks
 
-__all__ = ["Evaluation", "MetricValues", "Ranks", "ScoredEvents", "compute_metrics", "evaluate", "ranks"]
+__all__ = [
+    "METRICS",
+    "Evaluation",
+    "MetricRecord",
+    "MetricValues",
+    "Ranks",
+    "ScoredEvents",
+    "compute_metrics",
+    "evaluate",
+    "ranks",
+    "register_metric",
+]

@@ -1,18 +1,21 @@
-"""Ranking figures as functions of ranks alone. An event has one right answer, the item that came next; rank 1 is best.
+"""Ranking metrics as functions of ranks, and the registry that names them. Rank 1 is best.
+
+Each event has one relevant item, the item that came next.
 
     HR@k   = 1[rank ≤ k]
-    NDCG@k = 1[rank ≤ k] / log2(1 + rank)      the ideal list has the item first, whose gain is 1
+    NDCG@k = 1[rank ≤ k] / log2(1 + rank)      the ideal list ranks the item first, with gain 1
     MRR@k  = 1[rank ≤ k] / rank
 
-Each is averaged over events (micro-average). Nothing here knows of policies or datasets.
+Each is averaged over events (micro-average).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from offrec.plugins import Registry
 from offrec.types import Longs
 
 Doubles = NDArray[np.float64]
@@ -33,7 +36,49 @@ def reciprocal_rank(rank: Longs, k: int) -> Doubles:
     return np.where(rank <= k, 1.0 / rank, 0.0)
 
 
-PER_EVENT = {"HR": hit_rate, "NDCG": ndcg, "MRR": reciprocal_rank}
+@dataclass(frozen=True)
+class MetricRecord:
+    """A ranking metric as commands and reports see it.
+
+    Args:
+        name: The name in tables: "NDCG" appears as NDCG@5, NDCG@10 and NDCG@20.
+        compute: Computes one value per event, [N], from the ranks [N] (1 is best) and the length k of the list.
+        help: One line that says what the metric measures.
+    """
+
+    name: str
+    compute: Callable[[Longs, int], Doubles]
+    help: str
+
+
+METRICS: Registry[MetricRecord] = Registry("metric")
+
+
+def register_metric(record: MetricRecord) -> MetricRecord:
+    """Make a metric known to every command.
+
+    Args:
+        record: Its record.
+
+    Returns:
+        The same record.
+
+    Raises:
+        InputError: A metric with this name exists.
+
+    Example:
+        >>> hit_at_one = lambda rank, k: (rank == 1).astype(float)
+        >>> offrec.register_metric(offrec.MetricRecord("First", hit_at_one, "Share of events ranked first."))
+    """
+    return METRICS.register(record)
+
+
+for _record in (
+    MetricRecord("HR", hit_rate, "Hit rate: the share of events whose item is among the first k."),
+    MetricRecord("NDCG", ndcg, "Normalised discounted cumulative gain of the one relevant item."),
+    MetricRecord("MRR", reciprocal_rank, "Mean reciprocal rank, 0 beyond k."),
+):
+    register_metric(_record)
 
 
 @dataclass(frozen=True)
@@ -48,8 +93,8 @@ class MetricValues:
 
 
 def compute_metrics(rank: Longs, ks: Sequence[int], more: dict[str, float] | None = None) -> MetricValues:
-    """HR, NDCG and MRR at every k over the events given, and what else was measured on them."""
+    """Compute every registered metric at every k; `more`: values that were measured elsewhere."""
     if len(rank) == 0:
         return MetricValues(0, {})
-    values = {f"{name}@{k}": float(of(rank, k).mean()) for name, of in PER_EVENT.items() for k in ks}
+    values = {f"{metric.name}@{k}": float(metric.compute(rank, k).mean()) for metric in METRICS.values() for k in ks}
     return MetricValues(len(rank), {**values, **(more or {})})

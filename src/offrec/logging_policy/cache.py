@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from offrec.backbones import BACKBONES
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError, first_line
@@ -60,10 +61,10 @@ class FitSpec:
 
 
 def _read(options: NetworkOptions) -> dict[str, Any]:
-    """The options that a network of this part reads."""
-    unread = {"heads": options.backbone != "sasrec", "window": options.backbone != "caser"}
-    unread |= {"layers": options.backbone == "caser", "repeat_state": options.repeat == "off"}
-    return {name: value for name, value in asdict(options).items() if not unread.get(name, False)}
+    """The options that a network of this kind reads."""
+    ignored = {"layers", "heads", "window"} - BACKBONES[options.backbone].reads
+    ignored |= {"repeat_state"} if options.repeat == "off" else set()
+    return {name: value for name, value in asdict(options).items() if name not in ignored}
 
 
 def is_complete(folder: Path) -> bool:

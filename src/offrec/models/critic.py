@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from offrec.catalogue import Head, Noise, logsumexp, maximum
 from offrec.catalogue.head import Support
-from offrec.errors import InputError
 from offrec.models.network import Network, NetworkOptions
+from offrec.plugins import option
 
 ROUNDING = 1e-4  # of log π̂_b: more than two ways of computing it differ by
 
@@ -23,41 +23,31 @@ class CriticOptions:
 
     backbone: str | None = None
     """gru, cfn, caser, nextitnet or sasrec."""
-    width: int | None = None
+    width: int | None = option(None, minimum=1, maximum=65_536)
     """Width of states and item vectors."""
-    layers: int | None = None
+    layers: int | None = option(None, minimum=1, maximum=1_000)
     """Layers of cells or of attention."""
-    dropout: float | None = None
+    dropout: float | None = option(None, minimum=0.0, below=1.0)
     """On item vectors going in, on states coming out, and inside the backbone."""
     repeat: Literal["instead", "bonus", "off"] = "bonus"
     """A value of its own for the items of the history, instead of the item table's, or as a bonus on top of it."""
-    ground: int = 8
+    ground: int = option(8, minimum=0)
     """So many unlogged items a transition are taken to be ignored, which ties the critic down; 0 is the paper."""
     ground_draw: Literal["uniform", "popular", "logging"] = "uniform"
     """How they are drawn: all alike, as often as the log has them, or from π̂_b (a pass over the catalogue for each)."""
     ground_reward: float = 0.0
     """What an ignored item earns."""
-    ground_weight: float = 1.0
+    ground_weight: float = option(1.0, minimum=0.0)
     """Weight of the unlogged items, together, against the logged one."""
-    returns: float = 0.0
+    returns: float = option(0.0, minimum=0.0, maximum=1.0)
     """Share of the discounted return that the log has after a step in the value that the critic backs up; the rest is
     the value of the policy that is learned. 0 is the paper, 1 the value of the logging policy."""
     target: Literal["soft", "periodic"] = "soft"
     """The target network follows the critic a little in each update, or jumps to it now and then."""
-    target_rate: float = 0.005
+    target_rate: float = option(0.005, above=0.0, maximum=1.0)
     """Soft: how far it moves, as a share of the distance."""
-    target_every: int = 500
+    target_every: int = option(500, minimum=1)
     """Periodic: updates between two jumps."""
-
-    def __post_init__(self) -> None:
-        if self.ground < 0 or self.target_every < 1 or not 0 < self.target_rate <= 1 or self.ground_weight < 0:
-            raise InputError(
-                f"critic.ground is {self.ground}, critic.ground_weight {self.ground_weight}, critic.target_every "
-                f"{self.target_every} and critic.target_rate {self.target_rate}; the first two must be at least 0, the "
-                "third at least 1, and the last must lie in (0, 1]."
-            )
-        if not 0 <= self.returns <= 1:
-            raise InputError(f"critic.returns is {self.returns}; it must lie in [0, 1].")
 
     def network(self, actor: NetworkOptions) -> NetworkOptions:
         own = {name: getattr(self, name) for name in ("backbone", "width", "layers", "dropout")}

@@ -14,6 +14,7 @@ from offrec.backbones import BACKBONES, Sizes
 from offrec.catalogue import Head
 from offrec.catalogue.slots import precompute_unique_items, score_unique_items, unique_items
 from offrec.errors import InputError
+from offrec.plugins import option
 from offrec.types import Batch
 
 Second = Literal["critic", "policy"]
@@ -25,13 +26,13 @@ class NetworkOptions:
 
     backbone: str = "gru"
     """gru, cfn, caser, nextitnet or sasrec."""
-    width: int = 128
+    width: int = option(128, minimum=1, maximum=65_536)
     """Width of states and item vectors."""
-    layers: int = 1
+    layers: int = option(1, minimum=1, maximum=1_000)
     """Layers of cells or of attention; a layer of NextItNet is four convolutions. Caser has one."""
-    dropout: float = 0.3
+    dropout: float = option(0.3, minimum=0.0, below=1.0)
     """On item vectors going in, on states coming out, and inside the backbone."""
-    history: int = 50
+    history: int = option(50, minimum=1, maximum=1_000_000)
     """A state knows at most so many of the last items."""
     tied: bool = True
     """One item table for input and output."""
@@ -39,10 +40,15 @@ class NetworkOptions:
     """A learned score for the items of the history: instead of the item table's, or as a bonus on top of it."""
     repeat_state: bool = True
     """Let the state move the scores of the items seen; without it recency and count alone decide (small logs)."""
-    heads: int = 2
+    heads: int = option(2, minimum=1)
     """Attention heads (sasrec)."""
-    window: int = 5
+    window: int = option(5, minimum=1, maximum=1_000)
     """Items in the window (caser)."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """The part of the options that a backbone reads."""
+        return Sizes(self.width, self.layers, self.dropout, self.history, self.heads, self.window)
 
 
 class RepeatTerm(nn.Module):
@@ -161,8 +167,8 @@ class Network(nn.Module):
         self.items_in = nn.Parameter(torch.randn(n_items + 1, width) * width**-0.5)  # the last row is the start
         self.items_out = None if options.tied else nn.Parameter(torch.randn(n_items, width) * width**-0.5)
         self.bias = nn.Parameter(torch.zeros(n_items))
-        sizes = Sizes(width, options.layers, options.dropout, history, options.heads, options.window)
-        self.backbone = BACKBONES[options.backbone](sizes)
+        record = BACKBONES[options.backbone]
+        self.backbone, self.causal = record.build(options.sizes), record.causal
         self.repeat = None if options.repeat == "off" else RepeatTerm(width, history, options.repeat_state, value)
         self.dropout = nn.Dropout(options.dropout)
         self.scale = ValueScale(width) if value else None
@@ -184,7 +190,7 @@ class Network(nn.Module):
 
     def states(self, batch: Batch, inputs: Tensor | None = None) -> Tensor:
         """[B, d] the state of each row. `inputs`: the table that goes in."""
-        if self.backbone.causal:
+        if self.causal:
             states = self._sequence(batch, inputs).index_select(0, batch.place)
         else:
             states = self._windows(batch.recent, inputs)
@@ -195,7 +201,7 @@ class Network(nn.Module):
         """[B, d] twice: of each row, and after its action. One pass over the piece gives both; so after a full history
         the next state still holds its oldest item, one more than a state that is served.
         """
-        if self.backbone.causal:
+        if self.causal:
             sequence = self._sequence(batch, inputs)
             found = sequence.index_select(0, batch.place), sequence.index_select(0, batch.next_place)
         else:

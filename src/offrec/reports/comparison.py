@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from offrec.evaluation.metrics import PER_EVENT
+from offrec.evaluation.metrics import METRICS
 from offrec.reports.reading import PolicyResults, RunResult, StudyResults
 from offrec.reports.statistics import Doubles, bootstrap, holm, paired_t, resampled
 
@@ -157,7 +157,7 @@ class _Resampled:
                 if ranks is None:
                     found[name, figure] = (np.zeros(n), np.zeros(n))
                     continue
-                gained = PER_EVENT[kind](ranks[:, chosen], int(k)).mean(0)
+                gained = METRICS[kind].compute(ranks[:, chosen], int(k)).mean(0)
                 summed = np.bincount(session[chosen], weights=gained, minlength=n).astype(np.float64)
                 found[name, figure] = (summed, events)
         return found

@@ -14,12 +14,12 @@ from offrec.reports.value_tables import own, sweeps
 from offrec.studies.value import CHEAP
 
 FAMILIES = {
-    "imitation": ("SL", ("sl",)),
-    "mixed": ("imitation and RL", ("sl+dqn", "sl+pg")),
-    "free": ("RL, bound to nothing", ("dqn", "pg", "sdac")),
-    "constrained": ("RL, held near the log", ("sc", "sr", "pc", "dc", "re")),
-    "baseline": ("without training", ()),
-    "own": ("the shop's own", ()),
+    "imitation": "SL",
+    "mixed": "imitation and RL",
+    "unconstrained": "RL without a constraint",
+    "constrained": "RL constrained to the log",
+    "baseline": "without training",
+    "own": "the shop's own",
 }
 END = 62  # room at the right for the lines' names
 MOST_LEVELS, LONGEST = 8, 20  # lines across a sweep that are named, and letters of a name
@@ -35,7 +35,7 @@ class Picture:
 def family(entry: PolicyResults) -> str:
     if entry.group.kind != "learner":
         return "baseline" if entry.group.kind == "baseline" else "own"
-    return next(name for name, (_, learners) in FAMILIES.items() if entry.group.policy in learners)
+    return labels.learner_family(entry.group.policy)
 
 
 def legend(pictures: Sequence[Picture]) -> str:
@@ -43,7 +43,7 @@ def legend(pictures: Sequence[Picture]) -> str:
     return "".join(
         f'<span class="key"><svg viewBox="-7 -7 14 14" aria-hidden="true"><g class="mark f-{name}">'
         f"{SHAPES[name](0, 0)}</g></svg>{label}</span>"
-        for name, (label, _) in FAMILIES.items()
+        for name, label in FAMILIES.items()
         if any(f'"mark f-{name}"' in picture.svg for picture in pictures)
     )
 

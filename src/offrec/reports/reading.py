@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offrec.algorithms import ALGORITHMS
+from offrec.algorithms import LEARNERS
 from offrec.errors import InputError
 from offrec.studies import study as plan
 from offrec.studies.design import check_protocols
@@ -156,7 +156,7 @@ def read_studies(folders: Sequence[Path]) -> StudyResults:
 
 def _place(entry: PolicyResults) -> tuple[int, int]:
     """The shop's own, baselines, learners in the paper's order; what is equal stays as it was asked."""
-    learners = list(ALGORITHMS)
+    learners = [*LEARNERS, entry.group.policy]  # a plug-in that is not installed comes last
     kind = ("shop", "baseline", "learner").index(entry.group.kind)
     varied = entry.group.varied or entry.group.level
     return kind, learners.index(entry.group.policy) if kind == 2 and not varied else -1

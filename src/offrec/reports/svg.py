@@ -223,7 +223,7 @@ def _polygon(*corners: Point) -> Callable[[float, float], str]:
 SHAPES: dict[str, Callable[[float, float], str]] = {
     "imitation": _polygon((-4.5, -4.5), (4.5, -4.5), (4.5, 4.5), (-4.5, 4.5)),
     "mixed": _polygon((0, -5.5), (5.2, 4), (-5.2, 4)),
-    "free": _polygon((0, 5.5), (5.2, -4), (-5.2, -4)),
+    "unconstrained": _polygon((0, 5.5), (5.2, -4), (-5.2, -4)),
     "constrained": _circle,
     "baseline": _polygon((0, -5.5), (5.5, 0), (0, 5.5), (-5.5, 0)),
     "own": _polygon((-5, -1.5), (-1.5, -1.5), (-1.5, -5), (1.5, -5), (1.5, -1.5), (5, -1.5), (5, 1.5), (1.5, 1.5),

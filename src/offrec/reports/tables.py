@@ -78,11 +78,11 @@ def ranking_tables(
     figures = [f"{name}@{k}" for k in ks for name in ("HR", "NDCG")]
 
     def rnn(entry: PolicyResults) -> bool:
-        return entry.group.backbone in labels.RNN
+        return labels.backbone_family(entry.group.backbone) == "recurrent"
 
     kinds: list[tuple[str, str, str, Callable[[PolicyResults], bool], Callable[[str], bool]]] = [
         ("clicks_rnn", "Clicks", "recurrent backbones", rnn, lambda b: b in labels.CLICKS),
-        ("clicks_cnn", "Clicks", "convolution and attention", lambda e: not rnn(e), lambda b: b in labels.CLICKS),
+        ("clicks_cnn", "Clicks", "other backbones", lambda e: not rnn(e), lambda b: b in labels.CLICKS),
         ("purchases_rnn", "Purchases", "every backbone", lambda e: True, lambda b: b in labels.PURCHASES),
         ("others", "Other behaviours", "every backbone", lambda e: True,
          lambda b: b not in labels.CLICKS + labels.PURCHASES),

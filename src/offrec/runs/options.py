@@ -16,17 +16,15 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from offrec.algorithms import ALGORITHMS, Learner
+from offrec.algorithms import LEARNERS, Learner
 from offrec.backbones import BACKBONES
 from offrec.errors import InputError
 from offrec.models.critic import CriticOptions
 from offrec.models.network import NetworkOptions
+from offrec.plugins import Settings, check_bounds, option
 from offrec.runs import option_errors as unknown
-from offrec.runs.presets import Flat, paper, strong
-from offrec.runs.unread import refuse, unread
+from offrec.runs.presets import PRESETS
 from offrec.training.loop import TrainingOptions
-
-Preset = Literal["strong", "paper"]
 
 SECTIONS = {"network": NetworkOptions, "critic": CriticOptions, "training": TrainingOptions}
 MACHINE = ("precision", "table_state", "capture", "memory_check")  # training options that make a run fit its machine
@@ -41,7 +39,7 @@ class RunOptions:
     training: TrainingOptions
     critic: CriticOptions = field(default_factory=CriticOptions)
     reward: dict[str, float] = field(default_factory=dict)
-    gamma: float = 0.5
+    gamma: float = option(0.5, minimum=0.0, maximum=1.0)
     """γ: what a reward one step later is worth."""
     reward_unit: Literal["returns", "absolute"] = "returns"
     """Count rewards in spreads of the log's returns, so that temperatures suit any log, or as they are."""
@@ -54,7 +52,7 @@ class RunOptions:
     diagnostics: Literal["all", "some"] = "all"
     """What is logged of a learner with rewards after each epoch. all: also how far its policy is from π̂_b, which is
     fitted for that where it is not there yet; some: only what needs no π̂_b that the learner itself does not need."""
-    seed: int = 0
+    seed: int = option(0, minimum=0, maximum=2**63 - 1)
     """Of weights, batches and dropout."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 …"""
@@ -68,33 +66,35 @@ class RunOptions:
         found = {"algorithm": self.learner, "network": self.network, "critic": self.critic, "training": self.training}
         return found if self.learner.needs.critic != "none" else {k: v for k, v in found.items() if k != "critic"}
 
-    def flat(self) -> Flat:
+    def flat(self) -> Settings:
         """Every option under its dotted key: what is stored with a run, and enough to repeat it."""
-        found: Flat = {name: getattr(self, name) for name in TOP}
+        found: Settings = {name: getattr(self, name) for name in TOP}
         found["algorithm.name"] = self.algorithm
         for section, options in self.sections().items():
-            for option in fields(options):
-                found[f"{section}.{option.name}"] = getattr(options, option.name)
-        found = {key: value for key, value in found.items() if key not in unread(self.algorithm)}
+            for one in fields(options):
+                found[f"{section}.{one.name}"] = getattr(options, one.name)
+        found = {key: value for key, value in found.items() if key not in LEARNERS[self.algorithm].ignored}
         return found | {f"reward.{name}": value for name, value in self.reward.items()}
 
 
-def layered(flat: Flat, dataset_format: str) -> Flat:
-    """The options given, on top of what their preset, backbone and learner bring along."""
-    preset = flat.get("preset", "strong")
-    if preset not in get_args(Preset):
-        raise InputError(f"There is no preset {preset!r}; there are {', '.join(get_args(Preset))}.")
-    backbone = flat.get("network.backbone", "cfn" if preset == "paper" else "gru")
-    of_preset = paper if preset == "paper" else strong
-    name = str(flat.get("algorithm.name", "sl"))
-    refuse(name, flat)
-    base = of_preset(name, str(backbone), dataset_format)
-    needs = ALGORITHMS[name]().needs if name in ALGORITHMS else None
-    skipped = {key for key in base if needs is not None and needs.critic == "none" and key.startswith("critic.")}
-    base = {key: value for key, value in base.items() if key not in {*skipped, *unread(name)}}
-    if needs is not None and not needs.actor and "network.repeat" in flat:
-        base["critic.repeat"] = flat["network.repeat"]  # the critic is all the network there is
-    return {"preset": preset, "network.backbone": backbone, **base, **flat}
+def layered(flat: Settings, dataset_format: str) -> Settings:
+    """The given settings on top of those of their preset, backbone and learner."""
+    preset = PRESETS[flat.get("preset", "strong")]
+    backbone = BACKBONES[flat.get("network.backbone", preset.backbone)]
+    learner = LEARNERS[flat.get("algorithm.name", "sl")]
+    for key, reason in learner.ignored.items():
+        if flat.get(key) not in (None, "none"):
+            raise InputError(f"{key} has no effect on {learner.name}: {reason}.")
+    base = {**preset.settings, **backbone.presets.get(preset.name, {}), **learner.presets.get(preset.name, {})}
+    if dataset_format in preset.learning_rates:
+        base["training.learning_rate"] = preset.learning_rates[dataset_format]
+    needs = learner.learner().needs
+    if needs.critic == "none":
+        base = {key: value for key, value in base.items() if not key.startswith("critic.")}
+    base = {key: value for key, value in base.items() if key not in learner.ignored}
+    if not needs.actor and "network.repeat" in flat:
+        base["critic.repeat"] = flat["network.repeat"]  # the critic is the only network
+    return {"preset": preset.name, "network.backbone": backbone.name, **base, **flat}
 
 
 def logging_training(options: RunOptions, dataset_format: str) -> TrainingOptions:
@@ -105,18 +105,15 @@ def logging_training(options: RunOptions, dataset_format: str) -> TrainingOption
     return replace(build(flat).training, **{name: getattr(options.training, name) for name in MACHINE})
 
 
-def build(flat: Flat) -> RunOptions:
+def build(flat: Settings) -> RunOptions:
     """Dotted keys → options. Unknown keys are refused with the nearest ones."""
-    name = str(flat.get("algorithm.name", "sl"))
-    if name not in ALGORITHMS:
-        raise InputError(f"There is no algorithm {name!r}; there are {', '.join(ALGORITHMS)}.")
-    own = flat.get("critic.backbone")
-    for backbone in (flat.get("network.backbone", "gru"), "gru" if own in (None, "none") else own):
-        if not isinstance(backbone, str) or backbone not in BACKBONES:
-            raise InputError(f"There is no backbone {backbone!r}; there are {', '.join(BACKBONES)}.")
-    kinds = SECTIONS | {"algorithm": ALGORITHMS[name]}
-    sections: dict[str, Flat] = {section: {} for section in kinds}
-    top: Flat = {}
+    name = LEARNERS[flat.get("algorithm.name", "sl")].name
+    for key in ("network.backbone", "critic.backbone"):
+        if flat.get(key) not in (None, "none"):
+            BACKBONES[flat[key]]
+    kinds = SECTIONS | {"algorithm": LEARNERS[name].learner}
+    sections: dict[str, Settings] = {section: {} for section in kinds}
+    top: Settings = {}
     for key, value in flat.items():
         section, _, option = key.partition(".")
         if key == "algorithm.name":
@@ -128,7 +125,7 @@ def build(flat: Flat) -> RunOptions:
         elif key in TOP:
             top[key] = _cast(key, value, get_type_hints(RunOptions)[key])
         else:
-            raise InputError(unknown.sentence(key, name, {other: known(other) for other in ALGORITHMS}))
+            raise InputError(unknown.sentence(key, name, {other: known(other) for other in LEARNERS}))
     made = {section: kind(**sections[section]) for section, kind in kinds.items()}
     options = RunOptions(name, made["algorithm"], made["network"], made["training"], made["critic"], **top)
     if sections["critic"] and options.learner.needs.critic == "none":
@@ -139,9 +136,10 @@ def build(flat: Flat) -> RunOptions:
 
 def known(algorithm: str = "sl") -> list[str]:
     """Every dotted key there is."""
-    kinds = SECTIONS | {"algorithm": ALGORITHMS[algorithm]}
-    keys = [f"{section}.{f.name}" for section, kind in kinds.items() for f in fields(kind)]
-    return ["algorithm.name", *(key for key in keys if key not in unread(algorithm)), "reward.<behaviour>", *TOP]
+    kinds = SECTIONS | {"algorithm": LEARNERS[algorithm].learner}
+    keys = [f"{section}.{one.name}" for section, kind in kinds.items() for one in fields(kind)]
+    keys = [key for key in keys if key not in LEARNERS[algorithm].ignored]
+    return ["algorithm.name", *keys, "reward.<behaviour>", *TOP]
 
 
 def _cast(key: str, value: Any, kind: Any) -> Any:
@@ -173,43 +171,28 @@ def _cast(key: str, value: Any, kind: Any) -> Any:
 
 
 def _check(options: RunOptions) -> None:
-    training = options.training
-    _check_positive("training", training, "epochs", "learning_rate", "patience")
-    if training.batch_size is not None:
-        _check_positive("training", training, "batch_size")
-    for name in ("margin", "warmup"):
-        if getattr(training, name) < 0:
-            raise InputError(f"training.{name} is {getattr(training, name)}; it must be at least 0.")
-    _check_network("network", options.network)
+    check_bounds("", options)
+    for section, values in options.sections().items():
+        check_bounds(section, values)
+    _check_sizes("network", options.network)
     if options.learner.needs.critic == "own":
-        _check_network("critic", options.critic.network(options.network))
-    if not 0 < training.decay <= 1:
-        raise InputError(f"training.decay is {training.decay}; it must lie in (0, 1].")
-    if not 0 <= options.seed < 2**63:
-        raise InputError(f"seed is {options.seed}; it must lie between 0 and 2^63 − 1.")
+        _check_sizes("critic", options.critic.network(options.network))
     if options.reward_shift and options.algorithm == "sl" and options.learner.needs_reward:
         raise InputError(
-            "With reward_shift no reward is above 0, so they cannot be weights; set algorithm.weight=equal."
+            "reward_shift leaves no reward above 0, so rewards cannot be weights; set algorithm.weight=equal."
         )
 
 
-def _check_network(section: str, network: NetworkOptions) -> None:
-    _check_positive(section, network, "width", "layers", "history", "heads", "window")
-    if not 0 <= network.dropout < 1:
-        raise InputError(f"{section}.dropout is {network.dropout}; it must lie in [0, 1).")
-    if network.backbone == "sasrec" and network.width % network.heads:
-        raise InputError(f"{section}.width {network.width} is not a multiple of network.heads {network.heads}.")
+def _check_sizes(section: str, network: NetworkOptions) -> None:
+    check = BACKBONES[network.backbone].check
+    reason = check(network.sizes) if check else None
+    if reason is not None:
+        raise InputError(f"{section}.{reason}")
 
 
-def _check_positive(section: str, options: Any, *names: str) -> None:
-    for name in names:
-        if not getattr(options, name) > 0:
-            raise InputError(f"{section}.{name} is {getattr(options, name)}; it must be above 0.")
-
-
-def parse_set(pairs: Iterable[str]) -> Flat:
+def parse_set(pairs: Iterable[str]) -> Settings:
     """["training.epochs=3", …] → dotted keys."""
-    flat: Flat = {}
+    flat: Settings = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
@@ -218,7 +201,7 @@ def parse_set(pairs: Iterable[str]) -> Flat:
     return flat
 
 
-def read_toml(path: Path) -> Flat:
+def read_toml(path: Path) -> Settings:
     try:
         return flatten(tomllib.loads(path.read_text()))
     except FileNotFoundError as error:
@@ -229,14 +212,14 @@ def read_toml(path: Path) -> Flat:
         raise InputError(f"{path} is not TOML: {error}.") from error
 
 
-def flatten(tree: dict[str, Any], prefix: str = "") -> Flat:
-    flat: Flat = {}
+def flatten(tree: dict[str, Any], prefix: str = "") -> Settings:
+    flat: Settings = {}
     for key, value in tree.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
 
 
-def to_toml(flat: Flat) -> str:
+def to_toml(flat: Settings) -> str:
     """The same options as a TOML file; None is left out, being the default wherever it is allowed."""
     top = [f"{key} = {_toml(value)}" for key, value in flat.items() if "." not in key and value is not None]
     sections: dict[str, list[str]] = {}
@@ -252,7 +235,7 @@ def described(options: RunOptions) -> str:
     """As TOML, each option under what it means."""
     kinds: dict[str, type] = {"": RunOptions, **{name: type(section) for name, section in options.sections().items()}}
     meanings = {name: _meanings(kind) for name, kind in kinds.items()}
-    meanings["algorithm"] |= {"name": f"The learner: {', '.join(ALGORITHMS)}."}
+    meanings["algorithm"] |= {"name": f"The learner: {', '.join(LEARNERS)}."}
     blocks: dict[str, list[str]] = {}
     for key, value in options.flat().items():
         section, dot, option = key.partition(".")

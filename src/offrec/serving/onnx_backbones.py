@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offrec.backbones.attention import SASRec, SASRecBlock
-from offrec.backbones.convolution import Caser, CausalConvolution, NextItNet, NextItNetBlock
-from offrec.backbones.recurrent import CFN, GRU, CFNCell
+from offrec.backbones.caser import Caser
+from offrec.backbones.cfn import CFN, CFNCell
+from offrec.backbones.gru import GRU
+from offrec.backbones.nextitnet import CausalConvolution, NextItNet, NextItNetBlock
+from offrec.backbones.sasrec import SASRec, SASRecBlock
 from offrec.serving.onnx_graph import Graph
 
 

@@ -19,8 +19,7 @@ from offrec.data import column_checks, sources
 from offrec.data.bad_rows import BadRows, RowBatch
 from offrec.data.factorize import run_starts
 from offrec.data.files import publish_file
-from offrec.data.formats import Columns, events
-from offrec.data.options import FORMATS
+from offrec.data.formats import FORMATS, Columns, events
 from offrec.data.sources import Source
 from offrec.data.tables import ReadTask
 from offrec.errors import InputError, first_line
@@ -173,9 +172,10 @@ class _Table:
             if plain and self.options.format == "events":
                 yield from _parquet(source, columns)
             else:
-                read = FORMATS[self.options.format].read
-                assert read is not None  # of the formats that are allowed here, each is read in batches
-                yield from read([source], columns)
+                record = FORMATS[self.options.format]
+                if record.read is None or record.has_lists:
+                    raise InputError(f"--format {record.name} cannot be used with --input; use a format of events.")
+                yield from record.read([source], columns)
 
 
 def _parquet(source: Source, columns: Columns) -> Iterator[ReadTask]:

@@ -6,17 +6,17 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from offrec.algorithms import ALGORITHMS
+from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES
 from offrec.data.dataset import Dataset
 from offrec.data.transitions import REWARDS, known_reward_of, reward_of
 from offrec.errors import InputError
+from offrec.plugins import Registry, Settings
 from offrec.runs import options as config
-from offrec.runs.presets import Flat
+from offrec.runs.presets import PRESETS
 from offrec.studies import study as plan
 from offrec.studies.study import Group, Run, Study, StudyDataset
 
-BASELINES = ("popular", "recent", "markov", "sknn", "vsknn")  # offrec.baselines needs scipy, which asking does not
 SHOP_POLICIES = ("random", "logging", "greedy", "oracle")  # the shop's own policies
 LEARNER_OPTIONS = ("algorithm.", "critic.")  # options that mean something else, or nothing, to another learner
 RUN_OPTIONS = ("seed", "device")  # options that a run has and a policy has not
@@ -39,9 +39,11 @@ def plan_comparison(
     value: bool = False,
 ) -> Study:
     """Every learner with every backbone and every baseline on every log."""
-    learners = _chosen(algorithms, ALGORITHMS, "algorithm")
-    networks = _chosen(backbones or ("cfn" if preset == "paper" else "gru"), BACKBONES, "backbone")
-    without = [] if baselines == "none" else _chosen(baselines, BASELINES, "baseline")
+    from offrec.baselines import BASELINES  # imported here: a sweep needs no scipy
+
+    learners = _chosen(algorithms, LEARNERS)
+    networks = _chosen(backbones or PRESETS[preset].backbone, BACKBONES)
+    without = [] if baselines == "none" else _chosen(baselines, BASELINES)
     opened = _opened(datasets)
     repeats = list(_repeats(opened, seeds, redraw))
     own = _own_settings(settings, learners)
@@ -80,8 +82,8 @@ def plan_sweep(
 ) -> Study:
     """One learner, with one option at a time set to each of several values; `levels` are other settings to set them
     beside."""
-    (algorithm,) = _chosen(algorithm, ALGORITHMS, "algorithm")
-    (network,) = _chosen(backbone or ("cfn" if preset == "paper" else "gru"), BACKBONES, "backbone")
+    (algorithm,) = _chosen(algorithm, LEARNERS)
+    (network,) = _chosen(backbone or PRESETS[preset].backbone, BACKBONES)
     if not vary:
         raise InputError("A sweep needs --vary KEY=VALUE,VALUE…, for example --vary algorithm.alpha=0.01,0.1,1.")
     repeats = list(_repeats(_opened(datasets), seeds, redraw=False))
@@ -116,7 +118,7 @@ def _check_worth(dataset: Dataset) -> None:
         )
 
 
-def _level(log: str, dataset: Dataset, algorithm: str, flat: Flat, level: str) -> Group:
+def _level(log: str, dataset: Dataset, algorithm: str, flat: Settings, level: str) -> Group:
     """The same learner with other settings, or another learner, for which the first one's own settings mean nothing."""
     extra = config.parse_set(part for part in level.split(",") if part)
     learner = str(extra.pop("algorithm.name", algorithm))
@@ -141,7 +143,7 @@ def create_or_extend(study: Study) -> Study:
     return study
 
 
-def resolve_options(dataset: Dataset, algorithm: str, flat: Flat, *, valued: bool = False) -> dict[str, Any]:
+def resolve_options(dataset: Dataset, algorithm: str, flat: Settings, *, valued: bool = False) -> dict[str, Any]:
     """Every option of a policy, so that a study goes on with them whatever a later version's presets say. `valued`: its
     value is to be estimated, which takes rewards.
     """
@@ -256,17 +258,15 @@ def parse_seeds(text: str) -> list[int]:
     return numbers
 
 
-def _chosen(text: str, known: Iterable[str], what: str) -> list[str]:
-    names = list(known) if text == "all" else [part.strip() for part in text.split(",") if part.strip()]
-    wrong = [name for name in names if name not in known]
-    if wrong or not names:
-        raise InputError(f"There is no {what} {(wrong or [text])[0]!r}; there are {', '.join(known)}.")
-    return list(dict.fromkeys(names))
+def _chosen(text: str, registry: Registry[Any]) -> list[str]:
+    """Names separated by commas, or all of a registry; an unknown name is refused."""
+    names = list(registry) if text == "all" else [part.strip() for part in text.split(",") if part.strip()]
+    return list(dict.fromkeys(registry[name].name for name in names or [text]))
 
 
-def _own_settings(pairs: Sequence[str], learners: Sequence[str]) -> Mapping[str, Flat]:
+def _own_settings(pairs: Sequence[str], learners: Sequence[str]) -> Mapping[str, Settings]:
     """--set KEY=VALUE is for all learners, --set dc:KEY=VALUE for one."""
-    found: dict[str, Flat] = {name: {} for name in learners}
+    found: dict[str, Settings] = {name: {} for name in learners}
     for pair in sorted(pairs, key=lambda pair: ":" in pair.partition("=")[0]):
         owner, colon, rest = pair.partition(":")
         if not colon or "=" in owner:

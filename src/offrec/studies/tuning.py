@@ -8,19 +8,20 @@ import fcntl
 import json
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from offrec.algorithms import ALGORITHMS
+from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
+from offrec.plugins import Range, SearchSpace, Settings
 from offrec.runs import options as config
-from offrec.runs.presets import Flat
+from offrec.runs.presets import PRESETS
 from offrec.studies import design
 from offrec.studies import study as plan
 from offrec.studies.run import run_study
@@ -31,34 +32,10 @@ from offrec.studies.worker import WorkerOptions
 OBJECTIVES = {"ndcg": "NDCG@10", "reward": "reward@10", "value": CHEAP}
 
 
-@dataclass(frozen=True)
-class Range:
-    """Numbers from low to high: by their logarithms, or whole ones."""
-
-    low: float
-    high: float
-    log: bool = True
-    whole: bool = False
-
-
-Space = Mapping[str, Range | tuple[Any, ...]]
-
-# What is searched: for every learner, and for each. Options given with --set are not.
-ALL: Space = {"training.learning_rate": Range(3e-4, 1e-2), "network.dropout": Range(0.0, 0.6, log=False)}
-_AHEAD: Space = {"gamma": Range(0.3, 0.97, log=False)}
-_SOFT: Space = {"algorithm.alpha": Range(0.002, 1.0), **_AHEAD}
-SPACES: dict[str, Space] = {
-    "sl": {"network.repeat": ("off", "bonus", "instead")},
-    "dqn": {**_AHEAD, "algorithm.double": (False, True)},
-    "pg": {**_AHEAD, "algorithm.cap": Range(1.0, 30.0), "algorithm.k": Range(1, 20, True, True)},
-    "sl+dqn": {**_AHEAD, "algorithm.weight": Range(0.03, 10.0)},
-    "sl+pg": {**_AHEAD, "algorithm.weight": Range(0.03, 10.0)},
-    "sdac": _SOFT,
-    "sc": {**_SOFT, "algorithm.beta": Range(0.3, 100.0), "algorithm.delta": Range(1e-5, 0.1)},
-    "sr": {**_SOFT, "algorithm.beta": Range(0.01, 30.0)},
-    "pc": {**_SOFT, "algorithm.beta": Range(0.01, 10.0)},
-    "dc": _SOFT,
-    "re": _SOFT,
+# Searched for every learner, next to what its record and its backbone's add. Options given with --set are not searched.
+SEARCH_ALL: SearchSpace = {
+    "training.learning_rate": Range(3e-4, 1e-2),
+    "network.dropout": Range(0.0, 0.6, log=False),
 }
 
 
@@ -77,15 +54,16 @@ class Search:
     objective: str = "ndcg"
     seed: int = 0
 
-    def base(self) -> Flat:
+    def base(self) -> Settings:
         return {"preset": self.preset, "network.backbone": self.network, **config.parse_set(self.settings)}
 
     @property
     def network(self) -> str:
-        return self.backbone or ("cfn" if self.preset == "paper" else "gru")
+        return self.backbone or PRESETS[self.preset].backbone
 
-    def space(self) -> Space:
-        return {k: v for k, v in {**ALL, **SPACES[self.algorithm]}.items() if k not in self.base()}
+    def space(self) -> SearchSpace:
+        searched = {**SEARCH_ALL, **BACKBONES[self.network].search, **LEARNERS[self.algorithm].search}
+        return {key: values for key, values in searched.items() if key not in self.base()}
 
 
 def tune(search: Search, how: WorkerOptions, console: Console) -> Study:
@@ -128,10 +106,7 @@ def _so_far(search: Search, study: Study) -> str:
 
 
 def _begin(search: Search) -> Study:
-    if search.algorithm not in ALGORITHMS:
-        raise InputError(f"There is no algorithm {search.algorithm!r}; there are {', '.join(ALGORITHMS)}.")
-    if search.network not in BACKBONES:
-        raise InputError(f"There is no backbone {search.network!r}; there are {', '.join(BACKBONES)}.")
+    search.space()  # refuses an unknown learner or backbone
     if search.trials < 1:
         raise InputError(f"--trials is {search.trials}; it must be at least 1.")
     _optuna()
@@ -159,7 +134,7 @@ def _begin(search: Search) -> Study:
     return study
 
 
-def _with(search: Search, study: Study, settings: Sequence[Flat]) -> Study:
+def _with(search: Search, study: Study, settings: Sequence[Settings]) -> Study:
     """The study with more trials."""
     dataset = Dataset.open(search.dataset)
     log, groups, runs = study.logs[0].log, list(study.groups), list(study.runs)
@@ -181,7 +156,7 @@ def _asked(search: Search, study: Study, more: int) -> Study:
     optuna = _optuna()
     space = {key: _distribution(optuna, kind) for key, kind in search.space().items()}
     values = _values(study)
-    proposals: list[Flat] = []
+    proposals: list[Settings] = []
     for number in range(len(study.groups), len(study.groups) + more):
         sampler = optuna.samplers.TPESampler(seed=1_000_003 * search.seed + number)
         memory = optuna.create_study(direction="maximize", sampler=sampler)

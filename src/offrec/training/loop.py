@@ -19,6 +19,7 @@ from torch import nn
 
 from offrec.console import Console
 from offrec.errors import InputError, Interrupted, RunError, first_line
+from offrec.plugins import option
 from offrec.training import checkpoint
 from offrec.training.isolation import Isolation
 from offrec.training.optimiser import Optimiser, TableState
@@ -33,21 +34,21 @@ SHOW_SECONDS = 0.1  # between two movements of the bar: moving it takes longer t
 class TrainingOptions:
     """How a run is trained."""
 
-    epochs: int = 50
+    epochs: int = option(50, minimum=1)
     """At most so many passes over the training sessions."""
-    batch_size: int | None = None
+    batch_size: int | None = option(None, minimum=1)
     """Transitions in an update; by default a 200th of the log, between 64 and 1024."""
-    learning_rate: float = 0.002
+    learning_rate: float = option(0.002, above=0.0)
     """Adam's step."""
-    patience: int = 3
+    patience: int = option(3, minimum=1)
     """Stop after so many epochs in a row without a clearly better validation figure."""
-    warmup: int = 1500
+    warmup: int = option(1500, minimum=0)
     """Updates before which no epoch counts as one without: a small log has few of them in an epoch."""
-    margin: float = 0.002
+    margin: float = option(0.002, minimum=0.0)
     """Clearly better: by this share of the best so far. (The best checkpoint is the best, by however little.)"""
     schedule: Literal["plateau", "linear"] = "plateau"
     """The learning rate falls where validation stops getting better, or with every epoch towards 0 after the last."""
-    decay: float = 0.3
+    decay: float = option(0.3, above=0.0, maximum=1.0)
     """Multiply the learning rate by this after each epoch that was not clearly better, under the schedule plateau."""
     encode: Literal["sessions", "windows"] = "sessions"
     """Encode a session once for all its events, or each event's last items by themselves."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from offrec.data.formats import Columns, Format, Preset, events
+from offrec.data.formats import events
+from offrec.data.formats.record import Columns, FormatRecord
 from offrec.data.sources import Source
 from offrec.data.tables import ReadTask
 
@@ -12,4 +13,9 @@ def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
 
 
 # Unlike the paper's other logs, nothing is filtered: estimates from sessions of a certain length speak of those alone.
-FORMAT = Format(read, paper=Preset())
+RECORD = FormatRecord(
+    name="decisions",
+    help="Any table with one served list per row: the items offered, their probability and the item picked.",
+    read=read,
+    has_lists=True,
+)

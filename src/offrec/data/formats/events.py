@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from offrec.data import tables
-from offrec.data.formats import Columns, Format, Preset
+from offrec.data.formats.record import Columns, FormatRecord, ProtocolDefaults
 from offrec.data.sources import Source
 from offrec.data.tables import ReadTask
 from offrec.errors import InputError
@@ -61,4 +61,9 @@ def resolve(
     return resolved
 
 
-FORMAT = Format(read, paper=Preset(filters=("session=3", "item=3")))
+RECORD = FormatRecord(
+    name="events",
+    help="Any table with one event per row, as CSV, TSV, JSON lines or Parquet.",
+    read=read,
+    paper=ProtocolDefaults(filters=("session=3", "item=3")),
+)

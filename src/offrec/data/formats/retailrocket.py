@@ -5,7 +5,7 @@ from functools import partial
 
 from offrec.data import tables
 from offrec.data.bad_rows import BadRows, RowBatch
-from offrec.data.formats import Columns, Format, Preset
+from offrec.data.formats.record import Columns, FormatRecord, ProtocolDefaults
 from offrec.data.sources import Source
 from offrec.data.tables import ReadTask
 from offrec.errors import InputError
@@ -39,5 +39,7 @@ def resolve(source: Source, found: Sequence[str]) -> dict[str, str]:
 
 
 # Unlike the name says, a paper "session" of RetailRocket is everything one visitor ever did (Xin et al. 2020).
-PAPER = Preset(filters=("session=3", "item=3"), sessions="user", drop=("buy",))
-FORMAT = Format(read, PAPER, BEHAVIOURS)
+PAPER = ProtocolDefaults(filters=("session=3", "item=3"), sessions="user", drop=("buy",))
+RECORD = FormatRecord(
+    name="retailrocket", help="RetailRocket's events.csv.", read=read, paper=PAPER, behaviours=BEHAVIOURS
+)

@@ -16,7 +16,7 @@ from offrec.data import decision_log_files
 from offrec.data.column_checks import as_numbers
 from offrec.data.decision_log_files import Counted
 from offrec.data.factorize import factorize_by_appearance, factorize_sorted, run_starts
-from offrec.data.formats import Columns, Format, Preset
+from offrec.data.formats.record import Columns, FormatRecord
 from offrec.data.log import MOST_BEHAVIOURS, Lists, Log, TimeUnit, behaviour_order, padded
 from offrec.data.sources import Source
 from offrec.errors import InputError
@@ -246,4 +246,10 @@ def _picked(both: pl.DataFrame, happened: NDArray[np.bool_]) -> Longs:
 
 
 # Unlike the paper's other logs, nothing is filtered: estimates from sessions of a certain length speak of those alone.
-FORMAT = Format(read=None, paper=Preset(), whole=log, find=decision_log_files.find)
+RECORD = FormatRecord(
+    name="served",
+    help="The folder of a decision log that `offrec serve` wrote.",
+    read_whole=log,
+    has_lists=True,
+    find=decision_log_files.find,
+)

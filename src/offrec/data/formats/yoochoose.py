@@ -8,7 +8,7 @@ import polars as pl
 
 from offrec.data import tables
 from offrec.data.bad_rows import BadRows, RowBatch
-from offrec.data.formats import Columns, Format, Preset
+from offrec.data.formats.record import Columns, FormatRecord, ProtocolDefaults
 from offrec.data.sources import Source, blocks
 from offrec.data.tables import Layout, ReadTask
 from offrec.errors import InputError
@@ -58,5 +58,11 @@ def resolve(source: Source, found: Sequence[str]) -> dict[str, str]:
     return {name: name for name in ("session", "time", "item")}
 
 
-PAPER = Preset(filters=("session.click=3",), sample=200_000)
-FORMAT = Format(read, PAPER, {"click": "click", "buy": "buy"})
+PAPER = ProtocolDefaults(filters=("session.click=3",), sample=200_000)
+RECORD = FormatRecord(
+    name="yoochoose",
+    help="YooChoose's clicks, with or without its buys.",
+    read=read,
+    paper=PAPER,
+    behaviours={"click": "click", "buy": "buy"},
+)

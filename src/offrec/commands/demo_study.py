@@ -1,14 +1,15 @@
-"""The demo: visitors come to the simulated shop, its log is learned from, and every policy is judged twice: by the log,
-which asks what was clicked next, and by the shop, which knows what is truly earned. It is a study like any other, of
-one log, one backbone and one seed.
+"""The demo: simulate a shop, learn from its log, and evaluate every policy twice.
+
+The log says how well a policy predicts the next item; the shop says what it really earns. The demo is an ordinary study
+with one log, one backbone and one seed.
 """
 
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from offrec.commands.printing import print_table
 from offrec.console import Console
 from offrec.data.prepare import prepare
 from offrec.errors import InputError, RunError
@@ -23,48 +24,59 @@ from offrec.studies.run import run_study
 from offrec.studies.study import Study
 from offrec.studies.worker import WorkerOptions
 
-PrintTable = Callable[[str, list[str], list[list[str]]], None]
-
 LOG_SESSIONS, VISITORS = 20_000, 4_000
-JOBS = min(2, os.cpu_count() or 1)  # networks this small take twice as long on two cores: better two runs, a core each
-# Imitation, and a learner that looks ahead and needs no π̂_b: small, so that the demo is short. The longer one first.
+JOBS = min(2, os.cpu_count() or 1)  # small networks do not profit from two cores, so each of two runs gets one
+# Imitation, and a learner that looks ahead and needs no π̂_b: the demo stays short. The longer run starts first.
 LEARNERS = ("sr", "sl")
 SETTINGS = ("network.width=32", "diagnostics=some", "sl:training.epochs=12")
-MARK = ".offrec-demo"  # a folder that has it may be replaced
-COLUMNS = ["policy", "test HR@5", "test NDCG@10", "true reward a session", "picks", "purchases"]
+MARK = ".offrec-demo"  # a folder that contains this file may be replaced
+COLUMNS = ["policy", "test HR@5", "test NDCG@10", "true reward per session", "picks", "purchases"]
 
 
-def demo(out: Path, seed: int, console: Console, print_table: PrintTable) -> Report:
-    """Everything lands in `out`: log, dataset, study, report.html and report.md."""
+def run_demo(out: Path, seed: int, console: Console) -> Report:
+    """Write the log, the dataset, the study and its report to `out`, and print a table.
+
+    Args:
+        out: The folder; an earlier demo there is replaced.
+        seed: Seed of the shop, of the log and of the runs.
+        console: Where progress is printed.
+
+    Returns:
+        The report.
+
+    Raises:
+        InputError: `out` is not empty and does not contain a demo.
+        RunError: A run failed.
+    """
     if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
-        raise InputError(f"{out} is not a demo's folder and not empty; choose another --out.")
+        raise InputError(f"{out} is not empty and does not contain a demo; choose another --out.")
     out.mkdir(parents=True, exist_ok=True)
     (out / MARK).write_text("offrec demo\n")
     for part in ("log", "shop", "study"):
         shutil.rmtree(out / part, ignore_errors=True)
-    console.line(f"{LOG_SESSIONS:,} visitors come to the shop …")
+    console.line(f"simulating {LOG_SESSIONS:,} visitors …")
     write_log(Shop.open("demo", seed), LOG_SESSIONS, out / "log", seed=seed)
     dataset = prepare(out / "log/events.parquet", out=out / "shop", progress=console.line)
-    study = _asked(dataset.path, out / "study", seed)
-    console.line(f"{len(study.runs)} policies are made, and each serves {VISITORS:,} new visitors …")
+    study = _design(dataset.path, out / "study", seed)
+    console.line(f"building {len(study.runs)} policies; each serves {VISITORS:,} new visitors …")
     left = run_study(study, WorkerOptions(jobs=JOBS), console)
     if left.failed or left.waiting:
         raise RunError(
             f"{left.failed + left.waiting} of {len(study.runs)} policies failed; see {study.path('failed')}."
         )
-    found = build_report([study.folder], title=f"The demo shop, seed {seed}")
-    title = f"{found.title}: what the log says of a policy, and what it truly earns"
-    print_table(title, COLUMNS, [_row(entry) for entry in found.reading.entries])
-    for answer in found.answers:
+    page = build_report([study.folder], title=f"The demo shop, seed {seed}")
+    title = f"{page.title}: how each policy scores in the log, and what it earns in the shop"
+    print_table(title, COLUMNS, [_row(entry) for entry in page.reading.entries])
+    for answer in page.answers:
         console.line(f"Is the RL doing anything here? {answer.short}")
-    page, _ = write_report(found, [out / "report.html", out / "report.md"])
+    path, _ = write_report(page, [out / "report.html", out / "report.md"])
     run = study.path("runs", f"{dataset.path.name}.sr.gru.{seed}")
-    console.line(f"The report: {page}. Try: offrec recommend {run} --history 12,55,9 -k 5")
-    return found
+    console.line(f"Report: {path}. Try: offrec recommend {run} --history 12,55,9 -k 5")
+    return page
 
 
-def _asked(dataset: Path, folder: Path, seed: int) -> Study:
-    """What takes longest comes first, so that no core waits for it at the end."""
+def _design(dataset: Path, folder: Path, seed: int) -> Study:
+    """A comparison whose longest runs come first, so that no core is idle at the end."""
     study = design.plan_comparison(
         [dataset], folder, algorithms=",".join(LEARNERS), seeds=f"{seed},", settings=SETTINGS, visitors=VISITORS
     )
@@ -73,7 +85,7 @@ def _asked(dataset: Path, folder: Path, seed: int) -> Study:
 
 
 def _row(entry: PolicyResults) -> list[str]:
-    """A policy's figures in the log, if it ranks one, and what it earned."""
+    """A policy's metrics in the log, if it ranks items, and what it earned in the shop."""
     (result,) = entry.results
     earned = result.facts["shop"]
     reward = earned["reward"]

@@ -1,8 +1,10 @@
-"""Transformer backbone: SASRec (Kang & McAuley 2018), causal self-attention over the session."""
+"""SASRec: causal self-attention over the session (Kang & McAuley 2018)."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from offrec.backbones.record import BackboneRecord, Sizes
 
 
 class SASRecBlock(nn.Module):
@@ -29,8 +31,6 @@ class SASRecBlock(nn.Module):
 
 
 class SASRec(nn.Module):
-    causal = True
-
     def __init__(self, width: int, layers: int, dropout: float, heads: int, length: int) -> None:
         super().__init__()
         self.positions = nn.Parameter(torch.randn(length, width) * 0.02)
@@ -43,3 +43,22 @@ class SASRec(nn.Module):
         place = torch.arange(inputs.shape[1], device=inputs.device).clamp(max=len(self.positions) - 1)
         states: Tensor = self.norm(self.blocks(inputs + self.positions[place]))
         return states
+
+
+def _check(sizes: Sizes) -> str | None:
+    if sizes.width % sizes.heads:
+        return f"width must be a multiple of network.heads, {sizes.heads}; got {sizes.width}."
+    return None
+
+
+RECORD = BackboneRecord(
+    name="sasrec",
+    label="SASRec",
+    help="Transformer: causal self-attention over the session.",
+    family="attention",
+    # One more position than items, for the start.
+    build=lambda sizes: SASRec(sizes.width, sizes.layers, sizes.dropout, sizes.heads, sizes.history + 1),
+    reads=frozenset({"layers", "heads"}),
+    presets={"strong": {"network.layers": 2, "training.learning_rate": 0.001}},
+    check=_check,
+)

@@ -1,19 +1,9 @@
-"""RNN backbones: GRU, and CFN, the "chaos free" cell of Chen et al. 2019, which is the paper's."""
+"""CFN: the "chaos free" recurrent cell of Chen et al. 2019, which the paper uses."""
 
 import torch
 from torch import Tensor, nn
 
-
-class GRU(nn.Module):
-    causal = True
-
-    def __init__(self, width: int, layers: int, dropout: float) -> None:
-        super().__init__()
-        self.cells = nn.GRU(width, width, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        states: Tensor = self.cells(inputs)[0]
-        return states
+from offrec.backbones.record import BackboneRecord
 
 
 class CFNCell(nn.Module):
@@ -41,8 +31,6 @@ class CFNCell(nn.Module):
 
 
 class CFN(nn.Module):
-    causal = True
-
     def __init__(self, width: int, layers: int, dropout: float) -> None:
         super().__init__()
         self.cells = nn.ModuleList(CFNCell(width) for _ in range(layers))
@@ -52,3 +40,13 @@ class CFN(nn.Module):
         for number, cell in enumerate(self.cells):
             inputs = cell(inputs if number == 0 else self.dropout(inputs))
         return inputs
+
+
+RECORD = BackboneRecord(
+    name="cfn",
+    label="CFN",
+    help="Recurrent network with the chaos-free cell, as in the paper.",
+    family="recurrent",
+    build=lambda sizes: CFN(sizes.width, sizes.layers, sizes.dropout),
+    reads=frozenset({"layers"}),
+)

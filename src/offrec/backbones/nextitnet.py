@@ -1,37 +1,9 @@
-"""CNN backbones: Caser over a fixed window, NextItNet causal over a whole session."""
+"""NextItNet: dilated causal convolutions over a whole session (Yuan et al. 2019)."""
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-
-class Caser(nn.Module):
-    """Tang & Wang 2018: filters over the window as over an image, horizontal (unions of items) and vertical (sums of
-    them).
-
-    The activation of the last layer, which they choose among identity, sigmoid, tanh and ReLU, is the identity. They
-    set a user's vector beside the state; here the state is all there is, and with ReLU it dies: an update moves a unit
-    for all histories alike, soon by more than they differ in it, and one that is below 0 for all of them stays there.
-    On 4,000 sessions half of the units were dead after 10 updates at a rate of .005, and 97 % after 160.
-    """
-
-    causal = False
-
-    def __init__(self, width: int, window: int, dropout: float, filters: int = 16, vertical: int = 4) -> None:
-        super().__init__()
-        self.window = window
-        self.horizontal = nn.ModuleList(nn.Conv1d(width, filters, height) for height in range(1, window + 1))
-        self.vertical = nn.Conv2d(1, vertical, (window, 1))
-        self.dropout = nn.Dropout(dropout)
-        self.linear = nn.Linear(filters * window + vertical * width, width)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """[B, window, d], oldest first → [B, d]."""
-        columns = inputs.transpose(1, 2)
-        unions = [convolution(columns).relu().amax(2) for convolution in self.horizontal]
-        sums = self.vertical(inputs[:, None]).flatten(1)
-        state: Tensor = self.linear(self.dropout(torch.cat([*unions, sums], 1)))
-        return state
+from offrec.backbones.record import BackboneRecord
 
 
 class NextItNetBlock(nn.Module):
@@ -66,8 +38,6 @@ class CausalConvolution(nn.Module):
 class NextItNet(nn.Module):
     """Yuan et al. 2019: each layer is a block with dilations 1, 2 and one with 4, 8."""
 
-    causal = True
-
     def __init__(self, width: int, layers: int, dropout: float) -> None:
         super().__init__()
         self.blocks = nn.Sequential(*(NextItNetBlock(width, d, dropout) for _ in range(layers) for d in (1, 4)))
@@ -75,3 +45,14 @@ class NextItNet(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         states: Tensor = self.blocks(inputs)
         return states
+
+
+RECORD = BackboneRecord(
+    name="nextitnet",
+    label="NextItNet",
+    help="Dilated causal convolutions over the session.",
+    family="convolutional",
+    build=lambda sizes: NextItNet(sizes.width, sizes.layers, sizes.dropout),
+    reads=frozenset({"layers"}),
+    presets={"strong": {"training.learning_rate": 0.001}},
+)

@@ -1,0 +1,50 @@
+"""What offrec knows about a baseline besides its scores. Each baseline declares one record next to its class."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from offrec.data.dataset import Dataset
+from offrec.plugins import Registry
+from offrec.policy import Policy
+
+
+@dataclass(frozen=True)
+class BaselineRecord:
+    """A policy without training, as commands and reports see it.
+
+    Args:
+        name: The name after `--baseline`: "recent".
+        label: The name in tables: "Most recent items".
+        build: Builds the policy from a dataset, the length of the longest history and a device.
+        help: One line that says how the baseline ranks.
+        short_label: The name in figures, where space is scarce; by default the label.
+    """
+
+    name: str
+    label: str
+    build: Callable[[Dataset, int, torch.device], Policy]
+    help: str
+    short_label: str = ""
+
+
+BASELINES: Registry[BaselineRecord] = Registry("baseline")
+
+
+def register_baseline(record: BaselineRecord) -> BaselineRecord:
+    """Make a baseline known to every command.
+
+    Args:
+        record: Its record.
+
+    Returns:
+        The same record.
+
+    Raises:
+        InputError: A baseline with this name exists.
+
+    Example:
+        >>> offrec.register_baseline(offrec.BaselineRecord("mine", "Mine", Mine, "My own ranking."))
+    """
+    return BASELINES.register(record)

@@ -1,0 +1,81 @@
+"""What offrec knows about a raw format. Each format's file declares one record."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from offrec.data.log import Log
+from offrec.data.sources import Source, find
+from offrec.data.tables import ReadTask
+from offrec.plugins import Registry
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The table's own names for our columns; None: the same name, where the table has it."""
+
+    session: str | None = None
+    user: str | None = None
+    item: str | None = None
+    time: str | None = None
+    position: str | None = None
+    behaviour: str | None = None
+    offered: str | None = None
+    propensity: str | None = None
+    use_session: bool = True  # False: sessions are made from users, even where the table has a session column
+
+
+@dataclass(frozen=True)
+class ProtocolDefaults:
+    """What a protocol does with a format, unless told otherwise."""
+
+    filters: tuple[str, ...] = ()
+    sessions: str = "auto"
+    drop: tuple[str, ...] = ()
+    sample: int | None = None
+
+
+@dataclass(frozen=True)
+class FormatRecord:
+    """A raw format as `prepare` and `recommend` see it. Give either `read` or `read_whole`.
+
+    Args:
+        name: The name after `--format`: "events".
+        help: One line that says what the files contain.
+        read: Reads the sources in batches.
+        read_whole: Reads the sources as a whole log, for formats whose rows must be joined first.
+        paper: What `--protocol paper` does with the format.
+        behaviours: The format's names for behaviours and ours; None if any name may occur.
+        has_lists: Whether rows are served lists rather than events; `recommend --input` reads events only.
+        find: Turns the paths that were given into sources.
+    """
+
+    name: str
+    help: str
+    read: Callable[[Sequence[Source], Columns], Iterator[ReadTask]] | None = None
+    read_whole: Callable[[Sequence[Source], Columns, Callable[[str], None]], Log] | None = None
+    paper: ProtocolDefaults = field(default_factory=ProtocolDefaults)
+    behaviours: dict[str, str] | None = None
+    has_lists: bool = False
+    find: Callable[[Sequence[str | Path]], list[Source]] = find
+
+
+FORMATS: Registry[FormatRecord] = Registry("format")
+
+
+def register_format(record: FormatRecord) -> FormatRecord:
+    """Make a raw format known to every command.
+
+    Args:
+        record: Its record.
+
+    Returns:
+        The same record.
+
+    Raises:
+        InputError: A format with this name exists.
+
+    Example:
+        >>> offrec.register_format(offrec.FormatRecord("mine", "My own log.", read=read))
+    """
+    return FORMATS.register(record)
