@@ -64,7 +64,7 @@ def main() -> None:
 
     torch.set_num_threads(asked.threads)
     from offrec.console import Console
-    from offrec.data.transitions import reward_of
+    from offrec.data.transitions import reward_vector
     from offrec.estimation import fitted_q
     from offrec.estimation.collect import LoggingModel, collect_trajectories
     from offrec.estimation.decision_values import ValueOptions
@@ -84,7 +84,7 @@ def main() -> None:
             "sl/gru", Agent(asked.items, learner, network), dataset.vocabulary, device, "a-benchmark"
         )
         logging = LoggingModel(Network(asked.items, network).to(device).eval().requires_grad_(False), None, {})
-        rewards = reward_of(dataset.behaviours, {})
+        rewards = reward_vector(dataset.behaviours, {})
         with Console().counter("weights") as at:
             started, computed = time.perf_counter(), time.process_time()
             steps = collect_trajectories(

@@ -21,7 +21,7 @@ import torch
 
 import offrec
 from offrec.console import Console
-from offrec.data.transitions import reward_of
+from offrec.data.transitions import reward_vector
 from offrec.estimation.collect import collect_trajectories, load_logging_model
 from offrec.estimation.list_policy import ListPolicy
 from offrec.estimation.logged_decisions import LoggedDecisions
@@ -81,7 +81,7 @@ def truths(shop: Shop, policy: Any, blends: list[float], visitors: int) -> dict[
 
 def gathered(policy: Any, dataset: Any) -> list[Trajectories]:
     """Of the policy alone, a Trajectories for each split."""
-    rewards = reward_of(dataset.behaviours, {})
+    rewards = reward_vector(dataset.behaviours, {})
     network = NetworkOptions(history=policy.history)
     logging = load_logging_model(dataset, network, TrainingOptions(), policy.device, Console(quiet=True))
     splits = [split for split in ("train", "validation", "test") if len(LoggedDecisions.load(dataset, split).sessions)]

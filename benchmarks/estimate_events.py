@@ -49,7 +49,7 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
     import numpy as np
 
     import offrec
-    from offrec.data.transitions import reward_of
+    from offrec.data.transitions import reward_vector
     from offrec.estimation.collect import reward_trajectories
     from offrec.estimation.estimate import EstimateOptions, EstimateResult, difference, earned, possible
     from offrec.estimation.estimate import PolicyEstimate as Row
@@ -59,7 +59,7 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
 
     dataset, asked = offrec.Dataset.open(data), EstimateOptions(estimators=("all",))
     policies, figures, error = [], {}, 0.0
-    parts = reward_trajectories(LoggedDecisions.load(dataset, "test"), reward_of(dataset.behaviours, {})).by
+    parts = reward_trajectories(LoggedDecisions.load(dataset, "test"), reward_vector(dataset.behaviours, {})).by
     for path in sorted(out.glob("*.json")):
         row, stored = json.loads(path.read_text()), np.load(path.with_suffix(".npz"))
         steps = Trajectories(**{name: stored[name] for name in stored.files}, by=parts)

@@ -133,7 +133,7 @@ def judged(policy: Any, dataset: Any, play: Any, k: int, asked: argparse.Namespa
     much estimated propensities are off.
     """
     from offrec.console import Console
-    from offrec.data.transitions import reward_of
+    from offrec.data.transitions import reward_vector
     from offrec.estimation import fitted_q
     from offrec.estimation.collect import collect_trajectories, load_logging_model
     from offrec.estimation.decision_values import ValueOptions
@@ -144,7 +144,7 @@ def judged(policy: Any, dataset: Any, play: Any, k: int, asked: argparse.Namespa
 
     quiet, rewards, decisions = (
         Console(quiet=True),
-        reward_of(dataset.behaviours, {}),
+        reward_vector(dataset.behaviours, {}),
         LoggedDecisions.load(dataset, "test"),
     )
     base = ValueOptions(updates=asked.updates, batch_size=asked.batch_size, capture=not asked.no_capture)

@@ -26,7 +26,7 @@ import offrec
 from offrec.catalogue import top_k
 from offrec.console import Console
 from offrec.data.prepare import prepare
-from offrec.data.replay import batch_of
+from offrec.data.replay import batch_from_histories
 from offrec.policy import Policy
 from offrec.serving.export import export_onnx
 from offrec.serving.onnx_check import compare, padded
@@ -63,14 +63,14 @@ def _spread(policy: Policy, histories: list[list[int]]) -> float:
     """How much states differ from history to history. Where they do not (Caser's last ReLU can die), scores agree
     whatever became of the backbone.
     """
-    states = policy.head(batch_of(histories, policy.n_items, policy.history, policy.device)).state
+    states = policy.head(batch_from_histories(histories, policy.n_items, policy.history, policy.device)).state
     return round(float(states.std(0).mean()), 4)
 
 
 @torch.no_grad()
 def _latency(policy: Policy, session: Any, histories: list[list[int]], rows: int) -> dict[str, dict[str, float]]:
     def by_torch(some: list[list[int]]) -> None:
-        top_k(policy.head(batch_of(some, policy.n_items, policy.history, policy.device)), K)
+        top_k(policy.head(batch_from_histories(some, policy.n_items, policy.history, policy.device)), K)
 
     def by_onnx(some: list[list[int]]) -> None:
         session.run(["items", "scores"], {"history": padded(some), "k": np.array(K)})

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from offrec.catalogue import Head, log_prob, top_k
-from offrec.data.replay import batch_of
+from offrec.data.replay import batch_from_histories
 from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
 from offrec.types import Batch
@@ -67,7 +67,7 @@ class Policy:
         seen, unknown = self.vocabulary.encode(history)
         barred = set(self.vocabulary.encode(exclude)[0]) | (set(seen) if exclude_seen else set())
         with torch.no_grad():
-            head = self.head(batch_of([seen], self.n_items, self.history, self.device))
+            head = self.head(batch_from_histories([seen], self.n_items, self.history, self.device))
             allowed = [] if candidates is None else sorted(set(self._candidates(candidates)) - barred)
             if not (allowed if candidates is not None else self.n_items - len(barred)):
                 raise InputError("Nothing is left to recommend: every item that may be shown is excluded.")

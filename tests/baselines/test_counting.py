@@ -9,7 +9,7 @@ import torch
 from offrec.baselines import BASELINES, baseline
 from offrec.baselines.sparse import TIE
 from offrec.catalogue import reference
-from offrec.data.replay import batch_of
+from offrec.data.replay import batch_from_histories
 from offrec.errors import InputError
 from offrec.policy import Policy
 
@@ -20,7 +20,7 @@ SHARE = [0.3, 0.2, 0.3, 0.2, 0.0]
 
 def scores(policy: Policy, *history: int) -> list[float]:
     """What the head gives beyond popularity; 0 for an item without a score."""
-    head = policy.head(batch_of([list(history)], policy.n_items, policy.history, policy.device))
+    head = policy.head(batch_from_histories([list(history)], policy.n_items, policy.history, policy.device))
     beyond = reference.logits(head)[0] - TIE * torch.tensor(SHARE, dtype=torch.double)
     return [float(value) - TIE if value > TIE / 2 else 0.0 for value in beyond]
 
@@ -32,7 +32,7 @@ def dataset(make_dataset: Any, tmp_path: Path) -> Any:
 
 def test_popular(dataset: Any) -> None:
     policy = baseline("popular", dataset)
-    head = policy.head(batch_of([[], [3]], 5, 50, policy.device))
+    head = policy.head(batch_from_histories([[], [3]], 5, 50, policy.device))
     assert (reference.logits(head) / TIE).tolist() == [pytest.approx(SHARE)] * 2
     assert policy.recommend([103], k=5).items == [100, 102, 101, 103, 104]
 
@@ -59,7 +59,7 @@ def test_markov_counts_what_came_directly_after(dataset: Any) -> None:
 
 def test_markov_weighs_by_count(make_dataset: Any, tmp_path: Path) -> None:
     policy = baseline("markov", make_dataset(tmp_path, [[0, 1, 0, 1, 0, 2, 0, 0], [2, 0, 1, 2], [2], [0]]))
-    head = policy.head(batch_of([[2, 0]], 3, 50, policy.device))
+    head = policy.head(batch_from_histories([[2, 0]], 3, 50, policy.device))
     # after 0: 0 once, 1 three times, 2 once; shares of the twelve events: 6, 3, 3
     expected = [1 / 5 + TIE * 1.5, 3 / 5 + TIE * 1.25, 1 / 5 + TIE * 1.25]
     assert reference.logits(head)[0].tolist() == pytest.approx(expected, abs=1e-12)
@@ -70,13 +70,15 @@ def test_every_baseline_is_a_policy(dataset: Any, name: str) -> None:
     policy = baseline(name, dataset)
     assert policy.name == name
     histories: list[list[int]] = [[], [4], [0, 1, 2], [3] * 60]
-    head = policy.head(batch_of(histories, 5, policy.history, policy.device))
+    head = policy.head(batch_from_histories(histories, 5, policy.history, policy.device))
     z = reference.logits(head)
     assert z.shape == (4, 5)
     assert (head.state.shape, head.table.shape) == ((4, 0), (5, 0))
     if name != "mean-reward":  # without a history, popularity orders the items
         assert torch.allclose(z[0], TIE * torch.tensor(SHARE, dtype=torch.double), atol=0)
-    one_by_one = [policy.head(batch_of([history], 5, policy.history, policy.device)) for history in histories]
+    one_by_one = [
+        policy.head(batch_from_histories([history], 5, policy.history, policy.device)) for history in histories
+    ]
     torch.testing.assert_close(z, torch.cat([reference.logits(single) for single in one_by_one]))
 
 

@@ -9,7 +9,7 @@ import torch
 from offrec.baselines import baseline
 from offrec.baselines.mean_reward import MeanReward, shrunk_means
 from offrec.catalogue import reference
-from offrec.data.replay import batch_of
+from offrec.data.replay import batch_from_histories
 from offrec.errors import InputError
 
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ def test_the_last_picks_are_ranked_last_in_their_order(dataset: Any) -> None:
 
 def test_a_repeated_pick_is_lowered_once(dataset: Any) -> None:
     policy = MeanReward(dataset, 50, CPU)
-    head = policy.head(batch_of([[1, 1, 1], [1]], 4, 50, CPU))
+    head = policy.head(batch_from_histories([[1, 1, 1], [1]], 4, 50, CPU))
     scores = reference.logits(head)
     assert scores[0].tolist() == pytest.approx(scores[1].tolist())
 

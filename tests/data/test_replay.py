@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offrec.data.replay import Epochs, Replay, batch_of, cut, rounded
-from offrec.data.transitions import reward_of, transitions
+from offrec.data.replay import Epochs, Replay, batch_from_histories, cut, rounded
+from offrec.data.transitions import reward_vector, transitions
 from offrec.errors import InputError
 from offrec.types import Batch, Sessions, Size
 
@@ -40,11 +40,11 @@ def test_transitions_by_hand() -> None:
 
 
 def test_rewards_by_name() -> None:
-    np.testing.assert_allclose(reward_of(["view", "cart"], {"cart": 3.0}), [0.2, 3.0])
+    np.testing.assert_allclose(reward_vector(["view", "cart"], {"cart": 3.0}), [0.2, 3.0])
     with pytest.raises(InputError, match=r"'wave'.*--set reward\.wave"):
-        reward_of(["view", "wave"], {})
+        reward_vector(["view", "wave"], {})
     with pytest.raises(InputError, match=r"reward\.buy names a behaviour.*view"):
-        reward_of(["view"], {"buy": 1.0})
+        reward_vector(["view"], {"buy": 1.0})
 
 
 def test_a_batch_by_hand() -> None:
@@ -204,7 +204,7 @@ def test_shuffling_depends_on_the_seed_alone() -> None:
 
 
 def test_histories_from_outside() -> None:
-    batch = batch_of([[1, 2, 3], []], n_items=10, history=2, device=CPU)
+    batch = batch_from_histories([[1, 2, 3], []], n_items=10, history=2, device=CPU)
     assert batch.tokens.tolist() == [[2, 3], [10, 10]]
     assert batch.position.tolist() == [2, 0]
     assert batch.recent.tolist() == [[3, 2], [10, 10]]

@@ -11,7 +11,7 @@ from fixed_policies import Fixed
 
 from made_datasets import write_dataset
 from offrec.catalogue import Head
-from offrec.data.transitions import reward_of
+from offrec.data.transitions import reward_vector
 from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
 from offrec.estimation.collect import LoggingModel, collect_trajectories, load_logging_model
@@ -30,7 +30,7 @@ def shown(shares: list[float]) -> LoggingModel:
 def test_picks_are_decisions_of_one_item(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path, PICKS, DONE, (1, 1, 2))
     steps = collect_trajectories(
-        ListPolicy(Fixed(dataset, LOGITS)), dataset, "test", reward_of(dataset.behaviours, {}), None
+        ListPolicy(Fixed(dataset, LOGITS)), dataset, "test", reward_vector(dataset.behaviours, {}), None
     )
     assert steps.offsets.tolist() == [0, 1, 4]
     assert steps.reward == pytest.approx([1.0, 0.2, 0.2, 1.0])
@@ -43,7 +43,7 @@ def test_the_state_is_the_picks_before(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path, PICKS, DONE, (1, 1, 2))
     policy = Fixed(dataset, LOGITS, again=math.log(3.0))  # the item seen last is three times as likely
     steps = collect_trajectories(
-        ListPolicy(policy), dataset, "test", reward_of(dataset.behaviours, {}), None, batch_size=1
+        ListPolicy(policy), dataset, "test", reward_vector(dataset.behaviours, {}), None, batch_size=1
     )
     assert np.exp(steps.log_pi) == pytest.approx([2 / 8, 1 / 8, 5 / 10, 2 / 18])
 
@@ -51,14 +51,14 @@ def test_the_state_is_the_picks_before(tmp_path: Path) -> None:
 def test_a_temperature_sharpens(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path, PICKS, DONE, (1, 1, 2))
     played = ListPolicy(Fixed(dataset, LOGITS), temperature=0.5)
-    steps = collect_trajectories(played, dataset, "test", reward_of(dataset.behaviours, {}), None)
+    steps = collect_trajectories(played, dataset, "test", reward_vector(dataset.behaviours, {}), None)
     assert np.exp(steps.log_pi) == pytest.approx([4 / 30, 1 / 30, 25 / 30, 4 / 30])
 
 
 def test_a_blend_leaves_the_other_decisions_to_the_log(tmp_path: Path) -> None:
     decisions = [[(0, [0], 0.5, 0)], [(0, [2], 0.25, 0)], [(0, [1], 0.1, 0)], [(0, [2], 0.2, None), (0, [0], 0.4, 0)]]
     dataset = write_dataset(tmp_path, [[0], [2], [1], [0]], splits=(1, 1, 2), decisions=decisions)
-    policy, rewards = Fixed(dataset, LOGITS), reward_of(dataset.behaviours, {})
+    policy, rewards = Fixed(dataset, LOGITS), reward_vector(dataset.behaviours, {})
     alone, blended = (
         collect_trajectories(ListPolicy(policy, blend=blend), dataset, "test", rewards, shown([0.5, 0.5, 1e-9]))
         for blend in (1.0, 0.2)
@@ -88,7 +88,7 @@ def test_lists_that_were_served_and_ignored(tmp_path: Path) -> None:
         tmp_path, [[0], [], [1], []], [["view"], [], ["buy"], []], (1, 0, 3), items=3, decisions=decisions
     )
     steps = collect_trajectories(
-        ListPolicy(Fixed(dataset, LOGITS), k=2), dataset, "test", reward_of(dataset.behaviours, {}), None
+        ListPolicy(Fixed(dataset, LOGITS), k=2), dataset, "test", reward_vector(dataset.behaviours, {}), None
     )
     assert steps.offsets.tolist() == [0, 0, 3, 4]  # a session without a decision counts
     assert steps.reward == pytest.approx([0.0, 1.0, 0.0, 0.0])
@@ -101,7 +101,7 @@ def test_a_state_after_a_pick_from_a_list(tmp_path: Path) -> None:
     decisions = [[(0, [0], 0.5, 0), (1, [0], 0.5, None), (1, [2], 0.5, 1)]] * 3
     dataset = write_dataset(tmp_path, [[0, 2]] * 3, items=3, decisions=decisions)
     policy = Fixed(dataset, LOGITS, again=math.log(3.0))
-    steps = collect_trajectories(ListPolicy(policy), dataset, "test", reward_of(dataset.behaviours, {}), None)
+    steps = collect_trajectories(ListPolicy(policy), dataset, "test", reward_vector(dataset.behaviours, {}), None)
     assert np.exp(steps.log_pi) == pytest.approx([1 / 8, 3 / 10, 5 / 10])
 
 
@@ -123,7 +123,7 @@ def test_orders_of_all_lists_sum_to_one_even_where_little_is_left() -> None:
 
 def test_mass_on_what_the_log_hardly_shows(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path, PICKS, DONE, (1, 1, 2))
-    rewards, logging = reward_of(dataset.behaviours, {}), shown([0.5, 0.49999, 0.00001])
+    rewards, logging = reward_vector(dataset.behaviours, {}), shown([0.5, 0.49999, 0.00001])
     steps = collect_trajectories(ListPolicy(Fixed(dataset, LOGITS)), dataset, "test", rewards, logging)
     assert steps.rare == pytest.approx([5 / 8] * 4)
     best = collect_trajectories(ListPolicy(Fixed(dataset, LOGITS), "topk", 2), dataset, "test", rewards, logging)
@@ -142,7 +142,7 @@ def test_what_a_log_of_lists_shows_is_counted(tmp_path: Path) -> None:
 def test_a_resample_repeats_whole_sessions(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path, [[0, 1], [2], [1, 1, 1], [0, 2]] * 3, splits=(10, 1, 1))
     decisions = LoggedDecisions.load(dataset, "train")
-    mdp = decisions.mdp(reward_of(dataset.behaviours, {}), 0.5)
+    mdp = decisions.mdp(reward_vector(dataset.behaviours, {}), 0.5)
     replay = decisions.resampled(decisions.replay(mdp, 5, "sessions", torch.device("cpu")), 3)
     drawn = np.bincount(np.random.default_rng(3).integers(10, size=10), minlength=10)
     seen = np.concatenate([batch.event.numpy() for batch in replay.batches(4)])
@@ -166,8 +166,8 @@ def test_refused(tmp_path: Path) -> None:
         ListPolicy(policy)
     policy.data_hash = "another"
     collect_trajectories(
-        ListPolicy(policy, "topk"), dataset, "test", reward_of(dataset.behaviours, {}), None
+        ListPolicy(policy, "topk"), dataset, "test", reward_vector(dataset.behaviours, {}), None
     )  # another log, the same items
     policy.vocabulary = Vocabulary([f"item {n}" for n in range(dataset.n_items)])
     with pytest.raises(InputError, match="knows other items"):
-        collect_trajectories(ListPolicy(policy, "topk"), dataset, "test", reward_of(dataset.behaviours, {}), None)
+        collect_trajectories(ListPolicy(policy, "topk"), dataset, "test", reward_vector(dataset.behaviours, {}), None)

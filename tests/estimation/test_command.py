@@ -13,7 +13,7 @@ import offrec
 from made_datasets import write_dataset
 from offrec.commands.estimate import Estimate, _print
 from offrec.console import Console
-from offrec.data.transitions import reward_of
+from offrec.data.transitions import reward_vector
 from offrec.errors import InputError
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions, with_history
@@ -142,7 +142,7 @@ def test_value_at_5_is_of_the_asked_rewards_and_the_judged_split(
         (one,) = json.loads(capsys.readouterr().out)["policies"]
         found.append(one["value@5"])
         assert one["order"] is None
-        rewards = reward_of(dataset.behaviours, {"buy": pay})
+        rewards = reward_vector(dataset.behaviours, {"buy": pay})
         logged = value_at_5.load_or_fit(dataset, rewards, 0.9, options, policy.device, Console(quiet=True))
         events = ScoredEvents(dataset, split, policy.history, policy.device)  # type: ignore[arg-type]
         assert one["value@5"] == pytest.approx(value_at_5.scorer(logged, events)(policy))
@@ -158,7 +158,7 @@ def test_value_at_5_where_there_is_none(tmp_path: Path) -> None:
     assert not (dataset.path / "values").exists()
     (one,) = estimate(policies["a"], dataset, EstimateOptions(refits=0, values=FEW, value_at_5=False)).policies
     assert one.value is None
-    rewards = reward_of(dataset.behaviours, {})
+    rewards = reward_vector(dataset.behaviours, {})
     for splits in ((0, 0, 60), (60, 0, 0)):
         lacking = lists_of_one(tmp_path, splits)
         assert value_at_5.scorer_for(lacking, "test", rewards, FEW, policies["a"], Console(quiet=True)) is None

@@ -12,7 +12,7 @@ from fixed_policies import Fixed
 
 from made_datasets import write_dataset
 from offrec.console import Console
-from offrec.data.transitions import reward_of
+from offrec.data.transitions import reward_vector
 from offrec.errors import InputError
 from offrec.estimation import fitted_q, value_at_5
 from offrec.estimation.decision_values import ValueOptions
@@ -42,7 +42,7 @@ def coins(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def values(dataset: Any, played: ListPolicy, gamma: float, options: ValueOptions = SMALL) -> fitted_q.PolicyValues:
-    rewards = reward_of(dataset.behaviours, {})
+    rewards = reward_vector(dataset.behaviours, {})
     critic = fitted_q.fit_q(played, dataset, rewards, gamma, options, QUIET)
     return critic.values(LoggedDecisions.load(dataset, "test"))
 
@@ -137,7 +137,7 @@ def test_an_ignored_list_leaves_the_state(tmp_path: Path) -> None:
     decisions, played = LoggedDecisions.load(dataset, "train"), ListPolicy(Fixed(dataset, OFTEN, again=2.0))
     torch.manual_seed(0)
     critic = fitted_q.FittedQ(played, decisions, SMALL, 1.0, 1.0).eval()
-    mdp = decisions.mdp(reward_of(dataset.behaviours, {}), 1.0)
+    mdp = decisions.mdp(reward_vector(dataset.behaviours, {}), 1.0)
     batch = decisions.replay(mdp, 5, "sessions", torch.device("cpu")).batch(np.arange(40))
     after, stay = critic._backed_up(batch)
     ignored = torch.from_numpy(decisions.picked[batch.event.numpy()] < 0)
@@ -156,7 +156,7 @@ def test_an_unlogged_item_is_taken_to_be_ignored(tmp_path: Path) -> None:
     options = replace(SMALL, critic=replace(SMALL.critic, ground=2), patience=0.5)
     ignored = values(dataset, never, 1.0, options)
     assert ignored.v.mean() == pytest.approx(0.0, abs=0.1)  # V = V / 2
-    rewards, cpu = reward_of(dataset.behaviours, {}), torch.device("cpu")
+    rewards, cpu = reward_vector(dataset.behaviours, {}), torch.device("cpu")
     logged = value_at_5.load_or_fit(dataset, rewards, 1.0, replace(options, batch_size=16), cpu, QUIET)
     batch = next(iter(ScoredEvents(dataset, "validation", 5, cpu).batches()))
     worth = logged.critic(batch).at(torch.full((len(batch), 1), 2))[:, 0].detach() * logged.unit
@@ -165,7 +165,7 @@ def test_an_unlogged_item_is_taken_to_be_ignored(tmp_path: Path) -> None:
 
 def test_values_of_the_log_are_what_followed(coins: Any) -> None:
     """A purchase is worth 0.8 more than a view, whatever follows. Fitted once."""
-    rewards, options = reward_of(coins.behaviours, {}), replace(SMALL, batch_size=16, updates=300)
+    rewards, options = reward_vector(coins.behaviours, {}), replace(SMALL, batch_size=16, updates=300)
     logged = value_at_5.load_or_fit(coins, rewards, 1.0, options, torch.device("cpu"), QUIET)
     batch = next(iter(ScoredEvents(coins, "validation", 5, torch.device("cpu")).batches()))
     q = logged.critic(batch).at(torch.tensor([[0, 1]]).expand(len(batch), 2)).detach() * logged.unit

@@ -12,7 +12,7 @@ from fixed_policies import Fixed
 from made_datasets import write_dataset
 from offrec.catalogue import Head
 from offrec.console import Console
-from offrec.data.transitions import reward_of
+from offrec.data.transitions import reward_vector
 from offrec.errors import InputError
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions
@@ -52,7 +52,7 @@ def test_it_prefers_what_was_bought(tmp_path: Path) -> None:
     bought, seen = (Fixed(dataset, [sign * item for item in range(12)]) for sign in (-1.0, 1.0))
     for ground, gap in ((0, 0.64), (8, 0.32)):
         options = ValueOptions(NetworkOptions(width=8, history=5), CriticOptions(ground=ground), 300, 0.01, 32)
-        logged = value_at_5.load_or_fit(dataset, reward_of(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
+        logged = value_at_5.load_or_fit(dataset, reward_vector(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
         judge = value_at_5.scorer(logged, ScoredEvents(dataset, "validation", 5, cpu))
         assert judge(bought) - judge(seen) == pytest.approx(gap, abs=0.15)
 
@@ -69,7 +69,7 @@ class Narrow(Fixed):
 def test_items_that_a_policy_may_not_choose_are_none_of_its_best(tmp_path: Path) -> None:
     dataset, cpu = log(tmp_path), torch.device("cpu")
     options = ValueOptions(NetworkOptions(width=8, history=5), updates=30)
-    logged = value_at_5.load_or_fit(dataset, reward_of(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
+    logged = value_at_5.load_or_fit(dataset, reward_vector(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
     events = ScoredEvents(dataset, "validation", 5, cpu)
     with torch.no_grad():
         worth = torch.cat(
@@ -82,7 +82,7 @@ def test_items_that_a_policy_may_not_choose_are_none_of_its_best(tmp_path: Path)
 def test_states_are_as_long_as_the_policy_s(tmp_path: Path) -> None:
     dataset, options = log(tmp_path), ValueOptions(NetworkOptions(width=8, history=7), updates=5)
     policy = Fixed(dataset, [0.0] * 12)
-    judge = value_at_5.scorer_for(dataset, "validation", reward_of(dataset.behaviours, {}), options, policy, QUIET)
+    judge = value_at_5.scorer_for(dataset, "validation", reward_vector(dataset.behaviours, {}), options, policy, QUIET)
     assert judge is not None
     (about,) = (dataset.path / "values").glob("*/about.json")
     assert json.loads(about.read_text())["options"]["network"]["history"] == policy.history == 5

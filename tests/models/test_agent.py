@@ -11,7 +11,7 @@ from torch import nn
 
 from offrec.algorithms import LEARNERS
 from offrec.catalogue import Head, reference, top_k
-from offrec.data.replay import batch_of
+from offrec.data.replay import batch_from_histories
 from offrec.errors import InputError
 from offrec.models.agent import Agent, LogFacts, return_spread
 from offrec.models.critic import CriticOptions
@@ -168,7 +168,7 @@ def test_saved_is_loaded(name: str, options: dict[str, Any], draw: Any) -> None:
     torch.manual_seed(7)
     other = Agent(ITEMS, made.learner, OPTIONS, made.critic_options, LogFacts(), restored=True)
     other.load_state_dict({n: v.clone() for n, v in made.state_dict().items()})
-    queries = batch_of([[], [3], [1, 4, 4]], ITEMS, HISTORY, CPU)
+    queries = batch_from_histories([[], [3], [1, 4, 4]], ITEMS, HISTORY, CPU)
     with torch.no_grad():
         mine, its = (reference.logits(a.eval()(queries)) for a in (made, other))
     torch.testing.assert_close(mine, its, rtol=0, atol=0)

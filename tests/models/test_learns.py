@@ -11,7 +11,7 @@ from small_agents import OPTIONS as USUAL
 
 from offrec.algorithms import LEARNERS
 from offrec.catalogue import top_k
-from offrec.data.replay import Replay, batch_of
+from offrec.data.replay import Replay, batch_from_histories
 from offrec.data.transitions import transitions
 from offrec.models.agent import Agent, LogFacts, return_spread
 from offrec.models.critic import CriticOptions
@@ -49,5 +49,5 @@ def test_the_item_that_earns_comes_first(name: str) -> None:
     for _ in range(30):
         update(made, rows, adam)
     with torch.no_grad():
-        best = top_k(made.eval()(batch_of([[], [3], [1, 5], [2, 0, 4]], ITEMS, OPTIONS.history, CPU)), 1)[1]
+        best = top_k(made.eval()(batch_from_histories([[], [3], [1, 5], [2, 0, 4]], ITEMS, OPTIONS.history, CPU)), 1)[1]
     assert (best == GOOD).all()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from offrec.catalogue import log_prob, logsumexp, maximum, reference, top_k, use_backend
-from offrec.data.replay import batch_of
+from offrec.data.replay import batch_from_histories
 from offrec.models.network import Network, NetworkOptions, RepeatTerm
 from offrec.types import Batch
 
@@ -35,7 +35,7 @@ def test_repeat_instead_of_the_table_and_on_top_of_it() -> None:
     off = Network(6, replace(OPTIONS, repeat="off")).eval()
     bonus.load_state_dict(instead.state_dict())
     off.load_state_dict({k: v for k, v in instead.state_dict().items() if not k.startswith("repeat")})
-    batch = batch_of([[2, 5]], 6, 5, CPU)
+    batch = batch_from_histories([[2, 5]], 6, 5, CPU)
     with torch.no_grad():
         z, added, base = (reference.logits(network(batch))[0] for network in (instead, bonus, off))
     torch.testing.assert_close(z[[0, 1, 3, 4]], base[[0, 1, 3, 4]])
@@ -52,7 +52,7 @@ def seen_twice(repeat: str, name: str) -> tuple[Network, Batch]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(2)
     network = Network(9, replace(OPTIONS, repeat=repeat)).to(device)
-    return network, batch_of([[2, 5, 2], [], [7], [3, 3, 3, 8, 3]], 9, 5, device)
+    return network, batch_from_histories([[2, 5, 2], [], [7], [3, 3, 3, 8, 3]], 9, 5, device)
 
 
 @pytest.mark.parametrize("name", ["tiled", "kernels"])
@@ -99,7 +99,7 @@ def test_corrections_on_top_of_gathered_ones_count(repeat: str, name: str) -> No
 @pytest.mark.parametrize("tied", [True, False])
 def test_tied_means_one_table(tied: bool) -> None:
     network = Network(6, replace(OPTIONS, tied=tied, repeat="off"))
-    head = network(batch_of([[1]], 6, 5, CPU))
+    head = network(batch_from_histories([[1]], 6, 5, CPU))
     same = head.table.data_ptr() == network.items_in.data_ptr()
     assert same == tied
     head.at(torch.tensor([[3]])).sum().backward()
@@ -131,7 +131,7 @@ def test_both_uses_of_a_tied_table_meet(used: str, value: bool) -> None:
 def test_states_are_dropped_out_in_training_only() -> None:
     """The GRU of one layer has no dropout of its own: what differs is dropped going in or coming out."""
     network = Network(6, replace(OPTIONS, dropout=0.5, repeat="off"))
-    batch = batch_of([[1, 2]] * 400, 6, 5, CPU)
+    batch = batch_from_histories([[1, 2]] * 400, 6, 5, CPU)
     assert (network.train().states(batch) == 0).double().mean() == pytest.approx(0.5, abs=0.06)
     assert (network.eval().states(batch) == 0).sum() == 0
 
@@ -141,5 +141,5 @@ def test_recency_alone_ranks_like_most_recent() -> None:
     torch.manual_seed(1)
     network = Network(30, NetworkOptions(width=8, history=10, dropout=0.0)).eval()
     with torch.no_grad():
-        order = reference.top_k(network(batch_of([[4, 9, 4, 17]], 30, 10, CPU)), 3)[1]
+        order = reference.top_k(network(batch_from_histories([[4, 9, 4, 17]], 30, 10, CPU)), 3)[1]
     assert order[0].tolist() == [17, 4, 9]

@@ -7,7 +7,7 @@ import torch
 from small_agents import CPU, HISTORY, ITEMS, OPTIONS, batch, sessions
 
 from offrec.catalogue import reference
-from offrec.data.replay import batch_of
+from offrec.data.replay import batch_from_histories
 from offrec.models.network import Network, next_recent
 
 
@@ -24,7 +24,7 @@ def test_next_state(backbone: str, how: str) -> None:
     assert max(map(len, after)) <= HISTORY
     states, next_states = network.states_and_next(rows)
     torch.testing.assert_close(states, network.states(rows))
-    whole = batch_of(after, ITEMS, HISTORY, CPU)
+    whole = batch_from_histories(after, ITEMS, HISTORY, CPU)
     found = next_recent(rows)
     torch.testing.assert_close(found, whole.recent[:, : found.shape[1]])
     assert (whole.recent[:, found.shape[1] :] == ITEMS).all()

@@ -13,7 +13,7 @@ from small_runs import FAST, QUIET, trained
 from offrec import logging_policy
 from offrec.algorithms import LEARNERS
 from offrec.catalogue import reference
-from offrec.data.transitions import known_reward_of, shift_of, transitions
+from offrec.data.transitions import reward_shift, reward_vector_or_none, transitions
 from offrec.errors import InputError
 from offrec.evaluation import Ranks, ScoredEvents
 from offrec.logging_policy import fitting
@@ -59,7 +59,7 @@ def test_shifted_rewards_are_shifted_for_ignored_items_too(dataset: Any) -> None
     rewards = agent(made).symbols(rows).rewards
     assert set(rewards[:, 0].tolist()) == {np.float32(0.2) - np.float32(1.0), 0.0}
     assert (rewards[:, 1:] == -1.0).all()
-    assert shift_of(np.array([-2.0, -0.5], dtype=np.float32)) == 0.0
+    assert reward_shift(np.array([-2.0, -0.5], dtype=np.float32)) == 0.0
 
 
 NEEDS = dict.fromkeys(LEARNERS) | {
@@ -219,8 +219,8 @@ def test_selection_by_reward_needs_rewards(tmp_path: Path, make_dataset: Any) ->
         trained(dataset, tmp_path / "run", settings={"select": "reward"})
     trained(dataset, tmp_path / "run")
     assert "reward@10" not in records(tmp_path / "run")[0]["validation"]
-    assert known_reward_of(["wave"], {}) is None
-    assert known_reward_of(["view"], {"view": 0.0}) is None
+    assert reward_vector_or_none(["wave"], {}) is None
+    assert reward_vector_or_none(["view"], {"view": 0.0}) is None
 
 
 @pytest.mark.parametrize(("name", "more"), [("sl", {}), ("dc", {}), ("sl+dqn", {}), ("pg", {}), ("dqn", {}),

@@ -9,7 +9,7 @@ from random_runs import write_run
 
 from offrec.catalogue import Head, log_prob
 from offrec.catalogue.lists import ItemLists
-from offrec.data.replay import batch_of
+from offrec.data.replay import batch_from_histories
 from offrec.runs import train as experiment
 from offrec.serving import engine as engine_module
 from offrec.serving.engine import Engine, Query
@@ -82,7 +82,7 @@ def test_logging_probabilities_are_those_of_the_logging_policy(tmp_path: Path) -
     with_b, without = engine.answer([Query([1, 2], 4, logging=True), Query([1, 2], 4)])
     assert without.logging is None
     prior = engine.policy.agent.prior  # type: ignore[attr-defined]
-    batch = batch_of([[1, 2]], 30, 5, torch.device("cpu"))
+    batch = batch_from_histories([[1, 2]], 30, 5, torch.device("cpu"))
     expected = log_prob(prior(batch), torch.tensor([with_b.items]))[0].exp().tolist()
     assert with_b.logging == pytest.approx(expected, rel=1e-5)
     assert with_b.logging != pytest.approx(with_b.probabilities, rel=1e-3)

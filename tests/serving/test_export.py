@@ -18,7 +18,7 @@ from made_datasets import write_dataset
 from offrec.commands.export import Export
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.replay import batch_of
+from offrec.data.replay import batch_from_histories
 from offrec.errors import InputError, RunError
 from offrec.models.network_policy import NetworkPolicy
 from offrec.runs import train as experiment
@@ -79,7 +79,7 @@ def ranked(model: Any, history: Any, k: int = 5) -> tuple[Any, Any]:
 def alive(policy: NetworkPolicy, histories: list[list[int]]) -> bool:
     """Do states differ from history to history? If not, scores agree whatever became of the backbone."""
     with torch.no_grad():
-        states = policy.head(batch_of(histories, policy.n_items, policy.history, policy.device)).state
+        states = policy.head(batch_from_histories(histories, policy.n_items, policy.history, policy.device)).state
     return float(states.std(0).max()) > 0.01 and bool(states.any(1).all())
 
 

@@ -10,7 +10,7 @@ import torch
 from offrec.baselines import baseline
 from offrec.catalogue import Head, reference
 from offrec.data.prepare import prepare
-from offrec.data.replay import batch_of
+from offrec.data.replay import batch_from_histories
 from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
 from offrec.policy import Policy
@@ -116,7 +116,7 @@ def test_a_policy_sees_the_picks_it_knows_most_recent_first() -> None:
         player.observe(rows, torch.tensor(items))
     lists = player.offer(shop.dynamics.arrive(2, 0), rows, 0)
     assert lists.tolist() == [[4], [4]]
-    expected = batch_of([[1, 2, 0, 1], [2, 0, 0]], 3, 3, torch.device("cpu"))
+    expected = batch_from_histories([[1, 2, 0, 1], [2, 0, 0]], 3, 3, torch.device("cpu"))
     assert player.recent.tolist() == expected.recent.tolist() == [[1, 0, 2], [0, 0, 2]]
     for name in ("tokens", "piece", "position", "recent"):
         assert torch.equal(getattr(policy.seen[0], name), getattr(expected, name)), name
@@ -124,7 +124,7 @@ def test_a_policy_sees_the_picks_it_knows_most_recent_first() -> None:
 
 def test_batches_of_histories_are_those_of_batch_of() -> None:
     histories = [[], [3], [1, 2, 0], [4, 4, 4, 4]]
-    expected = batch_of(histories, 5, 4, torch.device("cpu"))
+    expected = batch_from_histories(histories, 5, 4, torch.device("cpu"))
     found = batch_of_recent(expected.recent, 5)
     for name in ("tokens", "piece", "position", "recent", "action"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name

@@ -55,7 +55,7 @@ def test_learns_what_follows(tmp_path: Path, make_dataset: Any, backbone: str, t
 def test_windows_and_sessions_give_the_same_states(tmp_path: Path, make_dataset: Any, backbone: str) -> None:
     """A row's head is a function of its own last items: batches, padding and neighbours change nothing."""
     from offrec.catalogue import reference
-    from offrec.data.replay import Replay, batch_of
+    from offrec.data.replay import Replay, batch_from_histories
     from offrec.data.transitions import transitions
     from offrec.models.network import Network
     from offrec.runs import options as config
@@ -79,7 +79,7 @@ def test_windows_and_sessions_give_the_same_states(tmp_path: Path, make_dataset:
             found[how] |= {int(event): row for event, row in zip(batch.event, rows, strict=True)}
     assert found["windows"].keys() == found["exact"].keys() == set(range(15))
     histories = [session[:t] for session in sessions for t in range(len(session))]
-    alone = [reference.logits(network(batch_of([past], 10, 4, device)))[0] for past in histories]
+    alone = [reference.logits(network(batch_from_histories([past], 10, 4, device)))[0] for past in histories]
     for event in range(15):
         torch.testing.assert_close(found["windows"][event], found["exact"][event])
         torch.testing.assert_close(found["windows"][event], alone[event])

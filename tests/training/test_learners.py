@@ -14,7 +14,7 @@ from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES
 from offrec.catalogue import maximum
 from offrec.console import Console
-from offrec.data.replay import batch_of
+from offrec.data.replay import batch_from_histories
 from offrec.errors import Interrupted
 from offrec.evaluation import evaluate
 from offrec.runs import train as experiment
@@ -76,7 +76,7 @@ def check(dataset: Any, out: Path, name: str, backbone: str, more: dict[str, Any
     if name in SOFT:  # also those that rank by the critic, which π̂_b alone could bring there
         histories = [[(start + step) % 12 for step in range(3)] for start in range(12)]
         with torch.no_grad():
-            chosen = maximum(policy.agent.actor(batch_of(histories, 12, 8, torch.device("cpu"))))[1]
+            chosen = maximum(policy.agent.actor(batch_from_histories(histories, 12, 8, torch.device("cpu"))))[1]
         assert chosen.tolist() == [(start + 3) % 12 for start in range(12)]
     loaded = experiment.load(out, "cpu")
     assert loaded.recommend([105, 106], 4) == policy.recommend([105, 106], 4)

@@ -9,7 +9,7 @@ from offrec.baselines.record import BaselineRecord
 from offrec.baselines.sparse import TIE
 from offrec.catalogue import Head
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import reward_of
+from offrec.data.transitions import reward_vector
 from offrec.policy import Policy
 from offrec.types import Batch, Doubles
 
@@ -65,7 +65,7 @@ def shrunk_means(dataset: Dataset, rewards: Mapping[str, float], pseudo_events: 
     """[A] mean reward of each item's training events, shrunk towards the mean over all training events."""
     train = dataset.split("train")
     events = slice(int(train.offsets[0]), int(train.offsets[-1]))
-    reward = reward_of(dataset.behaviours, dict(rewards)).astype(np.float64)[np.asarray(train.behaviours[events])]
+    reward = reward_vector(dataset.behaviours, dict(rewards)).astype(np.float64)[np.asarray(train.behaviours[events])]
     total = np.bincount(np.asarray(train.items[events]), weights=reward, minlength=dataset.n_items)
     count = np.bincount(np.asarray(train.items[events]), minlength=dataset.n_items)
     mean = float(reward.mean()) if len(reward) else 0.0

@@ -19,7 +19,7 @@ from offrec.types import Batch, Longs, Sessions, Size
 
 POOL = 64  # batches whose pieces are sorted by length together, so that a batch wastes little on padding
 
-Cut = Literal["sessions", "windows", "exact"]
+Segmentation = Literal["sessions", "windows", "exact"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Pieces:
         return Pieces(self.begin[index], self.first[index], self.end[index])
 
 
-def cut(sessions: Sessions, history: int, how: Cut) -> Pieces:
+def cut(sessions: Sessions, history: int, how: Segmentation) -> Pieces:
     """Sessions into pieces, every event a row of exactly one.
 
     windows: each event by itself, after exactly its last `history` items.
@@ -90,7 +90,7 @@ class Replay:
     """
 
     def __init__(
-        self, sessions: Sessions, mdp: Transitions, n_items: int, history: int, how: Cut, device: torch.device
+        self, sessions: Sessions, mdp: Transitions, n_items: int, history: int, how: Segmentation, device: torch.device
     ) -> None:
         self.base = int(sessions.offsets[0])
         self.items = torch.tensor(np.asarray(sessions.items[self.base : sessions.offsets[-1]]), device=device)
@@ -269,7 +269,7 @@ def _send(array: Longs, to: Tensor) -> None:
     to.copy_(source, non_blocking=True)
 
 
-def batch_of(histories: list[list[int]], n_items: int, history: int, device: torch.device) -> Batch:
+def batch_from_histories(histories: list[list[int]], n_items: int, history: int, device: torch.device) -> Batch:
     """Histories that stand in no log, as a batch: one row each, its action and reward left open (0)."""
     kept = [row[-history:] for row in histories]
     length = max((len(row) for row in kept), default=0)

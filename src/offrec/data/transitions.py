@@ -23,7 +23,7 @@ class Transitions:
     return_to_go: Floats  # [E] discounted return from here to the session's end
 
 
-def reward_of(behaviours: list[str], rewards: dict[str, float], *, needed: bool = True) -> Floats:
+def reward_vector(behaviours: list[str], rewards: dict[str, float], *, needed: bool = True) -> Floats:
     """[number of behaviours] the reward of each, in the dataset's order. Where none is `needed`, an unknown is 0."""
     known = {**REWARDS, **rewards}
     missing = [name for name in behaviours if name not in known]
@@ -42,14 +42,14 @@ def reward_of(behaviours: list[str], rewards: dict[str, float], *, needed: bool 
     return found
 
 
-def known_reward_of(behaviours: list[str], rewards: dict[str, float]) -> Floats | None:
-    """As `reward_of`; None where one is unknown or all are 0."""
+def reward_vector_or_none(behaviours: list[str], rewards: dict[str, float]) -> Floats | None:
+    """As `reward_vector`; None where one is unknown or all are 0."""
     known = {**REWARDS, **rewards}
     given = all(name in known for name in behaviours) and any(known[name] for name in behaviours)
-    return reward_of(behaviours, rewards) if given else None
+    return reward_vector(behaviours, rewards) if given else None
 
 
-def shift_of(rewards: Floats) -> float:
+def reward_shift(rewards: Floats) -> float:
     """What makes every reward ≤ 0: minus the largest.
 
     Unlike the paper: an option. "Without loss of generality" it is only where all sessions are equally long.

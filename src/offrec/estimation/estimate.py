@@ -8,7 +8,7 @@ import numpy as np
 
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import reward_of
+from offrec.data.transitions import reward_vector
 from offrec.errors import InputError
 from offrec.estimation import fitted_q, value_at_5
 from offrec.estimation.collect import LoggingModel, collect_trajectories, load_logging_model, reward_trajectories
@@ -162,7 +162,7 @@ def estimate(
     asked, console = asked or EstimateOptions(), console or Console(quiet=True)
     named = {policies.name: policies} if isinstance(policies, Policy) else dict(policies)
     decisions = LoggedDecisions.load(dataset, asked.split)
-    rewards = reward_of(dataset.behaviours, dict(asked.reward))
+    rewards = reward_vector(dataset.behaviours, dict(asked.reward))
     steps = reward_trajectories(decisions, rewards)
     if not len(steps):
         raise InputError(f"The {asked.split} split of {dataset.path} has no sessions; judge another split.")
@@ -238,7 +238,7 @@ def possible(steps: Trajectories) -> list[str]:
 def _judged(
     name: str, played: ListPolicy, dataset: Dataset, asked: EstimateOptions, logging: LoggingModel, console: Console
 ) -> PolicyEstimate:
-    rewards = reward_of(dataset.behaviours, dict(asked.reward))
+    rewards = reward_vector(dataset.behaviours, dict(asked.reward))
     with console.counter(f"{name}: weights") as at:
         grouped = "all" in asked.estimators or "marginal" in asked.estimators
         steps = collect_trajectories(played, dataset, asked.split, rewards, logging, grouped=grouped, progress=at)
@@ -268,7 +268,10 @@ def _valued(
     console: Console,
 ) -> tuple[Trajectories, Doubles | None]:
     """The same decisions with Q and V, and the direct method's value of Q fitted again to resampled sessions."""
-    rewards, decisions = reward_of(dataset.behaviours, dict(asked.reward)), LoggedDecisions.load(dataset, asked.split)
+    rewards, decisions = (
+        reward_vector(dataset.behaviours, dict(asked.reward)),
+        LoggedDecisions.load(dataset, asked.split),
+    )
 
     def values(seed: int | None, label: str) -> fitted_q.PolicyValues:
         options = replace(asked.values, seed=asked.values.seed + (0 if seed is None else seed))

@@ -18,7 +18,7 @@ from offrec.catalogue import Head
 from offrec.catalogue.backend import backend_for
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.replay import batch_of
+from offrec.data.replay import batch_from_histories
 from offrec.data.transitions import Floats
 from offrec.errors import InputError
 from offrec.estimation import decision_values
@@ -137,7 +137,9 @@ def _capturable(played: ListPolicy) -> bool:
     policy = played.policy
     if not played.exact or not isinstance(policy, NetworkPolicy):
         return False
-    return backend_for(played.head(batch_of([[]], policy.n_items, policy.history, policy.device))) == "kernels"
+    return (
+        backend_for(played.head(batch_from_histories([[]], policy.n_items, policy.history, policy.device))) == "kernels"
+    )
 
 
 def _after(batch: Batch) -> Batch:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from offrec.data.dataset import Dataset, SplitName
-from offrec.data.replay import Cut, Pieces, Replay
+from offrec.data.replay import Pieces, Replay, Segmentation
 from offrec.data.transitions import Floats, Transitions, transitions
 from offrec.types import Batch, Decisions, Doubles, Longs, Sessions, Size
 
@@ -87,7 +87,7 @@ class LoggedDecisions:
         weight = (shown / max(1, len(self.lists)))[self.lists[:, 0]] / np.exp(chance)
         return np.asarray(weight / weight.mean()) if len(weight) else weight
 
-    def replay(self, mdp: Transitions, history: int, how: Cut, device: torch.device) -> Replay:
+    def replay(self, mdp: Transitions, history: int, how: Segmentation, device: torch.device) -> Replay:
         """Batches whose rows are decisions and whose `event` is the decision's number in the whole log."""
         if self.has_lists:
             return ListReplay(self, mdp, history, device)

@@ -16,7 +16,7 @@ from offrec.catalogue import log_prob
 from offrec.console import Advance, Console
 from offrec.data.dataset import Dataset
 from offrec.data.files import publish_folder
-from offrec.data.replay import Cut, Epochs, Replay, automatic_batch_size
+from offrec.data.replay import Epochs, Replay, Segmentation, automatic_batch_size
 from offrec.data.transitions import transitions
 from offrec.errors import Interrupted
 from offrec.logging_policy import cache, calibration
@@ -103,7 +103,7 @@ def _judged(
     return calibration.event_probabilities(network, replay), calibration.sample_heads(network, replay, seed)
 
 
-def _replay(dataset: Dataset, sessions: Sessions, history: int, how: Cut, device: torch.device) -> Replay:
+def _replay(dataset: Dataset, sessions: Sessions, history: int, how: Segmentation, device: torch.device) -> Replay:
     unrewarded = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), gamma=0.0)
     return Replay(sessions, unrewarded, dataset.n_items, history, how, device)
 

@@ -12,7 +12,7 @@ from offrec import catalogue
 from offrec.catalogue import backend
 from offrec.data.dataset import Dataset
 from offrec.data.replay import Epochs, Replay, automatic_batch_size
-from offrec.data.transitions import Floats, Transitions, known_reward_of, reward_of, shift_of, transitions
+from offrec.data.transitions import Floats, Transitions, reward_shift, reward_vector, reward_vector_or_none, transitions
 from offrec.errors import InputError, first_line
 from offrec.evaluation import ScoredEvents
 from offrec.models.agent import Agent, LogFacts, return_spread
@@ -76,7 +76,7 @@ class Shared:
         """All but log π̂_b, which has to be fitted."""
         return_to_go = self.replay(options, device).mdp[2]
         unit = return_spread(return_to_go.cpu()) if options.reward_unit == "returns" else 1.0
-        shift = shift_of(self._rewards(options)) if options.reward_shift else 0.0
+        shift = reward_shift(self._rewards(options)) if options.reward_shift else 0.0
         return LogFacts(options.gamma, unit, shift, torch.tensor(self.dataset.train_counts))
 
     def bytes(self, device: torch.device) -> int:
@@ -85,12 +85,12 @@ class Shared:
 
     def _rewards(self, options: RunOptions) -> Floats:
         needed = options.learner.needs_reward or options.select in ("reward", "value")
-        return reward_of(self.dataset.behaviours, options.reward, needed=needed)
+        return reward_vector(self.dataset.behaviours, options.reward, needed=needed)
 
     def _replay(self, split: Literal["train", "validation"], options: RunOptions, device: torch.device) -> Replay:
         sessions, rewards = self.dataset.split(split), self._rewards(options)
         if options.reward_shift:
-            rewards = rewards + rewards.dtype.type(shift_of(rewards))
+            rewards = rewards + rewards.dtype.type(reward_shift(rewards))
         mdp: Transitions = transitions(sessions, rewards, options.gamma)
         return Replay(sessions, mdp, self.dataset.n_items, options.network.history, options.training.encode, device)
 
@@ -133,7 +133,7 @@ def draft(shared: Shared, options: RunOptions, device: torch.device) -> Draft:
         epochs,
         shared.scored(options, device),
         shared.watched(options, device) if options.learner.needs_reward else [],
-        known_reward_of(dataset.behaviours, options.reward),
+        reward_vector_or_none(dataset.behaviours, options.reward),
         facts,
         _logging(sketch, options),
         _memory(sketch, options, epochs, captured),
@@ -158,7 +158,7 @@ def _by_kernels(options: RunOptions, device: torch.device) -> bool:
 
 def _check_rewards(shared: Shared, options: RunOptions) -> None:
     if options.algorithm == "sl" and options.learner.needs_reward:
-        rewards = reward_of(shared.dataset.behaviours, options.reward)
+        rewards = reward_vector(shared.dataset.behaviours, options.reward)
         if rewards.min() < 0:
             raise InputError("algorithm.weight is reward, and a reward is below 0: it cannot be a weight.")
 

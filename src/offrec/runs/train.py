@@ -10,7 +10,7 @@ import torch
 from offrec import logging_policy
 from offrec.console import Board, Console
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import reward_of
+from offrec.data.transitions import reward_vector
 from offrec.data.vocabulary import Vocabulary, read_vocabulary
 from offrec.errors import InputError, first_line
 from offrec.estimation import value_at_5
@@ -158,7 +158,7 @@ def _value(dataset: Dataset, made: Draft, console: Console) -> Callable[[Policy]
     options = made.options
     if options.select != "value":
         return None
-    rewards, network = reward_of(dataset.behaviours, options.reward), options.critic.network(options.network)
+    rewards, network = reward_vector(dataset.behaviours, options.reward), options.critic.network(options.network)
     with implementation(options)():
         logged = value_at_5.load_or_fit(dataset, rewards, options.gamma, ValueOptions(network), made.device, console)
     return value_at_5.scorer(logged, made.scored)

@@ -10,7 +10,7 @@ from torch import Tensor
 from offrec.catalogue import Head, log_prob
 from offrec.catalogue.head import ALL_MASKED
 from offrec.catalogue.lists import ItemLists, position_log_probs, sample_lists, top_lists
-from offrec.data.replay import batch_of
+from offrec.data.replay import batch_from_histories
 from offrec.models.network_policy import NetworkPolicy
 from offrec.policy import Policy
 from offrec.types import Batch
@@ -67,7 +67,7 @@ class Engine:
             range(len(asks)), key=lambda row: _kind(asks[row])
         )  # of one kind together: a head is cut in slices
         rows = [asks[row] for row in order]
-        batch = batch_of(
+        batch = batch_from_histories(
             [list(ask.history) for ask in rows], self.policy.n_items, self.policy.history, self.policy.device
         )
         head = self.policy.head(batch)

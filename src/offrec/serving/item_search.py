@@ -2,7 +2,7 @@
 
 import torch
 
-from offrec.data.replay import batch_of
+from offrec.data.replay import batch_from_histories
 from offrec.policy import Id, Policy
 
 END = "\0"  # between ids; one that holds it is found by what stands before it at most
@@ -18,7 +18,7 @@ class ItemSearch:
     def __init__(self, policy: Policy) -> None:
         from offrec.catalogue.tiled import tiles
 
-        head = policy.head(batch_of([[]], policy.n_items, policy.history, policy.device))
+        head = policy.head(batch_from_histories([[]], policy.n_items, policy.history, policy.device))
         scores = torch.cat([z[0] for _, z in tiles(head)])
         self.vocabulary = policy.vocabulary
         self.order = scores.argsort(descending=True, stable=True).tolist()

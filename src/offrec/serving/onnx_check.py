@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offrec.catalogue import Head, top_k
-from offrec.data.replay import batch_of
+from offrec.data.replay import batch_from_histories
 from offrec.policy import Policy
 
 TOLERANCE = 1e-4  # of a score or, where it is beyond ±1, of its size
@@ -63,7 +63,7 @@ def compare(policy: Policy, session: Any, histories: Sequence[Sequence[int]], k:
     for first in range(0, len(histories), batch):
         rows = [list(items) for items in histories[first : first + batch]]
         items, scores = session.run(["items", "scores"], {"history": padded(rows), "k": np.array(k)})
-        head = policy.head(batch_of(rows, policy.n_items, policy.history, policy.device))
+        head = policy.head(batch_from_histories(rows, policy.n_items, policy.history, policy.device))
         theirs, mine = torch.from_numpy(items).to(policy.device), top_k(head, k)
         unsure = _on_the_border(head, torch.cat([theirs, mine[1]], 1))
         wanted = torch.cat([mine[0], head.at(theirs)], 1)[~unsure].double()

@@ -9,7 +9,7 @@ from typing import Any
 from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import REWARDS, known_reward_of, reward_of
+from offrec.data.transitions import REWARDS, reward_vector, reward_vector_or_none
 from offrec.errors import InputError
 from offrec.plugins import Registry, Settings
 from offrec.runs import options as config
@@ -110,7 +110,7 @@ def plan_sweep(
 
 def _check_worth(dataset: Dataset) -> None:
     """A sweep's values are in default rewards: a curve over rewards needs one unit."""
-    if known_reward_of(dataset.behaviours, {}) is None:
+    if reward_vector_or_none(dataset.behaviours, {}) is None:
         raise InputError(
             f"{dataset.path.name} has the behaviours {', '.join(dataset.behaviours)}; a sweep's --value counts in "
             f"default rewards whatever its runs are given, and these are known for {', '.join(REWARDS)} only, so leave "
@@ -150,7 +150,7 @@ def resolve_options(dataset: Dataset, algorithm: str, flat: Settings, *, valued:
     try:
         options = config.build(config.layered({**flat, "algorithm.name": algorithm}, dataset.protocol.format))
         needed = valued or options.learner.needs_reward or options.select in ("reward", "value")
-        reward_of(dataset.behaviours, options.reward, needed=needed)
+        reward_vector(dataset.behaviours, options.reward, needed=needed)
     except InputError as error:
         raise InputError(f"{algorithm} on {dataset.path.name}: {error}") from error
     return {key: value for key, value in options.flat().items() if key not in RUN_OPTIONS}

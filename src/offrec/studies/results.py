@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import known_reward_of
+from offrec.data.transitions import reward_vector_or_none
 from offrec.evaluation import Evaluation, evaluate
 from offrec.evaluation.ranking import EvaluationSplit
 from offrec.policy import Policy
@@ -49,7 +49,7 @@ def measure_policy(
         _keep_events(study, dataset, found)
         if study.value and study.kind == "sweep":  # in default rewards: the run's own may be what is varied
             facts["test"]["all"][value.CHEAP] = value.cheap(policy, dataset, {}, "test", console)
-        elif study.value and known_reward_of(dataset.behaviours, dict(rewards)) is not None:
+        elif study.value and reward_vector_or_none(dataset.behaviours, dict(rewards)) is not None:
             console.line(value.UNDER_WAY)
             facts["value"] = value.value_of(policy, dataset, rewards, console)
     if study.question.get("objective") == value.CHEAP:
@@ -84,7 +84,7 @@ def store_result(study: Study, name: str, judged: Measurements) -> None:
 
 def _figures(found: Evaluation, dataset: Dataset, rewards: Mapping[str, float]) -> dict[str, dict[str, float]]:
     tables = {name: {"events": figures.events, **figures.values} for name, figures in found.metrics.items()}
-    known = known_reward_of(dataset.behaviours, dict(rewards))
+    known = reward_vector_or_none(dataset.behaviours, dict(rewards))
     if known is not None:
         tables["all"]["reward@10"] = found.ranks.reward_ndcg(known, 10)
     return tables

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import reward_of
+from offrec.data.transitions import reward_vector
 from offrec.errors import InputError
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions
@@ -48,7 +48,7 @@ def cheap(
     console: Console | None = None,
 ) -> float:
     """value@5: what the policy's best five were worth to the log's visitors (`--select value`)."""
-    of = reward_of(dataset.behaviours, dict(rewards))
+    of = reward_vector(dataset.behaviours, dict(rewards))
     value = value_at_5.scorer_for(dataset, split, of, ValueOptions(), policy, console or Console(quiet=True))
     if value is None:
         raise InputError(f"{dataset.path} has no {split} events that {CHEAP} could be judged by; prepare a longer log.")
