@@ -125,7 +125,7 @@ def cheap(policy: Any, dataset: Any) -> float:
     """What --select value goes by, but on validation as a whole."""
     from offrec.studies import value
 
-    return value.cheap(policy, dataset, {})
+    return value.compute_value_at_5(policy, dataset, {})
 
 
 def judged(policy: Any, dataset: Any, play: Any, k: int, asked: argparse.Namespace) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from offrec.models.network import Network
 from offrec.policy import Policy
 from offrec.runs import options as config
 from offrec.runs.train import pick_device
-from offrec.studies.machine import machine
+from offrec.studies.machine import describe_machine
 from offrec.types import Batch
 
 FIGURES = "HR@5", "NDCG@10"
@@ -51,7 +51,7 @@ def row(dataset: Dataset, seed: int, precision: str, device: torch.device, conso
     for split in ("validation", "test"):
         scored = evaluate(policy, dataset, split).metrics
         found[split] = {name: {key: one.values[key] for key in FIGURES} for name, one in scored.items()}
-    made_on = {key: machine(str(device))[key] for key in ("commit", "device")}
+    made_on = {key: describe_machine(str(device))[key] for key in ("commit", "device")}
     return found | {"calibration": fitted.calibration} | made_on
 
 

@@ -30,8 +30,8 @@ import public_rewards
 import public_seen
 from offrec.algorithms import LEARNERS
 from offrec.studies import design
-from offrec.studies import study as plan
-from offrec.studies.study import Group, Study
+from offrec.studies.folder import read_study, write_json
+from offrec.studies.study import RunGroup, Study
 
 IMITATE = ("training.schedule=plateau", "training.epochs=50", "training.precision=bf16", "diagnostics=some")
 OWN = {
@@ -90,11 +90,11 @@ def grid(datasets: Sequence[Path], folder: Path) -> Study:
     )
 
 
-def best(study: Study) -> dict[str, dict[str, Group]]:
+def best(study: Study) -> dict[str, dict[str, RunGroup]]:
     """log → learner → the policy with the largest figure on validation."""
-    found: dict[str, dict[str, tuple[float, Group]]] = {}
+    found: dict[str, dict[str, tuple[float, RunGroup]]] = {}
     for run in study.runs:
-        if study.done(run):
+        if study.is_done(run):
             group, figures = study.group(run), read(study, run.name)["validation"]["all"]
             of_log = found.setdefault(group.log, {})
             if group.policy not in of_log or figures[FIGURE] > of_log[group.policy][0]:
@@ -107,7 +107,7 @@ def chosen(datasets: Sequence[Path], folder: Path, columns: str) -> list[Study]:
     lacking = next((column for column in columns.split(",") if not column.partition("=")[2]), None)
     if lacking is not None:
         raise SystemExit(f"--columns: {lacking or 'a column'} lacks its number of seeds; give it, as in {FIRST}=5.")
-    made, tried = [], plan.read(folder / "grid")
+    made, tried = [], read_study(folder / "grid")
     policies = best(tried)
     for dataset in datasets:
         log = dataset.resolve().name
@@ -131,23 +131,23 @@ def chosen(datasets: Sequence[Path], folder: Path, columns: str) -> list[Study]:
     return made
 
 
-def setting(group: Group) -> str:
+def setting(group: RunGroup) -> str:
     key, _ = GRID[group.policy]
     return f"{key}={group.options[key]:g}"
 
 
-def taken(tried: Study, study: Study, policies: dict[str, Group]) -> None:
+def taken(tried: Study, study: Study, policies: dict[str, RunGroup]) -> None:
     """What the grid has of the chosen policies is not trained again."""
     for run in study.runs:
         group = study.group(run)
         source = policies.get(group.policy) if group.kind == "learner" else None
         before = next((one for one in tried.runs if source and (one.group, one.seed) == (source.name, run.seed)), None)
-        if source is None or before is None or not tried.done(before) or study.done(run):
+        if source is None or before is None or not tried.done(before) or study.is_done(run):
             continue
         if group.options != source.options:
             raise SystemExit(f"{group.name} was asked with other options than {source.name}.")
         shutil.copy(tried.path("results", f"{before.name}.ranks.npy"), study.path("results", f"{run.name}.ranks.npy"))
-        plan.write_json(study.path("results", f"{run.name}.json"), {**read(tried, before.name), "run": run.name})
+        write_json(study.path("results", f"{run.name}.json"), {**read(tried, before.name), "run": run.name})
         events = f"{run.dataset}.events.npy"
         shutil.copy(tried.path("results", events), study.path("results", events))
 
@@ -162,20 +162,22 @@ def rows(folder: Path, seeds: Sequence[int] = (0,)) -> list[Row]:
     found: list[Row] = []
     kinds = "grid", *(f"{name}-*" for name in STUDIES)
     for path in sorted(path for kind in kinds for path in folder.glob(f"{kind}/study.json")):
-        study = plan.read(path.parent)
-        for run in (run for run in study.runs if run.seed in seeds and study.done(run)):
+        study = read_study(path.parent)
+        for run in (run for run in study.runs if run.seed in seeds and study.is_done(run)):
             group, facts = study.group(run), read(study, run.name)
             for split in {"validation", "test"} & set(facts):
                 if len(facts[split]) == 2:  # one behaviour alone is "all"
                     facts[split] = {"all": facts[split]["all"]}
             key = GRID.get(group.policy, ("",))[0]
             keep = {
-                name: facts[name] for name in ("validation", "test", "seconds", "kept_epoch", "memory") if name in facts
+                name: facts[name]
+                for name in ("validation", "test", "seconds", "selected_epoch", "peak_memory")
+                if name in facts
             }
             row = {"study": path.parent.name, "log": group.log, "policy": group.policy, "seed": run.seed}
             row |= {"backbone": group.backbone, "preset": group.preset, "value": group.options.get(key), **keep}
             made = {name: facts["machine"][name] for name in ("commit", "device")}
-            found.append(row | {"epochs": len(facts.get("curve", [])), **made})
+            found.append(row | {"epochs": len(facts.get("learning_curve", [])), **made})
     return found
 
 

@@ -47,7 +47,7 @@ def runs(found: StudyResults) -> list[Row]:
             for result in entry.results:
                 facts = result.facts
                 row = {"learner": name, "knob": knob, "unit": unit, "cart": cart, "seed": result.run.seed}
-                row |= {"epochs": len(facts["curve"]), "kept_epoch": facts["kept_epoch"]}
+                row |= {"epochs": len(facts["learning_curve"]), "selected_epoch": facts["selected_epoch"]}
                 row |= {split: _figures(facts[split]) for split in ("validation", "test")}
                 row |= {key: facts["machine"][key] for key in ("commit", "device")}
                 rows.append(row)

@@ -10,9 +10,9 @@ import numpy as np
 from offrec.data.protocol import Protocol
 from offrec.evaluation.metrics import compute_metrics
 from offrec.reports.tables import Cell, Table
-from offrec.studies import study as plan
-from offrec.studies.results import BEYOND, Measurements, store_result
-from offrec.studies.study import Group, Run, Study, StudyDataset
+from offrec.studies.folder import write_study
+from offrec.studies.results import RANK_CAP, Measurements, store_result
+from offrec.studies.study import PolicyKind, Run, RunGroup, Study, StudyDataset, StudyKind
 
 LEARNERS = ("sl", "dqn", "pg", "sl+dqn", "sl+pg", "sdac", "sc", "sr", "pc", "dc", "re")
 BASELINES = ("popular", "recent", "markov", "sknn", "vsknn")
@@ -38,27 +38,28 @@ def made_study(
     backbones: Sequence[str] = ("gru",),
     seeds: int = 3,
     sessions: int = 400,
-    kind: plan.Kind = "compare",
+    kind: StudyKind = "compare",
 ) -> Study:
     """`hits`: policy → how often its first 20 hold the logged item; `earned`: policy → true reward a session."""
-    groups: list[Group] = []
+    groups: list[RunGroup] = []
     for log in logs:
         for name in dict.fromkeys([*hits, *(earned or {})]):
             if name in LEARNERS:
                 options = {"select": "ndcg", "algorithm.name": name}
                 groups += [
-                    Group(f"{log.name}.{name}.{b}", log.name, "learner", name, b, "strong", options) for b in backbones
+                    RunGroup(f"{log.name}.{name}.{b}", log.name, "learner", name, b, "strong", options)
+                    for b in backbones
                 ]
             else:
-                own: plan.PolicyKind = "shop" if name in OWN else "baseline"
-                groups.append(Group(f"{log.name}.{name}", log.name, own, name))
+                own: PolicyKind = "shop" if name in OWN else "baseline"
+                groups.append(RunGroup(f"{log.name}.{name}", log.name, own, name))
     runs = [
         Run(f"{group.name}.{seed}", group.name, group.log, seed)
         for group in groups
         for seed in range(seeds if group.kind == "learner" else 1)
     ]
     study = Study(folder, kind, tuple(logs), tuple(groups), tuple(runs), visitors=500)
-    plan.write(study)
+    write_study(study)
     for run in runs:
         group = study.group(run)
         store_result(
@@ -69,10 +70,11 @@ def made_study(
 
 def made_result(study: Study, run: Run, hit: float | None, reward: float | None, sessions: int) -> Measurements:
     """Sessions of five events; every fifth event is of the log's last behaviour. What is hard is hard for all."""
-    group, log = study.group(run), study.log(run.dataset)
+    group, log = study.group(run), study.dataset(run.dataset)
     random = np.random.default_rng([sum(map(ord, run.name)), run.seed])
     facts: dict[str, Any] = {
-        "seconds": 2.0, "together": 1, "memory": 2**28, "finished": "2026-01-01T10:00:00+00:00", "machine": MACHINE
+        "seconds": 2.0, "concurrent_seeds": 1, "peak_memory": 2**28, "finished_at": "2026-01-01T10:00:00+00:00",
+        "machine": MACHINE,
     }  # fmt: skip
     arrays: dict[str, Any] = {}
     if hit is not None:
@@ -80,7 +82,7 @@ def made_result(study: Study, run: Run, hit: float | None, reward: float | None,
         behaviour = np.where(np.arange(len(session)) % 5 == 4, len(log.behaviours) - 1, 0)
         hard = np.random.default_rng(0).random(len(session))
         noise = random.random(len(session))
-        rank = np.where(0.9 * hard + 0.1 * noise < hit, 1 + random.geometric(0.25, len(session)) % 20, BEYOND)
+        rank = np.where(0.9 * hard + 0.1 * noise < hit, 1 + random.geometric(0.25, len(session)) % 20, RANK_CAP)
         np.save(study.path("results", f"{run.dataset}.events.npy"), np.stack([session, behaviour]).astype(np.uint32))
         arrays["ranks"] = rank.astype(np.uint8)
         table = {"all": compute_metrics(rank, (5, 10, 20))}
@@ -96,8 +98,8 @@ def made_result(study: Study, run: Run, hit: float | None, reward: float | None,
         mean = {"mean": middle, "low": middle - half, "high": middle + half}
         facts["shop"] = {"reward": mean, "length": {"mean": 4.0}, "purchases": {"mean": 0.2}}
     if group.kind == "learner":
-        facts["curve"] = [made_epoch(group.policy, n, hit or 0.3, random) for n in range(1, 9)]
-        facts |= {"kept_epoch": 8, "resumed": False, "logging_policy": None}
+        facts["learning_curve"] = [made_epoch(group.policy, n, hit or 0.3, random) for n in range(1, 9)]
+        facts |= {"selected_epoch": 8, "resumed": False, "logging_policy": None}
     return Measurements(facts, arrays)
 
 
@@ -115,15 +117,15 @@ def row(table: Table, label: str) -> list[Cell]:
     return next(row.cells for row in table.rows if row.label == label)
 
 
-def made_sweep(folder: Path, learner: str) -> plan.Study:
+def made_sweep(folder: Path, learner: str) -> Study:
     """The learner at one value, and SL beside it."""
     made = made_study(folder, [made_log()], {learner: 0.6, "sl": 0.5}, kind="sweep")
     varied, sl = (
         replace(group, varied={"algorithm.alpha": 1.0})
         if group.policy == learner
-        else replace(group, level="algorithm.name=sl")
+        else replace(group, compare_with="algorithm.name=sl")
         for group in made.groups
     )
     made = replace(made, groups=(varied, sl))
-    plan.write(made)
+    write_study(made)
     return made

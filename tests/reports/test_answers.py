@@ -13,8 +13,8 @@ from offrec.evaluation.metrics import compute_metrics
 from offrec.reports.answers import Answer, answers
 from offrec.reports.comparison import Comparer
 from offrec.reports.reading import read_studies
-from offrec.studies import study as plan
-from offrec.studies.results import BEYOND
+from offrec.studies.results import RANK_CAP
+from offrec.studies.study import Study
 
 
 def answer(folder: Path, hits: dict[str, float], **more: Any) -> Answer:
@@ -93,12 +93,12 @@ def test_all_that_rank_better_are_named_the_best_first(tmp_path: Path) -> None:
     assert re.match(r"It ranks better: DC \(\+[\d.]+ %\) and SR \(\+[\d.]+ %\) are above SL in NDCG@10,", found.short)
 
 
-def uneven(study: plan.Study, learner: str, beyond: slice) -> None:
+def uneven(study: Study, learner: str, beyond: slice) -> None:
     """The learner's second seed finds less: its two seeds differ too much for a t-test."""
     path = study.path("results", f"yoochoose.{learner}.gru.1.json")
     ranks = study.path("results", f"yoochoose.{learner}.gru.1.ranks.npy")
     found = np.load(ranks)
-    found[beyond] = BEYOND
+    found[beyond] = RANK_CAP
     np.save(ranks, found)
     facts = json.loads(path.read_text())
     facts["test"]["all"] |= compute_metrics(found.astype(np.int64), (5, 10, 20)).values

@@ -16,7 +16,7 @@ def test_what_is_not_a_number_is_not_drawn(tmp_path: Path) -> None:
     for name, distance in distances.items():
         path = study.path("results", f"yoochoose.{name}.gru.0.json")
         facts = json.loads(path.read_text())
-        for epoch in facts["curve"]:
+        for epoch in facts["learning_curve"]:
             epoch["diagnostics"] = {"kl_to_logging": distance}
         path.write_text(json.dumps(facts))
     (picture,) = [one for one in pictures.trade_offs(read_studies([study.folder])) if one.key.startswith("kl-")]

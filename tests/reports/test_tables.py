@@ -18,17 +18,17 @@ from offrec.reports.statistics import holm
 from offrec.reports.text_formats import csv as as_csv
 from offrec.reports.text_formats import latex, markdown
 from offrec.reports.writing import write_report
-from offrec.studies import study as plan
+from offrec.studies.study import Study
 
 HITS = {"sl": 0.5, "dc": 0.62, "dqn": 0.3, "pc": 0.5, "recent": 0.4, "popular": 0.1}
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> plan.Study:
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return made_study(tmp_path_factory.mktemp("made") / "study", [made_log()], HITS)
 
 
-def test_clicks_and_purchases_are_tables_of_their_own(study: plan.Study) -> None:
+def test_clicks_and_purchases_are_tables_of_their_own(study: Study) -> None:
     reading = read_studies([study.folder])
     clicks, purchases = tables.ranking_tables(reading, Comparer(reading))
     assert (clicks.key, purchases.key) == ("clicks_rnn", "purchases_rnn")
@@ -36,7 +36,7 @@ def test_clicks_and_purchases_are_tables_of_their_own(study: plan.Study) -> None
     assert purchases.spans == [("yoochoose, cart", 4)]
     assert clicks.heads == ["HR@5", "NDCG@5", "HR@10", "NDCG@10"]
     assert [title for title, _ in clicks.sections] == ["Without training", "GRU"]
-    three = tables.ranking_tables(reading, Comparer(reading), ks=(5, 10, 20))[0]
+    three = tables.ranking_tables(reading, Comparer(reading), cutoffs=(5, 10, 20))[0]
     assert three.heads[-1] == "NDCG@20"
 
 
@@ -52,7 +52,7 @@ def test_a_backbone_has_no_rows_where_it_has_no_figures(tmp_path: Path) -> None:
     assert found["clicks_cnn"] == ["Caser"]
 
 
-def test_figures_marks_and_stars(study: plan.Study) -> None:
+def test_figures_marks_and_stars(study: Study) -> None:
     reading = read_studies([study.folder])
     (table, _) = tables.ranking_tables(reading, Comparer(reading))
     values = [r.figure("view", "HR@10") for e in reading.entries if e.group.policy == "dc" for r in e.results]
@@ -82,7 +82,7 @@ def test_both_tests_have_to_agree(tmp_path: Path) -> None:
     assert one.p == found.p_sessions, "one seed: the bootstrap alone"
 
 
-def test_a_column_is_a_family(study: plan.Study) -> None:
+def test_a_column_is_a_family(study: Study) -> None:
     """More policies in a column, a larger p: by Holm."""
     reading = read_studies([study.folder])
     comparer, sl = Comparer(reading), next(e for e in reading.entries if e.group.policy == "sl")
@@ -92,7 +92,7 @@ def test_a_column_is_a_family(study: plan.Study) -> None:
     assert comparer.family([sl], [sl], "view", "HR@5") == [None]
 
 
-def test_against_the_best_baseline(study: plan.Study) -> None:
+def test_against_the_best_baseline(study: Study) -> None:
     reading = read_studies([study.folder])
     table = tables.ranking_tables(reading, Comparer(reading), against="baseline")[0]
     assert "above the policy without training that is best in the column" in table.note
@@ -101,7 +101,7 @@ def test_against_the_best_baseline(study: plan.Study) -> None:
     assert row(table, "Most recent items")[2].stars == "", "the best is not tested against itself"
 
 
-def test_the_note_says_who_is_tested_against_whom(study: plan.Study, tmp_path: Path) -> None:
+def test_the_note_says_who_is_tested_against_whom(study: Study, tmp_path: Path) -> None:
     """A policy without training has no backbone: it is tested against the first SL of its log."""
     hits = {"sl": 0.5, "dc": 0.6, "recent": 0.4}
     other = made_study(tmp_path, [made_log("retailrocket")], hits, backbones=("caser", "sasrec"))
@@ -115,7 +115,7 @@ def test_the_note_says_who_is_tested_against_whom(study: plan.Study, tmp_path: P
     assert "above SL with the same backbone at p" in tables.ranking_tables(alone, Comparer(alone))[0].note
 
 
-def test_the_papers_figures_stand_beside_ours(study: plan.Study) -> None:
+def test_the_papers_figures_stand_beside_ours(study: Study) -> None:
     found = tables.paper_figures()
     assert {len(rows) for rows in found["tables"].values()} == {11}
     assert found["tables"]["clicks_rnn"]["dc"]["RecSys"]["HR@5"] == 0.3272
@@ -140,7 +140,7 @@ def test_seeds_that_are_missing_are_told(tmp_path: Path) -> None:
     assert "1 runs are still to do" in markdown(found)
 
 
-def test_csv_has_every_figure(study: plan.Study) -> None:
+def test_csv_has_every_figure(study: Study) -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv(report.build_report([study.folder])))))
     mine = [r for r in rows if (r["policy"], r["seed"], r["split"]) == ("dc", "2", "test")]
     assert {r["behaviour"] for r in mine} == {"all", "view", "cart"}
@@ -148,7 +148,7 @@ def test_csv_has_every_figure(study: plan.Study) -> None:
     assert {r["fingerprint"] for r in rows} == {"print-yoochoose"}
 
 
-def test_markdown_and_latex(study: plan.Study, tmp_path: Path) -> None:
+def test_markdown_and_latex(study: Study, tmp_path: Path) -> None:
     found = report.build_report([study.folder], reference="paper")
     text = markdown(found)
     assert "## Is the RL doing anything here?" in text
@@ -168,7 +168,7 @@ def test_markdown_and_latex(study: plan.Study, tmp_path: Path) -> None:
         write_report(found, [tmp_path / "report.pdf"])
 
 
-def test_two_studies_in_one_report(study: plan.Study, tmp_path: Path) -> None:
+def test_two_studies_in_one_report(study: Study, tmp_path: Path) -> None:
     other = made_study(tmp_path / "other", [made_log("retailrocket")], {"sl": 0.4, "dc": 0.5}, backbones=("caser",))
     found = report.build_report([study.folder, other.folder])
     assert [table.key for table in found.every_table][:3] == ["clicks_rnn", "clicks_cnn", "purchases_rnn"]
@@ -198,7 +198,7 @@ def test_of_a_seed_in_two_studies_the_result_with_values_is_kept(tmp_path: Path,
         ]
 
 
-def test_what_does_not_belong_together(study: plan.Study, tmp_path: Path) -> None:
+def test_what_does_not_belong_together(study: Study, tmp_path: Path) -> None:
     other = made_study(tmp_path / "a", [made_log("other", score_first=False)], {"sl": 0.4})
     with pytest.raises(InputError, match=r"yoochoose has score_first = True and other has False.* one table"):
         report.build_report([study.folder, other.folder])
@@ -206,7 +206,7 @@ def test_what_does_not_belong_together(study: plan.Study, tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"has the fingerprint another in .* and print-yoochoose in another study"):
         report.build_report([study.folder, same.folder])
     with pytest.raises(InputError, match=r"Figures at \[3\] are not kept"):
-        report.build_report([study.folder], ks=(3,))
+        report.build_report([study.folder], cutoffs=(3,))
 
 
 def test_a_log_without_the_usual_behaviours(tmp_path: Path) -> None:

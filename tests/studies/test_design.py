@@ -12,7 +12,7 @@ from offrec.errors import InputError
 from offrec.reports.reading import read_studies
 from offrec.reports.report import build_report
 from offrec.studies import design
-from offrec.studies import study as plan
+from offrec.studies.folder import read_study
 from small_studies import FAST, finished, small_dataset, small_study
 
 
@@ -34,9 +34,9 @@ def test_everything_by_default(dataset: Path, tmp_path: Path) -> None:
 
 def test_study_json_says_what_is_asked(dataset: Path, tmp_path: Path) -> None:
     study = small_study(dataset, tmp_path / "study")
-    assert plan.read(study.folder) == study
+    assert read_study(study.folder) == study
     stored = json.loads((study.folder / "study.json").read_text())
-    assert stored["logs"][0]["fingerprint"] == study.logs[0].fingerprint
+    assert stored["logs"][0]["fingerprint"] == study.datasets[0].fingerprint
     assert stored["logs"][0]["protocol"]["split"] == "random"
 
 
@@ -53,7 +53,13 @@ def test_a_redrawn_split_is_a_repeat(tmp_path: Path) -> None:
     three = [small_dataset(tmp_path / str(seed), f"split-{seed}", split_seed=seed) for seed in range(3)]
     study = design.create_or_extend(
         design.plan_comparison(
-            three, tmp_path / "study", algorithms="sl", baselines="recent", seeds="3", settings=FAST, redraw=True
+            three,
+            tmp_path / "study",
+            algorithms="sl",
+            baselines="recent",
+            seeds="3",
+            settings=FAST,
+            repeated_splits=True,
         )
     )
     assert [(run.dataset, run.seed) for run in study.runs if run.group == "split-0.sl.gru"] == [
@@ -61,12 +67,12 @@ def test_a_redrawn_split_is_a_repeat(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert finished(study).done == 6
     found = read_studies([study.folder])
-    assert list(found.logs) == ["split-0"], "one log, one column"
+    assert list(found.datasets) == ["split-0"], "one log, one column"
     assert {len(entry.results) for entry in found.entries} == {3}
     assert build_report([study.folder]).every_table[0].spans == [("split-0, view", 4)]
     with pytest.raises(InputError, match="say --seeds 3"):
-        design.plan_comparison(three, tmp_path / "x", redraw=True)
-    once = r"split-0 and split-1 are one log with --split-seed 0 and 1, repeats and not two logs; say --redraw"
+        design.plan_comparison(three, tmp_path / "x", repeated_splits=True)
+    once = r"split-0 and split-1 are one log with --split-seed 0 and 1; add --repeated-splits"
     with pytest.raises(InputError, match=once):
         design.plan_comparison(three, tmp_path / "x")
     begun = small_study(three[0], tmp_path / "begun")
@@ -76,14 +82,14 @@ def test_a_redrawn_split_is_a_repeat(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"split-0 and .*another are the same dataset; give it once"):
         design.plan_comparison([three[0], another], tmp_path / "x", algorithms="sl")
     other = small_dataset(tmp_path / "other", "other", unseen="drop")
-    with pytest.raises(InputError, match="--redraw takes one log, split anew"):
-        design.plan_comparison([three[0], other], tmp_path / "x", seeds="2", redraw=True)
+    with pytest.raises(InputError, match="--repeated-splits needs splits of one log"):
+        design.plan_comparison([three[0], other], tmp_path / "x", seeds="2", repeated_splits=True)
 
 
 def test_a_sweep(dataset: Path, tmp_path: Path) -> None:
     study = design.plan_sweep(
         [dataset], tmp_path / "study", algorithm="sr", vary=["algorithm.beta=0.1,1"],
-        levels=["algorithm.adaptive=true,algorithm.epsilon=1", "algorithm.name=sl"], seeds="1", settings=FAST,
+        compare_with=["algorithm.adaptive=true,algorithm.epsilon=1", "algorithm.name=sl"], seeds="1", settings=FAST,
     )  # fmt: skip
     assert [group.varied for group in study.groups] == [{"algorithm.beta": 0.1}, {"algorithm.beta": 1.0}, {}, {}]
     adaptive, sl = study.groups[2:]
@@ -104,7 +110,7 @@ def test_another_learner_beside_a_sweep_takes_no_settings_that_mean_nothing_to_i
 ) -> None:
     settings = ["critic.ground=3", "algorithm.start=supervised", "network.width=8"]
     study = design.plan_sweep(
-        [dataset], tmp_path / "study", algorithm="dc", vary=["algorithm.alpha=0.1"], levels=["algorithm.name=sl"],
+        [dataset], tmp_path / "study", algorithm="dc", vary=["algorithm.alpha=0.1"], compare_with=["algorithm.name=sl"],
         settings=settings,
     )  # fmt: skip
     dc, sl = (group.options for group in study.groups)
@@ -147,7 +153,9 @@ def test_what_cannot_be_swept(dataset: Path, tmp_path: Path) -> None:
         "dc on small: There is no option 'algorithm.gravity'; `offrec options --algorithm dc` lists all.$",
         algorithm="dc", vary=["algorithm.gravity=1,2"],
     )  # fmt: skip
-    refused("There is no option 'gama'; the nearest is gamma;", algorithm="dc", vary=["gamma=0.5"], levels=["gama=1"])
+    refused(
+        "There is no option 'gama'; the nearest is gamma;", algorithm="dc", vary=["gamma=0.5"], compare_with=["gama=1"]
+    )
     refused("A sweep needs --vary KEY=VALUE,VALUE", algorithm="dc", vary=[])
     refused("is not of the form KEY=VALUE,VALUE", algorithm="dc", vary=["algorithm.alpha"])
     refused("algorithm.alpha is 'high'; it must be a float", algorithm="dc", vary=["algorithm.alpha=high"])
@@ -178,12 +186,12 @@ def test_datasets_that_do_not_belong_together(dataset: Path, tmp_path: Path) -> 
 
 def test_folders_that_are_no_study(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is not a study: it has no study.json; make one with `offrec compare`"):
-        plan.read(tmp_path)
+        read_study(tmp_path)
     study = small_study(dataset, tmp_path / "study")
     stored = json.loads((study.folder / "study.json").read_text())
     (study.folder / "study.json").write_text(json.dumps({**stored, "study_version": 99}))
     with pytest.raises(InputError, match=r"has study format 99, this offrec reads 1"):
-        plan.read(study.folder)
+        read_study(study.folder)
     log, *_ = stored["logs"]
     for text, sentence in (
         ("{", "it cannot be read as JSON, Expecting property name"),
@@ -203,7 +211,7 @@ def test_folders_that_are_no_study(dataset: Path, tmp_path: Path) -> None:
     ):
         (study.folder / "study.json").write_text(text)
         with pytest.raises(InputError, match=f"study.json is damaged or no study's: {sentence}"):
-            plan.read(study.folder)
+            read_study(study.folder)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes").write_text("a person's own")
     with pytest.raises(InputError, match="is not empty and no study"):
@@ -235,7 +243,7 @@ def test_the_commands_as_typed(dataset: Path, tmp_path: Path) -> None:
     assert (found["done"], found["failed"], found["waiting"]) == (3, 0, 0)
     assert {run["run"] for run in found["runs"]} == {"small.recent.0", "small.sl.gru.0", "small.dqn.gru.0"}
     out = tmp_path / "report.csv"
-    offrec("report", tmp_path / "study", "--out", out, "--out", tmp_path / "report.md", "--at", "5,10,20")
+    offrec("report", tmp_path / "study", "--out", out, "--out", tmp_path / "report.md", "--cutoffs", "5,10,20")
     assert out.exists()
     assert not (tmp_path / "report.html").exists(), "what is asked for, and nothing beside it"
     assert "NDCG@20" in (tmp_path / "report.md").read_text()

@@ -9,7 +9,7 @@ from made_studies import made_log, made_study
 from offrec.console import Console
 from offrec.studies import progress as shown
 from offrec.studies import value
-from offrec.studies.progress import Following, Progress, spoken
+from offrec.studies.progress import RunConsole, StudyProgress, format_duration
 from offrec.studies.run import run_study
 from offrec.studies.study import Study
 from offrec.studies.worker import WorkerOptions
@@ -26,12 +26,12 @@ def half_done(folder: Path) -> Study:
 
 def test_runs_done_time_left_and_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = half_done(tmp_path)
-    with Progress(study, Console()) as progress:
+    with StudyProgress(study, Console()) as progress:
         assert len(progress.ended) == 4
         assert progress.note().startswith("about 2 s left; best so far on shop: dc/gru, NDCG@10 0.")
-        progress.say("epoch 3")
+        progress.report("epoch 3")
         assert "shop.sl.gru.1 failed: no room" in capsys.readouterr().err
-        progress.show()
+        progress.update()
         assert capsys.readouterr().err == "", "away from a terminal, nothing is said where nothing is new"
 
 
@@ -39,7 +39,7 @@ def test_no_time_is_promised_before_any_is_known(tmp_path: Path) -> None:
     study = half_done(tmp_path)
     for path in study.path("results").glob("*gru*.json"):
         path.unlink()
-    with Progress(study, Console(quiet=True)) as progress:
+    with StudyProgress(study, Console(quiet=True)) as progress:
         assert progress.note().startswith("best so far on shop: recent")
 
 
@@ -47,21 +47,21 @@ def test_what_is_under_way_is_said_now_and_then(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = half_done(tmp_path)
-    with Progress(study, Console()) as progress:
-        following = Following(progress, [study.runs[-1]])
+    with StudyProgress(study, Console()) as progress:
+        following = RunConsole(progress, [study.runs[-1]])
         capsys.readouterr()
         with following.steps("estimating its value: fitted Q", 1000) as advance:
             advance(100)
             assert capsys.readouterr().err == "", "not at every step"
-            progress.said -= shown.PLAIN_SECONDS
+            progress.last_message -= shown.PLAIN_SECONDS
             advance(100)
             advance(100)
     (line,) = capsys.readouterr().err.splitlines()
     now = f"now {study.runs[-1].name} estimating its value: fitted Q, 200 of 1,000"
     assert line == f"study  4 of 5 runs done; about 2 s left; {now}"
-    with Progress(study, Console(quiet=True)) as progress:
-        progress.said -= shown.PLAIN_SECONDS
-        progress.say("epoch 3")
+    with StudyProgress(study, Console(quiet=True)) as progress:
+        progress.last_message -= shown.PLAIN_SECONDS
+        progress.report("epoch 3")
     assert "epoch" not in capsys.readouterr().err
 
 
@@ -72,7 +72,10 @@ def test_on_a_terminal_what_is_under_way_has_a_bar_of_its_own(
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     study = half_done(tmp_path)
-    with Progress(study, Console()) as progress, Following(progress, [study.runs[-1]]).steps("its value", 9) as advance:
+    with (
+        StudyProgress(study, Console()) as progress,
+        RunConsole(progress, [study.runs[-1]]).steps("its value", 9) as advance,
+    ):
         advance(4)
         progress._board.progress.refresh()
         seen = capsys.readouterr().err
@@ -84,7 +87,7 @@ def test_on_a_terminal_what_is_under_way_has_a_bar_of_its_own(
 def test_each_part_of_a_run_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(value, "UPDATES", 5)
     said: list[str] = []
-    monkeypatch.setattr(Progress, "say", lambda progress, text: said.append(text))
+    monkeypatch.setattr(StudyProgress, "report", lambda progress, text: said.append(text))
     study = small_study(small_dataset(tmp_path / "data"), tmp_path / "study", algorithms="sl", seeds="1", value=True)
     run_study(study, WorkerOptions(device="cpu"), Console(quiet=True))
     for name in ("small.sl.gru.0", "small.recent.0"):
@@ -94,4 +97,10 @@ def test_each_part_of_a_run_says_what_it_is(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_spans_of_time() -> None:
-    assert [spoken(seconds) for seconds in (5, 89, 200, 5000, 9000)] == ["5 s", "89 s", "3 min", "83 min", "2.5 h"]
+    assert [format_duration(seconds) for seconds in (5, 89, 200, 5000, 9000)] == [
+        "5 s",
+        "89 s",
+        "3 min",
+        "83 min",
+        "2.5 h",
+    ]

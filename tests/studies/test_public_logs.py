@@ -12,9 +12,9 @@ import pytest
 from made_datasets import write_dataset
 from made_studies import MACHINE, made_log, made_study
 from offrec.evaluation.metrics import compute_metrics
-from offrec.studies import study as plan
-from offrec.studies.results import BEYOND, Measurements, store_result
-from offrec.studies.study import Group, Run, Study
+from offrec.studies.folder import write_study
+from offrec.studies.results import RANK_CAP, Measurements, store_result
+from offrec.studies.study import Run, RunGroup, Study
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SESSIONS = 200
@@ -33,13 +33,13 @@ def sweep(folder: Path, name: str, knob: str, value: float, hits: Callable[[floa
     """Of a learner over five rewards, three seeds. `hits`: the cart's reward, behaviour → how many of 100 are first."""
     log = made_log("events")
     groups = [
-        Group(f"events.{name}.cart={cart}", "events", "learner", name, "gru", "strong",
+        RunGroup(f"events.{name}.cart={cart}", "events", "learner", name, "gru", "strong",
               {f"algorithm.{knob}": value, "reward_unit": "absolute", "reward.cart": cart}, {"reward.cart": cart})
         for cart in (0.2, 0.5, 1.0, 2.0, 5.0)
     ]  # fmt: skip
     runs = [Run(f"{group.name}.{seed}", group.name, "events", seed) for group in groups for seed in range(3)]
     study = Study(folder / f"cart-{name}-{value}", "sweep", (log,), tuple(groups), tuple(runs))
-    plan.write(study)
+    write_study(study)
     session = np.repeat(np.arange(SESSIONS), 2)
     behaviour = np.tile([0, 1], SESSIONS)
     np.save(study.path("results", "events.events.npy"), np.stack([session, behaviour]).astype(np.uint32))
@@ -47,9 +47,9 @@ def sweep(folder: Path, name: str, knob: str, value: float, hits: Callable[[floa
         cart = group.options["reward.cart"]
         luck = ORDERS[int(cart) % 3][run.seed]
         wanted = np.array([hits(cart, kind) + luck for kind in log.behaviours])
-        rank = np.where(session % 100 < wanted[behaviour], 1, BEYOND)
+        rank = np.where(session % 100 < wanted[behaviour], 1, RANK_CAP)
         table = {kind: compute_metrics(rank[behaviour == n], (5, 10)).values for n, kind in enumerate(log.behaviours)}
-        facts = {"validation": table, "test": table, "curve": [{}], "kept_epoch": 1, "machine": MACHINE}
+        facts = {"validation": table, "test": table, "learning_curve": [{}], "selected_epoch": 1, "machine": MACHINE}
         store_result(study, run.name, Measurements(facts, {"ranks": rank.astype(np.uint8)}))
     return study
 
@@ -109,7 +109,7 @@ def test_what_the_session_had_shown(public_logs: ModuleType, tmp_path: Path) -> 
     dataset = write_dataset(tmp_path, [[0, 1], [1, 0], [0, 0, 1, 0], [2, 0, 1, 1]], behaviours, splits=(1, 1, 2))
     log = made_log(dataset.path.name, dataset.behaviours)
     study = made_study(tmp_path / f"strong-gru-{log.name}", [log], {"sl": 0.4}, seeds=1, sessions=2)
-    ranks = np.array([BEYOND, 1, BEYOND, 3, BEYOND, 1, 3, 1], dtype=np.uint8)
+    ranks = np.array([RANK_CAP, 1, RANK_CAP, 3, RANK_CAP, 1, 3, 1], dtype=np.uint8)
     np.save(study.path("results", f"{study.runs[0].name}.ranks.npy"), ranks)
     counted, *others, row, views, carts = seen.rows([dataset.path], tmp_path, public_logs.STUDIES)
     assert counted["events"] == {"first": 2, "again": 2, "before": 1, "new": 3}

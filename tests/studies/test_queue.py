@@ -17,10 +17,9 @@ from offrec.policy import Policy
 from offrec.reports.report import build_report
 from offrec.reports.text_formats import csv
 from offrec.runs import train as experiment
-from offrec.studies import results
-from offrec.studies import study as plan
-from offrec.studies import worker as work
+from offrec.studies import results, worker
 from offrec.studies.claims import Claim
+from offrec.studies.folder import locate_datasets, open_dataset, read_study
 from offrec.studies.study import Study
 from offrec.studies.worker import RunCounts
 from offrec.training.loop import Trainer
@@ -101,14 +100,14 @@ def test_a_failed_run_is_recorded_and_the_rest_goes_on(dataset: Path, tmp_path: 
     assert "training.learning_rate" in reason
     assert finished(study) == RunCounts(2, 1, 0), "what failed is not tried again by itself"
     assert [failure.reason for failure in build_report([study.folder]).reading.failures] == [reason]
-    assert finished(study, retry=True) == RunCounts(2, 1, 0)
+    assert finished(study, retry_failed=True) == RunCounts(2, 1, 0)
 
 
 def test_seeds_train_together(dataset: Path, undisturbed: Study, tmp_path: Path) -> None:
     study = small_study(dataset, tmp_path / "study")
-    assert finished(study, together=2) == RunCounts(5, 0, 0)
+    assert finished(study, concurrent_seeds=2) == RunCounts(5, 0, 0)
     found = json.loads(study.path("results", "small.sr.gru.1.json").read_text())
-    assert found["together"] == 2
+    assert found["concurrent_seeds"] == 2
     assert tables(study) == tables(undisturbed), "each is the run it would be alone"
 
 
@@ -120,7 +119,7 @@ def test_one_of_several_that_fails_does_not_take_the_others_along(
 
     monkeypatch.setattr(experiment, "train_many", broken)
     study = small_study(dataset, tmp_path / "study", algorithms="sl")
-    assert finished(study, together=2) == RunCounts(3, 0, 0), "each was tried alone"
+    assert finished(study, concurrent_seeds=2) == RunCounts(3, 0, 0), "each was tried alone"
 
 
 def test_half_a_run_is_not_repeated(
@@ -145,7 +144,7 @@ def test_half_a_run_is_not_repeated(
     facts, whole = (json.loads(s.path("results", "small.sr.gru.0.json").read_text()) for s in (study, undisturbed))
     assert facts["resumed"]
     assert not whole["resumed"]
-    assert facts["curve"] == whole["curve"]
+    assert facts["learning_curve"] == whole["learning_curve"]
 
 
 def test_a_stop_before_anything_is_saved(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,21 +152,21 @@ def test_a_stop_before_anything_is_saved(dataset: Path, tmp_path: Path, monkeypa
     judge = results.measure_policy
 
     def stopping(study: Study, policy: Policy, *arguments: Any) -> results.Measurements:
-        if study.done(study.runs[0]):
+        if study.is_done(study.runs[0]):
             raise Interrupted("Stopped while fitting values; nothing of it is kept.")
         return judge(study, policy, *arguments)
 
     monkeypatch.setattr(results, "measure_policy", stopping)
     with pytest.raises(Interrupted, match=r"1 of 2 runs is done and kept, small.sl.gru.0 goes on where its training"):
         finished(study)
-    assert "small.recent.0 starts again: the same command goes on." in str(work.stopped(study, study.runs[:1]))
+    assert "small.recent.0 starts again: the same command goes on." in str(worker.interruption(study, study.runs[:1]))
 
 
 def test_learners_come_first_where_values_take_long(dataset: Path, tmp_path: Path) -> None:
     plain = small_study(dataset, tmp_path / "plain", seeds="1")
-    assert [run.group for run in work.queued(plain)] == ["small.recent", "small.sl.gru", "small.sr.gru"]
+    assert [run.group for run in worker.queue(plain)] == ["small.recent", "small.sl.gru", "small.sr.gru"]
     valued = small_study(dataset, tmp_path / "valued", seeds="1", value=True)
-    assert [run.group for run in work.queued(valued)] == ["small.sl.gru", "small.sr.gru", "small.recent"]
+    assert [run.group for run in worker.queue(valued)] == ["small.sl.gru", "small.sr.gru", "small.recent"]
 
 
 def test_moved_with_its_dataset(dataset: Path, undisturbed: Study, tmp_path: Path) -> None:
@@ -175,16 +174,16 @@ def test_moved_with_its_dataset(dataset: Path, undisturbed: Study, tmp_path: Pat
     here = tmp_path / "here"
     moved = small_dataset(here / "data")
     study = small_study(moved, here / "studies" / "study", algorithms="sl")
-    assert finished(study, limit=0.0).waiting == 3
+    assert finished(study, time_limit=0.0).waiting == 3
     here.rename(tmp_path / "there")
-    again = plan.read(tmp_path / "there/studies/study")
+    again = read_study(tmp_path / "there/studies/study")
     assert finished(again) == RunCounts(3, 0, 0)
     (tmp_path / "there/data").rename(tmp_path / "elsewhere")
-    lost = plan.read(tmp_path / "there/studies/study")
+    lost = read_study(tmp_path / "there/studies/study")
     with pytest.raises(InputError, match="say where it is: --data FOLDER"):
-        plan.open_dataset(lost, "small")
-    found = plan.at(lost, [tmp_path / "elsewhere/small"])
-    assert plan.open_dataset(found, "small").fingerprint == found.logs[0].fingerprint
+        open_dataset(lost, "small")
+    found = locate_datasets(lost, [tmp_path / "elsewhere/small"])
+    assert open_dataset(found, "small").fingerprint == found.datasets[0].fingerprint
 
 
 def test_another_dataset_under_the_same_name(tmp_path: Path) -> None:
@@ -218,7 +217,7 @@ def test_a_stop_request_reaches_every_process(dataset: Path, tmp_path: Path) -> 
     assert "done and kept, what is in hand goes on where its training was last saved, or starts again" in said
     for run in study.runs:
         with Claim(study, [run], 1) as claim:
-            assert claim.runs or study.done(run), "nobody is left who holds it"
+            assert claim.runs or study.is_done(run), "nobody is left who holds it"
 
 
 def test_a_device_that_is_lost_ends_the_process(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

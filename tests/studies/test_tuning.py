@@ -16,9 +16,9 @@ from offrec.plugins import Range
 from offrec.reports.report import build_report
 from offrec.runs import options as config
 from offrec.runs import train as experiment
-from offrec.studies import study as plan
 from offrec.studies import tuning
-from offrec.studies.tuning import SEARCH_ALL, Search, best, train_command, tune
+from offrec.studies.study import Study
+from offrec.studies.tuning import SEARCH_ALL, Search, best_trial, train_command, tune
 from offrec.studies.worker import WorkerOptions
 from small_studies import FAST, QUIET, small_dataset
 
@@ -42,7 +42,7 @@ def test_spaces_hold_options_that_exist_and_the_presets_own_values(name: str, pr
         assert inside, f"{key} = {options[key]} of {preset} lies outside of what is searched"
 
 
-def trials(study: plan.Study) -> list[tuple[dict[str, object], object]]:
+def trials(study: Study) -> list[tuple[dict[str, object], object]]:
     """What each trial was given, and what came of it."""
     found = []
     for run in study.runs:
@@ -61,7 +61,7 @@ def test_stopped_and_continued(search: Search, tmp_path: Path) -> None:
     (tmp_path / "parts/results/trial-001.0.json").unlink()  # killed before it was judged
     again = tune(parts, CPU, QUIET)
     assert trials(again) == trials(whole)
-    found = best(whole)
+    found = best_trial(whole)
     assert found is not None
     values = [value for _, value in trials(whole)]
     assert found.trial == values.index(max(values))  # type: ignore[type-var]
@@ -92,8 +92,8 @@ def test_what_cannot_be_tuned(search: Search, monkeypatch: pytest.MonkeyPatch) -
 def test_a_failed_trial_is_told_to_the_search(search: Search) -> None:
     broken = replace(search, settings=[*FAST, "training.learning_rate=1e30"], trials=2)
     study = tune(broken, CPU, QUIET)
-    assert best(study) is None
-    assert [study.failed(run) for run in study.runs] == [True, True]
+    assert best_trial(study) is None
+    assert [study.has_failed(run) for run in study.runs] == [True, True]
 
 
 def test_a_search_by_value(search: Search) -> None:
@@ -101,7 +101,7 @@ def test_a_search_by_value(search: Search) -> None:
     study = tune(replace(search, objective="value", trials=2), CPU, QUIET)
     found = [json.loads(path.read_text())["validation"]["all"] for path in sorted(study.path("results").glob("*.json"))]
     assert [0 < one["value@5"] < 10 for one in found] == [True, True]
-    (chosen,) = [group for group in study.groups if group is best(study)]
+    (chosen,) = [group for group in study.groups if group is best_trial(study)]
     assert chosen.trial == max((0, 1), key=lambda n: found[n]["value@5"])
     assert len(list((search.dataset / "values").glob("*/about.json"))) == 1
 
@@ -130,9 +130,9 @@ def test_the_next_command_trains_the_model_that_was_tuned(
 
 
 def test_the_commands_last_line(search: Search, capsys: pytest.CaptureFixture[str]) -> None:
-    from offrec.commands.studies import Tune, Working
+    from offrec.commands.studies import Execution, Tune
 
-    Tune(search.dataset, search.out, "dc", Working(device="cpu"), trials=1, preset="paper", set=tuple(FAST)).run()
+    Tune(search.dataset, search.out, "dc", Execution(device="cpu"), trials=1, preset="paper", set=tuple(FAST)).run()
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(
         f"Next: offrec train {search.dataset} --algorithm dc --backbone cfn --preset paper --out RUN "

@@ -18,8 +18,7 @@ from offrec.policy import Policy
 from offrec.reports import text_formats as plain
 from offrec.reports.report import build_report
 from offrec.runs import train as experiment
-from offrec.studies import design, results, value
-from offrec.studies import worker as work
+from offrec.studies import design, results, value, worker
 from offrec.studies.study import Study
 from offrec.types import Batch
 from small_studies import FAST, finished, small_dataset, small_study
@@ -44,7 +43,7 @@ def test_what_a_policy_earns_in_a_log_whose_truth_is_known(tmp_path: Path, monke
     dataset = write_dataset(tmp_path, [[item] for item in shown], words, (300, 0, 300), items=2, decisions=decisions)
     policy = First(dataset.vocabulary, 5, torch.device("cpu"), dataset.meta["data_hash"])
     monkeypatch.setattr(value, "UPDATES", 150)
-    found = value.value_of(policy, dataset, {"buy": 3.0})
+    found = value.estimate_value(policy, dataset, {"buy": 3.0})
     assert found["value"] == pytest.approx(3.0, abs=0.4)
     assert found["low"] < found["value"] < found["high"]
     assert found["verdict"] == "do not trust"  # the log paid 1.6 a session
@@ -57,7 +56,7 @@ def test_a_study_has_values_where_they_are_asked_for(tmp_path: Path, monkeypatch
     opened = Dataset.open(dataset)
     study = small_study(dataset, tmp_path / "valued", algorithms="sl", seeds="1", value=True)
     with monkeypatch.context() as bare:  # a value takes torch and numpy; a baseline, left to another machine, scipy
-        bare.setattr(work, "find_spec", lambda name: None)
+        bare.setattr(worker, "find_spec", lambda name: None)
         for name in ("scipy", "scipy.sparse", "scipy.special"):
             bare.setitem(sys.modules, name, None)
         assert finished(study).done == 1
@@ -82,11 +81,11 @@ def test_what_values_need_is_asked_first(tmp_path: Path) -> None:
 
 def test_the_epoch_kept_by_value() -> None:
     curve = [{"validation": {"value@5": worth}} for worth in (1.0, 3.0, 2.0)]
-    assert work.kept_epoch(curve, "value") == 2
+    assert worker.selected_epoch(curve, "value") == 2
 
 
 def sweep(dataset: Path, out: Path, **choices: Any) -> Study:
-    usual = {"algorithm": "sr", "vary": ["reward.cart=1,50"], "levels": ["algorithm.name=sl"], "seeds": "2"}
+    usual = {"algorithm": "sr", "vary": ["reward.cart=1,50"], "compare_with": ["algorithm.name=sl"], "seeds": "2"}
     return design.plan_sweep([dataset], out, settings=FAST, **{**usual, **choices})
 
 
@@ -101,7 +100,7 @@ def test_a_sweep_has_values_in_one_unit(tmp_path: Path, monkeypatch: pytest.Monk
     facts = {path.stem: json.loads(path.read_text()) for path in study.path("results").glob("*.json")}
     for name, one in facts.items():
         policy, opened = experiment.load(study.path("runs", name), "cpu"), Dataset.open(dataset)
-        assert one["test"]["all"]["value@5"] == pytest.approx(value.cheap(policy, opened, {}, "test"))
+        assert one["test"]["all"]["value@5"] == pytest.approx(value.compute_value_at_5(policy, opened, {}, "test"))
         assert "value" not in one
         assert "value@5" not in one["validation"]["all"]
     found = build_report([study.folder])
@@ -119,7 +118,9 @@ def test_a_sweep_has_values_in_one_unit(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_sweep_without_values_says_nothing_of_them(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path / "data")
-    study = design.create_or_extend(sweep(dataset, tmp_path / "plain", seeds="1", vary=["algorithm.beta=1"], levels=[]))
+    study = design.create_or_extend(
+        sweep(dataset, tmp_path / "plain", seeds="1", vary=["algorithm.beta=1"], compare_with=[])
+    )
     assert finished(study).done == 1
     assert not (dataset / "values").exists()
     assert "value@5" not in plain.markdown(build_report([study.folder]))
@@ -127,7 +128,7 @@ def test_a_sweep_without_values_says_nothing_of_them(tmp_path: Path) -> None:
 
 def test_a_sweep_refuses_values_of_what_has_no_default_reward(tmp_path: Path) -> None:
     strange = write_dataset(tmp_path, [[0, 1]] * 8, [["gaze", "gaze"]] * 8).path
-    asked = {"vary": ["reward.gaze=1,2"], "levels": []}
+    asked = {"vary": ["reward.gaze=1,2"], "compare_with": []}
     with pytest.raises(InputError, match=r"has the behaviours gaze; a sweep's --value counts in default rewards"):
         sweep(strange, tmp_path / "study", value=True, **asked)
     assert not (tmp_path / "study").exists()

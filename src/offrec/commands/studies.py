@@ -1,4 +1,4 @@
-"""`offrec compare`, `sweep`, `tune` and `report`: many runs into tables and pictures."""
+"""`offrec compare`, `sweep`, `tune` and `report`."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -12,85 +12,93 @@ from offrec.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from offrec.studies.study import Study
+    from offrec.studies.worker import WorkerOptions
 
 Datasets = Annotated[
     tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DATASET [DATASET …]", help_behavior_hint="")
 ]
+Select = Literal["ndcg", "reward", "value", "last"]
 
 
 @dataclass(frozen=True)
-class Working:
-    """Where and how the runs are made."""
+class Execution:
+    """How the runs are executed."""
 
     device: str = "auto"
-    """auto, cpu, cuda …; several, separated by commas, with --jobs."""
+    """auto, cpu, cuda …; several devices, separated by commas, with --jobs."""
     jobs: int = 1
-    """Processes side by side. Whoever else works on the same study shares its queue."""
-    together: Annotated[int | None, unset("N")] = None
-    """Seeds trained at once in a process. By default all of them on a GPU, one on a CPU."""
-    limit: Annotated[float | None, unset("SECONDS")] = None
-    """Start no run after so many seconds; the same command goes on later."""
-    retry: bool = False
-    """Try again what failed."""
+    """Number of concurrent processes. Other processes can work on the same study."""
+    concurrent_seeds: Annotated[int | None, unset("N")] = None
+    """Seeds trained concurrently per process. By default all on a GPU and one on a CPU."""
+    time_limit: Annotated[float | None, unset("SECONDS")] = None
+    """Start no run after this many seconds. Repeat the command to continue."""
+    retry_failed: bool = False
+    """Run failed runs again."""
     plan_only: bool = False
-    """Write the study and run nothing: `python -m offrec.studies STUDY` does it, on a machine with torch alone."""
+    """Write study.json and run nothing. `python -m offrec.studies STUDY` runs it, also on a machine with torch only."""
     json: bool = False
     """Print JSON."""
 
-    def finish(self, study: "Study") -> None:
-        """Run what is to be run, then show what came of it."""
-        from offrec.studies.run import run_study
+    def options(self) -> "WorkerOptions":
         from offrec.studies.worker import WorkerOptions
+
+        limit = math.inf if self.time_limit is None else self.time_limit
+        return WorkerOptions(self.device, self.jobs, limit, self.concurrent_seeds, self.retry_failed)
+
+    def execute(self, study: "Study") -> None:
+        """Run the study, then print its tables and write its report."""
+        from offrec.studies.run import run_study
 
         console = console_for(self.json)
         if self.plan_only:
-            console.line(f"{study.folder}: {len(study.runs)} runs asked. Next: python -m offrec.studies {study.folder}")
+            console.line(f"Planned {len(study.runs)} runs. Next: python -m offrec.studies {study.folder}")
             return
-        limit = math.inf if self.limit is None else self.limit
-        left = run_study(study, WorkerOptions(self.device, self.jobs, limit, self.together, self.retry), console)
+        counts = run_study(study, self.options(), console)
         if self.json:
-            print_json({"study": str(study.folder), **asdict(left), "runs": _facts(study)})
-        elif left.done:
+            print_json({"study": str(study.folder), **asdict(counts), "runs": _results(study)})
+        elif counts.done:
             _show(study)
-        if left.failed:
-            raise RunError(f"{left.failed} of {len(study.runs)} runs failed; {study.path('failed')} says why.")
+        if counts.failed:
+            raise RunError(
+                f"{counts.failed} of {len(study.runs)} runs failed; the reasons are in {study.path('failed')}."
+            )
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Train learners with backbones on logs, several seeds each, beside policies without training, and make the tables.
-    Killed and started again, it goes on; asked for more, it adds it.
+    """Train learners with several backbones and seeds, add baselines, and write tables and a report.
+
+    Repeat the command to continue a study that was stopped. Ask for more seeds, learners or datasets to extend it.
 
     Example: offrec compare data/yoochoose data/retailrocket --algorithms all --backbones gru,sasrec --out study
     """
 
     datasets: Datasets
-    """Folders made by `offrec prepare`."""
+    """Dataset folders written by `offrec prepare`."""
     out: Path
-    """The study's folder."""
-    working: Annotated[Working, tyro.conf.arg(name="")]
+    """Study folder."""
+    execution: Annotated[Execution, tyro.conf.arg(name="")]
     algorithms: str = "all"
     """Learners, separated by commas."""
     backbones: Annotated[str | None, unset("NAMES")] = None
-    """Backbones, separated by commas. By default gru; of `paper`, cfn."""
+    """Backbones, separated by commas. By default gru; with `--preset paper`, cfn."""
     baselines: str = "all"
     """Policies without training, separated by commas, or none."""
     seeds: str = "5"
-    """How many seeds, or which: 0,1,2."""
+    """Number of seeds, or a list of seeds: 0,1,2."""
     preset: Literal["strong", "paper"] = "strong"
-    """The preset of all runs."""
-    select: Annotated[Literal["ndcg", "reward", "value", "last"] | None, unset("ndcg|reward|value|last")] = None
-    """The checkpoint kept, for all learners. By default what each does best with."""
+    """Preset of all runs."""
+    select: Annotated[Select | None, unset("ndcg|reward|value|last")] = None
+    """How all learners select their checkpoint. By default as each learner's preset says."""
     set: tuple[str, ...] = ()
-    """An option for all learners, training.epochs=3, or for one, dc:algorithm.alpha=0.1; as often as needed."""
+    """An option for all learners (training.epochs=3) or for one (dc:algorithm.alpha=0.1). Can be repeated."""
     visitors: int = 4000
-    """Who come to the shop for each policy, where a log comes from it."""
-    redraw: bool = False
-    """The datasets are one log with its split drawn again (`prepare --split-seed`): each is a repeat, with a seed of
-    its own."""
+    """Simulated visitors per policy, for logs of the simulated shop."""
+    repeated_splits: bool = False
+    """The datasets are splits of one log with different `--split-seed`: each is one repeat, with its own seed."""
     value: bool = False
-    """Also estimate from the log what each policy would earn, with a verdict: three fits of a network a policy, which
-    may take longer than its training."""
+    """Also estimate each policy's value from the log, with a verdict. Takes three fits of a network per policy, which
+    can take longer than its training."""
 
     def run(self) -> None:
         from offrec.studies import design
@@ -106,45 +114,46 @@ class Compare:
             select=self.select,
             settings=self.set,
             visitors=self.visitors,
-            redraw=self.redraw,
+            repeated_splits=self.repeated_splits,
             value=self.value,
         )
-        self.working.finish(design.create_or_extend(study))
+        self.execution.execute(design.create_or_extend(study))
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Train one learner with an option set to each of several values: curves with bands.
+    """Train one learner with several values of an option, and plot the metrics over the values.
 
     Example: offrec sweep data --algorithm dc --vary algorithm.alpha=0.01,0.1,1,10 --seeds 3 --out study
     """
 
     datasets: Datasets
-    """Folders made by `offrec prepare`."""
+    """Dataset folders written by `offrec prepare`."""
     out: Path
-    """The study's folder."""
+    """Study folder."""
     algorithm: str
     """The learner."""
-    working: Annotated[Working, tyro.conf.arg(name="")]
+    execution: Annotated[Execution, tyro.conf.arg(name="")]
     vary: tuple[str, ...] = ()
-    """KEY=VALUE,VALUE…; several are varied one after the other, not crossed."""
-    level: tuple[str, ...] = ()
-    """Settings to set the values beside, as KEY=VALUE,KEY=VALUE: a line across the picture. Also algorithm.name=sl."""
+    """KEY=VALUE,VALUE… Can be repeated: several options are varied separately, not crossed."""
+    compare_with: tuple[str, ...] = ()
+    """Settings KEY=VALUE,KEY=VALUE of a run to compare with: a horizontal line in the figures. algorithm.name=sl
+    compares with another learner. Can be repeated."""
     backbone: Annotated[str | None, unset("NAME")] = None
-    """The backbone. By default gru; of `paper`, cfn."""
+    """The backbone. By default gru; with `--preset paper`, cfn."""
     seeds: str = "3"
-    """How many seeds, or which: 0,1,2."""
+    """Number of seeds, or a list of seeds: 0,1,2."""
     preset: Literal["strong", "paper"] = "strong"
-    """The preset of all runs."""
-    select: Annotated[Literal["ndcg", "reward", "value", "last"] | None, unset("ndcg|reward|value|last")] = None
-    """The checkpoint kept. By default what the learner does best with."""
+    """Preset of all runs."""
+    select: Annotated[Select | None, unset("ndcg|reward|value|last")] = None
+    """How the learner selects its checkpoint. By default as its preset says."""
     set: tuple[str, ...] = ()
-    """An option of all runs, as often as needed."""
+    """An option for all runs. Can be repeated."""
     visitors: int = 4000
-    """Who come to the shop for each policy, where a log comes from it."""
+    """Simulated visitors per policy, for logs of the simulated shop."""
     value: bool = False
-    """Also estimate from the log what each policy's best five are worth (value@5, on test sessions, in default
-    rewards): one fit of a network a log, kept beside the dataset."""
+    """Also compute value@5 on test sessions, in default rewards. Takes one fit of a network per log, cached next to the
+    dataset."""
 
     def run(self) -> None:
         from offrec.studies import design
@@ -154,7 +163,7 @@ class Sweep:
             self.out,
             algorithm=self.algorithm,
             vary=self.vary,
-            levels=self.level,
+            compare_with=self.compare_with,
             backbone=self.backbone,
             seeds=self.seeds,
             preset=self.preset,
@@ -163,63 +172,63 @@ class Sweep:
             visitors=self.visitors,
             value=self.value,
         )
-        self.working.finish(design.create_or_extend(study))
+        self.execution.execute(design.create_or_extend(study))
 
 
 @dataclass(frozen=True)
 class Tune:
-    """Search for a learner's options by validation figures alone (optuna). Stopped and started again, it goes on.
+    """Search a learner's options by validation metrics (with optuna). Repeat the command to continue a search.
 
     Example: offrec tune data --algorithm dc --trials 30 --out study
     """
 
     dataset: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
-    """A folder made by `offrec prepare`."""
+    """Dataset folder written by `offrec prepare`."""
     out: Path
-    """The study's folder."""
+    """Study folder."""
     algorithm: str
     """The learner."""
-    working: Annotated[Working, tyro.conf.arg(name="")]
+    execution: Annotated[Execution, tyro.conf.arg(name="")]
     trials: int = 30
-    """How many, the preset as it is being the first."""
+    """Number of trials. The first one is the preset."""
     objective: Literal["ndcg", "reward", "value"] = "ndcg"
-    """NDCG@10 on validation, reward@10 (hits weighted by their reward), or value@5 (what the policy's best five were
-    worth to the log's visitors)."""
+    """Validation metric to maximise: NDCG@10, reward@10 (hits weighted by their reward) or value@5 (estimated value of
+    the top five items)."""
     backbone: Annotated[str | None, unset("NAME")] = None
-    """The backbone. By default gru; of `paper`, cfn."""
+    """The backbone. By default gru; with `--preset paper`, cfn."""
     preset: Literal["strong", "paper"] = "strong"
-    """What the search starts from."""
+    """Preset that the search starts from."""
     seeds: str = "1"
-    """Seeds of each trial, whose mean counts."""
+    """Number of seeds per trial, or a list of seeds. The mean over seeds counts."""
     seed: int = 0
-    """Of the search."""
+    """Seed of the search."""
     set: tuple[str, ...] = ()
-    """An option that is held as given, as often as needed."""
+    """An option that the search does not change. Can be repeated."""
 
     def run(self) -> None:
-        from offrec.studies.tuning import Search, best, train_command, tune
-        from offrec.studies.worker import WorkerOptions
+        from offrec.studies.tuning import Search, best_trial, train_command, tune
 
-        if self.working.limit is not None or self.working.plan_only:
-            raise InputError("A search depends on what it finds, so tune takes no --limit and no --plan-only.")
+        if self.execution.time_limit is not None or self.execution.plan_only:
+            raise InputError(
+                "`offrec tune` takes neither --time-limit nor --plan-only: each trial depends on the last."
+            )
         search = Search(self.dataset, self.out, self.algorithm, self.backbone, self.preset, self.set, self.trials,
                         self.seeds, self.objective, self.seed)  # fmt: skip
-        how = WorkerOptions(self.working.device, self.working.jobs, math.inf, self.working.together, self.working.retry)
-        console = console_for(self.working.json)
-        study = tune(search, how, console)
-        found = best(study)
-        if found is None:
-            raise RunError(f"No trial succeeded; {study.path('failed')} says why.")
-        if self.working.json:
-            print_json({"study": str(study.folder), "trial": found.trial, "settings": found.varied})
+        console = console_for(self.execution.json)
+        study = tune(search, self.execution.options(), console)
+        best = best_trial(study)
+        if best is None:
+            raise RunError(f"No trial succeeded; the reasons are in {study.path('failed')}.")
+        if self.execution.json:
+            print_json({"study": str(study.folder), "trial": best.trial, "settings": best.varied})
             return
         _show(study)
-        console.line(f"Next: {train_command(search, found)}")
+        console.line(f"Next: {train_command(search, best)}")
 
 
 @dataclass(frozen=True)
 class Report:
-    """What came of studies, as a page a person wants to read, as Markdown, CSV or LaTeX.
+    """Write the report of one or several studies as HTML, Markdown, CSV or LaTeX.
 
     Example: offrec report study --out report.html --out report.csv --reference paper
     """
@@ -227,54 +236,59 @@ class Report:
     studies: Annotated[
         tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="STUDY [STUDY …]", help_behavior_hint="")
     ]
-    """Folders made by compare, sweep or tune."""
+    """Study folders written by compare, sweep or tune."""
     out: tuple[Path, ...] = ()
-    """Files ending in .html, .md, .csv or .tex; a folder gets all four. By default report.html."""
-    at: str = "5,10"
-    """HR and NDCG at these lengths: of 5, 10 and 20."""
+    """Files that end in .html, .md, .csv or .tex; a folder gets all four. By default report.html."""
+    cutoffs: str = "5,10"
+    """List lengths k of HR@k and NDCG@k: any of 5, 10 and 20."""
     against: Literal["sl", "baseline"] = "sl"
-    """What stars are against: SL with the same backbone, or the best policy without training."""
+    """What policies are tested against: SL with the same backbone, or the best baseline."""
     reference: Annotated[str | None, unset("paper")] = None
-    """`paper` shows the paper's figures next to ours."""
+    """`paper` shows the paper's metrics next to ours."""
     title: Annotated[str | None, unset("TEXT")] = None
-    """The report's title."""
+    """Title of the report."""
 
     def run(self) -> None:
         from offrec.reports.report import build_report
         from offrec.reports.writing import write_report
 
         if not self.studies:
-            raise InputError("Give at least one study: a folder made by `offrec compare`, `sweep` or `tune`.")
+            raise InputError("Give at least one study folder written by `offrec compare`, `sweep` or `tune`.")
         try:
-            ks = tuple(int(part) for part in self.at.split(","))
+            cutoffs = tuple(int(part) for part in self.cutoffs.split(","))
         except ValueError as error:
-            raise InputError(f"--at is {self.at!r}; give lengths separated by commas, such as 5,10,20.") from error
-        found = build_report(self.studies, ks=ks, against=self.against, reference=self.reference, title=self.title)
-        paths = write_report(found, self.out or (Path("report.html"),))
-        console_for(False).line(f"Written: {', '.join(map(str, paths))}")
+            raise InputError(
+                f"--cutoffs must be whole numbers separated by commas, such as 5,10,20; got {self.cutoffs!r}."
+            ) from error
+        report = build_report(
+            self.studies, cutoffs=cutoffs, against=self.against, reference=self.reference, title=self.title
+        )
+        paths = write_report(report, self.out or (Path("report.html"),))
+        console_for(False).line(f"Wrote {', '.join(map(str, paths))}")
 
 
-def _facts(study: "Study") -> list[dict[str, object]]:
-    from offrec.reports import reading
+def _results(study: "Study") -> list[dict[str, object]]:
+    """Return the main facts of every finished run, for --json."""
+    from offrec.reports.reading import read_studies
 
-    kept = ("run", "validation", "test", "shop", "value", "seconds", "memory", "kept_epoch")
-    facts = [result.facts for result in reading.read_studies([study.folder]).results()]
-    return [{key: one[key] for key in kept if key in one} for one in facts]
+    keys = ("run", "validation", "test", "shop", "value", "seconds", "peak_memory", "selected_epoch", "stopped_early")
+    facts = [result.facts for result in read_studies([study.folder]).results()]
+    return [{key: one[key] for key in keys if key in one} for one in facts]
 
 
 def _show(study: "Study") -> None:
-    """The tables on the terminal, the whole report beside the study."""
+    """Print the tables and write the report into the study folder."""
     from offrec.reports import terminal
     from offrec.reports.report import build_report
     from offrec.reports.writing import write_report
 
-    found = build_report([study.folder])
-    for printed in terminal.tables(found):
-        print_table(*printed)
-    legend = terminal.legend(found)
+    report = build_report([study.folder])
+    for table in terminal.tables(report):
+        print_table(*table)
+    legend = terminal.legend(report)
     if legend:
         print(legend)
-    for answer in found.answers:
+    for answer in report.answers:
         print(f"{answer.about}: {answer.short}")
-    (path,) = write_report(found, [study.folder / "report.html"])
-    console_for(False).line(f"Written: {path}")
+    (path,) = write_report(report, [study.folder / "report.html"])
+    console_for(False).line(f"Wrote {path}")

@@ -11,7 +11,7 @@ from offrec.reports.reading import PolicyResults, StudyResults
 from offrec.reports.statistics import Summary, summary
 from offrec.reports.svg import HEIGHT, SHAPES, Panel, Scale, short, width
 from offrec.reports.value_tables import own, sweeps
-from offrec.studies.value import CHEAP
+from offrec.studies.value import VALUE_AT_5
 
 FAMILIES = {
     "imitation": "SL",
@@ -84,7 +84,9 @@ def earned(reading: StudyResults) -> list[Picture]:
 
 
 def curves(reading: StudyResults) -> list[Picture]:
-    return _over_epochs(reading, "curve", "NDCG@10 on validation", lambda epoch: epoch["validation"].get("NDCG@10"))
+    return _over_epochs(
+        reading, "learning_curve", "NDCG@10 on validation", lambda epoch: epoch["validation"].get("NDCG@10")
+    )
 
 
 def critics(reading: StudyResults) -> list[Picture]:
@@ -108,7 +110,7 @@ def swept(reading: StudyResults) -> list[Picture]:
             ("NDCG@10", "all", "NDCG@10"),
             *(("NDCG@10", name, f"NDCG@10 of {name}") for name in several),
             ("reward", "", "true reward a session"),
-            (CHEAP, "all", f"{CHEAP}, estimated"),
+            (VALUE_AT_5, "all", f"{VALUE_AT_5}, estimated"),
         ):
             rows = [(e, s) for e in entries if (s := summary(list(e.values(behaviour, figure).values())))]
             if any(e.group.varied for e, _ in rows):
@@ -212,7 +214,7 @@ def _over_epochs(reading: StudyResults, kind: str, label: str, value: Any) -> li
     for about, key, entries in _pools(reading):
         lines: list[tuple[PolicyResults, list[tuple[float, float]]]] = []
         for entry in (e for e in entries if e.group.kind == "learner"):
-            runs = [[value(epoch) for epoch in result.facts["curve"]] for result in entry.results]
+            runs = [[value(epoch) for epoch in result.facts["learning_curve"]] for result in entry.results]
             shortest = min(map(len, runs))
             rows = [[run[n] for run in runs] for n in range(shortest)]
             points = [
@@ -242,7 +244,7 @@ def _over_epochs(reading: StudyResults, kind: str, label: str, value: Any) -> li
 
 def _sweep(key: str, title: str, option: str, rows: Sequence[tuple[PolicyResults, Summary]], label: str) -> Picture:
     varied = [(e.group.varied[option], s, e) for e, s in rows if e.group.varied]
-    levels = [(s, e) for e, s in rows if e.group.level]
+    levels = [(s, e) for e, s in rows if e.group.compare_with]
     numbers = [value for value, _, _ in varied if isinstance(value, int | float) and not isinstance(value, bool)]
     plain = len(numbers) == len(varied)
     wide = plain and max(numbers) >= 20 * min((value for value in numbers if value > 0), default=math.inf)
@@ -279,7 +281,9 @@ def _sweep(key: str, title: str, option: str, rows: Sequence[tuple[PolicyResults
 
 def _ends(levels: Sequence[tuple[Summary, PolicyResults]]) -> list[tuple[float, str, str]]:
     """What the lines across are called, where there is room for it; the table beside the picture has it whole."""
-    row_labels = [(s.mean, labels.comparison_label(str(entry.group.level)), family(entry)) for s, entry in levels]
+    row_labels = [
+        (s.mean, labels.comparison_label(str(entry.group.compare_with)), family(entry)) for s, entry in levels
+    ]
     if len(row_labels) > MOST_LEVELS:
         return []
     return [(y, text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…", kind) for y, text, kind in row_labels]

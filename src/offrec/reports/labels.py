@@ -4,7 +4,7 @@ from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES
 from offrec.baselines import BASELINES
 from offrec.reports.reading import PolicyResults
-from offrec.studies.study import Group
+from offrec.studies.study import RunGroup
 
 OWN = {
     "random": "Random lists",
@@ -39,7 +39,7 @@ def short_label(entry: PolicyResults) -> str:
     return OWN_BRIEF.get(name, name) if entry.group.kind == "shop" else _label(entry.group)
 
 
-def _label(group: Group) -> str:
+def _label(group: RunGroup) -> str:
     """The label from the record, or the name in capitals if its plug-in is not installed."""
     name = group.policy
     if group.kind == "shop":
@@ -72,7 +72,7 @@ def full_label(entry: PolicyResults) -> str:
     return f"{policy_label(entry)}, {backbone_label(entry)}" if entry.group.backbone else policy_label(entry)
 
 
-def learner_label(group: Group) -> str:
+def learner_label(group: RunGroup) -> str:
     """The same of what is asked."""
     return f"{_label(group)}, {_backbone_label(group.backbone)}"
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from offrec.algorithms import LEARNERS
 from offrec.errors import InputError
-from offrec.studies import study as plan
 from offrec.studies.design import check_protocols
-from offrec.studies.study import Group, Run, Study, StudyDataset
+from offrec.studies.folder import read_study
+from offrec.studies.study import Run, RunGroup, Study, StudyDataset
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _array(study: Study, name: str) -> NDArray[Any]:
 class PolicyResults:
     """One policy on one log: a row of a table. Its results are its repeats."""
 
-    group: Group
+    group: RunGroup
     studies: tuple[Study, ...]  # that ask for it
     results: tuple[RunResult, ...]
     asked: int  # how many there should be
@@ -81,9 +81,9 @@ class PolicyResults:
     def last(self) -> dict[str, float]:
         """Means over seeds of the diagnostics at the kept epoch."""
         rows = [
-            result.facts["curve"][result.facts["kept_epoch"] - 1].get("diagnostics", {})
+            result.facts["learning_curve"][result.facts["selected_epoch"] - 1].get("diagnostics", {})
             for result in self.results
-            if result.facts.get("curve")
+            if result.facts.get("learning_curve")
         ]
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
@@ -105,17 +105,19 @@ class StudyResults:
 
     @property
     def waiting(self) -> int:
-        return sum(not s.done(run) and not s.failed(run) for s in self.studies for run in s.runs)
+        return sum(not s.is_done(run) and not s.has_failed(run) for s in self.studies for run in s.runs)
 
     @property
     def compared(self) -> list[PolicyResults]:
         """What stands in tables: no values of a sweep, no trials."""
-        plain = (e for e in self.entries if not e.group.varied and e.group.level is None and e.group.trial is None)
+        plain = (
+            e for e in self.entries if not e.group.varied and e.group.compare_with is None and e.group.trial is None
+        )
         return [entry for entry in plain if entry.results]
 
     @property
     def swept(self) -> list[PolicyResults]:
-        return [e for e in self.entries if (e.group.varied or e.group.level) and e.group.trial is None]
+        return [e for e in self.entries if (e.group.varied or e.group.compare_with) and e.group.trial is None]
 
     @property
     def trials(self) -> list[PolicyResults]:
@@ -129,11 +131,11 @@ class StudyResults:
 
 
 def read_studies(folders: Sequence[Path]) -> StudyResults:
-    studies = tuple(plan.read(folder) for folder in folders)
+    studies = tuple(read_study(folder) for folder in folders)
     logs: dict[str, list[StudyDataset]] = {}
     prints: dict[str, str] = {}
     for study in studies:
-        for log in study.logs:
+        for log in study.datasets:
             if prints.setdefault(log.name, log.fingerprint) != log.fingerprint:
                 raise InputError(
                     f"{log.name} has the fingerprint {log.fingerprint} in {study.folder} and {prints[log.name]} in "
@@ -147,7 +149,7 @@ def read_studies(folders: Sequence[Path]) -> StudyResults:
     for study in studies:
         for entry in _entries(study):
             _add(entries, entry)
-        failed = [run for run in study.runs if study.failed(run) and not study.done(run)]
+        failed = [run for run in study.runs if study.has_failed(run) and not study.is_done(run)]
         failures += [FailedRun(study, run, _json(study.path("failed", f"{run.name}.json"))["reason"]) for run in failed]
     if not any(entry.results for entry in entries.values()) and not failures:
         raise InputError(f"No run of {', '.join(map(str, folders))} is done yet; there is nothing to report.")
@@ -158,7 +160,7 @@ def _place(entry: PolicyResults) -> tuple[int, int]:
     """The shop's own, baselines, learners in the paper's order; what is equal stays as it was asked."""
     learners = [*LEARNERS, entry.group.policy]  # a plug-in that is not installed comes last
     kind = ("shop", "baseline", "learner").index(entry.group.kind)
-    varied = entry.group.varied or entry.group.level
+    varied = entry.group.varied or entry.group.compare_with
     return kind, learners.index(entry.group.policy) if kind == 2 and not varied else -1
 
 
@@ -169,7 +171,9 @@ def _entries(study: Study) -> Iterable[PolicyResults]:
     for group in study.groups:
         runs = runs_of.get(group.name, [])
         done = tuple(
-            RunResult(study, run, _json(study.path("results", f"{run.name}.json"))) for run in runs if study.done(run)
+            RunResult(study, run, _json(study.path("results", f"{run.name}.json")))
+            for run in runs
+            if study.is_done(run)
         )
         yield PolicyResults(group, (study,), done, len(runs))
 
@@ -177,7 +181,7 @@ def _entries(study: Study) -> Iterable[PolicyResults]:
 def _add(entries: dict[object, PolicyResults], entry: PolicyResults) -> None:
     """The same policy in two studies is one row, each seed once: as it was judged by more, or else first."""
     group = entry.group
-    options = json.dumps([group.options, group.varied, group.level, group.trial], sort_keys=True)
+    options = json.dumps([group.options, group.varied, group.compare_with, group.trial], sort_keys=True)
     key = (group.log, group.kind, group.policy, group.backbone, group.preset, options)
     before = entries.get(key)
     if before is not None:

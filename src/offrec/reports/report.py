@@ -17,7 +17,7 @@ from offrec.reports.figures import Picture
 from offrec.reports.reading import StudyResults, read_studies
 from offrec.reports.statistics import summary
 from offrec.reports.tables import Against, Cell, ReferenceFigures, Row, Table
-from offrec.studies.progress import spoken
+from offrec.studies.progress import format_duration
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Report:
 def build_report(
     folders: Sequence[Path],
     *,
-    ks: Sequence[int] = (5, 10),
+    cutoffs: Sequence[int] = (5, 10),
     against: Against = "sl",
     reference: str | None = None,
     title: str | None = None,
 ) -> Report:
-    wrong = [k for k in ks if k not in KS]
-    if wrong or not ks:
-        raise InputError(f"Figures at {list(ks)} are not kept; there are figures at {', '.join(map(str, KS))}.")
+    wrong = [k for k in cutoffs if k not in KS]
+    if wrong or not cutoffs:
+        raise InputError(f"Figures at {list(cutoffs)} are not kept; there are figures at {', '.join(map(str, KS))}.")
     theirs = tables.reference_figures(reference)
     reading = read_studies(folders)
     comparer = Comparer(reading)
@@ -61,7 +61,7 @@ def build_report(
         Section(
             "Next-item figures",
             _asked(theirs, "RQ1", "RQ2"),
-            tables.ranking_tables(reading, comparer, ks, against, theirs),
+            tables.ranking_tables(reading, comparer, cutoffs, against, theirs),
             [],
         ),
         Section(
@@ -104,7 +104,7 @@ def _summary(reading: StudyResults) -> str:
     policies = {(r.study.group(r.run).policy, r.study.group(r.run).backbone) for r in done}
     text = f"{len(done)} runs of {len(policies)} policies on {len(reading.logs)} "
     text += "log" if len(reading.logs) == 1 else "logs"
-    text += f", {spoken(whole)} of computing on {' and '.join(machines)}" if machines else ""
+    text += f", {format_duration(whole)} of computing on {' and '.join(machines)}" if machines else ""
     text += f"; {len(reading.failures)} failed" if reading.failures else ""
     return text + (f"; {reading.waiting} still to do." if reading.waiting else ".")
 
@@ -155,7 +155,9 @@ SHOWN = ("gamma", "select", "network.width", "training.epochs", "training.batch_
 def _settings(reading: StudyResults) -> list[Table]:
     """What each learner was run with: its own options but for what is varied, and those that most depend on it."""
     rows: dict[tuple[str, str], set[str]] = {}
-    for entry in (e for e in (*reading.compared, *reading.swept) if e.group.kind == "learner" and not e.group.level):
+    for entry in (
+        e for e in (*reading.compared, *reading.swept) if e.group.kind == "learner" and not e.group.compare_with
+    ):
         options = {key: value for key, value in entry.group.options.items() if key not in entry.group.varied}
         own = [key for key in options if key.startswith("algorithm.") and key != "algorithm.name"]
         said = [f"{key.removeprefix('algorithm.')} {options[key]}" for key in [*own, *SHOWN] if key in options]
@@ -174,7 +176,7 @@ def _made(reading: StudyResults) -> Table:
     for result in reading.results():
         machine = result.facts["machine"]
         key = tuple(str(machine.get(kind) or "unknown") for kind in kinds)
-        found.setdefault(key, []).append(result.facts["finished"])
+        found.setdefault(key, []).append(result.facts["finished_at"])
     rows = [
         Row(f"{len(times)} runs", [*(Cell(text) for text in key), Cell(f"{_day(min(times))} to {_day(max(times))}")])
         for key, times in found.items()
@@ -198,7 +200,7 @@ def trial_tables(reading: StudyResults) -> list[Table]:
         trials = [e for e in reading.trials if e.study is study and e.results]
         if not trials:
             continue
-        figure = str(study.question["objective"])
+        figure = str(study.request["objective"])
         trials.sort(key=lambda e: -_validated(e.values("all", figure, "validation")))
         options = list(dict.fromkeys(key for e in trials for key in e.group.varied))
         rows = [
@@ -215,7 +217,9 @@ def trial_tables(reading: StudyResults) -> list[Table]:
             )
             for place, entry in enumerate(trials[:10])
         ]
-        title = f"{study.groups[0].label} on {study.logs[0].name}: {min(10, len(trials))} best of {len(trials)} trials"
+        title = (
+            f"{study.groups[0].label} on {study.datasets[0].name}: {min(10, len(trials))} best of {len(trials)} trials"
+        )
         note = "Chosen on validation alone: test sessions were not looked at."
         heads = [f"{figure} on validation", *options]
         found.append(Table(f"trials-{study.folder.name}", title, note, [], heads, [("", rows)]))

@@ -65,8 +65,8 @@ def _figures(reading: StudyResults) -> list[list[object]]:
     rows: list[list[object]] = []
     for result in reading.results():
         run, group, facts = result.run, result.study.group(result.run), result.facts
-        varied = group.level or ", ".join(f"{key}={value}" for key, value in group.varied.items())
-        known = result.study.log(run.dataset)
+        varied = group.compare_with or ", ".join(f"{key}={value}" for key, value in group.varied.items())
+        known = result.study.dataset(run.dataset)
         seed = run.seed if group.kind == "learner" else ""
         about: list[object] = [result.study.folder.name, group.log, run.dataset, known.fingerprint, group.policy]
         about += [group.backbone or "", group.preset or "", seed, varied]

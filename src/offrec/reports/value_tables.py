@@ -9,8 +9,8 @@ from offrec.reports.comparison import Comparer, Comparison
 from offrec.reports.reading import PolicyResults, StudyResults
 from offrec.reports.statistics import summary
 from offrec.reports.tables import Cell, Row, Table, figure_cell, opponent
-from offrec.studies.progress import spoken
-from offrec.studies.value import CHEAP
+from offrec.studies.progress import format_duration
+from offrec.studies.value import VALUE_AT_5
 
 DIAGNOSTICS = {
     "q_logged": "Q of the logged item",
@@ -29,9 +29,8 @@ EXPLAINED = {  # by the column that needs it
 }
 
 WORTH = (
-    f"{CHEAP}: what the policy's best five items were worth, on average over test events, by the returns that followed "
-    "the log's own choices (γ = 0.9, default rewards whatever a run was given): an estimate from the log alone, whose "
-    "limits are in docs/estimates.md."
+    f"{VALUE_AT_5}: the mean return that followed the policy's top five items in the log, over test events (γ = 0.9, "
+    "default rewards for all runs). It is an estimate from the log without a verdict."
 )
 
 
@@ -171,7 +170,7 @@ def diagnostics_tables(reading: StudyResults) -> list[Table]:
         heads = [DIAGNOSTICS[kind] for kind in kinds]
         if "q_logged" in kinds:
             heads.insert(kinds.index("q_logged"), "over-estimation")
-        heads += ["epochs", "kept", "time a run", "memory"]
+        heads += ["epochs", "kept", "time a run", "peak_memory"]
         note = " ".join(words for kind, words in EXPLAINED.items() if not kind or kind in kinds)
         if learners:
             tables.append(Table(f"diagnostics-{log}", f"Diagnostics: {log}", note, [], heads, list(sections.items())))
@@ -185,14 +184,14 @@ def _plain(value: float | None, sign: str = "") -> Cell:
 def _took(entry: PolicyResults) -> list[Cell]:
     """Runs that were resumed say nothing of how long one takes."""
     whole = [r.facts["seconds"] for r in entry.results if not r.facts.get("resumed")]
-    epochs = mean(len(r.facts["curve"]) for r in entry.results)
-    kept = mean(r.facts["kept_epoch"] for r in entry.results)
-    memory = max((r.facts["memory"] or 0 for r in entry.results), default=0)
-    several = max(r.facts["together"] for r in entry.results)
+    epochs = mean(len(r.facts["learning_curve"]) for r in entry.results)
+    kept = mean(r.facts["selected_epoch"] for r in entry.results)
+    memory = max((r.facts["peak_memory"] or 0 for r in entry.results), default=0)
+    several = max(r.facts["concurrent_seeds"] for r in entry.results)
     return [
         Cell(f"{epochs:.0f}", sort=epochs),
         Cell(f"{kept:.0f}", sort=kept),
-        Cell(spoken(mean(whole)), sort=mean(whole)) if whole else Cell("resumed"),
+        Cell(format_duration(mean(whole)), sort=mean(whole)) if whole else Cell("resumed"),
         Cell(f"{memory / 2**30:.2f} GiB", f"{several} seeds at once" if several > 1 else "", sort=memory)
         if memory
         else Cell(),
@@ -205,7 +204,7 @@ def sweep_tables(reading: StudyResults) -> list[Table]:
     for (log, learner, key), entries in sweeps(reading).items():
         several = reading.behaviours(log) if len(reading.behaviours(log)) > 1 else []
         wanted = [("NDCG@10", "all"), ("HR@5", "all"), *(("NDCG@10", name) for name in several)]
-        wanted += [(CHEAP, "all"), ("reward", "")]
+        wanted += [(VALUE_AT_5, "all"), ("reward", "")]
         shown = [(f, b) for f, b in wanted if any(e.values(b, f) for e in entries)]
         sections: dict[str, list[Row]] = {}
         for entry in entries:
@@ -218,15 +217,15 @@ def sweep_tables(reading: StudyResults) -> list[Table]:
                 )
                 for f, b in shown
             ]
-            level = entry.group.level
+            level = entry.group.compare_with
             label = (
                 labels.comparison_label(level)
                 if level
                 else f"{labels.option_label(key)} = {formatting.format_setting(entry.group.varied[key])}"
             )
-            sections.setdefault("ReferenceFigures" if entry.group.level else "Varied", []).append(Row(label, cells))
+            sections.setdefault("Compared with" if entry.group.compare_with else "Varied", []).append(Row(label, cells))
         heads = [
-            {"reward": "true reward", CHEAP: f"{CHEAP}, estimated"}.get(f, f if b == "all" else f"{f} of {b}")
+            {"reward": "true reward", VALUE_AT_5: f"{VALUE_AT_5}, estimated"}.get(f, f if b == "all" else f"{f} of {b}")
             for f, b in shown
         ]
         title = f"{learner} over {labels.option_label(key)}: {log}"
@@ -237,7 +236,7 @@ def sweep_tables(reading: StudyResults) -> list[Table]:
 
 def sweep_words(reading: StudyResults) -> list[str]:
     """What value@5 is, where it stands."""
-    return [WORTH] if any(entry.values("all", CHEAP) for entry in reading.swept) else []
+    return [WORTH] if any(entry.values("all", VALUE_AT_5) for entry in reading.swept) else []
 
 
 def sweeps(reading: StudyResults) -> dict[tuple[str, str, str], list[PolicyResults]]:
@@ -247,6 +246,6 @@ def sweeps(reading: StudyResults) -> dict[tuple[str, str, str], list[PolicyResul
         for key in entry.group.varied:
             found.setdefault((entry.group.log, labels.learner_label(entry.group), key), []).append(entry)
     for (log, _, _), entries in found.items():
-        beside = (e for e in reading.swept if e.group.level and e.group.log == log)
+        beside = (e for e in reading.swept if e.group.compare_with and e.group.log == log)
         entries += [e for e in beside if any(study in entries[0].studies for study in e.studies)]
     return {key: [entry for entry in entries if entry.results] for key, entries in found.items()}

@@ -1,11 +1,13 @@
-"""Studies: many runs, asked together, worked off by whoever is free, and read as tables and pictures.
+"""Studies: plan many runs, execute them from a shared queue, and store their results.
 
-    STUDY/study.json             what is asked: logs with their fingerprints, policies with all their options, seeds
-    STUDY/runs/<run>/            each run as `offrec train` leaves it
-    STUDY/results/<run>.json     what came of it, and beside it <run>.ranks.npy and <run>.rewards.npy
-    STUDY/failed/<run>.json      or why nothing came of it
-    STUDY/locks/<run>.lock       who works on it holds this file's lock; the system frees it when they die
+A study is a folder:
 
-Asking (`asking`, `tuning`) writes study.json; working (`work`, `python -m offrec.studies STUDY`) needs torch, numpy and
-safetensors only; reading (`reading` and what builds on it) needs the results alone, not the runs.
+    STUDY/study.json             the plan: datasets with fingerprints, policies with all options, seeds
+    STUDY/runs/<run>/            one run folder per run, as written by `offrec train`
+    STUDY/results/<run>.json     metrics, learning curve, time and machine, with <run>.ranks.npy and <run>.rewards.npy
+    STUDY/failed/<run>.json      the reason why a run failed
+    STUDY/locks/<run>.lock       locked by the process that executes the run; the system frees it when that one dies
+
+`design` and `tuning` write study.json. `worker` executes runs and needs torch, numpy and safetensors only
+(`python -m offrec.studies STUDY`). `offrec.reports` reads study.json and the results, not the runs.
 """

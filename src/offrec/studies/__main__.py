@@ -1,6 +1,8 @@
-"""Work off the queue of a study. Needs torch, numpy and safetensors only; baselines wait for a machine with scipy.
+"""Execute the runs of a study.
 
-python -m offrec.studies STUDY [--device cuda] [--jobs 2] [--limit 3000] [--data DATASET ...]
+    python -m offrec.studies STUDY [--device cuda] [--jobs 2] [--time-limit 3000] [--data DATASET ...]
+
+Needs torch, numpy and safetensors only. Baselines are left to a machine that has scipy.
 """
 
 import argparse
@@ -13,40 +15,53 @@ from pathlib import Path
 
 from offrec.console import Console
 from offrec.errors import InputError, Interrupted, RunError
-from offrec.studies import study as plan
+from offrec.studies.folder import locate_datasets, read_study
 from offrec.studies.run import run_study
 from offrec.studies.worker import WorkerOptions
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser("python -m offrec.studies", description=__doc__.splitlines()[0])
-    parser.add_argument("study", type=Path, help="a folder made by offrec compare, sweep or tune")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda …; several, separated by commas, with --jobs")
-    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
-    parser.add_argument("--limit", type=float, default=math.inf, help="start no run after so many seconds")
-    parser.add_argument("--together", type=int, help="seeds trained at once (default: all on a GPU, 1 on a CPU)")
-    parser.add_argument("--data", type=Path, nargs="*", default=[], help="where the datasets lie now")
-    parser.add_argument("--retry", action="store_true", help="try again what failed")
-    parser.add_argument("--json", action="store_true", help="print how the study stands as JSON")
-    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
-    asked = parser.parse_args(arguments)
-    how = WorkerOptions(asked.device, asked.jobs, asked.limit, asked.together, asked.retry)
+    """Run the command and return its exit code."""
+    parsed = _parser().parse_args(arguments)
+    options = WorkerOptions(parsed.device, parsed.jobs, parsed.time_limit, parsed.concurrent_seeds, parsed.retry_failed)
     try:
-        study = plan.at(plan.read(asked.study), asked.data)
-        alive = (lambda: os.getppid() == asked.parent) if asked.parent else (lambda: True)
-        left = run_study(study, how, Console(quiet=asked.json and not sys.stderr.isatty()), alive)
+        study = locate_datasets(read_study(parsed.study), parsed.data)
+        parent_alive = (lambda: os.getppid() == parsed.parent) if parsed.parent else (lambda: True)
+        counts = run_study(study, options, Console(quiet=parsed.json and not sys.stderr.isatty()), parent_alive)
     except InputError as error:
-        return _say(error, 2)
+        return _print_error(error, 2)
     except RunError as error:
-        return _say(error, 1)
+        return _print_error(error, 1)
     except (Interrupted, KeyboardInterrupt) as error:
-        return _say(str(error) or "Stopped; the same command goes on.", 130)
-    if asked.json:
-        print(json.dumps(asdict(left)))
+        return _print_error(str(error) or "Stopped; repeat the command to continue.", 130)
+    if parsed.json:
+        print(json.dumps(asdict(counts)))
     return 0
 
 
-def _say(error: object, code: int) -> int:
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m offrec.studies", description=__doc__.splitlines()[0])
+    parser.add_argument("study", type=Path, help="study folder written by offrec compare, sweep or tune")
+    parser.add_argument(
+        "--device", default="auto", help="auto, cpu, cuda …; several devices, separated by commas, with --jobs"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="number of concurrent processes")
+    parser.add_argument("--time-limit", type=float, default=math.inf, help="start no run after this many seconds")
+    parser.add_argument(
+        "--concurrent-seeds",
+        type=int,
+        help="seeds trained concurrently per process (default: all on a GPU, 1 on a CPU)",
+    )
+    parser.add_argument("--data", type=Path, nargs="*", default=[], help="dataset folders, if they were moved")
+    parser.add_argument("--retry-failed", action="store_true", help="run failed runs again")
+    parser.add_argument(
+        "--json", action="store_true", help="print the numbers of done, failed and waiting runs as JSON"
+    )
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
+    return parser
+
+
+def _print_error(error: object, code: int) -> int:
     print(f"offrec: {error}", file=sys.stderr)
     return code
 

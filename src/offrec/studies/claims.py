@@ -1,4 +1,4 @@
-"""Who works on what: a run belongs to the process that holds the lock of its file."""
+"""Claim runs: a run belongs to the process that holds the lock of its file."""
 
 import fcntl
 from collections.abc import Sequence
@@ -10,27 +10,31 @@ from offrec.studies.study import Run, Study
 
 
 class Claim:
-    """Runs that nobody else works on as long as the block lasts. The system frees the locks of a process that dies, at
-    whatever moment; the files stay, being only names.
+    """Runs that no other process executes while the `with` block lasts.
+
+    The operating system frees the locks of a process that dies. The lock files remain; an unlocked file means nothing.
+
+    Attributes:
+        runs: The claimed runs.
     """
 
-    def __init__(self, study: Study, wanted: Sequence[Run], most: int) -> None:
-        """Up to `most` of `wanted`: those that are free and still to be done."""
+    def __init__(self, study: Study, candidates: Sequence[Run], limit: int) -> None:
+        """Lock up to `limit` of the candidates that are free and still waiting."""
         self._files: list[TextIO] = []
         self.runs: list[Run] = []
-        for run in wanted:
-            if len(self.runs) == most:
+        for run in candidates:
+            if len(self.runs) == limit:
                 break
-            file = self._locked(study, run)
+            file = self._try_lock(study, run)
             if file is None:
                 continue
-            if study.done(run) or study.failed(run):  # finished by another between a look and the lock
+            if not study.is_waiting(run):  # another process finished it before the lock was taken
                 file.close()
                 continue
             self._files.append(file)
             self.runs.append(run)
 
-    def _locked(self, study: Study, run: Run) -> TextIO | None:
+    def _try_lock(self, study: Study, run: Run) -> TextIO | None:
         path = study.path("locks", f"{run.name}.lock")
         try:
             file = path.open("a")
@@ -41,7 +45,7 @@ class Claim:
                 return None
         except OSError as error:
             raise InputError(
-                f"{path} cannot be locked ({error.strerror}); keep the study on a disk that this machine may write."
+                f"{path} cannot be locked ({error.strerror}); store the study on a disk that this machine can write to."
             ) from error
         return file
 

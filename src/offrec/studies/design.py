@@ -14,8 +14,8 @@ from offrec.errors import InputError
 from offrec.plugins import Registry, Settings
 from offrec.runs import options as config
 from offrec.runs.presets import PRESETS
-from offrec.studies import study as plan
-from offrec.studies.study import Group, Run, Study, StudyDataset
+from offrec.studies.folder import extend_study, is_study_folder, read_study, write_study
+from offrec.studies.study import Run, RunGroup, Study, StudyDataset, StudyKind, describe_dataset
 
 SHOP_POLICIES = ("random", "logging", "greedy", "oracle")  # the shop's own policies
 LEARNER_OPTIONS = ("algorithm.", "critic.")  # options that mean something else, or nothing, to another learner
@@ -35,7 +35,7 @@ def plan_comparison(
     select: str | None = None,
     settings: Sequence[str] = (),
     visitors: int = 4000,
-    redraw: bool = False,
+    repeated_splits: bool = False,
     value: bool = False,
 ) -> Study:
     """Every learner with every backbone and every baseline on every log."""
@@ -45,24 +45,30 @@ def plan_comparison(
     networks = _chosen(backbones or PRESETS[preset].backbone, BACKBONES)
     without = [] if baselines == "none" else _chosen(baselines, BASELINES)
     opened = _opened(datasets)
-    repeats = list(_repeats(opened, seeds, redraw))
+    repeats = list(_repeats(opened, seeds, repeated_splits))
     own = _own_settings(settings, learners)
-    groups: list[Group] = []
+    groups: list[RunGroup] = []
     for log, dataset in _logs(repeats):
         groups += [
-            Group(f"{log}.{name}", log, "shop", name) for name in (SHOP_POLICIES if "shop" in dataset.meta else ())
+            RunGroup(f"{log}.{name}", log, "shop", name) for name in (SHOP_POLICIES if "shop" in dataset.meta else ())
         ]
-        groups += [Group(f"{log}.{name}", log, "baseline", name) for name in without]
+        groups += [RunGroup(f"{log}.{name}", log, "baseline", name) for name in without]
     for backbone in networks:
         for log, dataset in _logs(repeats):
             for name in learners:
                 flat = {"network.backbone": backbone, "preset": preset, **({"select": select} if select else {})}
                 options = resolve_options(dataset, name, {**flat, **own[name]}, valued=value)
-                groups.append(Group(f"{log}.{name}.{backbone}", log, "learner", name, backbone, preset, options))
-    question = {"algorithms": learners, "backbones": networks, "preset": preset, "select": select, "redraw": redraw}
-    study = _study("compare", out, groups, repeats, visitors, {**question, "settings": list(settings)})
-    check_splits(study.logs)
-    return replace(study, value=value)
+                groups.append(RunGroup(f"{log}.{name}.{backbone}", log, "learner", name, backbone, preset, options))
+    request = {
+        "algorithms": learners,
+        "backbones": networks,
+        "preset": preset,
+        "select": select,
+        "repeated_splits": repeated_splits,
+    }
+    study = _study("compare", out, groups, repeats, visitors, {**request, "settings": list(settings)})
+    check_splits(study.datasets)
+    return replace(study, estimate_value=value)
 
 
 def plan_sweep(
@@ -71,7 +77,7 @@ def plan_sweep(
     *,
     algorithm: str,
     vary: Sequence[str],
-    levels: Sequence[str] = (),
+    compare_with: Sequence[str] = (),
     backbone: str | None = None,
     seeds: str = "3",
     preset: str = "strong",
@@ -86,26 +92,26 @@ def plan_sweep(
     (network,) = _chosen(backbone or PRESETS[preset].backbone, BACKBONES)
     if not vary:
         raise InputError("A sweep needs --vary KEY=VALUE,VALUE…, for example --vary algorithm.alpha=0.01,0.1,1.")
-    repeats = list(_repeats(_opened(datasets), seeds, redraw=False))
+    repeats = list(_repeats(_opened(datasets), seeds, repeated_splits=False))
     flat = {"network.backbone": network, "preset": preset, **({"select": select} if select else {})}
     flat |= _own_settings(settings, [algorithm])[algorithm]
-    groups: list[Group] = []
+    groups: list[RunGroup] = []
     for log, dataset in _logs(repeats):
         if value:
             _check_worth(dataset)
         if "shop" in dataset.meta:
-            groups += [Group(f"{log}.{name}", log, "shop", name) for name in SHOP_POLICIES]
+            groups += [RunGroup(f"{log}.{name}", log, "shop", name) for name in SHOP_POLICIES]
         for key, values in map(_varied, vary):
             for text in values:
                 options = resolve_options(dataset, algorithm, {**flat, key: text})
                 name = f"{log}.{algorithm}.{network}.{key}={text}"
                 groups.append(
-                    Group(name, log, "learner", algorithm, network, preset, options, varied={key: options[key]})
+                    RunGroup(name, log, "learner", algorithm, network, preset, options, varied={key: options[key]})
                 )
-        groups += [_level(log, dataset, algorithm, flat, level) for level in levels]
-    question = {"algorithm": algorithm, "backbone": network, "preset": preset, "vary": list(vary)}
-    question["settings"] = list(settings)
-    return replace(_study("sweep", out, groups, repeats, visitors, question), value=value)
+        groups += [_level(log, dataset, algorithm, flat, level) for level in compare_with]
+    request = {"algorithm": algorithm, "backbone": network, "preset": preset, "vary": list(vary)}
+    request["settings"] = list(settings)
+    return replace(_study("sweep", out, groups, repeats, visitors, request), estimate_value=value)
 
 
 def _check_worth(dataset: Dataset) -> None:
@@ -118,28 +124,30 @@ def _check_worth(dataset: Dataset) -> None:
         )
 
 
-def _level(log: str, dataset: Dataset, algorithm: str, flat: Settings, level: str) -> Group:
+def _level(log: str, dataset: Dataset, algorithm: str, flat: Settings, level: str) -> RunGroup:
     """The same learner with other settings, or another learner, for which the first one's own settings mean nothing."""
     extra = config.parse_set(part for part in level.split(",") if part)
     learner = str(extra.pop("algorithm.name", algorithm))
     kept = flat if learner == algorithm else {k: v for k, v in flat.items() if not k.startswith(LEARNER_OPTIONS)}
     options = resolve_options(dataset, learner, {**kept, **extra})
     network, preset = str(flat["network.backbone"]), str(flat["preset"])
-    return Group(f"{log}.{learner}.{network}.{level}", log, "learner", learner, network, preset, options, level=level)
+    return RunGroup(
+        f"{log}.{learner}.{network}.{level}", log, "learner", learner, network, preset, options, compare_with=level
+    )
 
 
 def create_or_extend(study: Study) -> Study:
     """Write study.json; where the folder is a study already, go on with it, wider if more is asked."""
-    if plan.is_study(study.folder):
-        study = plan.widened(plan.read(study.folder), study)
-        check_protocols(study.logs)
+    if is_study_folder(study.folder):
+        study = extend_study(read_study(study.folder), study)
+        check_protocols(study.datasets)
         if study.kind == "compare":
-            check_splits(study.logs)
+            check_splits(study.datasets)
     elif study.folder.is_file():
         raise InputError(f"{study.folder} is a file, and a study is a folder; choose another --out.")
     elif study.folder.is_dir() and any(study.folder.iterdir()):
         raise InputError(f"{study.folder} is not empty and no study; choose another --out.")
-    plan.write(study)
+    write_study(study)
     return study
 
 
@@ -176,8 +184,7 @@ def check_splits(logs: Sequence[StudyDataset]) -> None:
         if first.log != other.log and again and other.protocol != first.protocol and other.counts == first.counts:
             raise InputError(
                 f"{first.name} and {other.name} are one log with --split-seed {first.protocol['split_seed']} and "
-                f"{other.protocol['split_seed']}, repeats and not two logs; say --redraw with a seed for each, or "
-                "leave one out."
+                f"{other.protocol['split_seed']}; add --repeated-splits and one seed per dataset, or leave one out."
             )
 
 
@@ -186,12 +193,12 @@ def _said(value: Any) -> str:
 
 
 def _study(
-    kind: plan.Kind,
+    kind: StudyKind,
     out: Path,
-    groups: Sequence[Group],
+    groups: Sequence[RunGroup],
     repeats: Sequence[tuple[str, Dataset, int]],
     visitors: int,
-    question: dict[str, Any],
+    request: dict[str, Any],
 ) -> Study:
     if visitors < 1:
         raise InputError(f"--visitors is {visitors}; it must be at least 1.")
@@ -201,10 +208,10 @@ def _study(
         if group.kind != "learner":  # nothing to draw but the split
             mine = list({dataset.fingerprint: (dataset, seed) for dataset, seed in reversed(mine)}.values())[::-1]
         runs += [Run(f"{group.name}.{seed}", group.name, dataset.path.resolve().name, seed) for dataset, seed in mine]
-    kept = {dataset.fingerprint: plan.describe_dataset(dataset, log) for log, dataset, _ in repeats}
+    kept = {dataset.fingerprint: describe_dataset(dataset, log) for log, dataset, _ in repeats}
     logs = tuple(kept.values())
     check_protocols(logs)
-    return Study(out, kind, logs, tuple(groups), tuple(runs), visitors=visitors, question=question)
+    return Study(out, kind, logs, tuple(groups), tuple(runs), visitors=visitors, request=request)
 
 
 def _opened(datasets: Sequence[Path]) -> list[Dataset]:
@@ -221,10 +228,10 @@ def _opened(datasets: Sequence[Path]) -> list[Dataset]:
     return opened
 
 
-def _repeats(datasets: Sequence[Dataset], seeds: str, redraw: bool) -> Iterator[tuple[str, Dataset, int]]:
+def _repeats(datasets: Sequence[Dataset], seeds: str, repeated_splits: bool) -> Iterator[tuple[str, Dataset, int]]:
     """(log, dataset, seed): where the split is redrawn, one log in several datasets, each with a seed of its own."""
     numbers = parse_seeds(seeds)
-    if not redraw:
+    if not repeated_splits:
         yield from ((dataset.path.resolve().name, dataset, seed) for dataset in datasets for seed in numbers)
         return
     first = datasets[0]
@@ -232,11 +239,11 @@ def _repeats(datasets: Sequence[Dataset], seeds: str, redraw: bool) -> Iterator[
         same = replace(other.protocol, split_seed=first.protocol.split_seed) == first.protocol
         if not same or other.meta["counts"]["events"] != first.meta["counts"]["events"]:
             raise InputError(
-                f"{other.path} is not {first.path} with another --split-seed; --redraw takes one log, split anew."
+                f"{other.path} is not another split of {first.path}; --repeated-splits needs splits of one log."
             )
     if len(numbers) != len(datasets):
         raise InputError(
-            f"--redraw gives each of {len(datasets)} datasets a seed of its own; say --seeds {len(datasets)}."
+            f"--repeated-splits gives each of {len(datasets)} datasets a seed of its own; say --seeds {len(datasets)}."
         )
     yield from ((first.path.resolve().name, dataset, seed) for dataset, seed in zip(datasets, numbers, strict=True))
 

@@ -1,4 +1,4 @@
-"""Where a run was made and what it took, as far as the system tells."""
+"""Describe the machine of a run and measure its peak memory."""
 
 import platform
 import subprocess
@@ -11,7 +11,8 @@ import torch
 
 
 @cache
-def machine(device: str) -> dict[str, Any]:
+def describe_machine(device: str) -> dict[str, Any]:
+    """Return versions, commit, processor and device, as stored with every result."""
     return {
         "offrec": _version(),
         "commit": _commit(),
@@ -31,15 +32,15 @@ def _version() -> str | None:
 
 
 def _commit() -> str | None:
-    """Of the source tree this runs from, if it is one; with a + where it was changed."""
+    """Return the commit of the source tree, if there is one; a + marks uncommitted changes."""
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no", ".")
-        return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+        changes = git("status", "--porcelain", "--untracked-files=no", ".")
+        return git("rev-parse", "--short", "HEAD") + ("+" if changes else "")
     except (OSError, subprocess.CalledProcessError):
         return None
 
@@ -53,8 +54,8 @@ def _processor() -> str:
     return f"{len(names)} × {names[0]}" if names else platform.processor()
 
 
-class Peak:
-    """The most memory taken since it was made: of the GPU, or of the process."""
+class PeakMemory:
+    """Measures the peak memory of the GPU, or of the process on a CPU, from its creation on."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -62,16 +63,17 @@ class Peak:
             torch.cuda.reset_peak_memory_stats(device)
         else:
             try:
-                Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-                self.known = True
+                Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+                self.supported = True
             except OSError:
-                self.known = False
+                self.supported = False
 
     def bytes(self) -> int | None:
+        """Return the peak in bytes, or None where the system does not report it."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
         try:
-            lines = Path("/proc/self/status").read_text().splitlines() if self.known else []
+            lines = Path("/proc/self/status").read_text().splitlines() if self.supported else []
         except OSError:
             return None
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)

@@ -1,4 +1,4 @@
-"""Several processes on one queue: each works as if alone, and what one has claimed the others leave to it."""
+"""Run a study's queue with several processes."""
 
 import os
 import signal
@@ -10,57 +10,61 @@ from types import FrameType
 from typing import Any
 
 from offrec.console import Console
-from offrec.studies.progress import Progress
+from offrec.studies.progress import StudyProgress
 from offrec.studies.study import Study
-from offrec.studies.worker import RunCounts, WorkerOptions, stopped
+from offrec.studies.worker import RunCounts, WorkerOptions, interruption
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 @dataclass
-class _Worker:
+class _Process:
     number: int
     process: subprocess.Popen[bytes]
-    begun: RunCounts  # how the study stood then
+    counts_at_start: RunCounts
 
 
-def work(study: Study, how: WorkerOptions, console: Console) -> RunCounts:
-    """`how.jobs` processes until the queue is empty. One that dies is replaced as long as the study comes forward."""
-    devices, started = how.device.split(","), time.monotonic()
+def run_processes(study: Study, options: WorkerOptions, console: Console) -> RunCounts:
+    """Run the queue with `options.jobs` processes until no run is waiting.
 
-    def begin(number: int) -> _Worker:
-        left = how.limit - (time.monotonic() - started)
-        return _Worker(number, _process(study, how, devices[number % len(devices)], number, left), RunCounts.of(study))
+    A process that dies is replaced if the study has progressed since it was started.
+    """
+    devices, started = options.device.split(","), time.monotonic()
 
-    workers = [begin(number) for number in range(how.jobs)]
-    before = signal.signal(signal.SIGTERM, _stop)
+    def start(number: int) -> _Process:
+        seconds = options.time_limit - (time.monotonic() - started)
+        process = _start(study, options, devices[number % len(devices)], number, seconds)
+        return _Process(number, process, RunCounts.of(study))
+
+    workers = [start(number) for number in range(options.jobs)]
+    previous_handler = signal.signal(signal.SIGTERM, _raise_interrupt)
     try:
-        console.line(f"{how.jobs} processes side by side; {_log(study, '*')} say what each is at")
-        with Progress(study, console) as progress:
+        console.line(f"{options.jobs} processes run concurrently; their output is in {_log(study, '*')}")
+        with StudyProgress(study, console) as progress:
             while workers:
-                time.sleep(LOOK_SECONDS)
-                progress.show()
+                time.sleep(POLL_SECONDS)
+                progress.update()
                 for worker in [worker for worker in workers if worker.process.poll() is not None]:
                     workers.remove(worker)
-                    code, now = worker.process.returncode, RunCounts.of(study)
-                    if code and now.waiting:
+                    code, counts = worker.process.returncode, RunCounts.of(study)
+                    if code and counts.waiting:
                         console.line(
-                            f"process {worker.number} ended with {code}; {_log(study, worker.number)} says why"
+                            f"Process {worker.number} ended with exit code {code}; see {_log(study, worker.number)}"
                         )
-                    if code and now.waiting and now != worker.begun:
-                        workers.append(begin(worker.number))
+                    if code and counts.waiting and counts != worker.counts_at_start:
+                        workers.append(start(worker.number))
     except KeyboardInterrupt as error:
-        raise stopped(study) from error
+        raise interruption(study) from error
     finally:
         for worker in workers:
             worker.process.terminate()
         for worker in workers:
             worker.process.wait()
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
     return RunCounts.of(study)
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def _raise_interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
@@ -68,15 +72,18 @@ def _log(study: Study, number: int | str) -> str:
     return str(study.folder / f"process-{number}.log")
 
 
-def _process(study: Study, how: WorkerOptions, device: str, number: int, limit: float) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "offrec.studies", str(study.folder), "--device", device, "--limit", str(limit)]
-    command += ["--parent", str(os.getpid()), "--data", *(log.path for log in study.logs)]
-    command += ["--together", str(how.together)] if how.together else []
+def _start(
+    study: Study, options: WorkerOptions, device: str, number: int, time_limit: float
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "offrec.studies", str(study.folder), "--device", device]
+    command += ["--time-limit", str(time_limit), "--parent", str(os.getpid())]
+    command += ["--data", *(dataset.path for dataset in study.datasets)]
+    command += ["--concurrent-seeds", str(options.concurrent_seeds)] if options.concurrent_seeds else []
     environment: dict[str, Any] = dict(os.environ)
-    threads = max(1, (os.cpu_count() or 1) // how.jobs)
+    threads = max(1, (os.cpu_count() or 1) // options.jobs)
     environment.setdefault("OMP_NUM_THREADS", str(threads))
     with open(_log(study, number), "ab") as log:
-        # In a session of its own: a Ctrl-C reaches the parent alone, which asks each to stop, once.
+        # A separate session: Ctrl-C reaches the parent only, which then stops each process once.
         return subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )

@@ -1,6 +1,5 @@
-"""What is kept of a run: figures, where each logged item stood, what the shop says, and what it took."""
+"""Measure a policy and store the result of a run."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,102 +12,113 @@ from numpy.typing import NDArray
 
 from offrec.console import Console
 from offrec.data.dataset import Dataset
+from offrec.data.files import publish_file
 from offrec.data.transitions import reward_vector_or_none
 from offrec.evaluation import Evaluation, evaluate
 from offrec.evaluation.ranking import EvaluationSplit
 from offrec.policy import Policy
-from offrec.shop import Rollout, Shop
+from offrec.shop import Shop
 from offrec.studies import value
-from offrec.studies.study import Study, write_json
+from offrec.studies.folder import write_json
+from offrec.studies.study import Study
 
-VISITORS_SEED = 1_000_000  # other visitors than any log's
-BEYOND = 21  # a rank that no figure at 20 or less tells from any larger one
+VISITORS_SEED = 1_000_000  # no log is simulated with this seed, so these visitors are new
+RANK_CAP = 21  # ranks above 20 are stored as 21: no metric at 20 or less distinguishes them
 
 
 @dataclass(frozen=True)
 class Measurements:
+    """What is stored of a run.
+
+    Attributes:
+        facts: The content of <run>.json.
+        arrays: "ranks" uint8 [events], "rewards" float32 [visitors].
+    """
+
     facts: dict[str, Any]
-    arrays: dict[str, NDArray[Any]] = field(
-        default_factory=dict
-    )  # "ranks" uint8 [events], "rewards" float32 [visitors]
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 def measure_policy(
     study: Study, policy: Policy, dataset: Dataset, rewards: Mapping[str, float], console: Console | None = None
 ) -> Measurements:
-    """`rewards`: of behaviours, where the run was given any."""
+    """Evaluate a policy on validation and test sessions, estimate its value and run it in the shop, as planned.
+
+    Args:
+        study: Says which of these are measured.
+        policy: The policy.
+        dataset: The dataset of the run.
+        rewards: Reward per behaviour, where the run's options set it.
+        console: Shows progress.
+    """
     console = console or Console(quiet=True)
     facts: dict[str, Any] = {
-        "validation": _figures(_ranked(policy, dataset, "validation", console), dataset, rewards),
+        "validation": _metrics(_evaluate(policy, dataset, "validation", console), dataset, rewards),
     }
     arrays: dict[str, NDArray[Any]] = {}
-    if study.test:
-        found = _ranked(policy, dataset, "test", console)
-        facts["test"] = _figures(found, dataset, rewards)
-        arrays["ranks"] = np.minimum(found.ranks.rank, BEYOND).astype(np.uint8)
-        _keep_events(study, dataset, found)
-        if study.value and study.kind == "sweep":  # in default rewards: the run's own may be what is varied
-            facts["test"]["all"][value.CHEAP] = value.cheap(policy, dataset, {}, "test", console)
-        elif study.value and reward_vector_or_none(dataset.behaviours, dict(rewards)) is not None:
-            console.line(value.UNDER_WAY)
-            facts["value"] = value.value_of(policy, dataset, rewards, console)
-    if study.question.get("objective") == value.CHEAP:
-        facts["validation"]["all"][value.CHEAP] = value.cheap(policy, dataset, rewards, console=console)
-    if study.test and "shop" in dataset.meta:
-        earned = _shop(dataset, policy.device).rollout(policy, study.visitors, "topk", seed=VISITORS_SEED)
-        facts["shop"], arrays["rewards"] = earned.as_json(), _kept(earned)
+    if study.evaluate_test:
+        evaluation = _evaluate(policy, dataset, "test", console)
+        facts["test"] = _metrics(evaluation, dataset, rewards)
+        arrays["ranks"] = np.minimum(evaluation.ranks.rank, RANK_CAP).astype(np.uint8)
+        _store_events(study, dataset, evaluation)
+        if study.estimate_value and study.kind == "sweep":  # in default rewards: the sweep may vary the run's own
+            facts["test"]["all"][value.VALUE_AT_5] = value.compute_value_at_5(policy, dataset, {}, "test", console)
+        elif study.estimate_value and reward_vector_or_none(dataset.behaviours, dict(rewards)) is not None:
+            console.line(value.PROGRESS_LABEL)
+            facts["value"] = value.estimate_value(policy, dataset, rewards, console)
+    if study.request.get("objective") == value.VALUE_AT_5:
+        score = value.compute_value_at_5(policy, dataset, rewards, console=console)
+        facts["validation"]["all"][value.VALUE_AT_5] = score
+    if study.evaluate_test and "shop" in dataset.meta:
+        rollout = _shop(dataset, policy.device).rollout(policy, study.visitors, "topk", seed=VISITORS_SEED)
+        facts["shop"], arrays["rewards"] = rollout.as_json(), rollout.rewards.astype(np.float32)
     return Measurements(facts, arrays)
 
 
-def _ranked(policy: Policy, dataset: Dataset, split: EvaluationSplit, console: Console) -> Evaluation:
-    with console.counter(f"ranking {split} events") as at:
-        return evaluate(policy, dataset, split, progress=at)
-
-
 def measure_shop_policy(study: Study, name: str, dataset: Dataset, device: torch.device) -> Measurements:
-    """One of the shop's own policies, which rank no log."""
-    earned = _shop(dataset, device).rollout(name, study.visitors, seed=VISITORS_SEED)
-    return Measurements({"shop": earned.as_json()}, {"rewards": _kept(earned)})
+    """Run one of the shop's own policies in the shop; it does not rank the items of a log."""
+    rollout = _shop(dataset, device).rollout(name, study.visitors, seed=VISITORS_SEED)
+    return Measurements({"shop": rollout.as_json()}, {"rewards": rollout.rewards.astype(np.float32)})
 
 
-def _kept(earned: Rollout) -> NDArray[np.float32]:
-    return earned.rewards.astype(np.float32)
-
-
-def store_result(study: Study, name: str, judged: Measurements) -> None:
-    """The arrays first: a run is done when its JSON is there."""
-    for kind, array in judged.arrays.items():
+def store_result(study: Study, name: str, measurements: Measurements) -> None:
+    """Write the arrays, then the JSON: a run is done when its JSON exists."""
+    for kind, array in measurements.arrays.items():
         _save(study.path("results", f"{name}.{kind}.npy"), array)
-    write_json(study.path("results", f"{name}.json"), {"run": name, **judged.facts})
+    write_json(study.path("results", f"{name}.json"), {"run": name, **measurements.facts})
 
 
-def _figures(found: Evaluation, dataset: Dataset, rewards: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    tables = {name: {"events": figures.events, **figures.values} for name, figures in found.metrics.items()}
+def _evaluate(policy: Policy, dataset: Dataset, split: EvaluationSplit, console: Console) -> Evaluation:
+    with console.counter(f"ranking {split} events") as progress:
+        return evaluate(policy, dataset, split, progress=progress)
+
+
+def _metrics(evaluation: Evaluation, dataset: Dataset, rewards: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    tables = {name: {"events": metrics.events, **metrics.values} for name, metrics in evaluation.metrics.items()}
     known = reward_vector_or_none(dataset.behaviours, dict(rewards))
     if known is not None:
-        tables["all"]["reward@10"] = found.ranks.reward_ndcg(known, 10)
+        tables["all"]["reward@10"] = evaluation.ranks.reward_ndcg(known, 10)
     return tables
 
 
-def _keep_events(study: Study, dataset: Dataset, found: Evaluation) -> None:
-    """Of each scored test event its session and its behaviour, once a dataset: what the ranks of all runs belong to."""
+def _store_events(study: Study, dataset: Dataset, evaluation: Evaluation) -> None:
+    """Store the session and the behaviour of each scored test event, once per dataset. All ranks refer to them."""
     path = study.path("results", f"{dataset.path.resolve().name}.events.npy")
     if not path.exists():
-        session = np.searchsorted(np.asarray(dataset.sessions.offsets), found.ranks.event, side="right") - 1
-        _save(path, np.stack([session - session.min(), found.ranks.behaviour]).astype(np.uint32))
+        offsets = np.asarray(dataset.sessions.offsets)
+        session = np.searchsorted(offsets, evaluation.ranks.event, side="right") - 1
+        _save(path, np.stack([session - session.min(), evaluation.ranks.behaviour]).astype(np.uint32))
 
 
 def _save(path: Path, array: NDArray[Any]) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with aside.open("wb") as file:
+    with publish_file(path) as temporary, temporary.open("wb") as file:
         np.save(file, array, allow_pickle=False)
-    aside.replace(path)
 
 
 def _shop(dataset: Dataset, device: torch.device) -> Shop:
-    return _made(dataset.fingerprint, str(device), dataset.path)
+    return _open_shop(dataset.fingerprint, str(device), dataset.path)
 
 
 @cache
-def _made(fingerprint: str, device: str, path: Path) -> Shop:
+def _open_shop(fingerprint: str, device: str, path: Path) -> Shop:
     return Shop.from_meta(Dataset.open(path).meta["shop"], device)

@@ -1,34 +1,50 @@
-"""A study worked off as asked: in this process, or by several."""
+"""Execute a study in this process or in several."""
 
 from collections.abc import Callable
 
 from offrec.console import Console
 from offrec.errors import InputError
-from offrec.studies import processes as side_by_side
-from offrec.studies import study as plan
-from offrec.studies import worker as work
+from offrec.studies import worker
+from offrec.studies.folder import open_dataset
+from offrec.studies.processes import run_processes
 from offrec.studies.study import Study
 from offrec.studies.worker import RunCounts, WorkerOptions
 
 
 def run_study(
-    study: Study, how: WorkerOptions, console: Console, parent_alive: Callable[[], bool] = lambda: True
+    study: Study, options: WorkerOptions, console: Console, parent_alive: Callable[[], bool] = lambda: True
 ) -> RunCounts:
-    """As far as it goes here; what is left and what failed is said."""
-    if how.jobs < 1 or (how.together is not None and how.together < 1):
-        raise InputError("--jobs and --together must be at least 1.")
-    if "," in how.device and how.jobs == 1:
+    """Execute the waiting runs of a study. Runs that are done are not repeated.
+
+    Args:
+        study: The study, as written to its folder.
+        options: Device, number of processes and limits.
+        console: Shows progress.
+        parent_alive: Returns whether the process that started this one still runs; if not, no run is started.
+
+    Returns:
+        How many runs are done, failed and waiting.
+
+    Raises:
+        InputError: If the options contradict each other, or a dataset is missing or has changed.
+        Interrupted: If the user stopped the study. Repeating the call continues it.
+    """
+    if options.jobs < 1 or (options.concurrent_seeds is not None and options.concurrent_seeds < 1):
+        raise InputError("--jobs and --concurrent-seeds must be at least 1.")
+    if "," in options.device and options.jobs == 1:
         raise InputError(
-            f"--device {how.device} names several devices; say --jobs {how.device.count(',') + 1} as well."
+            f"--device {options.device} names several devices; add --jobs {options.device.count(',') + 1}."
         )
-    if how.retry:
-        work.forget_failures(study)
-    for name in dict.fromkeys(run.dataset for run in study.runs if not study.done(run)):
-        plan.open_dataset(study, name)  # refused now, once, and not as the failure of each run
-    alone = how.jobs == 1
-    left = work.work(study, how, console, parent_alive) if alone else side_by_side.work(study, how, console)
-    said = f"{left.done} of {len(study.runs)} runs done"
-    said += f", {left.failed} failed ({study.path('failed')} says why)" if left.failed else ""
-    said += f", {left.waiting} still to do: the same command goes on" if left.waiting else ""
-    console.line(f"{said}.")
-    return left
+    if options.retry_failed:
+        worker.forget_failures(study)
+    for name in dict.fromkeys(run.dataset for run in study.runs if not study.is_done(run)):
+        open_dataset(study, name)  # fails here once, instead of once per run
+    if options.jobs == 1:
+        counts = worker.run_queue(study, options, console, parent_alive)
+    else:
+        counts = run_processes(study, options, console)
+    message = f"{counts.done} of {len(study.runs)} runs done"
+    message += f", {counts.failed} failed (reasons in {study.path('failed')})" if counts.failed else ""
+    message += f", {counts.waiting} waiting; repeat the command to continue" if counts.waiting else ""
+    console.line(f"{message}.")
+    return counts

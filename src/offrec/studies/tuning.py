@@ -23,13 +23,13 @@ from offrec.plugins import Range, SearchSpace, Settings
 from offrec.runs import options as config
 from offrec.runs.presets import PRESETS
 from offrec.studies import design
-from offrec.studies import study as plan
+from offrec.studies.folder import is_study_folder, locate_datasets, read_study, write_study
 from offrec.studies.run import run_study
-from offrec.studies.study import Group, Run, Study
-from offrec.studies.value import CHEAP
+from offrec.studies.study import Run, RunGroup, Study, describe_dataset
+from offrec.studies.value import VALUE_AT_5
 from offrec.studies.worker import WorkerOptions
 
-OBJECTIVES = {"ndcg": "NDCG@10", "reward": "reward@10", "value": CHEAP}
+OBJECTIVES = {"ndcg": "NDCG@10", "reward": "reward@10", "value": VALUE_AT_5}
 
 
 # Searched for every learner, next to what its record and its backbone's add. Options given with --set are not searched.
@@ -74,19 +74,19 @@ def tune(search: Search, how: WorkerOptions, console: Console) -> Study:
             run_study(study, how, Console(quiet=True))
             console.line(_so_far(search, study))
             study = _asked(search, study, min(how.jobs, search.trials - len(study.groups)))
-            plan.write(study)
+            write_study(study)
         run_study(study, how, console)
     return study
 
 
-def best(study: Study) -> Group | None:
+def best_trial(study: Study) -> RunGroup | None:
     """The trial with the best mean on validation, of those that are done."""
     values = _values(study)
     known = [group for group in study.groups if values.get(group.name) is not None]
     return max(known, key=lambda group: values[group.name] or -math.inf, default=None)
 
 
-def train_command(search: Search, found: Group) -> str:
+def train_command(search: Search, found: RunGroup) -> str:
     """What trains the model of this trial: with all that was held, and with what the search chose."""
     named = ("algorithm.name", "network.backbone", "preset", *design.RUN_OPTIONS)  # flags, or of a run and no trial
     held = {key: value for key, value in config.parse_set(search.settings).items() if key not in named}
@@ -98,11 +98,11 @@ def train_command(search: Search, found: Group) -> str:
 
 
 def _so_far(search: Search, study: Study) -> str:
-    found, values = best(study), _values(study)
+    found, values = best_trial(study), _values(study)
     said = f"trial {len(study.groups)} of {search.trials}"
     if found is None:
         return f"{said}; none has succeeded so far"
-    return f"{said}; best so far: trial {found.trial}, {study.question['objective']} {values[found.name]:.4f}"
+    return f"{said}; best so far: trial {found.trial}, {study.request['objective']} {values[found.name]:.4f}"
 
 
 def _begin(search: Search) -> Study:
@@ -113,7 +113,7 @@ def _begin(search: Search) -> Study:
     dataset = Dataset.open(search.dataset)
     if search.objective in ("reward", "value"):
         design.resolve_options(dataset, search.algorithm, {**search.base(), "select": search.objective})
-    question = {
+    request = {
         "algorithm": search.algorithm,
         "backbone": search.network,
         "preset": search.preset,
@@ -122,11 +122,11 @@ def _begin(search: Search) -> Study:
         "seeds": search.seeds,
         "settings": list(search.settings),
     }
-    if not plan.is_study(search.out):
-        study = Study(search.out, "tune", (plan.describe_dataset(dataset),), (), (), test=False, question=question)
+    if not is_study_folder(search.out):
+        study = Study(search.out, "tune", (describe_dataset(dataset),), (), (), evaluate_test=False, request=request)
         return design.create_or_extend(_with(search, study, [{}]))
-    study = plan.at(plan.read(search.out), [search.dataset])
-    if study.kind != "tune" or study.question != question or study.logs[0].fingerprint != dataset.fingerprint:
+    study = locate_datasets(read_study(search.out), [search.dataset])
+    if study.kind != "tune" or study.request != request or study.datasets[0].fingerprint != dataset.fingerprint:
         raise InputError(
             f"{search.out} is a study that asked something else than this; choose another --out, or ask the same with "
             "more --trials."
@@ -137,7 +137,7 @@ def _begin(search: Search) -> Study:
 def _with(search: Search, study: Study, settings: Sequence[Settings]) -> Study:
     """The study with more trials."""
     dataset = Dataset.open(search.dataset)
-    log, groups, runs = study.logs[0].log, list(study.groups), list(study.runs)
+    log, groups, runs = study.datasets[0].log, list(study.groups), list(study.runs)
     for own in settings:
         number = len(groups)
         options = design.resolve_options(dataset, search.algorithm, {**search.base(), **own})
@@ -145,9 +145,9 @@ def _with(search: Search, study: Study, settings: Sequence[Settings]) -> Study:
         varied = {key: options[key] for key in search.space()}
         backbone, preset = search.network, search.preset
         groups.append(
-            Group(name, log, "learner", search.algorithm, backbone, preset, options, varied=varied, trial=number)
+            RunGroup(name, log, "learner", search.algorithm, backbone, preset, options, varied=varied, trial=number)
         )
-        runs += [Run(f"{name}.{seed}", name, study.logs[0].name, seed) for seed in design.parse_seeds(search.seeds)]
+        runs += [Run(f"{name}.{seed}", name, study.datasets[0].name, seed) for seed in design.parse_seeds(search.seeds)]
     return replace(study, groups=tuple(groups), runs=tuple(runs))
 
 
@@ -166,18 +166,18 @@ def _asked(search: Search, study: Study, more: int) -> Study:
     return _with(search, study, proposals)
 
 
-def _trial(optuna: Any, space: dict[str, Any], group: Group, value: float | None) -> Any:
+def _trial(optuna: Any, space: dict[str, Any], group: RunGroup, value: float | None) -> Any:
     state = optuna.trial.TrialState.FAIL if value is None else optuna.trial.TrialState.COMPLETE
     return optuna.trial.create_trial(params=group.varied, distributions=space, value=value, state=state)
 
 
 def _values(study: Study) -> dict[str, float | None]:
     """Of each trial the mean over its seeds; None where one failed or is still to do."""
-    figure = study.question["objective"]
+    figure = study.request["objective"]
     found: dict[str, list[float | None]] = {}
     for run in study.runs:
         value = None
-        if study.done(run):
+        if study.is_done(run):
             facts = json.loads(study.path("results", f"{run.name}.json").read_text())
             value = facts["validation"]["all"].get(figure)
         found.setdefault(run.group, []).append(value)

@@ -1,4 +1,4 @@
-"""What a policy would earn, estimated from the log alone: with its verdict for tables, cheaply for a search."""
+"""Estimate the value of a policy from the log: with a verdict for tables, and by value@5 for sweeps and tuning."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -13,51 +13,68 @@ from offrec.estimation.estimate import RECOMMENDED, EstimateOptions, estimate
 from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.policy import Policy
 
-UPDATES, REFITS = 1000, 2  # of each fit of Q, and how often it is fitted again: three fits a policy
-K = 5  # items on a list, where the log does not say
+UPDATES, REFITS = 1000, 2  # updates per fit of Q; refits for the interval, so three fits per policy
+DEFAULT_LIST_LENGTH = 5  # for logs that do not record lists
 
-CHEAP = value_at_5.METRIC
-UNDER_WAY = "estimating its value"  # what a person reads meanwhile, beside the name of the run
+VALUE_AT_5 = value_at_5.METRIC
+PROGRESS_LABEL = "estimating its value"  # shown after the name of the run
 
 
-def value_of(
+def estimate_value(
     policy: Policy, dataset: Dataset, rewards: Mapping[str, float], console: Console | None = None
 ) -> dict[str, Any]:
-    """{"value": a session, "low": …, "high": …, "verdict": …, "reason": why} of its best k, as a shop would play it, by
-    the recommended estimator on test sessions. The figures are None where there is too little to show one.
+    """Estimate the value of showing the policy's top-k lists, by the recommended estimator on test sessions.
+
+    Args:
+        policy: The policy.
+        dataset: The dataset whose test sessions are used.
+        rewards: Reward per behaviour, where it differs from the default.
+        console: Shows progress.
+
+    Returns:
+        value, low and high (reward per session, None if withheld), verdict and reason.
     """
-    asked = EstimateOptions(
+    options = EstimateOptions(
         play="topk",
-        k=min(_length(dataset), dataset.n_items),
+        k=min(_list_length(dataset), dataset.n_items),
         reward=dict(rewards),
         refits=REFITS,
         value_at_5=False,
         values=ValueOptions(updates=UPDATES),
     )
-    (one,) = estimate({UNDER_WAY: policy}, dataset, asked, console).as_json()["policies"]
-    found = one["estimates"][RECOMMENDED]
-    around = {"value": found["estimate"], "low": found["low"], "high": found["high"]}
-    return {**around, "verdict": found["verdict"], "reason": found["reason"]}
+    (row,) = estimate({PROGRESS_LABEL: policy}, dataset, options, console).as_json()["policies"]
+    estimated = row["estimates"][RECOMMENDED]
+    return {
+        "value": estimated["estimate"],
+        "low": estimated["low"],
+        "high": estimated["high"],
+        "verdict": estimated["verdict"],
+        "reason": estimated["reason"],
+    }
 
 
-def cheap(
+def compute_value_at_5(
     policy: Policy,
     dataset: Dataset,
     rewards: Mapping[str, float],
     split: Literal["validation", "test"] = "validation",
     console: Console | None = None,
 ) -> float:
-    """value@5: what the policy's best five were worth to the log's visitors (`--select value`)."""
-    of = reward_vector(dataset.behaviours, dict(rewards))
-    value = value_at_5.scorer_for(dataset, split, of, ValueOptions(), policy, console or Console(quiet=True))
-    if value is None:
-        raise InputError(f"{dataset.path} has no {split} events that {CHEAP} could be judged by; prepare a longer log.")
-    return value(policy)
+    """Compute value@5: the mean return that followed the policy's top five items in the log.
+
+    Raises:
+        InputError: If the split has no events to compute it from.
+    """
+    known = reward_vector(dataset.behaviours, dict(rewards))
+    score = value_at_5.scorer_for(dataset, split, known, ValueOptions(), policy, console or Console(quiet=True))
+    if score is None:
+        raise InputError(f"{dataset.path} has too few {split} events to compute {VALUE_AT_5}; prepare a longer log.")
+    return score(policy)
 
 
-def _length(dataset: Dataset) -> int:
-    """Items on a list: the shop's, the log's, or five."""
+def _list_length(dataset: Dataset) -> int:
+    """Return the list length of the shop or of the log, or the default."""
     if "shop" in dataset.meta:
         return int(dataset.meta["shop"]["k"])
     decisions = LoggedDecisions.load(dataset, "test")
-    return decisions.k if decisions.has_lists else K
+    return decisions.k if decisions.has_lists else DEFAULT_LIST_LENGTH

@@ -1,11 +1,11 @@
-"""Working off a study's queue, in one process: whatever is neither done nor claimed, until nothing is left."""
+"""Execute the runs of a study's queue in one process."""
 
 import gc
 import json
 import math
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -19,27 +19,38 @@ from offrec.errors import InputError, Interrupted, RunError, first_line
 from offrec.policy import Policy
 from offrec.runs import folder as run_folder
 from offrec.runs import train as experiment
-from offrec.studies import machine, results
-from offrec.studies import study as plan
+from offrec.studies import results
 from offrec.studies.claims import Claim
-from offrec.studies.progress import Following, Progress, spoken_of
-from offrec.studies.study import Group, Run, Study
+from offrec.studies.folder import open_dataset, write_json
+from offrec.studies.machine import PeakMemory, describe_machine
+from offrec.studies.progress import RunConsole, StudyProgress, describe_runs
+from offrec.studies.study import Run, RunGroup, Study
+
+SELECTION_METRICS = {"ndcg": "NDCG@10", "reward": "reward@10", "value": "value@5"}
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Where and how, not what."""
+    """How a study is executed.
 
-    device: str = "auto"  # several, separated by commas, for several processes
-    jobs: int = 1  # processes side by side
-    limit: float = math.inf  # start nothing after so many seconds
-    together: int | None = None  # seeds trained at once; None: all on a GPU, one on a CPU
-    retry: bool = False  # try again what failed
+    Attributes:
+        device: Device of the runs; several, separated by commas, for several processes.
+        jobs: Number of concurrent processes.
+        time_limit: Start no run after this many seconds.
+        concurrent_seeds: Seeds trained concurrently per process; None: all on a GPU, one on a CPU.
+        retry_failed: Whether failed runs are executed again.
+    """
+
+    device: str = "auto"
+    jobs: int = 1
+    time_limit: float = math.inf
+    concurrent_seeds: int | None = None
+    retry_failed: bool = False
 
 
 @dataclass(frozen=True)
 class RunCounts:
-    """Counts of a study's runs by state."""
+    """How many runs of a study are done, failed and waiting."""
 
     done: int
     failed: int
@@ -47,192 +58,208 @@ class RunCounts:
 
     @staticmethod
     def of(study: Study) -> "RunCounts":
-        done = sum(map(study.done, study.runs))
-        failed = sum(study.failed(run) for run in study.runs if not study.done(run))
+        """Count the runs of a study by the files in its folder."""
+        done = sum(map(study.is_done, study.runs))
+        failed = sum(study.has_failed(run) for run in study.runs if not study.is_done(run))
         return RunCounts(done, failed, len(study.runs) - done - failed)
 
 
-def work(study: Study, how: WorkerOptions, console: Console, parent_alive: Any = lambda: True) -> RunCounts:
-    """Finish what can be finished here. Killed at any moment, the same call goes on."""
-    device = experiment.pick_device(how.device)
-    most = how.together or (len(study.runs) if device.type == "cuda" else 1)
+def run_queue(
+    study: Study, options: WorkerOptions, console: Console, parent_alive: Callable[[], bool] = lambda: True
+) -> RunCounts:
+    """Execute every run that is waiting and not claimed. A call after an interruption continues the study."""
+    device = experiment.pick_device(options.device)
+    seeds = options.concurrent_seeds or (len(study.runs) if device.type == "cuda" else 1)
     started = time.monotonic()
-    worker = _Worker(study, device, how.device)
-    with Progress(study, console) as progress:
-        for claim in _claims(study, most):
+    worker = _Worker(study, device, options.device)
+    with StudyProgress(study, console) as progress:
+        for claim in _claims(study, seeds):
             with claim:
-                if time.monotonic() - started > how.limit or not parent_alive():
+                if time.monotonic() - started > options.time_limit or not parent_alive():
                     break
                 try:
-                    worker.finish(claim.runs, Following(progress, claim.runs))
-                except (Interrupted, KeyboardInterrupt) as error:  # whose own words speak of options of a single run
-                    raise stopped(study, claim.runs) from error
-            _give_back(device)
-            progress.show()
+                    worker.execute(claim.runs, RunConsole(progress, claim.runs))
+                except (Interrupted, KeyboardInterrupt) as error:  # its message names options of a single run
+                    raise interruption(study, claim.runs) from error
+            _release_memory(device)
+            progress.update()
     return RunCounts.of(study)
 
 
-def _give_back(device: torch.device) -> None:
-    """What the runs held on a GPU that other processes may share: a cache looks full to them."""
+def _release_memory(device: torch.device) -> None:
+    """Return cached GPU memory, because other processes may share the device."""
     if device.type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
 
 
 def forget_failures(study: Study) -> None:
+    """Delete the records of failed runs, so that these runs are waiting again."""
     for run in study.runs:
         study.path("failed", f"{run.name}.json").unlink(missing_ok=True)
 
 
-def stopped(study: Study, in_hand: Sequence[Run] = ()) -> Interrupted:
-    """What is kept, and what becomes of what was in hand."""
-    begun = {(study.path("runs", run.name) / "last.safetensors").exists() for run in in_hand}
-    rest = "goes on where its training was last saved, or starts again"
-    if len(begun) == 1:
-        rest = "goes on where its training was last saved" if begun == {True} else "starts again"
-    done = RunCounts.of(study).done
+def interruption(study: Study, current: Sequence[Run] = ()) -> Interrupted:
+    """Return the error that says what is stored and how the current runs continue."""
+    has_checkpoint = {(study.path("runs", run.name) / "last.safetensors").exists() for run in current}
+    if has_checkpoint == {True}:
+        continuation = "will continue from the last checkpoint"
+    elif has_checkpoint == {False}:
+        continuation = "will start again"
+    else:
+        continuation = "will continue from the last checkpoint or start again"
     return Interrupted(
-        f"Stopped; {done} of {len(study.runs)} runs {'is' if done == 1 else 'are'} done and kept, "
-        f"{spoken_of(in_hand)} {rest}: the same command goes on."
+        f"Stopped; {RunCounts.of(study).done} of {len(study.runs)} runs done; {describe_runs(current)} "
+        f"{continuation}; repeat the command to continue."
     )
 
 
-def queued(study: Study) -> list[Run]:
-    """In the order in which they are asked; but where a value takes longer than a training, learners come before
-    baselines: a person waits for those.
+def queue(study: Study) -> list[Run]:
+    """Return the runs in order of execution.
+
+    Where values are estimated, learners come before baselines: an estimate can take longer than a training, and the
+    learners' results are needed first.
     """
-    if not study.value:
+    if not study.estimate_value:
         return list(study.runs)
     return sorted(study.runs, key=lambda run: study.group(run).kind == "baseline")
 
 
-def _claims(study: Study, most: int) -> Iterator[Claim]:
-    """What is free, group after group, until nothing is."""
+def _claims(study: Study, seeds: int) -> Iterator[Claim]:
+    """Claim up to `seeds` runs of one group at a time, until no run is free."""
     runs_of: dict[str, list[Run]] = {}
-    for run in queued(study):
-        if study.group(run).kind != "baseline" or find_spec("scipy") is not None:  # else another machine's to do
+    for run in queue(study):
+        if study.group(run).kind != "baseline" or find_spec("scipy") is not None:  # else left to another machine
             runs_of.setdefault(f"{run.group} {run.dataset}", []).append(run)
-    found = True
-    while found:
-        found = False
+    claimed = True
+    while claimed:
+        claimed = False
         for runs in runs_of.values():
-            waiting = [run for run in runs if not study.done(run) and not study.failed(run)]
-            claim = Claim(study, waiting, most)
+            claim = Claim(study, [run for run in runs if study.is_waiting(run)], seeds)
             if claim.runs:
-                found = True
+                claimed = True
                 yield claim
 
 
-class Unusable(RunError):
-    """A failure after which nothing more can be computed in this process."""
+class DeviceLost(RunError):
+    """A failure after which this process cannot use its device any more."""
 
 
 class _Worker:
-    def __init__(self, study: Study, device: torch.device, asked: str) -> None:
-        self.study, self.device, self.asked = study, device, asked
+    def __init__(self, study: Study, device: torch.device, device_name: str) -> None:
+        self.study, self.device, self.device_name = study, device, device_name
         self.opened: dict[str, Dataset] = {}
 
-    def finish(self, runs: Sequence[Run], console: Console) -> None:
-        """All of them: judged and kept, or their failure recorded."""
+    def execute(self, runs: Sequence[Run], console: Console) -> None:
+        """Execute runs of one group and store their results, or record their failures."""
         group = self.study.group(runs[0])
         try:
             dataset = self._dataset(runs[0].dataset)
             if group.kind == "learner":
-                self._learn(group, runs, dataset, console)
+                self._execute_learner(group, runs, dataset, console)
             else:
-                self._judge_untrained(group, runs[0], dataset, console)
-        except (Interrupted, Unusable):
+                self._execute_untrained(group, runs[0], dataset, console)
+        except (Interrupted, DeviceLost):
             raise
-        except Exception as error:  # whatever it is: the study goes on without these runs
+        except Exception as error:  # one failed run must not stop the study
             if len(runs) > 1:
-                for run in runs:  # which of them it was is found by trying each alone
-                    if not self.study.done(run) and not self.study.failed(run):
-                        self.finish([run], console)
+                for run in runs:  # execute each alone, to find the one that fails
+                    if self.study.is_waiting(run):
+                        self.execute([run], console)
                 return
-            self._failed(runs[0], error)
+            self._record_failure(runs[0], error)
 
     def _dataset(self, name: str) -> Dataset:
         if name not in self.opened:
-            self.opened[name] = plan.open_dataset(self.study, name)
+            self.opened[name] = open_dataset(self.study, name)
         return self.opened[name]
 
-    def _judge_untrained(self, group: Group, run: Run, dataset: Dataset, console: Console) -> None:
-        started, peak = time.monotonic(), machine.Peak(self.device)
+    def _execute_untrained(self, group: RunGroup, run: Run, dataset: Dataset, console: Console) -> None:
+        started, peak = time.monotonic(), PeakMemory(self.device)
         if group.kind == "shop":
-            judged = results.measure_shop_policy(self.study, group.policy, dataset, self.device)
+            measurements = results.measure_shop_policy(self.study, group.policy, dataset, self.device)
         else:
             from offrec.baselines import baseline  # needs scipy
 
             policy = baseline(group.policy, dataset, device=self.device)
-            judged = results.measure_policy(self.study, policy, dataset, {}, console)
-        judged.facts.update(self._took(started, peak))
-        results.store_result(self.study, run.name, judged)
+            measurements = results.measure_policy(self.study, policy, dataset, {}, console)
+        measurements.facts.update(self._costs(started, peak))
+        results.store_result(self.study, run.name, measurements)
 
-    def _learn(self, group: Group, runs: Sequence[Run], dataset: Dataset, console: Console) -> None:
-        started, peak = time.monotonic(), machine.Peak(self.device)
+    def _execute_learner(self, group: RunGroup, runs: Sequence[Run], dataset: Dataset, console: Console) -> None:
+        started, peak = time.monotonic(), PeakMemory(self.device)
         resumed = {run.name: (self.study.path("runs", run.name) / "last.safetensors").exists() for run in runs}
-        trained = self._trained(group, runs, dataset, console)
-        took = self._took(started, peak, len(runs))
+        policies = self._train(group, runs, dataset, console)
+        costs = self._costs(started, peak, len(runs))
         rewards = {key.removeprefix("reward."): v for key, v in group.options.items() if key.startswith("reward.")}
         for run in runs:
-            if run.name in trained:
-                judged = results.measure_policy(self.study, trained.pop(run.name), dataset, rewards, console)
-                folder = self.study.path("runs", run.name)
-                curve = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-                calibration = run_folder.read(folder)["logging_policy"]
-                learned = {"curve": curve, "kept_epoch": kept_epoch(curve, str(group.options["select"]))}
-                judged.facts.update(learned, logging_policy=calibration, resumed=resumed[run.name], **took)
-                results.store_result(self.study, run.name, judged)
+            if run.name in policies:
+                measurements = results.measure_policy(self.study, policies.pop(run.name), dataset, rewards, console)
+                measurements.facts.update(self._training_facts(group, run), resumed=resumed[run.name], **costs)
+                results.store_result(self.study, run.name, measurements)
 
-    def _trained(self, group: Group, runs: Sequence[Run], dataset: Dataset, console: Console) -> dict[str, Policy]:
-        settings = {run.name: {**group.options, "seed": run.seed, "device": self.asked} for run in runs}
-        home = self.study.path("runs")
+    def _training_facts(self, group: RunGroup, run: Run) -> dict[str, Any]:
+        folder = self.study.path("runs", run.name)
+        curve = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return {
+            "learning_curve": curve,
+            "selected_epoch": selected_epoch(curve, str(group.options["select"])),
+            "stopped_early": len(curve) < int(group.options["training.epochs"]),
+            "logging_policy": run_folder.read(folder)["logging_policy"],
+        }
+
+    def _train(self, group: RunGroup, runs: Sequence[Run], dataset: Dataset, console: Console) -> dict[str, Policy]:
+        settings = {run.name: {**group.options, "seed": run.seed, "device": self.device_name} for run in runs}
+        out = self.study.path("runs")
         if len(runs) == 1:
             (run,) = runs
             policy = experiment.train(
-                dataset, home / run.name, settings=settings[run.name], resume=True, console=console
+                dataset, out / run.name, settings=settings[run.name], resume=True, console=console
             )
             return {run.name: policy}
         by_name = {run.name: run for run in runs}
-        many = experiment.train_many(
+        policies = experiment.train_many(
             dataset,
             settings,
-            home,
+            out,
             resume=True,
             console=console,
-            failed=lambda name, error: self._failed(by_name[name], error),
+            failed=lambda name, error: self._record_failure(by_name[name], error),
         )
-        return dict(many)
+        return dict(policies)
 
-    def _took(self, started: float, peak: machine.Peak, together: int = 1) -> dict[str, Any]:
-        """Of runs trained together, each is said to have taken its share of the time."""
+    def _costs(self, started: float, peak: PeakMemory, concurrent_seeds: int = 1) -> dict[str, Any]:
+        """Return time, memory and machine. Runs that were trained concurrently share the time equally."""
         return {
-            "seconds": (time.monotonic() - started) / together,
-            "together": together,
-            "memory": peak.bytes(),
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": machine.machine(str(self.device)),
+            "seconds": (time.monotonic() - started) / concurrent_seeds,
+            "concurrent_seeds": concurrent_seeds,
+            "peak_memory": peak.bytes(),
+            "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": describe_machine(str(self.device)),
         }
 
-    def _failed(self, run: Run, error: Exception) -> None:
+    def _record_failure(self, run: Run, error: Exception) -> None:
         reason = first_line(error) if isinstance(error, InputError | RunError) else f"{type(error).__name__}: {error}"
-        facts = {"run": run.name, "reason": reason.splitlines()[0], "machine": machine.machine(str(self.device))}
-        trace = "".join(traceback.format_exception(error))
-        when = datetime.now(UTC).isoformat(timespec="seconds")
-        plan.write_json(self.study.path("failed", f"{run.name}.json"), {**facts, "finished": when, "traceback": trace})
+        failure = {
+            "run": run.name,
+            "reason": reason.splitlines()[0],
+            "machine": describe_machine(str(self.device)),
+            "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "traceback": "".join(traceback.format_exception(error)),
+        }
+        write_json(self.study.path("failed", f"{run.name}.json"), failure)
         try:
             torch.zeros(1, device=self.device).cpu()
-        except RuntimeError as broken:
-            raise Unusable(
-                f"{run.name} failed ({reason}) and left {self.device} unusable for this process; the same command goes "
-                "on with the rest."
-            ) from broken
+        except RuntimeError as lost:
+            raise DeviceLost(
+                f"{run.name} failed ({reason}), and this process cannot use {self.device} any more; repeat the command "
+                "to continue with the other runs."
+            ) from lost
 
 
-def kept_epoch(curve: Sequence[dict[str, Any]], select: str) -> int:
-    """The epoch whose checkpoint was kept: the last, or the first of the best."""
+def selected_epoch(curve: Sequence[dict[str, Any]], select: str) -> int:
+    """Return the epoch of the selected checkpoint, counted from 1: the last, or the first of the best."""
     if select == "last":
         return len(curve)
-    figure = {"ndcg": "NDCG@10", "reward": "reward@10", "value": "value@5"}[select]
-    values = [epoch["validation"][figure] for epoch in curve]
+    values = [epoch["validation"][SELECTION_METRICS[select]] for epoch in curve]
     return values.index(max(values)) + 1

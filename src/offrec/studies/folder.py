@@ -1,0 +1,178 @@
+"""Read and write study.json, and extend the study of a folder."""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from offrec.data.dataset import Dataset
+from offrec.data.files import publish_text
+from offrec.errors import InputError
+from offrec.studies.study import Run, RunGroup, Study, StudyDataset
+
+STUDY_VERSION = 2
+
+
+def write_study(study: Study) -> None:
+    """Create the study's folders and write study.json.
+
+    The path of each dataset is also stored relative to the study, so that both can be moved together.
+    """
+    content = asdict(study)
+    del content["folder"]
+    for dataset in content["datasets"]:
+        dataset["relative_path"] = os.path.relpath(dataset["path"], study.folder.resolve())
+    try:
+        for kind in ("runs", "results", "failed", "locks"):
+            (study.folder / kind).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{study.folder} cannot be written ({error.strerror}); choose another --out.") from error
+    write_json(study.folder / "study.json", {"study_version": STUDY_VERSION, **content})
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON atomically."""
+    publish_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def is_study_folder(folder: Path) -> bool:
+    """Return whether the folder contains a study.json."""
+    return (folder / "study.json").is_file()
+
+
+def read_study(folder: str | Path) -> Study:
+    """Read the study of a folder.
+
+    Raises:
+        InputError: If the folder contains no study.json, or one that this version cannot read.
+    """
+    folder = Path(folder)
+    try:
+        content = json.loads((folder / "study.json").read_text())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(
+            f"{folder} is not a study folder: it contains no study.json; create one with `offrec compare` or "
+            "`offrec sweep`."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, f"it is not valid JSON ({error})") from error
+    version = _check_keys(folder, "it", content, ("study_version",)).pop("study_version")
+    if version != STUDY_VERSION:
+        written_by = " (offrec 0.1)" if version == 1 else ""
+        raise InputError(
+            f"{folder} has study format {version}{written_by}; this version of offrec reads format {STUDY_VERSION}; "
+            "run the study again in another folder."
+        )
+    try:
+        for key, record in (("datasets", StudyDataset), ("groups", RunGroup), ("runs", Run)):
+            required = [one.name for one in fields(record) if one.default is MISSING and one.default_factory is MISSING]
+            for entry in _check_keys(folder, "it", content, ("kind", key))[key]:
+                _check_keys(folder, f"an entry of {key!r}", entry, required)
+        datasets = tuple(StudyDataset(**_locate(folder, dataset)) for dataset in content.pop("datasets"))
+        groups = tuple(RunGroup(**group) for group in content.pop("groups"))
+        runs = tuple(Run(**run) for run in content.pop("runs"))
+        return Study(folder, datasets=datasets, groups=groups, runs=runs, **content)
+    except (TypeError, KeyError) as error:
+        raise _damaged(folder, f"it contains unexpected entries ({error})") from error
+
+
+def _check_keys(folder: Path, what: str, content: Any, required: Iterable[str]) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise _damaged(folder, f"{what} is not a JSON object")
+    missing = [key for key in required if key not in content]
+    if missing:
+        raise _damaged(folder, f"{what} lacks {', '.join(missing)}")
+    return content
+
+
+def _damaged(folder: Path, reason: str) -> InputError:
+    return InputError(f"{folder}/study.json is damaged: {reason}; run the study again in another folder.")
+
+
+def _locate(folder: Path, dataset: dict[str, Any]) -> dict[str, Any]:
+    """Prefer the path relative to the study, then the absolute one."""
+    relative = folder / dataset.pop("relative_path")
+    return {**dataset, "path": str(relative.resolve())} if (relative / "dataset.json").is_file() else dataset
+
+
+def locate_datasets(study: Study, folders: Iterable[Path]) -> Study:
+    """Return the study with its datasets in these folders; they are recognised by their fingerprints."""
+    opened = {dataset.fingerprint: dataset for dataset in map(Dataset.open, folders)}
+    datasets = [
+        replace(known, path=str(opened[known.fingerprint].path)) if known.fingerprint in opened else known
+        for known in study.datasets
+    ]
+    return replace(study, datasets=tuple(datasets))
+
+
+def open_dataset(study: Study, name: str) -> Dataset:
+    """Open a dataset of a study.
+
+    Raises:
+        InputError: If the dataset was moved, or changed since the study was planned.
+    """
+    known = study.dataset(name)
+    if not Path(known.path, "dataset.json").is_file():
+        raise InputError(f"The dataset {name} of {study.folder} is not in {known.path}; give its path: --data FOLDER.")
+    dataset = Dataset.open(known.path)
+    if dataset.fingerprint != known.fingerprint:
+        raise InputError(
+            f"{known.path} has the fingerprint {dataset.fingerprint}; the study {study.folder} was planned for "
+            f"{known.fingerprint}; start a new study for the changed dataset."
+        )
+    return dataset
+
+
+def extend_study(before: Study, now: Study) -> Study:
+    """Combine the study of a folder with a new request: more seeds, policies or logs may be added.
+
+    Raises:
+        InputError: If the two differ in something that must not change.
+    """
+    if before.kind != now.kind:
+        raise InputError(f"{before.folder} is a study of `offrec {before.kind}`; choose another --out.")
+    for name, option in (("visitors", "visitors"), ("estimate_value", "value")):
+        if getattr(before, name) != getattr(now, name):
+            raise InputError(
+                f"{before.folder} was created {_as_typed(option, getattr(before, name))}; repeat that, or choose "
+                "another --out."
+            )
+    fingerprints = {dataset.name: dataset.fingerprint for dataset in before.datasets}
+    for dataset in now.datasets:
+        if fingerprints.get(dataset.name, dataset.fingerprint) != dataset.fingerprint:
+            raise InputError(
+                f"{before.folder} was created for another dataset {dataset.name} (fingerprint "
+                f"{fingerprints[dataset.name]}, not {dataset.fingerprint}); choose another --out."
+            )
+    known = {group.name: group for group in before.groups}
+    for group in now.groups:
+        if group.name in known and known[group.name].options != group.options:
+            key, old, new = _first_difference(known[group.name].options, group.options)
+            raise InputError(
+                f"{before.folder} contains runs of {group.name} with {key} = {old}, not {new}; choose another --out."
+            )
+    return replace(
+        now,
+        datasets=_union(before.datasets, now.datasets),
+        groups=_union(before.groups, now.groups),
+        runs=_union(before.runs, now.runs),
+    )
+
+
+def _as_typed(option: str, value: object) -> str:
+    if isinstance(value, bool):
+        return f"{'with' if value else 'without'} --{option}"
+    return f"with --{option} {value}"
+
+
+def _first_difference(old: dict[str, Any], new: dict[str, Any]) -> tuple[str, Any, Any]:
+    key = next(key for key in sorted({*old, *new}) if old.get(key) != new.get(key))
+    return key, old.get(key), new.get(key)
+
+
+def _union(before: Sequence[Any], now: Sequence[Any]) -> tuple[Any, ...]:
+    """Merge by name: the new request's entries first, then those that only the old study has."""
+    names = {one.name for one in now}
+    return (*now, *(one for one in before if one.name not in names))
