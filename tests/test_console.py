@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from offrec.console import Console
+from offrec.commands.printing import print_table
+from offrec.console import Console, plain_text
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -15,3 +16,15 @@ def test_where_nothing_can_be_written_the_work_goes_on(monkeypatch: pytest.Monke
     Console().line("half way")
     with pytest.raises(OSError, match="No space left"):
         stream.close()
+
+
+def test_control_characters_are_escaped() -> None:
+    assert plain_text("a\x1b[2Jb\tc\rd é\n") == "a\\x1b[2Jb\\tc\\rd é\n"
+
+
+@pytest.mark.parametrize("name", ["[sku1]", "[/sku1]", "[red]", "a\x1b[31m"])
+def test_a_table_prints_brackets_and_control_characters_as_text(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    print_table(f"title {name}", ["", name], [[f"events: {name}", "1"]])
+    printed = capsys.readouterr().out
+    assert printed.count(plain_text(name)) == 3
+    assert "\x1b" not in printed

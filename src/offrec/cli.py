@@ -4,6 +4,7 @@ import signal
 import sys
 from typing import Annotated, Any
 
+from offrec.console import plain_text
 from offrec.errors import InputError, Interrupted, RunError
 
 
@@ -68,5 +69,5 @@ def _command() -> Any:
 
 
 def _say(error: object, code: int) -> int:
-    print(f"offrec: {error}", file=sys.stderr)
+    print(plain_text(f"offrec: {error}"), file=sys.stderr)
     return code

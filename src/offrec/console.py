@@ -10,6 +10,13 @@ PLAIN_SECONDS = 10.0  # away from a terminal, a long step says at most so often 
 WIDE = 120  # columns of a terminal that has room for a long bar beside words
 
 
+def plain_text(text: str) -> str:
+    r"""Escape control characters, so that an id from a log cannot change the terminal: ESC becomes `\x1b`."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in text
+    )
+
+
 class Advance(Protocol):
     def __call__(self, steps: int = 1, note: str = "") -> None: ...
 
@@ -22,7 +29,7 @@ class Console:
     def line(self, text: str) -> None:
         if not self.quiet:
             with suppress(OSError):  # a full disk behind `2> log` is no reason to end a run or a server
-                print(text, file=sys.stderr, flush=True)
+                print(plain_text(text), file=sys.stderr, flush=True)
 
     @contextmanager
     def steps(self, label: str, total: int) -> Iterator[Advance]:
@@ -109,9 +116,14 @@ def _progress() -> Any:
 
     to = RichConsole(stderr=True)
     bar = BarColumn(40 if to.width >= WIDE else 10)
-    columns: list[Any] = [TextColumn("{task.description}"), bar, MofNCompleteColumn(), TimeRemainingColumn()]
+    columns: list[Any] = [
+        TextColumn("{task.description}", markup=False),
+        bar,
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    ]
     # The note takes what room is left: where there is little, a person still reads what is under way and how far it is.
-    columns.append(TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, ratio=1)))
+    columns.append(TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, ratio=1)))
     return Progress(*columns, console=to, transient=True, expand=True)
 
 

@@ -3,6 +3,8 @@
 import gzip
 import io
 import re
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import zstandard
 from small_logs import Prepare, refused
 
+from offrec.console import plain_text
 from offrec.data.prepare import prepare
 from offrec.errors import InputError
 
@@ -305,3 +308,17 @@ def test_sources_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"log\.csv was given twice"):
         prepare([tmp_path / "log.csv", tmp_path / "*.csv"], out=tmp_path / "dataset")
     assert not (tmp_path / "dataset").exists()
+
+
+@pytest.mark.parametrize("name", ["[sku1]", "[/sku1]", "\x1b[31m"])
+def test_brackets_and_control_characters_in_a_log_are_printed_as_text(tmp_path: Path, name: str) -> None:
+    """`prepare` prints behaviours and names ids in its messages; neither may be read as markup."""
+    rows = "".join(f"s{session},{name}{session % 2},{name}\n" for session in range(9))
+    (tmp_path / "log.csv").write_text("session,item,behaviour\n" + rows)
+    command = [sys.executable, "-m", "offrec", "prepare", str(tmp_path / "log.csv"), "--out", str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"events: {plain_text(name)}" in done.stdout
+    done = subprocess.run([*command, "--force", "--drop", "view"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert plain_text(name) in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr

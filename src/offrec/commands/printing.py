@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from offrec.console import Console
+from offrec.console import Console, plain_text
 
 if TYPE_CHECKING:
     from offrec.evaluation import Evaluation
@@ -33,15 +33,19 @@ def print_json(tree: Any) -> None:
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     from rich.console import Console as RichConsole
     from rich.table import Table
+    from rich.text import Text
+
+    def cell(text: str) -> Text:
+        return Text(plain_text(text))  # a Text is not parsed for markup: an item can be called "[red]"
 
     table = Table(show_header=any(columns))
     for index, column in enumerate(columns):
         # Folded where the terminal is too narrow: a figure that is cut short reads as another figure.
-        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+        table.add_column(cell(column), justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(cell, row))
     out = RichConsole(width=None if sys.stdout.isatty() else 140)
-    out.print(title, markup=False, highlight=False)
+    out.print(plain_text(title), markup=False, highlight=False)
     out.print(table)
 
 
