@@ -29,7 +29,7 @@ from torch.nn import functional
 from offrec.catalogue import Head
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.replay import Pieces, Replay
+from offrec.data.replay import Replay, Segments
 from offrec.models.network import Network
 from offrec.models.network_policy import NetworkPolicy
 from offrec.runs import options as config
@@ -68,7 +68,7 @@ class Timed:
         return {"first": self.seconds[0], "median": statistics.median(later), "all": self.seconds, **peak, **more}
 
 
-def host_batch(replay: Replay, pieces: Pieces, mdp: list[Tensor], items: Tensor) -> Batch:
+def host_batch(replay: Replay, pieces: Segments, mdp: list[Tensor], items: Tensor) -> Batch:
     """A batch as it is made without care for the device: numbers on the host, five copies, then gathers."""
     rows = pieces.end - pieces.first
     piece = np.repeat(np.arange(len(pieces)), rows)
@@ -111,7 +111,7 @@ def eager(dataset: Dataset, flat: dict[str, Any], epochs: int) -> dict[str, Any]
     def epoch(number: int) -> None:
         pending = []
         for index in replay.shuffled(batch_size, (options.seed, number)):
-            batch = host_batch(replay, replay.pieces[index], replay.mdp, items)
+            batch = host_batch(replay, replay.segments[index], replay.mdp, items)
             loss = dense_loss(network(batch), batch.action)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()

@@ -1,15 +1,16 @@
-"""What travels from room to room. Imports nothing of ours."""
+"""Types that every package shares. This module imports nothing else of offrec."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:  # preparing a log needs no torch, and importing it takes longer than many a log
+if TYPE_CHECKING:  # `offrec prepare` needs no torch, and importing torch can take longer than preparing a log
+    import torch
     from torch import Tensor
 
 Ints = NDArray[np.int32]
@@ -20,9 +21,9 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Sessions:
-    """Sessions as flat arrays: session s holds the events offsets[s] … offsets[s + 1] − 1.
+    """Sessions as flat arrays: session s consists of the events offsets[s] … offsets[s + 1] − 1.
 
-    `offsets` need not start at 0, so a split is a view on the arrays of the whole log.
+    `offsets` need not start at 0, so that a split can be a view on the arrays of the whole log.
     """
 
     items: Ints  # [E] item index
@@ -34,28 +35,30 @@ class Sessions:
 
     @property
     def events(self) -> int:
+        """The number of events."""
         return int(self.offsets[-1] - self.offsets[0])
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """Lists that were served, how likely each was, and what came of it: session s was served the lists offsets[s] …
-    offsets[s + 1] − 1, sessions in the order of `Sessions`.
+    """Served lists with their propensities and outcomes.
 
-    As there, `offsets` need not start at 0. `event` is a place in the whole log.
+    Session s was served the lists offsets[s] … offsets[s + 1] − 1; the sessions are in the order of `Sessions`.
+    As there, `offsets` need not start at 0. `event` is an index into the whole log.
     """
 
     offsets: Longs  # [S + 1]
-    positions: Ints  # [D] how many of the session's events came before the list: its state
-    items: Ints  # [D, K] the ordered list; n_items is padding, at the right
+    positions: Ints  # [D] number of the session's events before the list; they make up its state
+    items: Ints  # [D, K] the ordered list, padded on the right with n_items
     log_propensity: Doubles  # [D] log probability of the ordered list under the policy that served it
-    event: Longs  # [D] the event that was picked from it; −1: none
+    event: Longs  # [D] the event in which an item of the list was picked; −1 if none was
 
     def __len__(self) -> int:
         return int(self.offsets[-1] - self.offsets[0])
 
     @property
     def k(self) -> int:
+        """The length of the longest list."""
         return int(self.items.shape[1])
 
 
@@ -63,69 +66,97 @@ class Decisions:
 class Size:
     """The shapes of a batch's tensors."""
 
-    pieces: int  # N
+    segments: int  # N
     rows: int  # B
     length: int  # L
 
 
+class DerivedColumns(NamedTuple):
+    """Tensors that follow from a batch's columns, for batches gathered by a kernel that computes both at once."""
+
+    state_index: Tensor  # [B]
+    next_state_index: Tensor  # [B]
+    next_return_to_go: Tensor  # [B]
+    next_recent: Tensor  # [B, H]
+    tokens_with_start: Tensor  # [N, 1 + L]
+
+
 @dataclass(frozen=True)
 class Batch:
-    """Rows to learn from or to rank: each row is one event, its state the items of its session before it.
+    """Rows to learn from or to rank. Each row is one event; its state is the items of its session before the event.
 
-    Rows of one piece of a session share one encoding: row b's state is what the backbone gives after `position[b]`
-    items of `tokens[piece[b]]`. A window is a piece with one row.
+    A segment is a contiguous part of a session that is encoded once for all its rows: the state of row b is the output
+    of the backbone after `position[b]` items of `tokens[segment[b]]`. A window is a segment with a single row.
     """
 
-    tokens: Tensor  # [N, L] items of each piece, oldest first; n_items is padding, at the right
-    piece: Tensor  # [B] row → piece
-    position: Tensor  # [B] how many of the piece's items come before the row
-    recent: Tensor  # [B, H] the same items, most recent first; n_items is padding; H as large as the batch needs
-    action: Tensor  # [B] the item that came next
-    event: Tensor  # [B] where the event stands in the log
+    tokens: Tensor  # [N, L] items of each segment, oldest first, padded on the right with n_items
+    segment: Tensor  # [B] the row's segment
+    position: Tensor  # [B] number of the segment's items before the row
+    recent: Tensor  # [B, H] the same items, most recent first, padded with n_items; H is as large as the batch needs
+    action: Tensor  # [B] the next item
+    event: Tensor  # [B] index of the event in the log
     reward: Tensor  # [B]
-    discount: Tensor  # [B] γ, or 0 where the session ends
+    discount: Tensor  # [B] γ, or 0 at the end of the session
     return_to_go: Tensor  # [B] discounted return
-    weight: Tensor  # [B] the row's share of the batch's mean: they sum to 1, and are 0 on rows that only fill up
+    weight: Tensor  # [B] the row's weight in the batch's mean: they sum to 1 and are 0 for padding rows
+    derived: DerivedColumns | None = None
 
     def __len__(self) -> int:
         return len(self.action)
 
-    def knowing(self, **derived: object) -> Batch:
-        """The same batch, with what is derived from its tensors where someone has it already."""
-        self.__dict__.update(derived)
-        return self
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns, without those derived from them."""
+        return sum(getattr(self, column.name).nbytes for column in fields(self) if column.name != "derived")
+
+    def to(self, device: torch.device) -> Batch:
+        """Return the batch on another device."""
+        columns = (column.name for column in fields(self) if column.name != "derived")
+        return self.with_columns(**{name: getattr(self, name).to(device) for name in columns})
+
+    def with_columns(self, **columns: Tensor) -> Batch:
+        """Return a batch with some columns replaced and its derived columns computed anew."""
+        return replace(self, derived=None, **columns)
 
     @cached_property
     def next_return_to_go(self) -> Tensor:
-        """[B] discounted return from the next state on, 0 where the session ends."""
-        goes_on = self.discount > 0
-        return (self.return_to_go - self.reward).where(goes_on, 0.0) / self.discount.where(goes_on, 1.0)
+        """[B] discounted return from the next state on, 0 at the end of the session."""
+        if self.derived is not None:
+            return self.derived.next_return_to_go
+        continues = self.discount > 0
+        return (self.return_to_go - self.reward).where(continues, 0.0) / self.discount.where(continues, 1.0)
 
     @cached_property
-    def place(self) -> Tensor:
-        """[B] where a row's state is among the states of all pieces, one of each before its first item."""
-        return self.piece * (self.tokens.shape[1] + 1) + self.position
+    def state_index(self) -> Tensor:
+        """[B] index of the row's state among the states of all segments; each segment has one before its first item."""
+        if self.derived is not None:
+            return self.derived.state_index
+        return self.segment * (self.tokens.shape[1] + 1) + self.position
 
     @cached_property
-    def next_place(self) -> Tensor:
-        """[B] `place` after the action: a piece holds its rows' actions, so it is there."""
-        return self.place + 1
-
-    def started(self, start: int) -> Tensor:
-        """[N, 1 + L] the pieces' items after the mark of the start, one tensor for all networks."""
-        if start not in self._started:
-            from torch.nn.functional import pad
-
-            self._started[start] = pad(self.tokens, (1, 0), value=start)
-        return self._started[start]
-
-    @cached_property
-    def _started(self) -> dict[int, Tensor]:
-        return {}
+    def next_state_index(self) -> Tensor:
+        """[B] `state_index` after the action; a segment contains the actions of its rows."""
+        return self.state_index + 1 if self.derived is None else self.derived.next_state_index
 
     @cached_property
     def next_recent(self) -> Tensor:
         """[B, H] `recent` after the action."""
+        if self.derived is not None:
+            return self.derived.next_recent
         import torch
 
         return torch.cat([self.action[:, None], self.recent[:, :-1]], 1)
+
+    def tokens_with_start(self, start: int) -> Tensor:
+        """[N, 1 + L] the index `start`, then the items of each segment. Every network reads the same tensor."""
+        if self.derived is not None:
+            return self.derived.tokens_with_start
+        if start not in self._tokens_with_start:
+            from torch.nn.functional import pad
+
+            self._tokens_with_start[start] = pad(self.tokens, (1, 0), value=start)
+        return self._tokens_with_start[start]
+
+    @cached_property
+    def _tokens_with_start(self) -> dict[int, Tensor]:
+        return {}

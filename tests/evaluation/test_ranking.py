@@ -36,7 +36,7 @@ class Random(Policy):
 
     def head(self, batch: Batch) -> Head:
         self.rows += len(batch)
-        assert len(batch.piece.unique()) == len(batch.tokens), "a piece is gathered for nothing"
+        assert len(batch.segment.unique()) == len(batch.tokens), "a piece is gathered for nothing"
         recent = batch.recent
         bonus = torch.tensor(self.bonus)[: recent.shape[1]].expand(recent.shape)
         return Head(torch.tensor(self.inner)[recent].sum(1), torch.tensor(self.table), None, recent, bonus)
@@ -190,7 +190,7 @@ def test_scored_batches_can_be_kept(make_dataset: Any, tmp_path: Path, monkeypat
         torch.testing.assert_close(batch.weight, torch.full((len(batch),), 1 / len(batch)))
     for _ in range(2):
         assert kept.ranks(policy).rank.tolist() == fresh.ranks(policy).rank.tolist()
-    held = sum(getattr(batch, name).nbytes for batch in kept.cached for name in vars(batch))
+    held = sum(batch.nbytes for batch in kept.cached)
     assert held <= kept.bytes - kept.replay.bytes
     monkeypatch.setattr(ranking, "CACHE_BYTES", 10)
     assert ScoredEvents.for_policy(policy, dataset, "test", 7).cache_batches().cached is None, "too large to stay"

@@ -198,7 +198,7 @@ def test_folds_cut_between_sessions(dataset: Dataset, encode: Any) -> None:
     train = dataset.split("train")
     replay = fitting._replay(dataset, train, 3, encode, CPU)
     fold = fitting._folds(len(train), 2, 0)
-    of = fold[fitting._session(train, replay.pieces.begin)]
+    of = fold[fitting._session(train, replay.segments.begin)]
     parts = [fitting._part(replay, np.flatnonzero(of == k)) for k in range(2)]
     events = [torch.cat([batch.event for batch in part.batches(16)]).numpy() for part in parts]
     by_event = np.repeat(fold, np.diff(train.offsets))

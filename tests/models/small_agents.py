@@ -34,7 +34,7 @@ def batch(reward_scale: float = 1.0, how: Any = "sessions", device: torch.device
     log = sessions()
     mdp = transitions(log, np.array([0.2, 1.0], dtype=np.float32) * np.float32(reward_scale), GAMMA)
     replay = Replay(log, mdp, ITEMS, HISTORY, how, device)
-    return replay.batch(np.arange(len(replay.pieces)))
+    return replay.batch(np.arange(len(replay.segments)))
 
 
 def facts(**given: Any) -> LogFacts:

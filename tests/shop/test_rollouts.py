@@ -118,7 +118,7 @@ def test_a_policy_sees_the_picks_it_knows_most_recent_first() -> None:
     assert lists.tolist() == [[4], [4]]
     expected = batch_from_histories([[1, 2, 0, 1], [2, 0, 0]], 3, 3, torch.device("cpu"))
     assert player.recent.tolist() == expected.recent.tolist() == [[1, 0, 2], [0, 0, 2]]
-    for name in ("tokens", "piece", "position", "recent"):
+    for name in ("tokens", "segment", "position", "recent"):
         assert torch.equal(getattr(policy.seen[0], name), getattr(expected, name)), name
 
 
@@ -126,7 +126,7 @@ def test_batches_of_histories_are_those_of_batch_of() -> None:
     histories = [[], [3], [1, 2, 0], [4, 4, 4, 4]]
     expected = batch_from_histories(histories, 5, 4, torch.device("cpu"))
     found = batch_of_recent(expected.recent, 5)
-    for name in ("tokens", "piece", "position", "recent", "action"):
+    for name in ("tokens", "segment", "position", "recent", "action"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
     nobody = batch_of_recent(torch.full((2, 4), 5), 5)
     assert nobody.tokens.tolist() == [[5], [5]]

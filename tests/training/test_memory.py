@@ -46,7 +46,7 @@ def test_what_is_counted_is_what_is_held(dataset: Any, tmp_path: Path, state: st
     assert (plan.parameters, plan.gradients, plan.optimiser) == (held, gradients, moments)
     replay, scored = made.epochs.replay, made.scored
     tensors = [replay.items, replay.bounds, *replay.mdp, scored.replay.items, scored.replay.bounds, *scored.replay.mdp]
-    kept = sum(getattr(batch, name).nbytes for batch in scored.cached or [] for name in vars(batch))
+    kept = sum(batch.nbytes for batch in scored.cached or [])
     assert scored.cached
     assert sum(t.nbytes for t in tensors) + kept <= shared.bytes(CPU) <= sum(t.nbytes for t in tensors) + 3 * kept
     assert plan.spare == 0

@@ -1,6 +1,6 @@
-"""Batches on a device. The log lies there as flat arrays; pieces of sessions are gathered, never stored.
+"""Batches on a device. The log lies there as flat arrays; segments of sessions are gathered, never stored.
 
-A piece is a stretch of one session that is encoded once: its rows are the events `first` … `end` − 1, its tokens the
+A segment is a stretch of one session that is encoded once: its rows are the events `first` … `end` − 1, its tokens the
 events `begin` … `end` − 1. No row sees more than `history` items.
 """
 
@@ -17,13 +17,13 @@ from torch import Tensor
 from offrec.data.transitions import Transitions
 from offrec.types import Batch, Longs, Sessions, Size
 
-POOL = 64  # batches whose pieces are sorted by length together, so that a batch wastes little on padding
+POOL = 64  # batches whose segments are sorted by length together, so that a batch wastes little on padding
 
 Segmentation = Literal["sessions", "windows", "exact"]
 
 
 @dataclass(frozen=True)
-class Pieces:
+class Segments:
     begin: Longs  # [P]
     first: Longs  # [P]
     end: Longs  # [P]
@@ -31,45 +31,45 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.begin)
 
-    def __getitem__(self, index: Longs) -> "Pieces":
-        return Pieces(self.begin[index], self.first[index], self.end[index])
+    def __getitem__(self, index: Longs) -> "Segments":
+        return Segments(self.begin[index], self.first[index], self.end[index])
 
 
-def cut(sessions: Sessions, history: int, how: Segmentation) -> Pieces:
-    """Sessions into pieces, every event a row of exactly one.
+def cut(sessions: Sessions, history: int, how: Segmentation) -> Segments:
+    """Sessions into segments, every event a row of exactly one.
 
     windows: each event by itself, after exactly its last `history` items.
     exact:   the same states as windows, but what shares a prefix is encoded together.
-    sessions: long sessions in pieces that overlap by half, so a late row sees between history / 2 and `history`
+    sessions: long sessions in segments that overlap by half, so a late row sees between history / 2 and `history`
     items. Cheaper.
     """
     start, stop = np.asarray(sessions.offsets[:-1]), np.asarray(sessions.offsets[1:])
     if how == "windows":
         return _windows(start, start, stop, history)
     end = np.minimum(stop, start + history + 1)
-    pieces = [Pieces(start, start, end)]
+    segments = [Segments(start, start, end)]
     if how == "exact":
-        pieces.append(_windows(start, end, stop, history))
+        segments.append(_windows(start, end, stop, history))
     while how == "sessions" and (end < stop).any():
         long = end < stop
         first, stop = end[long], stop[long]
         begin = first - history // 2
         end = np.minimum(stop, begin + history + 1)
-        pieces.append(Pieces(begin, first, end))
-    whole = Pieces(*(np.concatenate([getattr(p, name) for p in pieces]) for name in ("begin", "first", "end")))
+        segments.append(Segments(begin, first, end))
+    whole = Segments(*(np.concatenate([getattr(p, name) for p in segments]) for name in ("begin", "first", "end")))
     return whole[np.flatnonzero(whole.first < whole.end)]
 
 
-def _windows(start: Longs, first: Longs, stop: Longs, history: int) -> Pieces:
-    """One piece for each event from `first` to `stop`."""
+def _windows(start: Longs, first: Longs, stop: Longs, history: int) -> Segments:
+    """One segment for each event from `first` to `stop`."""
     length = stop - first
     event = np.repeat(first - (np.cumsum(length) - length), length) + np.arange(length.sum())
-    return Pieces(np.maximum(np.repeat(start, length), event - history), event, event + 1)
+    return Segments(np.maximum(np.repeat(start, length), event - history), event, event + 1)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The batches of an epoch, not yet gathered: batch i is the pieces order[edges[i]] … order[edges[i + 1] − 1]."""
+    """The batches of an epoch, not yet gathered: batch i is the segments order[edges[i]] … order[edges[i + 1] − 1]."""
 
     order: Longs  # [P]
     edges: Longs  # [n + 1]
@@ -97,10 +97,10 @@ class Replay:
         self.mdp = torch.tensor(np.stack([mdp.reward, mdp.discount, mdp.return_to_go]), device=device)  # [3, E]
         self.n_items, self.history, self.device = n_items, history, device
         self._counted: list[Tensor] = []
-        self.pieces = cut(sessions, history, how)
-        self.rows = self.pieces.end - self.pieces.first
-        self.lengths = self.pieces.end - self.pieces.begin
-        bounds = np.stack([self.pieces.begin, self.pieces.first, self.pieces.end]) - self.base
+        self.segments = cut(sessions, history, how)
+        self.rows = self.segments.end - self.segments.first
+        self.lengths = self.segments.end - self.segments.begin
+        bounds = np.stack([self.segments.begin, self.segments.first, self.segments.end]) - self.base
         kind = np.int32 if len(self.items) < 2**31 else np.int64
         self.bounds = torch.from_numpy(bounds.astype(kind)).to(device)  # [3, P]
 
@@ -110,9 +110,9 @@ class Replay:
         return sum(tensor.nbytes for tensor in (self.items, self.bounds, self.mdp))
 
     def shuffled(self, batch_size: int, seed: int | tuple[int, ...]) -> Plan:
-        """Pieces in random order, pieces of like length together, as many in a batch as `batch_size` rows hold."""
+        """Segments in random order, segments of like length together, as many in a batch as `batch_size` rows hold."""
         random = np.random.default_rng(seed)
-        order = random.permutation(len(self.pieces))
+        order = random.permutation(len(self.segments))
         pool = (np.cumsum(self.rows[order]) - 1) // (batch_size * POOL)
         order = order[np.lexsort((self.lengths[order], pool))]
         edges = self._edges(order, batch_size)
@@ -123,21 +123,21 @@ class Replay:
         return self._plan(order, np.concatenate([[0], until]))
 
     def in_order(self, batch_size: int) -> Plan:
-        """Every piece once, longest last: for evaluation, where the order is of no consequence."""
+        """Every segment once, longest last: for evaluation, where the order is of no consequence."""
         order = np.argsort(self.lengths, kind="stable")
         return self._plan(order, self._edges(order, batch_size))
 
     def most(self, batch_size: int) -> Size:
         """No batch is larger than this."""
         rows = max(batch_size, int(self.rows.max(initial=1)))
-        return Size(min(rows, len(self.pieces)), rows, int(self.lengths.max(initial=1)))
+        return Size(min(rows, len(self.segments)), rows, int(self.lengths.max(initial=1)))
 
     def _edges(self, order: Longs, batch_size: int) -> Longs:
         until, edges = np.cumsum(self.rows[order]), [0]
         while edges[-1] < len(order):
             before = until[edges[-1] - 1] if edges[-1] else 0
             edge = int(np.searchsorted(until, before + batch_size, side="right"))
-            edges.append(max(edge, edges[-1] + 1))  # a piece of more rows than that is a batch by itself
+            edges.append(max(edge, edges[-1] + 1))  # a segment of more rows than that is a batch by itself
         return np.array(edges, dtype=np.int64)
 
     def _plan(self, order: Longs, edges: Longs) -> Plan:
@@ -147,7 +147,7 @@ class Replay:
         return Plan(order, edges, [Size(*triple) for triple in triples])
 
     def batch(self, index: Longs) -> Batch:
-        """The batch of these pieces, as small as it can be."""
+        """The batch of these segments, as small as it can be."""
         size = Size(len(index), int(self.rows[index].sum()), int(self.lengths[index].max()))
         order = torch.empty(len(index), dtype=torch.long, device=self.device)
         _send(index, order)
@@ -156,9 +156,9 @@ class Replay:
         return self.gather(order, edges, edges[:1], size)
 
     def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size, *, by_kernel: bool = False) -> Batch:
-        """The pieces order[edges[step]] … order[edges[step + 1] − 1] as a batch of the given size; step [1].
+        """The segments order[edges[step]] … order[edges[step + 1] − 1] as a batch of the given size; step [1].
 
-        Where the size is larger than needed, the first piece and the first row are repeated, at weight 0. By a kernel
+        Where the size is larger than needed, the first segment and the first row are repeated, at weight 0. By a kernel
         of our own it is one launch.
         """
         history = min(self.history, size.length)
@@ -174,20 +174,20 @@ class Replay:
         row = self._numbers(size.rows)
         real = row < until[-1]
         row = torch.where(real, row, 0)
-        piece = torch.searchsorted(until, row, right=True)
-        event = (first - until + rows)[piece] + row
-        position = event - begin[piece]
+        segment = torch.searchsorted(until, row, right=True)
+        event = (first - until + rows)[segment] + row
+        position = event - begin[segment]
         token = begin[:, None] + self._numbers(size.length)
         tokens = self._items(token, token < end[:, None])
         ago = self._numbers(history + 1)[1:]
         recent = self._items(event[:, None] - ago, ago <= position[:, None])
         reward, discount, return_to_go = self.mdp[:, event]
         action, place, weight = self.items[event].long(), event + self.base, real / until[-1]
-        return Batch(tokens, piece, position, recent, action, place, reward, discount, return_to_go, weight)
+        return Batch(tokens, segment, position, recent, action, place, reward, discount, return_to_go, weight)
 
     def _index(self, order: Tensor, edges: Tensor, step: Tensor, size: Size) -> tuple[Tensor, Tensor]:
-        """[N] the pieces, the first again where there are fewer; and where there are not."""
-        start, slot = edges[step], self._numbers(size.pieces)
+        """[N] the segments, the first again where there are fewer; and where there are not."""
+        start, slot = edges[step], self._numbers(size.segments)
         inside = slot < edges[step + 1] - start
         return order[start + torch.where(inside, slot, 0)], inside
 
@@ -220,7 +220,7 @@ class Epochs:
         self.rounded, self.by_kernel = rounded, by_kernel
         self.most = replay.most(batch_size)
         most_batches = 2 * (int(replay.rows.sum()) // batch_size) + 1  # two in a row hold more than batch_size rows
-        self.order = torch.zeros(len(replay.pieces), dtype=torch.long, device=replay.device)
+        self.order = torch.zeros(len(replay.segments), dtype=torch.long, device=replay.device)
         self.edges = torch.zeros(most_batches + 1, dtype=torch.long, device=replay.device)
         self.planned: tuple[int, Plan] | None = None
 
@@ -246,10 +246,10 @@ class Epochs:
 
 def rounded(size: Size, most: Size) -> Size:
     """A size of a small set that holds `size`. Steps of a recurrent backbone come one after the other, so lengths are
-    rounded finely; pieces are encoded side by side and cost less.
+    rounded finely; segments are encoded side by side and cost less.
     """
     return Size(
-        min(_round_up(size.pieces, 2), max(most.pieces, size.pieces)),
+        min(_round_up(size.segments, 2), max(most.segments, size.segments)),
         max(most.rows, size.rows),
         min(_round_up(size.length, 4), max(most.length, size.length)),
     )
@@ -283,8 +283,8 @@ def batch_from_histories(histories: list[list[int]], n_items: int, history: int,
     zero = torch.zeros(len(kept), dtype=torch.long)
     nothing = torch.zeros(len(kept))
     weight = torch.full((len(kept),), 1 / max(1, len(kept)))
-    parts = (tokens, rows, position, recent, zero, zero, nothing, nothing, nothing, weight)
-    return Batch(*(part.to(device) for part in parts))
+    batch = Batch(tokens, rows, position, recent, zero, zero, nothing, nothing, nothing, weight)
+    return batch.to(device)
 
 
 def automatic_batch_size(transitions: int) -> int:

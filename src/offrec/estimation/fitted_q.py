@@ -7,7 +7,6 @@ decision weighs as `LoggedDecisions.blind` says: else Q would credit π with wha
 """
 
 from copy import deepcopy
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -144,4 +143,4 @@ def _capturable(played: ListPolicy) -> bool:
 
 def _after(batch: Batch) -> Batch:
     """The same rows after their actions."""
-    return replace(batch, position=batch.position + 1, recent=batch.next_recent)
+    return batch.with_columns(position=batch.position + 1, recent=batch.next_recent)

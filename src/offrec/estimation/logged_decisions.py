@@ -5,14 +5,14 @@ picks    what was ignored is not known; propensities have to be estimated
 """
 
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from offrec.data.dataset import Dataset, SplitName
-from offrec.data.replay import Pieces, Replay, Segmentation
+from offrec.data.replay import Replay, Segmentation, Segments
 from offrec.data.transitions import Floats, Transitions, transitions
 from offrec.types import Batch, Decisions, Doubles, Longs, Sessions, Size
 
@@ -94,14 +94,14 @@ class LoggedDecisions:
         return Replay(self.sessions, mdp, self.n_items, history, how, device)
 
     def resampled(self, replay: Replay, seed: int) -> Replay:
-        """Only the pieces of sessions drawn with replacement, as many as there are; the log lies on the device once."""
+        """Only the segments of sessions drawn with replacement, as many as there are; the log lies on the device once."""
         offsets = np.asarray(self.decisions.offsets)  # of picks: where sessions begin among the events
-        first = replay.number if isinstance(replay, ListReplay) else replay.pieces.first
+        first = replay.number if isinstance(replay, ListReplay) else replay.segments.first
         session = np.searchsorted(offsets, first, side="right") - 1
         drawn = np.random.default_rng(seed).integers(len(self.sessions), size=len(self.sessions))
         index = np.repeat(np.arange(len(session)), np.bincount(drawn, minlength=len(self.sessions))[session])
         part = copy(replay)
-        part.pieces, part.rows, part.lengths = replay.pieces[index], replay.rows[index], replay.lengths[index]
+        part.segments, part.rows, part.lengths = replay.segments[index], replay.rows[index], replay.lengths[index]
         part.bounds = replay.bounds[:, torch.from_numpy(index).to(replay.device)]
         if isinstance(part, ListReplay):
             part.number = part.number[index]
@@ -120,15 +120,15 @@ class ListReplay(Replay):
         super().__init__(sessions, nothing, log.n_items, history, "windows", device)
         start = np.repeat(np.asarray(sessions.offsets[:-1]), np.diff(decisions.offsets))
         state = start + np.asarray(decisions.positions[log.inside])
-        self.pieces = Pieces(np.maximum(start, state - history), state, state + 1)
-        self.rows, self.lengths = np.ones_like(state), self.pieces.end - self.pieces.begin
-        bounds = np.stack([self.pieces.begin, self.pieces.first, self.pieces.end]) - self.base
+        self.segments = Segments(np.maximum(start, state - history), state, state + 1)
+        self.rows, self.lengths = np.ones_like(state), self.segments.end - self.segments.begin
+        bounds = np.stack([self.segments.begin, self.segments.first, self.segments.end]) - self.base
         self.bounds = torch.from_numpy(bounds).to(device)
         # A list after the last pick of all has a state and no event: one is added for it.
         self.items = torch.cat([self.items, self.items.new_zeros(1)])
         self.mdp = torch.cat([self.mdp, self.mdp.new_zeros(3, 1)], 1)
         self.first_decision = log.inside.start
-        self.number = np.arange(len(state)) + self.first_decision  # [P] the decision of each piece, in the whole log
+        self.number = np.arange(len(state)) + self.first_decision  # [P] the decision of each segment, in the whole log
         self.number_there = torch.from_numpy(self.number).to(device)
         self.steps = torch.tensor(np.stack([mdp.reward, mdp.discount, mdp.return_to_go]), device=device)
         picked = log.picked
@@ -137,11 +137,11 @@ class ListReplay(Replay):
 
     def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size, *, by_kernel: bool = False) -> Batch:
         batch = super().gather(order, edges, step, size, by_kernel=by_kernel)
-        number = self.number_there[self._index(order, edges, step, size)[0][batch.piece]]
+        number = self.number_there[self._index(order, edges, step, size)[0][batch.segment]]
         row = number - self.first_decision
         reward, discount, return_to_go = self.steps[:, row]
         changed = {"action": self.taken[row], "event": number, "reward": reward}
-        return replace(batch, **changed, discount=discount, return_to_go=return_to_go)
+        return batch.with_columns(**changed, discount=discount, return_to_go=return_to_go)
 
 
 def _picks(whole: Sessions, split: Sessions) -> Decisions:

@@ -1,7 +1,7 @@
 """Where each logged item stands in a policy's ranking of the whole catalogue: exact, streamed, never sampled."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -218,13 +218,13 @@ class ScoredEvents:
 def _events(replay: Replay, index: Longs) -> Longs:
     """The rows of these pieces, in the order in which a batch holds them."""
     rows = replay.rows[index]
-    first = replay.pieces.first[index] - replay.base
+    first = replay.segments.first[index] - replay.base
     return np.repeat(first - (np.cumsum(rows) - rows), rows) + np.arange(rows.sum())
 
 
 def _cut(replay: Replay, counts: NDArray[np.bool_], batch_size: int) -> list[Longs]:
     """Pieces with a scored row, like lengths together, about `batch_size` scored rows a batch."""
-    pieces, before = replay.pieces, np.concatenate([[0], np.cumsum(counts)])
+    pieces, before = replay.segments, np.concatenate([[0], np.cumsum(counts)])
     rows = before[pieces.end - replay.base] - before[pieces.first - replay.base]
     order = np.argsort(pieces.end - pieces.begin, kind="stable")
     order = order[rows[order] > 0]
@@ -236,9 +236,9 @@ def _rows(batch: Batch, chosen: Tensor | None) -> Batch:
     """Some rows of a batch, by their numbers; the pieces stay."""
     if chosen is None:
         return batch
-    fields = ("piece", "position", "recent", "action", "event", "reward", "discount", "return_to_go")
+    fields = ("segment", "position", "recent", "action", "event", "reward", "discount", "return_to_go")
     weight = torch.full_like(batch.reward[chosen], 1 / len(chosen))
-    return replace(batch, **{name: getattr(batch, name)[chosen] for name in fields}, weight=weight)
+    return batch.with_columns(**{name: getattr(batch, name)[chosen] for name in fields}, weight=weight)
 
 
 class _Shown:

@@ -86,7 +86,7 @@ def sample_heads(
     policy: Policy, replay: Replay, seed: int, events: int = SAMPLE_EVENTS, batch_size: int = 1024
 ) -> list[HeadSample]:
     """Heads at about `events` events, of pieces drawn at random."""
-    order = np.random.default_rng(seed).permutation(len(replay.pieces))
+    order = np.random.default_rng(seed).permutation(len(replay.segments))
     until = np.cumsum(replay.rows[order])
     order = order[: int(np.searchsorted(until, events)) + 1]
     order = order[np.argsort(replay.lengths[order], kind="stable")]

@@ -51,7 +51,7 @@ def fit_logging_policy(spec: FitSpec, parts: list[Part], root: Path, device: tor
         folders = {part: stack.enter_context(publish_folder(spec.folder(root, part), replace=True)) for part in parts}
         models = [_Model("π̂_b", learnt, folders["network"])] if "network" in parts else []
         if "log_b" in parts:
-            of = fold[_session(train, learnt.pieces.begin)]
+            of = fold[_session(train, learnt.segments.begin)]
             for k in range(spec.folds):
                 part = _part(learnt, np.flatnonzero(of != k))
                 models.append(_Model(f"π̂_b without fold {k + 1}", part, folders["log_b"] / f"without-{k + 1}"))
@@ -63,7 +63,7 @@ def fit_logging_policy(spec: FitSpec, parts: list[Part], root: Path, device: tor
             console.line(f"π̂_b on validation: {_spoken(figures)}")
         if "log_b" in parts:
             exact = _replay(dataset, train, history, "exact", device)
-            of = fold[_session(train, exact.pieces.begin)]
+            of = fold[_session(train, exact.segments.begin)]
             held_out = [_part(exact, np.flatnonzero(of == k)) for k in range(spec.folds)]
             figures = _keep_values(spec, networks, held_out, folders["log_b"])
             console.line(f"π̂_b on training sessions it was fitted without: {_spoken(figures)}")
@@ -121,7 +121,7 @@ def _session(sessions: Sessions, event: Longs) -> Longs:
 def _part(replay: Replay, index: Longs) -> Replay:
     """Some pieces of a replay; the log itself is on the device once."""
     part = copy(replay)
-    part.pieces, part.rows, part.lengths = replay.pieces[index], replay.rows[index], replay.lengths[index]
+    part.segments, part.rows, part.lengths = replay.segments[index], replay.rows[index], replay.lengths[index]
     part.bounds = replay.bounds[:, torch.from_numpy(index).to(replay.device)]
     return part
 

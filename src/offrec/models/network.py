@@ -191,7 +191,7 @@ class Network(nn.Module):
     def states(self, batch: Batch, inputs: Tensor | None = None) -> Tensor:
         """[B, d] the state of each row. `inputs`: the table that goes in."""
         if self.causal:
-            states = self._sequence(batch, inputs).index_select(0, batch.place)
+            states = self._sequence(batch, inputs).index_select(0, batch.state_index)
         else:
             states = self._windows(batch.recent, inputs)
         out: Tensor = self.dropout(states)
@@ -203,7 +203,7 @@ class Network(nn.Module):
         """
         if self.causal:
             sequence = self._sequence(batch, inputs)
-            found = sequence.index_select(0, batch.place), sequence.index_select(0, batch.next_place)
+            found = sequence.index_select(0, batch.state_index), sequence.index_select(0, batch.next_state_index)
         else:
             both = self._windows(torch.cat([batch.recent, next_recent(batch)]), inputs)
             found = both[: len(batch)], both[len(batch) :]
@@ -211,7 +211,7 @@ class Network(nn.Module):
 
     def _sequence(self, batch: Batch, inputs: Tensor | None) -> Tensor:
         """[N · (1 + L), d] piece after piece; after the start alone: the state of an empty history."""
-        tokens = batch.started(self.n_items)
+        tokens = batch.tokens_with_start(self.n_items)
         vectors = embedding(tokens, self.items_in if inputs is None else inputs)
         states: Tensor = self.backbone(self.dropout(vectors))
         return states.flatten(0, 1)
@@ -262,8 +262,8 @@ def next_recent(batch: Batch) -> Tensor:
 
 def prepared(batch: Batch, n_items: int) -> None:
     """What several networks read of a batch, made once and before they run beside each other."""
-    batch.started(n_items)
-    batch.next_place  # noqa: B018 kept by the batch, and the place with it
+    batch.tokens_with_start(n_items)
+    batch.next_state_index  # noqa: B018 cached by the batch, `state_index` too
     precompute_unique_items(batch.recent, batch.next_recent, n_items)
 
 

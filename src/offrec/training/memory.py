@@ -70,7 +70,7 @@ def plan(
     gradients = sum(parameter.nbytes for parameter in module.parameters() if parameter.requires_grad)
     shapes = [(width, layers), *beside]
     numbers = sum(width * (1 + layers) for width, layers in shapes)
-    encoded = max(size.pieces * (size.length + 1) for size in sizes) * numbers * ACTIVATIONS
+    encoded = max(size.segments * (size.length + 1) for size in sizes) * numbers * ACTIVATIONS
     rows = max(size.rows for size in sizes) * sum(8 * width * 4 + history * (history + 64) for width, _ in shapes)
     copies = sum(table.numel() * 2 * 2 for table in tables) if half else 0
     most = max((len(table) for table in tables), default=0)
