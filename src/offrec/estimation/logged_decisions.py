@@ -94,7 +94,7 @@ class LoggedDecisions:
         return Replay(self.sessions, mdp, self.n_items, history, how, device)
 
     def resampled(self, replay: Replay, seed: int) -> Replay:
-        """Only the segments of sessions drawn with replacement, as many as there are; the log lies on the device once."""
+        """Only the segments of sessions drawn with replacement; the log lies on the device once."""
         offsets = np.asarray(self.decisions.offsets)  # of picks: where sessions begin among the events
         first = replay.number if isinstance(replay, ListReplay) else replay.segments.first
         session = np.searchsorted(offsets, first, side="right") - 1
