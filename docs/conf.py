@@ -17,6 +17,8 @@ myst_heading_anchors = 3
 html_math_renderer = "mathml"
 exclude_patterns = ["data.md", "estimates.md", "explorer.md", "export.md", "performance.md", "serving.md", "studies.md"]
 
+highlight_language = "none"
+
 html_theme = "furo"
 html_title = f"offrec {release}"
 html_static_path = ["_static"]

@@ -9,13 +9,18 @@ from sphinx.util.typing import ExtensionMetadata
 from sphinx.writers.html5 import HTML5Translator
 
 ALIGNED = re.compile(r"(?<!\\)&|\\\\")
-# latex2mathml writes some relations as identifiers, and bars that grow with what is below them.
-REPAIRS = {
-    "<mi>&#x0007E;</mi>": "<mo>&#x0223C;</mo>",
-    "<mi>&#x02016;</mi>": "<mo>&#x02016;</mo>",
-    '<mo stretchy="true">&#x000AF;</mo></mover>': '<mo stretchy="false">&#x000AF;</mo></mover>',
-    "<mover><mi>": '<mover accent="true"><mi>',
-}
+# latex2mathml writes some relations as identifiers, raises primes twice and sets no space after named functions.
+REPAIRS = [
+    (re.compile("<mi>&#x0007E;</mi>"), "<mo>&#x0223C;</mo>"),
+    (re.compile("<mi>&#x02016;</mi>"), "<mo>&#x02016;</mo>"),
+    (re.compile("<mo>&#x0007C;</mo>"), '<mo stretchy="false" lspace="0" rspace="0">&#x0007C;</mo>'),
+    (
+        re.compile("<msup>(<mi>.</mi>)<mi>&#x02032;</mi></msup>"),
+        r'<mrow>\1<mo lspace="0" rspace="0">&#x02032;</mo></mrow>',
+    ),
+    (re.compile("(?<=</mi>)<mi>(log|exp)</mi>"), r'<mspace width="0.17em" /><mi>\1</mi>'),
+    (re.compile("<mi>(log|exp)</mi>(?!<mo)"), r'<mi>\1</mi><mspace width="0.17em" />'),
+]
 
 
 def visit_math(self: HTML5Translator, node: nodes.math) -> None:
@@ -38,8 +43,8 @@ def visit_math_block(self: HTML5Translator, node: nodes.math_block) -> None:
 
 def _mathml(latex: str, display: str) -> str:
     math = convert(latex.strip(), display=display)
-    for old, new in REPAIRS.items():
-        math = math.replace(old, new)
+    for pattern, replacement in REPAIRS:
+        math = pattern.sub(replacement, math)
     return math
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -72,8 +73,9 @@ def _signature(value: Any, bound: bool = False) -> str:
         return "()"
     parameters = list(signature.parameters.values())[1 if bound else 0 :]
     parameters = [p.replace(default=_Shown(p.default)) if p.default is not p.empty else p for p in parameters]
-    text = str(signature.replace(parameters=parameters))
-    return text.replace("offrec.", "").replace("collections.abc.", "").replace("pathlib.", "").replace("typing.", "")
+    text = str(signature.replace(parameters=parameters)).removesuffix(" -> None")
+    text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", text)  # module paths
+    return re.sub(r"'([A-Z][^']*)'", r"\1", text)  # the quotes of annotations that are text
 
 
 class _Shown:

@@ -6,7 +6,7 @@ import re
 import warnings
 
 import tyro
-from reference_text import escape_cell, prose
+from reference_text import escape_cell, prose, table
 from tyro.conf import FlagCreatePairsOff, UseAppendAction
 
 from offrec.cli import commands
@@ -22,8 +22,8 @@ def _section(name: str, kind: type) -> str:
         warnings.simplefilter("ignore", DeprecationWarning)
         parser = tyro.extras.get_parser(kind, prog=f"offrec {name}", config=(FlagCreatePairsOff, UseAppendAction))
     rows = [_row(action) for action in parser._actions if "--help" not in action.option_strings]
-    table = "\n".join(["| argument | default | meaning |", "|---|---|---|", *rows])
-    return f"## offrec {name}\n\n{prose(inspect.getdoc(kind) or '')}\n\n{table}"
+    arguments = table(["argument", "default", "meaning"], rows)
+    return f"## offrec {name}\n\n{prose(inspect.getdoc(kind) or '')}\n\n{arguments}"
 
 
 def _row(action: argparse.Action) -> str:

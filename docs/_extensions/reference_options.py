@@ -4,7 +4,7 @@ import types
 from dataclasses import Field, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from reference_text import escape_cell
+from reference_text import escape_cell, table
 
 from offrec.algorithms import LEARNERS
 from offrec.runs import options as runs
@@ -96,8 +96,7 @@ def _row(key: str, hint: Any, field: Field[Any], presets: tuple[str, str], meani
 
 
 def _table(rows: list[str]) -> str:
-    head = ["| option | values | `strong` | `paper` | meaning |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *rows])
+    return table(["option", "values", "`strong`", "`paper`", "meaning"], rows)
 
 
 def _kind(hint: Any) -> str:

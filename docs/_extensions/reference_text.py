@@ -39,9 +39,10 @@ def prose(docstring: str) -> str:
     return "\n\n".join(part for part in out if part)
 
 
-def summary(docstring: str) -> str:
-    """Return the first paragraph in one line, escaped for a table."""
-    return escape_cell(docstring.strip().split("\n\n")[0])
+def table(columns: list[str], rows: list[str]) -> str:
+    """Return a table of rows that are Markdown already."""
+    head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    return "\n".join([":::{container} reference-table", *head, *rows, ":::"])
 
 
 def _sections(docstring: str) -> list[tuple[str | None, str]]:
