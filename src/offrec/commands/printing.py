@@ -1,6 +1,7 @@
 """What the commands print, and how their flags read."""
 
 import json
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,31 @@ def ids(text: str) -> list[str]:
 def console_for(json_wanted: bool) -> Console:
     """Silent where a program reads, unless a person watches."""
     return Console(quiet=json_wanted and not sys.stderr.isatty())
+
+
+def significant(value: float | None, digits: int = 3, scale: float | None = None) -> str:
+    """Format a number with significant digits instead of fixed decimals, so that small rewards stay visible.
+
+    Args:
+        value: The number; None prints as a dash.
+        digits: Significant digits.
+        scale: The digits count from this number instead of the value, for example from the width of an interval.
+
+    Example:
+        >>> significant(0.0001234), significant(1234.5), significant(12.345, 2, scale=0.04)
+        ('0.000123', '1,234', '12.345')
+    """
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    reference = abs(scale) if scale and math.isfinite(scale) else abs(value)
+    if value != 0 and abs(value) < 1e-6:
+        return f"{value:.{digits - 1}e}"
+    exponent = math.floor(math.log10(reference)) if reference else 0
+    decimals = min(10, max(0, digits - 1 - exponent))
+    text = f"{value:,.{decimals}f}"
+    return text.lstrip("-") if float(text.replace(",", "")) == 0 else text
 
 
 def print_json(tree: Any) -> None:
