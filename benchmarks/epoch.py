@@ -32,9 +32,12 @@ from offrec.data.dataset import Dataset
 from offrec.data.replay import Replay, Segments
 from offrec.models.network import Network
 from offrec.models.network_policy import NetworkPolicy
-from offrec.runs import options as config
-from offrec.runs.plan import Shared, agent, draft, job
-from offrec.runs.train import pick_device
+from offrec.runs.loading import pick_device
+from offrec.runs.option_text import parse_settings
+from offrec.runs.options import RunOptions, resolve_options
+from offrec.runs.plan import plan_run
+from offrec.runs.shared_data import SharedData
+from offrec.runs.train import build_agent, build_task
 from offrec.training.interleaved import TURN
 from offrec.training.loop import Trainer
 from offrec.types import Batch
@@ -100,7 +103,7 @@ def dense_loss(head: Head, action: Tensor) -> Tensor:
 
 def eager(dataset: Dataset, flat: dict[str, Any], epochs: int) -> dict[str, Any]:
     options, device = options_of(dataset, flat)
-    made = draft(Shared(dataset), options, device)
+    made = plan_run(SharedData(dataset), options, device)
     replay, batch_size = made.epochs.replay, made.epochs.batch_size
     torch.manual_seed(options.seed)
     network = Network(dataset.n_items, options.network).to(device).train()
@@ -124,17 +127,17 @@ def eager(dataset: Dataset, flat: dict[str, Any], epochs: int) -> dict[str, Any]
     return timed.report(losses=losses, batch_size=batch_size)
 
 
-def options_of(dataset: Dataset, flat: dict[str, Any]) -> tuple[config.RunOptions, torch.device]:
-    options = config.build(config.layered(flat, dataset.protocol.format))
+def options_of(dataset: Dataset, flat: dict[str, Any]) -> tuple[RunOptions, torch.device]:
+    options = resolve_options(flat, dataset.protocol.format)
     return options, pick_device(options.device)
 
 
-def trainer_of(dataset: Dataset, shared: Shared, flat: dict[str, Any]) -> Trainer:
+def trainer_of(dataset: Dataset, shared: SharedData, flat: dict[str, Any]) -> Trainer:
     options, device = options_of(dataset, flat)
-    made = draft(shared, options, device)
-    policy = NetworkPolicy("sl", agent(made), dataset.vocabulary, device)
+    made = plan_run(shared, options, device)
+    policy = NetworkPolicy("sl", build_agent(made), dataset.vocabulary, device)
     folder = Path(tempfile.mkdtemp())
-    return Trainer(job(made, policy), options.training, folder, {}, options.seed, Console(quiet=True))
+    return Trainer(build_task(made, policy), options.training, folder, {}, options.seed, Console(quiet=True))
 
 
 def one_epoch(trainers: list[Trainer]) -> list[float]:
@@ -152,7 +155,7 @@ def one_epoch(trainers: list[Trainer]) -> list[float]:
 
 
 def ours(dataset: Dataset, flat: dict[str, Any], epochs: int) -> dict[str, Any]:
-    trainer = trainer_of(dataset, Shared(dataset), flat)
+    trainer = trainer_of(dataset, SharedData(dataset), flat)
     timed, validation = Timed(trainer.update.step.device), Timed(trainer.update.step.device)
     losses = list[float]()
     for _ in range(epochs):
@@ -165,7 +168,7 @@ def ours(dataset: Dataset, flat: dict[str, Any], epochs: int) -> dict[str, Any]:
 
 
 def seeds(dataset: Dataset, flat: dict[str, Any], epochs: int, number: int) -> dict[str, Any]:
-    shared = Shared(dataset)
+    shared = SharedData(dataset)
     trainers = [trainer_of(dataset, shared, {**flat, "seed": seed}) for seed in range(number)]
     device = trainers[0].update.step.device
     for trainer in trainers:  # sizes that are rare are captured in the second epoch or later
@@ -197,14 +200,14 @@ def main() -> None:
         found["eager_over_offrec"] = found["eager"]["median"] / found["offrec"]["median"]
         print(json.dumps(found, indent=2))
         return
-    dataset, flat = Dataset.open(asked.dataset), config.parse_set(asked.set)
+    dataset, flat = Dataset.open(asked.dataset), parse_settings(asked.set)
     options, device = options_of(dataset, flat)
     if asked.one == "seeds":
         result = seeds(dataset, flat, asked.epochs, asked.seeds)
     else:
         result = {"eager": eager, "offrec": ours}[asked.one](dataset, flat, asked.epochs)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
-    facts = {"device": name, "torch": torch.__version__, "dataset": dataset.fingerprint, "options": options.flat()}
+    facts = {"device": name, "torch": torch.__version__, "dataset": dataset.fingerprint, "options": options.settings()}
     print(json.dumps({**result, **facts}))
 
 

@@ -72,14 +72,14 @@ def main() -> None:
     from offrec.models.agent import Agent
     from offrec.models.network import Network, NetworkOptions
     from offrec.models.network_policy import NetworkPolicy
-    from offrec.runs import options as config
-    from offrec.runs.train import pick_device
+    from offrec.runs.loading import pick_device
+    from offrec.runs.options import build_options
 
     device = pick_device(asked.device)
     with tempfile.TemporaryDirectory() as folder:
         dataset = dataset_of(Path(folder), asked.items, asked.events, asked.judged)
         network = NetworkOptions(width=asked.width)
-        learner = config.build({"algorithm.name": "sl"}).learner
+        learner = build_options({"algorithm.name": "sl"}).learner
         policy = NetworkPolicy(
             "sl/gru", Agent(asked.items, learner, network), dataset.vocabulary, device, "a-benchmark"
         )

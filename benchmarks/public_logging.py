@@ -18,8 +18,8 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.models.network import Network
 from offrec.policy import Policy
-from offrec.runs import options as config
-from offrec.runs.train import pick_device
+from offrec.runs.loading import pick_device
+from offrec.runs.options import logging_training, resolve_options
 from offrec.studies.machine import describe_machine
 from offrec.types import Batch
 
@@ -41,8 +41,8 @@ class Logging(Policy):
 
 def row(dataset: Dataset, seed: int, precision: str, device: torch.device, console: Console) -> dict[str, object]:
     flat = {"algorithm.name": "dc", "training.precision": precision}
-    options = config.build(config.layered(flat, dataset.protocol.format))
-    training = config.logging_training(options, dataset.protocol.format)
+    options = resolve_options(flat, dataset.protocol.format)
+    training = logging_training(options, dataset.protocol.format)
     fitted = logging_policy.load_or_fit(dataset, options.network, training, seed, device, console, need="network")
     assert fitted.network is not None
     policy = Logging(fitted.network, dataset, options.network.history, device)

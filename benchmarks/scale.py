@@ -48,17 +48,19 @@ def one(items: int, settings: list[str]) -> dict[str, Any]:
 
     from epoch import trainer_of
     from offrec.data.dataset import Dataset
-    from offrec.runs import options as config
-    from offrec.runs.plan import Shared, draft
-    from offrec.runs.train import pick_device
+    from offrec.runs.loading import pick_device
+    from offrec.runs.option_text import parse_settings
+    from offrec.runs.options import resolve_options
+    from offrec.runs.plan import plan_run
+    from offrec.runs.shared_data import SharedData
 
-    flat = {"network.width": 64, "training.batch_size": 1024, **config.parse_set(settings)}
+    flat = {"network.width": 64, "training.batch_size": 1024, **parse_settings(settings)}
     with tempfile.TemporaryDirectory() as name:
         dataset = Dataset.open(made_up(Path(name), items))
-        shared = Shared(dataset)
-        options = config.build(config.layered(flat, dataset.protocol.format))
+        shared = SharedData(dataset)
+        options = resolve_options(flat, dataset.protocol.format)
         device = pick_device(options.device)
-        plan = draft(shared, options, device).memory
+        plan = plan_run(shared, options, device).memory
         trainer = trainer_of(dataset, shared, flat)
         with trainer.turn():
             sizes = trainer.task.batches.begin(0)

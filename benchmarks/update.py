@@ -39,9 +39,12 @@ from offrec.models.agent import Agent
 from offrec.models.critic import unlogged
 from offrec.models.network import Network
 from offrec.models.network_policy import NetworkPolicy
-from offrec.runs import options as config
-from offrec.runs.plan import Draft, Shared, agent, draft, job
-from offrec.runs.train import pick_device
+from offrec.runs.loading import pick_device
+from offrec.runs.option_text import parse_settings
+from offrec.runs.options import resolve_options
+from offrec.runs.plan import RunPlan, plan_run
+from offrec.runs.shared_data import SharedData
+from offrec.runs.train import build_agent, build_task
 from offrec.training.loop import Trainer
 from offrec.types import Batch, Size
 
@@ -155,18 +158,18 @@ def memory(device: torch.device, row: Row) -> Iterator[None]:
         row["peak_mb"] = round((torch.cuda.max_memory_allocated() - base) / 2**20, 1)
 
 
-def drafted(shared: Shared, flat: dict[str, Any]) -> Draft:
-    options = config.build(config.layered(flat, shared.dataset.protocol.format))
-    return draft(shared, options, pick_device(options.device))
+def drafted(shared: SharedData, flat: dict[str, Any]) -> RunPlan:
+    options = resolve_options(flat, shared.dataset.protocol.format)
+    return plan_run(shared, options, pick_device(options.device))
 
 
-def made(shared: Shared, plan: Draft, folder: Path) -> tuple[Agent, Trainer]:
+def made(shared: SharedData, plan: RunPlan, folder: Path) -> tuple[Agent, Trainer]:
     device, dataset = plan.device, shared.dataset
     torch.manual_seed(1)
     prior = Network(dataset.n_items, plan.options.network).to(device) if plan.logging else None
     log_b = torch.full((dataset.sessions.events,), -8.0, device=device)
-    learning = agent(plan, prior, log_b)
-    whole = job(plan, NetworkPolicy("run", learning, dataset.vocabulary, device))
+    learning = build_agent(plan, prior, log_b)
+    whole = build_task(plan, NetworkPolicy("run", learning, dataset.vocabulary, device))
     return learning, Trainer(whole, plan.options.training, folder, {}, plan.options.seed, Console(quiet=True))
 
 
@@ -182,7 +185,7 @@ def first_losses(trainer: Trainer, sizes: list[Size]) -> list[dict[str, float]]:
     return found
 
 
-def ours(shared: Shared, flat: dict[str, Any], updates: int, folder: Path) -> Row:
+def ours(shared: SharedData, flat: dict[str, Any], updates: int, folder: Path) -> Row:
     row: Row = {}
     plan = drafted(shared, flat)
     with memory(plan.device, row):
@@ -204,7 +207,7 @@ def ours(shared: Shared, flat: dict[str, Any], updates: int, folder: Path) -> Ro
     return row | {"ms": median, "updates": len(timed), "rows": statistics.median(size.rows for size in timed)}
 
 
-def plain(shared: Shared, flat: dict[str, Any], updates: int, folder: Path) -> Row:
+def plain(shared: SharedData, flat: dict[str, Any], updates: int, folder: Path) -> Row:
     row: Row = {}
     plan = drafted(shared, flat)
     with memory(plan.device, row):
@@ -234,7 +237,7 @@ def difference(one: Row, other: Row) -> list[float]:
     ]
 
 
-def compared(shared: Shared, flat: dict[str, Any], updates: int, folder: Path) -> list[Row]:
+def compared(shared: SharedData, flat: dict[str, Any], updates: int, folder: Path) -> list[Row]:
     # The plain version knows no logged returns; with them offrec does one addition a row more.
     base = {
         "algorithm.name": "dc",
@@ -254,7 +257,7 @@ def compared(shared: Shared, flat: dict[str, Any], updates: int, folder: Path) -
     return [{"items": shared.dataset.n_items, "width": width, **row} for row in rows]
 
 
-def epoch(shared: Shared, flat: dict[str, Any], folder: Path) -> Row:
+def epoch(shared: SharedData, flat: dict[str, Any], folder: Path) -> Row:
     row: Row = {"learner": flat["algorithm.name"]}
     plan = drafted(shared, flat)
     with memory(plan.device, row):
@@ -288,16 +291,16 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="an option of the runs, as in `offrec train`")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    given, rows = config.parse_set(asked.set), list[Row]()
+    given, rows = parse_settings(asked.set), list[Row]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if asked.epochs:
-            shared = Shared(Dataset.open(asked.epochs))
+            shared = SharedData(Dataset.open(asked.epochs))
             for learner in LEARNERS:
                 rows.append(epoch(shared, {"algorithm.name": learner, **given}, folder))
                 print(json.dumps(rows[-1]), flush=True)
         else:
-            shared = Shared(Dataset.open(asked.dataset or scale.made_up(folder, asked.items, length=4)))
+            shared = SharedData(Dataset.open(asked.dataset or scale.made_up(folder, asked.items, length=4)))
             for width in asked.width:
                 flat = {"network.width": width, "training.batch_size": asked.rows, **given}
                 rows += compared(shared, flat, asked.updates, folder)

@@ -10,7 +10,6 @@ import torch
 
 from made_datasets import write_dataset
 from offrec.data.dataset import Dataset
-from offrec.runs import options as config
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
@@ -31,7 +30,7 @@ def quick_logging(monkeypatch: pytest.MonkeyPatch) -> None:
     def brief(options: Any, dataset_format: str) -> Any:
         return replace(options.training, schedule="plateau")  # the one thing in which learners' presets differ
 
-    monkeypatch.setattr(config, "logging_training", brief)
+    monkeypatch.setattr("offrec.runs.train.logging_training", brief)
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from reference_text import escape_cell, table
 
 from offrec.algorithms import LEARNERS
-from offrec.runs import options as runs
+from offrec.runs.option_text import field_help
+from offrec.runs.options import SECTIONS, TOP, RunOptions, resolve_options
 
 GENERAL = "sl"  # reads no critic, so its values are the ones every learner starts from
 CRITIC = "sdac"
@@ -30,22 +31,20 @@ def page(learner: str = "") -> str:
 def _values(learner: str, preset: str) -> dict[str, Any]:
     """Return the value of every option of a learner in a preset."""
     flat = {"preset": preset, "algorithm.name": learner}
-    return runs.build(runs.layered(flat, "events")).flat()
+    return resolve_options(flat, "events").settings()
 
 
 def _top_rows() -> list[str]:
-    hints = get_type_hints(runs.RunOptions)
-    meanings = runs._meanings(runs.RunOptions)
-    by_name = {field.name: field for field in fields(runs.RunOptions)}
-    rows = [
-        _row(name, hints[name], by_name[name], _presets(GENERAL, name), meanings.get(name, "")) for name in runs.TOP
-    ]
+    hints = get_type_hints(RunOptions)
+    meanings = field_help(RunOptions)
+    by_name = {field.name: field for field in fields(RunOptions)}
+    rows = [_row(name, hints[name], by_name[name], _presets(GENERAL, name), meanings.get(name, "")) for name in TOP]
     meaning = "Reward of a behaviour. Every behaviour of the log that is not listed here needs one."
     return [*rows, f"| `reward.NAME` | number | view 0.2, click 0.2, cart 1, buy 1 | same | {meaning} |"]
 
 
 def _section_rows(section: str) -> list[str]:
-    kind = runs.SECTIONS[section]
+    kind = SECTIONS[section]
     learner = CRITIC if section == "critic" else GENERAL
     return [
         _row(f"{section}.{field.name}", hint, field, _presets(learner, f"{section}.{field.name}"), meaning)
@@ -58,12 +57,10 @@ def _learner_table(learner: str) -> str:
         f"algorithm.{field.name}": (field, hint, meaning)
         for field, hint, meaning in _described(LEARNERS[learner].learner)
     }
-    for section, kind in runs.SECTIONS.items():
+    for section, kind in SECTIONS.items():
         described |= {f"{section}.{field.name}": (field, hint, meaning) for field, hint, meaning in _described(kind)}
-    hints, meanings = get_type_hints(runs.RunOptions), runs._meanings(runs.RunOptions)
-    described |= {
-        f.name: (f, hints[f.name], meanings.get(f.name, "")) for f in fields(runs.RunOptions) if f.name in runs.TOP
-    }
+    hints, meanings = get_type_hints(RunOptions), field_help(RunOptions)
+    described |= {f.name: (f, hints[f.name], meanings.get(f.name, "")) for f in fields(RunOptions) if f.name in TOP}
     rows = []
     strong, paper = _values(learner, "strong"), _values(learner, "paper")
     base_strong, base_paper = (_values(GENERAL, preset) for preset in ("strong", "paper"))
@@ -79,7 +76,7 @@ def _learner_table(learner: str) -> str:
 
 
 def _described(kind: type) -> list[tuple[Field[Any], Any, str]]:
-    hints, meanings = get_type_hints(kind), runs._meanings(kind)
+    hints, meanings = get_type_hints(kind), field_help(kind)
     return [(field, hints[field.name], meanings.get(field.name, "")) for field in fields(kind)]
 
 

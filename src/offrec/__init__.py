@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from offrec.estimation.estimate import estimate
     from offrec.evaluation import MetricRecord, evaluate, register_metric
     from offrec.policy import Policy
-    from offrec.runs.train import load, train
+    from offrec.runs.loading import load
+    from offrec.runs.train import train
 
 __all__ = [
     "BackboneRecord",
@@ -63,7 +64,7 @@ _MODULES = {
     "baseline": "offrec.baselines",
     "estimate": "offrec.estimation.estimate",
     "evaluate": "offrec.evaluation",
-    "load": "offrec.runs.train",
+    "load": "offrec.runs.loading",
     "prepare": "offrec.data.prepare",
     "register_backbone": "offrec.backbones",
     "register_baseline": "offrec.baselines",

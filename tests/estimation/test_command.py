@@ -21,7 +21,8 @@ from offrec.estimation.estimate import EstimateOptions, difference, estimate
 from offrec.estimation.trajectories import Trajectories
 from offrec.evaluation import ScoredEvents
 from offrec.models.network import NetworkOptions
-from offrec.runs import train as experiment
+from offrec.runs.loading import load, open_dataset
+from offrec.runs.train import train
 
 SMALL = {"network.width": 8, "network.history": 5, "training.epochs": 2, "device": "cpu"}
 FEW = ValueOptions(network=NetworkOptions(width=8), updates=10)
@@ -36,7 +37,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = [["buy" if item < 3 else "view" for item in session] for session in sessions]
     dataset = write_dataset(folder, sessions, words, (200, 20, 180), items=10)
     for name in ("sl", "dqn"):
-        experiment.train(dataset, folder / name, algorithm=name, settings=SMALL, console=Console(quiet=True))
+        train(dataset, folder / name, algorithm=name, settings=SMALL, console=Console(quiet=True))
     return folder
 
 
@@ -134,7 +135,7 @@ def test_a_withheld_estimate_has_no_place_and_one_alone_is_no_order(
 def test_value_at_5_is_of_the_asked_rewards_and_the_judged_split(
     work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dataset, policy = experiment.dataset_of(work / "dqn"), experiment.load(work / "dqn", "cpu")
+    dataset, policy = open_dataset(work / "dqn"), load(work / "dqn", "cpu")
     options, found = with_history(ValueOptions(updates=10), policy.history), []
     for split, pay in (("test", 1.0), ("validation", 1.0), ("test", 3.0)):
         asked = {"split": split, "reward": (f"buy={pay}",), "json": True, **FAST}
@@ -211,7 +212,7 @@ def test_thin_support_is_withheld_unless_asked_for_by_name(tmp_path: Path) -> No
 
 
 def test_refits_give_the_direct_method_an_interval(work: Path) -> None:
-    dataset = experiment.dataset_of(work / "sl")
+    dataset = open_dataset(work / "sl")
     found = offrec.estimate(Fixed(dataset, [0.0] * 10), dataset, EstimateOptions(refits=2, values=FEW))
     around = found.policies[0].assessed["direct"].interval
     assert around.low < around.estimate < around.high
@@ -246,7 +247,7 @@ def test_refused(work: Path, tmp_path: Path) -> None:
     (other.path / "dataset.json").write_text(
         (other.path / "dataset.json").read_text().replace("made-for-a-test", "another")
     )
-    experiment.train(other.path, tmp_path / "run", settings=SMALL, console=Console(quiet=True))
+    train(other.path, tmp_path / "run", settings=SMALL, console=Console(quiet=True))
     run = work / "sl"
     for asked, words in (
         (Estimate((run, tmp_path / "run")), "trained on different datasets"),

@@ -16,7 +16,7 @@ from offrec.estimation.decision_values import ValueOptions
 from offrec.estimation.estimate import EstimateOptions, EstimateResult, estimate
 from offrec.estimation.forest_plot import draw_forest_plot
 from offrec.models.network import NetworkOptions
-from offrec.runs import train as experiment
+from offrec.runs.train import train
 
 FEW = ValueOptions(network=NetworkOptions(width=8), updates=10)
 SMALL = {"network.width": 8, "training.epochs": 1, "device": "cpu"}
@@ -87,7 +87,7 @@ def test_without_refits_there_is_no_interval(
 def test_baselines_see_as_much_as_the_runs(dataset: Any, tmp_path: Path) -> None:
     for history in (3, 5):
         settings = {**SMALL, "network.history": history}
-        experiment.train(dataset, tmp_path / str(history), settings=settings, console=Console(quiet=True))
+        train(dataset, tmp_path / str(history), settings=settings, console=Console(quiet=True))
     three, five = tmp_path / "3", tmp_path / "5"
     for runs, history in (((three,), 3), ((five,), 5), ((three, five), 50), ((), 50)):
         asked = Estimate(runs, baselines="recent,markov", dataset=dataset.path, device="cpu")

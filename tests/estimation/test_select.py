@@ -19,7 +19,7 @@ from offrec.estimation.decision_values import ValueOptions
 from offrec.evaluation import ScoredEvents
 from offrec.models.critic import CriticOptions
 from offrec.models.network import NetworkOptions
-from offrec.runs import train as experiment
+from offrec.runs.train import train
 from offrec.training.checkpoint import load
 from offrec.types import Batch
 
@@ -36,7 +36,7 @@ def log(path: Path, word: str = "buy", train: int = 60) -> Any:
 
 def test_the_kept_epoch_has_the_largest_value(tmp_path: Path) -> None:
     dataset = log(tmp_path)
-    experiment.train(dataset, tmp_path / "run", algorithm="dqn", settings={**SMALL, "select": "value"}, console=QUIET)
+    train(dataset, tmp_path / "run", algorithm="dqn", settings={**SMALL, "select": "value"}, console=QUIET)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     figures = [line["validation"]["value@5"] for line in lines]
     place = load(tmp_path / "run" / "best.safetensors")[1]["place"]
@@ -90,7 +90,7 @@ def test_states_are_as_long_as_the_policy_s(tmp_path: Path) -> None:
 
 def test_nobody_else_pays_for_it(tmp_path: Path) -> None:
     dataset = log(tmp_path)
-    experiment.train(dataset, tmp_path / "run", settings=SMALL, console=QUIET)
+    train(dataset, tmp_path / "run", settings=SMALL, console=QUIET)
     assert not (dataset.path / "values").exists()
     assert "value@5" not in (tmp_path / "run" / "metrics.jsonl").read_text()
 
@@ -98,5 +98,5 @@ def test_nobody_else_pays_for_it(tmp_path: Path) -> None:
 def test_it_needs_rewards(tmp_path: Path) -> None:
     dataset = log(tmp_path, word="wink")
     with pytest.raises(InputError, match="No reward is known for the behaviour 'wink'"):
-        experiment.train(dataset, tmp_path / "run", settings={**SMALL, "select": "value"}, console=QUIET)
+        train(dataset, tmp_path / "run", settings={**SMALL, "select": "value"}, console=QUIET)
     assert not (tmp_path / "run").exists()

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from offrec.console import Console
-from offrec.runs import train as experiment
+from offrec.runs.train import train
 
 QUIET = Console(quiet=True)
 FAST = {"network.width": 8, "network.history": 5, "training.epochs": 1, "diagnostics": "some"}
@@ -12,4 +12,4 @@ FAST = {"network.width": 8, "network.history": 5, "training.epochs": 1, "diagnos
 
 def trained(dataset: Any, out: Path, **options: Any) -> Any:
     settings = {**FAST, **options.pop("settings", {})}
-    return experiment.train(dataset, out, settings=settings, device="cpu", console=QUIET, **options)
+    return train(dataset, out, settings=settings, device="cpu", console=QUIET, **options)

@@ -11,31 +11,32 @@ import pytest
 
 from offrec.algorithms import LEARNERS
 from offrec.errors import InputError
-from offrec.runs import options as config
+from offrec.runs.option_text import describe_options, flatten, parse_settings, read_toml, to_toml
+from offrec.runs.options import add_defaults, build_options, logging_training, option_names, resolve_options
 
 
 def test_flat_toml_and_back() -> None:
-    options = config.build(
-        config.layered(
+    options = build_options(
+        add_defaults(
             {"network.backbone": "sasrec", "reward.view": "0.3", "training.epochs": "7", "seed": "3"}, "events"
         )
     )
     assert options.training.epochs == 7
     assert options.reward == {"view": 0.3}
     assert options.network.layers == 2, "what SASRec does best with"
-    again = config.build(config.flatten(tomllib.loads(config.to_toml(options.flat()))))
+    again = build_options(flatten(tomllib.loads(to_toml(options.settings()))))
     assert again == options
 
 
 def test_odd_behaviour_names_survive() -> None:
-    options = config.build({"reward.add to cart": 1, "reward.müsli.v2": 2, 'reward.a"b': 3})
-    assert config.build(config.flatten(tomllib.loads(config.to_toml(options.flat())))) == options
+    options = build_options({"reward.add to cart": 1, "reward.müsli.v2": 2, 'reward.a"b': 3})
+    assert build_options(flatten(tomllib.loads(to_toml(options.settings())))) == options
 
 
 def test_paper_preset() -> None:
     """Xin et al. 2020's settings, and their rate for each data set."""
     for name, rate in (("yoochoose", 0.01), ("retailrocket", 0.005), ("events", 0.005)):
-        options = config.build(config.layered({"preset": "paper"}, name))
+        options = resolve_options({"preset": "paper"}, name)
         assert options.network.backbone == "cfn", "the paper's RNN"
         assert options.training.learning_rate == rate
         assert (options.network.width, options.network.history, options.training.batch_size) == (64, 10, 256)
@@ -45,8 +46,8 @@ def test_paper_preset() -> None:
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_presets_of_the_learners(name: str) -> None:
-    paper = config.build(config.layered({"preset": "paper", "algorithm.name": name}, "events"))
-    strong = config.build(config.layered({"algorithm.name": name}, "events"))
+    paper = resolve_options({"preset": "paper", "algorithm.name": name}, "events")
+    strong = resolve_options({"algorithm.name": name}, "events")
     assert (paper.gamma, paper.reward_unit, strong.reward_unit) == (0.5, "absolute", "returns")
     assert strong.gamma == (0.5 if name == "sl" else 0.9)
     if paper.learner.needs.critic != "none":
@@ -60,13 +61,13 @@ def test_presets_of_the_learners(name: str) -> None:
     assert getattr(strong.learner, "expectation", "exact") == "exact"
     assert getattr(strong.learner, "uniform_prior", True)
     for options in (paper, strong):
-        again = config.build(config.flatten(tomllib.loads(config.to_toml(options.flat()))))
-        assert again.flat() == options.flat()
+        again = build_options(flatten(tomllib.loads(to_toml(options.settings()))))
+        assert again.settings() == options.settings()
 
 
 def test_the_papers_particulars() -> None:
     def learner(name: str) -> Any:
-        return config.build(config.layered({"preset": "paper", "algorithm.name": name}, "events")).learner
+        return resolve_options({"preset": "paper", "algorithm.name": name}, "events").learner
 
     assert (learner("pc").baseline, learner("pc").normalised) == (False, False)
     assert learner("sc").delta == 0.01
@@ -76,16 +77,16 @@ def test_the_papers_particulars() -> None:
 
 def test_a_given_option_beats_the_learners_preset() -> None:
     given = {"algorithm.name": "dc", "algorithm.alpha": "0.5", "gamma": "0.3", "critic.width": "none"}
-    options = config.build(config.layered(given, "events"))
+    options = resolve_options(given, "events")
     assert (options.learner.alpha, options.gamma, options.critic.width) == (0.5, 0.3, None)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_described_options_are_the_options(name: str) -> None:
     """Read as TOML they are the same, and every one is explained."""
-    options = config.build(config.layered({"algorithm.name": name, "reward.view": 0.3}, "events"))
-    text = config.described(options)
-    assert config.build(config.flatten(tomllib.loads(text))) == options
+    options = resolve_options({"algorithm.name": name, "reward.view": 0.3}, "events")
+    text = describe_options(options)
+    assert build_options(flatten(tomllib.loads(text))) == options
     lines = text.splitlines()
     bare = [line for before, line in pairwise(lines) if "=" in line and not before.startswith("# ")]
     assert bare == ["view = 0.3"]
@@ -94,8 +95,8 @@ def test_described_options_are_the_options(name: str) -> None:
 
 def test_later_layers_win(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("[training]\nepochs = 4\nbatch_size = 9\n")
-    layers = config.read_toml(tmp_path / "a.toml"), config.parse_set(["training.batch_size=11"])
-    options = config.build(config.layered({"preset": "paper", **layers[0], **layers[1]}, "events"))
+    layers = read_toml(tmp_path / "a.toml"), parse_settings(["training.batch_size=11"])
+    options = resolve_options({"preset": "paper", **layers[0], **layers[1]}, "events")
     assert (options.training.epochs, options.training.batch_size, options.network.width) == (4, 11, 64)
 
 
@@ -147,7 +148,7 @@ def test_later_layers_win(tmp_path: Path) -> None:
 )
 def test_wrong_options_get_one_sentence(flat: dict[str, object], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        config.build(flat)
+        build_options(flat)
 
 
 @pytest.mark.parametrize(
@@ -158,15 +159,15 @@ def test_the_logging_policy_is_fitted_as_its_preset_trains_sl(preset: str, backb
     own = {"training.epochs": 3, "training.learning_rate": 0.3, "training.batch_size": 7, "training.precision": "bf16"}
     for name in ("dc", "sdac"):
         given = {"preset": preset, "network.backbone": backbone, "algorithm.name": name, **own}
-        found = config.logging_training(config.build(config.layered(given, "yoochoose")), "yoochoose")
-        sl = config.build(config.layered({"preset": preset, "network.backbone": backbone}, "yoochoose")).training
+        found = logging_training(resolve_options(given, "yoochoose"), "yoochoose")
+        sl = resolve_options({"preset": preset, "network.backbone": backbone}, "yoochoose").training
         assert found == replace(sl, precision="bf16")
         assert found.learning_rate == expected
 
 
 def test_unknown_preset() -> None:
     with pytest.raises(InputError, match="no preset 'weak'; there are strong, paper"):
-        config.layered({"preset": "weak"}, "events")
+        add_defaults({"preset": "weak"}, "events")
 
 
 SHAPE = {"backbone": "sasrec", "width": 8, "layers": 2, "dropout": 0.1, "repeat": "off"}
@@ -184,27 +185,27 @@ def test_what_a_learner_does_not_read_is_refused_and_not_listed(
 ) -> None:
     given = {"algorithm.name": algorithm, "preset": preset}
     with pytest.raises(InputError, match=rf"{key} has no meaning for {re.escape(algorithm)}: .*{why}"):
-        config.layered({**given, key: value}, "events")
-    options = config.build(config.layered(given, "events"))
-    assert key not in options.flat()
-    assert key not in config.known(algorithm)
-    assert key in config.known("sdac")
+        add_defaults({**given, key: value}, "events")
+    options = resolve_options(given, "events")
+    assert key not in options.settings()
+    assert key not in option_names(algorithm)
+    assert key in option_names("sdac")
 
 
 def test_dqn_has_one_network() -> None:
     """So what is said of the network is said of its critic, unless the critic is spoken of."""
     for preset in ("strong", "paper"):
         given = {"algorithm.name": "dqn", "preset": preset, "network.repeat": "instead"}
-        assert config.build(config.layered(given, "events")).critic.repeat == "instead"
+        assert resolve_options(given, "events").critic.repeat == "instead"
         given["critic.repeat"] = "bonus"
-        assert config.build(config.layered(given, "events")).critic.repeat == "bonus"
-    dc = config.layered({"algorithm.name": "dc", "network.repeat": "off"}, "events")
-    assert config.build(dc).critic.repeat == "bonus"
+        assert resolve_options(given, "events").critic.repeat == "bonus"
+    dc = add_defaults({"algorithm.name": "dc", "network.repeat": "off"}, "events")
+    assert build_options(dc).critic.repeat == "bonus"
 
 
 @pytest.mark.parametrize("name", ["sl", "pg", "sl+pg"])
 def test_who_has_no_critic_takes_no_options_of_one(name: str) -> None:
     with pytest.raises(InputError, match="which has no critic"):
-        config.build({"algorithm.name": name, "critic.width": 8})
+        build_options({"algorithm.name": name, "critic.width": 8})
     for preset in ("strong", "paper"):
-        config.build(config.layered({"algorithm.name": name, "preset": preset}, "events"))
+        resolve_options({"algorithm.name": name, "preset": preset}, "events")

@@ -9,7 +9,8 @@ from small_runs import QUIET, trained
 
 import offrec
 from offrec.errors import InputError
-from offrec.runs import train as experiment
+from offrec.runs.loading import load
+from offrec.runs.train import train
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_a_checkpoint_of_another_run_is_refused(dataset: Any, tmp_path: Path) ->
 def test_a_damaged_run_json(tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(InputError, match=r"run\.json is damaged"):
-        experiment.load(tmp_path)
+        load(tmp_path)
 
 
 def test_sl_needs_no_reward_unless_it_weighs_by_it(tmp_path: Path, make_dataset: Any) -> None:
@@ -97,7 +98,7 @@ def test_defaults_learn_a_small_log(tmp_path: Path, make_dataset: Any) -> None:
             session.append(session[-1] if random.random() < 0.3 else (session[-1] * 7 + 3) % 40)
         sessions.append(session)
     dataset = make_dataset(tmp_path, sessions, splits=(400, 50, 50), score_first=False)
-    policy = experiment.train(dataset, tmp_path / "run", device="cpu", console=QUIET)
+    policy = train(dataset, tmp_path / "run", device="cpu", console=QUIET)
     found = {p.name: offrec.evaluate(p, dataset).metrics["all"]["HR@5"] for p in (policy, *_baselines(dataset))}
     assert found["sl/gru"] > 0.95
     assert found["sl/gru"] > found["recent"] + 0.3

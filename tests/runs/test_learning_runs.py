@@ -18,9 +18,11 @@ from offrec.errors import InputError
 from offrec.evaluation import Ranks, ScoredEvents
 from offrec.logging_policy import fitting
 from offrec.models.network import Network
-from offrec.runs import options as config
-from offrec.runs import train as experiment
-from offrec.runs.plan import Shared, agent, diagnostics, draft
+from offrec.runs.loading import load
+from offrec.runs.options import RunOptions, resolve_options
+from offrec.runs.plan import plan_run
+from offrec.runs.shared_data import SharedData
+from offrec.runs.train import build_agent, mean_diagnostics, train_many
 from offrec.training import checkpoint
 
 pytestmark = pytest.mark.usefixtures("quick_logging")
@@ -35,8 +37,8 @@ def dataset(tmp_path: Path, make_dataset: Any) -> Any:
     return make_dataset(tmp_path, SESSIONS, KINDS, splits=(30, 5, 5))
 
 
-def built(name: str, **more: Any) -> config.RunOptions:
-    return config.build(config.layered({"algorithm.name": name, **FAST, **more}, "events"))
+def built(name: str, **more: Any) -> RunOptions:
+    return resolve_options({"algorithm.name": name, **FAST, **more}, "events")
 
 
 def records(run: Path) -> list[dict[str, Any]]:
@@ -45,18 +47,18 @@ def records(run: Path) -> list[dict[str, Any]]:
 
 def test_rewards_are_counted_in_spreads_of_the_returns(dataset: Any) -> None:
     """γ .5, rewards .2 and 1: a session's returns are .55, .7, 1 (cart last) or .75, 1.1, .2, one half of each."""
-    facts = draft(Shared(dataset), built("dc", gamma=0.5), CPU).facts
+    facts = plan_run(SharedData(dataset), built("dc", gamma=0.5), CPU).facts
     assert facts.unit == pytest.approx(np.std([0.55, 0.7, 1.0, 0.75, 1.1, 0.2]))
     assert (facts.discount_if_ignored, facts.shift) == (0.5, 0.0)
     assert facts.counts.tolist() == dataset.train_counts.tolist()
-    assert draft(Shared(dataset), built("dc", reward_unit="absolute"), CPU).facts.unit == 1.0
+    assert plan_run(SharedData(dataset), built("dc", reward_unit="absolute"), CPU).facts.unit == 1.0
 
 
 def test_shifted_rewards_are_shifted_for_ignored_items_too(dataset: Any) -> None:
-    made = draft(Shared(dataset), built("sdac", reward_shift=True, reward_unit="absolute"), CPU)
+    made = plan_run(SharedData(dataset), built("sdac", reward_shift=True, reward_unit="absolute"), CPU)
     assert made.facts.shift == -1.0
     rows = made.epochs.replay.batch(np.arange(10))
-    rewards = agent(made).symbols(rows).rewards
+    rewards = build_agent(made).symbols(rows).rewards
     assert set(rewards[:, 0].tolist()) == {np.float32(0.2) - np.float32(1.0), 0.0}
     assert (rewards[:, 1:] == -1.0).all()
     assert reward_shift(np.array([-2.0, -0.5], dtype=np.float32)) == 0.0
@@ -89,7 +91,7 @@ OPTIONS: list[tuple[str, dict[str, Any], str | None]] = [
 def test_the_logging_policy_is_fitted_only_for_those_who_need_it(
     dataset: Any, name: str, more: dict[str, Any], need: str | None
 ) -> None:
-    assert draft(Shared(dataset), built(name, **more), CPU).logging == need
+    assert plan_run(SharedData(dataset), built(name, **more), CPU).logging == need
 
 
 def test_it_is_fitted_once_for_all(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,9 +104,9 @@ def test_it_is_fitted_once_for_all(dataset: Any, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(logging_policy, "load_or_fit", fitted)
     runs = {f"{name}-{seed}": {**FAST, "algorithm.name": name, "seed": seed, "device": "cpu"}
             for name in ("sl", "dc", "re", "sdac") for seed in (0, 1)}  # fmt: skip
-    experiment.train_many(dataset, runs, tmp_path / "runs", console=QUIET)
+    train_many(dataset, runs, tmp_path / "runs", console=QUIET)
     assert asked == [(0, "network"), (1, "network")]
-    one, other = (experiment.load(tmp_path / f"runs/{name}", "cpu").agent.prior for name in ("dc-0", "re-0"))
+    one, other = (load(tmp_path / f"runs/{name}", "cpu").agent.prior for name in ("dc-0", "re-0"))
     assert all(torch.equal(mine, its) for mine, its in zip(one.parameters(), other.parameters(), strict=True))
     known = json.loads((tmp_path / "runs/dc-0/run.json").read_text())["logging_policy"]
     assert known["network.log_likelihood"] < 0
@@ -115,7 +117,7 @@ def test_sl_is_one_network(dataset: Any, tmp_path: Path) -> None:
     learned = trained(dataset, tmp_path / "run").agent
     assert {name.split(".")[0] for name in learned.state_dict()} == {"actor"}
     assert "diagnostics" not in records(tmp_path / "run")[0]
-    assert not any(key.startswith("critic.") for key in built("sl").flat())
+    assert not any(key.startswith("critic.") for key in built("sl").settings())
 
 
 CRITICS = ["q_logged", "q_random", "return_logged"]
@@ -156,7 +158,7 @@ def test_diagnostics_do_not_move_the_run(dataset: Any, tmp_path: Path) -> None:
     runs = {
         which: {**FAST, "algorithm.name": "sdac", "diagnostics": which, "device": "cpu"} for which in ("all", "some")
     }
-    experiment.train_many(dataset, runs, tmp_path, console=QUIET)
+    train_many(dataset, runs, tmp_path, console=QUIET)
     one, other = (checkpoint.load(tmp_path / which / "last.safetensors")[0] for which in runs)
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -166,11 +168,11 @@ def test_diagnostics_by_hand(dataset: Any) -> None:
     """Five validation sessions: Q, the returns and the entropy of each of their 15 events, the whole matrix written
     out.
     """
-    made = draft(Shared(dataset), built("sdac", gamma=0.5), CPU)
+    made = plan_run(SharedData(dataset), built("sdac", gamma=0.5), CPU)
     rows = [event for batch in made.watched for event in batch.event.tolist()]
     assert sorted(rows) == list(range(90, 105))
-    mine = agent(made).eval()
-    found = diagnostics(mine, made.watched)
+    mine = build_agent(made).eval()
+    found = mean_diagnostics(mine, made.watched)
     validation = dataset.split("validation")
     return_to_go = transitions(validation, np.array([0.2, 1.0], dtype=np.float32), 0.5).return_to_go
     assert found["return_logged"] == pytest.approx(return_to_go.mean())
@@ -229,10 +231,10 @@ def test_selection_by_reward_needs_rewards(tmp_path: Path, make_dataset: Any) ->
                                             ("sdac", {"diagnostics": "all"}),
                                             ("pg", {"diagnostics": "all"})])  # fmt: skip
 def test_the_memory_plan_counts_target_and_prior(dataset: Any, name: str, more: dict[str, Any]) -> None:
-    made = draft(Shared(dataset), built(name, **more), CPU)
+    made = plan_run(SharedData(dataset), built(name, **more), CPU)
     prior = Network(dataset.n_items, made.options.network) if made.logging in ("network", "both") else None
     log_b = torch.zeros(dataset.sessions.events) if made.logging in ("log_b", "both") else None
-    mine = agent(made, prior, log_b)
+    mine = build_agent(made, prior, log_b)
     held = sum(tensor.nbytes for tensor in (*mine.parameters(), *mine.buffers()))
     if prior is not None and mine.prior is None:
         held += sum(weights.nbytes for weights in prior.parameters())
@@ -262,7 +264,7 @@ def test_runs_of_an_older_format_are_refused(dataset: Any, tmp_path: Path) -> No
     facts = json.loads((tmp_path / "run/run.json").read_text())
     (tmp_path / "run/run.json").write_text(json.dumps({**facts, "run_version": 1}))
     with pytest.raises(InputError, match="has run format 1, this offrec reads 2; train it again"):
-        experiment.load(tmp_path / "run")
+        load(tmp_path / "run")
 
 
 @pytest.mark.parametrize("preset", ["strong", "paper"])
@@ -271,7 +273,7 @@ def test_every_learner_in_both_presets(dataset: Any, tmp_path: Path, name: str, 
     policy = trained(dataset, tmp_path / "run", algorithm=name, preset=preset)
     found = records(tmp_path / "run")[0]["loss"]
     assert all(np.isfinite(value) for value in found.values())
-    assert experiment.load(tmp_path / "run", "cpu").recommend([100], 3) == policy.recommend([100], 3)
+    assert load(tmp_path / "run", "cpu").recommend([100], 3) == policy.recommend([100], 3)
 
 
 @pytest.mark.parametrize(

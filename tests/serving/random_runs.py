@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from offrec.models.agent import Agent
-from offrec.runs import options as config
 from offrec.runs.folder import RUN_VERSION
+from offrec.runs.options import resolve_options
 from offrec.training import checkpoint
 
 
@@ -20,7 +20,7 @@ def write_run(
     """`spread`: of the biases, so that some items are likelier than others. settings: `algorithm_name="dc"` …"""
     small = {"network.width": 8, "network.history": 5, "algorithm.name": "sl"}
     asked = {name.replace("_", ".", 1): value for name, value in settings.items()}
-    options = config.build(config.layered({**small, **asked}, "events"))
+    options = resolve_options({**small, **asked}, "events")
     torch.manual_seed(seed)
     agent = Agent(len(ids), options.learner, options.network, options.critic, restored=True)
     for name, tensor in agent.state_dict().items():
@@ -35,7 +35,7 @@ def write_run(
         "data_hash": "made-for-a-test",
         "items": len(ids),
         "item_ids": "int" if numeric else "string",
-        "options": options.flat(),
+        "options": options.settings(),
     }
     (path / "run.json").write_text(json.dumps(facts))
     if numeric:

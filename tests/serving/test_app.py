@@ -13,7 +13,7 @@ import pytest
 from random_runs import write_run
 from small_server import client_of, records, until
 
-from offrec.runs import train as experiment
+from offrec.runs.loading import load
 from offrec.serving import app
 from offrec.serving.decision_log import DecisionLogOptions
 from offrec.serving.service import Limits
@@ -63,7 +63,7 @@ def refused(client: httpx.Client, body: bytes | dict[str, Any], path: str = "/v1
 
 def test_the_best_are_those_of_the_run(client: httpx.Client, runs: dict[str, Path]) -> None:
     found = ask(client, history=["sku-03", "sku-07", "nope"], k=5, exclude_seen=True)
-    expected = experiment.load(runs["text"], "cpu").recommend(["sku-03", "sku-07"], 5, exclude_seen=True)
+    expected = load(runs["text"], "cpu").recommend(["sku-03", "sku-07"], 5, exclude_seen=True)
     assert [row["item"] for row in found["items"]] == expected.items
     assert [row["probability"] for row in found["items"]] == pytest.approx(expected.probabilities, rel=1e-4)
     assert [row["score"] for row in found["items"]] == pytest.approx(expected.scores, abs=1e-5)

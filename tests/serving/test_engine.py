@@ -10,7 +10,7 @@ from random_runs import write_run
 from offrec.catalogue import Head, log_prob
 from offrec.catalogue.lists import ItemLists
 from offrec.data.replay import batch_from_histories
-from offrec.runs import train as experiment
+from offrec.runs.loading import load
 from offrec.serving import engine as engine_module
 from offrec.serving.engine import Engine, Query
 
@@ -31,7 +31,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     run = write_run(
         tmp_path_factory.mktemp("run") / "run", list(range(1000, 1000 + ITEMS)), algorithm_name=request.param
     )
-    return Engine(experiment.load(run, "cpu"), seed=0)
+    return Engine(load(run, "cpu"), seed=0)
 
 
 def asks(engine: Engine) -> list[Query]:
@@ -77,7 +77,7 @@ def test_drawn_lists_keep_to_what_is_allowed(engine: Engine) -> None:
 
 
 def test_logging_probabilities_are_those_of_the_logging_policy(tmp_path: Path) -> None:
-    engine = Engine(experiment.load(write_run(tmp_path / "dc", list(range(30)), algorithm_name="dc"), "cpu"), 0)
+    engine = Engine(load(write_run(tmp_path / "dc", list(range(30)), algorithm_name="dc"), "cpu"), 0)
     assert engine.knows_logging
     with_b, without = engine.answer([Query([1, 2], 4, logging=True), Query([1, 2], 4)])
     assert without.logging is None
@@ -86,13 +86,13 @@ def test_logging_probabilities_are_those_of_the_logging_policy(tmp_path: Path) -
     expected = log_prob(prior(batch), torch.tensor([with_b.items]))[0].exp().tolist()
     assert with_b.logging == pytest.approx(expected, rel=1e-5)
     assert with_b.logging != pytest.approx(with_b.probabilities, rel=1e-3)
-    assert not Engine(experiment.load(write_run(tmp_path / "sl", [1, 2]), "cpu"), 0).knows_logging
+    assert not Engine(load(write_run(tmp_path / "sl", [1, 2]), "cpu"), 0).knows_logging
 
 
 def test_what_a_policy_gives_no_chance_is_left_out(tmp_path: Path) -> None:
     """DQN within support of π̂_b: with a bound that few items reach, lists are short."""
     run = write_run(tmp_path / "run", list(range(50)), spread=3.0, algorithm_name="dqn", algorithm_delta=0.05)
-    answer = Engine(experiment.load(run, "cpu"), 0).answer([Query([1], 40)])[0]
+    answer = Engine(load(run, "cpu"), 0).answer([Query([1], 40)])[0]
     assert 0 < len(answer.items) < 20
     assert min(answer.scores) > -1e6
 
@@ -101,7 +101,7 @@ def test_what_a_policy_gives_no_chance_is_left_out(tmp_path: Path) -> None:
 def test_a_large_ask_does_not_swell_small_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float | None
 ) -> None:
-    engine = Engine(experiment.load(write_run(tmp_path / "run", list(range(3000)), network_repeat="off"), "cpu"), 0)
+    engine = Engine(load(write_run(tmp_path / "run", list(range(3000)), network_repeat="off"), "cpu"), 0)
     name = "top_lists" if temperature is None else "sample_lists"
     real, sizes = getattr(engine_module, name), []
 

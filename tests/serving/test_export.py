@@ -21,7 +21,8 @@ from offrec.data.dataset import Dataset
 from offrec.data.replay import batch_from_histories
 from offrec.errors import InputError, RunError
 from offrec.models.network_policy import NetworkPolicy
-from offrec.runs import train as experiment
+from offrec.runs.loading import load
+from offrec.runs.train import train
 from offrec.serving import export, onnx_backbones, onnx_model, served_policy
 from offrec.serving.export import export_onnx
 from offrec.serving.onnx_check import compare, made_up
@@ -56,7 +57,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def trained(dataset: Dataset, out: Path, settings: dict[str, Any]) -> NetworkPolicy:
-    return experiment.train(dataset, out, settings={**FAST, **settings}, device="cpu", console=Console(quiet=True))
+    return train(dataset, out, settings={**FAST, **settings}, device="cpu", console=Console(quiet=True))
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +148,7 @@ def test_the_example_of_the_page_works_without_offrec_and_torch(run: Path) -> No
     code = f"{example}\nimport sys\nprint(json.dumps([recommend([{ids!r}, []], 7), sorted(sys.modules)]))"
     done = subprocess.run([sys.executable, "-c", code], cwd=run, capture_output=True, text=True, check=True)
     (after, new), modules = json.loads(done.stdout)
-    policy = experiment.load(run, "cpu")
+    policy = load(run, "cpu")
     for history, found in ((ids, after), ([], new)):
         wanted = policy.recommend(history, 7)
         assert [item for item, _ in found] == wanted.items
@@ -176,7 +177,7 @@ def test_large_weights_stand_beside_the_model(run: Path, tmp_path: Path, monkeyp
         patch.setattr(export, "IN_ONE_FILE", 0)
         export_onnx(run, tmp_path / "model.onnx")
     assert (tmp_path / "model.onnx.data").stat().st_size > (tmp_path / "model.onnx").stat().st_size / 4
-    found = compare(experiment.load(run, "cpu"), session(tmp_path / "model.onnx"), made_up(ITEMS, HISTORY, 9, 0), 5)
+    found = compare(load(run, "cpu"), session(tmp_path / "model.onnx"), made_up(ITEMS, HISTORY, 9, 0), 5)
     assert found.sound
     export_onnx(run, tmp_path / "model.onnx", force=True)
     assert not (tmp_path / "model.onnx.data").exists()

@@ -10,7 +10,7 @@ from offrec.console import Console
 from offrec.data.formats import Columns
 from offrec.errors import InputError
 from offrec.policy import Policy
-from offrec.runs import train as experiment
+from offrec.runs.loading import load
 from offrec.serving import recommend_table as recommend_table_module
 from offrec.serving.recommend_table import Done, TableOptions, recommend_table
 
@@ -19,7 +19,7 @@ SKUS = [f"sku-{number:03d}" for number in range(60)]
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
-    return experiment.load(write_run(tmp_path_factory.mktemp("run") / "run", SKUS), "cpu")
+    return load(write_run(tmp_path_factory.mktemp("run") / "run", SKUS), "cpu")
 
 
 def table() -> pl.DataFrame:
@@ -70,7 +70,7 @@ def test_lists_are_those_of_one_history_at_a_time(
 
 
 def test_numbers_stay_numbers_and_columns_may_be_named(tmp_path: Path) -> None:
-    policy = experiment.load(write_run(tmp_path / "run", list(range(20)), algorithm_name="dqn"), "cpu")
+    policy = load(write_run(tmp_path / "run", list(range(20)), algorithm_name="dqn"), "cpu")
     frame = pl.DataFrame({"visit": [7, 7, 3], "sku": [1, 2, 3]})
     frame.write_parquet(tmp_path / "table.parquet")
     columns = Columns(session="visit", item="sku")

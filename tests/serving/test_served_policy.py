@@ -8,7 +8,7 @@ import pytest
 from random_runs import write_run
 
 from offrec.models.network_policy import NetworkPolicy
-from offrec.runs import train as experiment
+from offrec.runs.loading import load
 from offrec.serving import served_policy
 
 
@@ -24,7 +24,7 @@ def test_ids_stay_when_the_folder_is_overwritten_in_place(tmp_path: Path) -> Non
 def test_a_link_switched_during_a_load_mixes_no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = (write_run(tmp_path / name, list(range(20)), seed=seed) for seed, name in enumerate("ab"))
     expected = served_policy.load("run", before, "cpu").fingerprint
-    link, real = tmp_path / "live", experiment.load
+    link, real = tmp_path / "live", load
     link.symlink_to(before)
 
     def switched(run: Path, *rest: Any) -> NetworkPolicy:
@@ -33,7 +33,7 @@ def test_a_link_switched_during_a_load_mixes_no_runs(tmp_path: Path, monkeypatch
         link.symlink_to(after)
         return policy
 
-    monkeypatch.setattr(experiment, "load", switched)
+    monkeypatch.setattr("offrec.runs.loading.load", switched)
     assert served_policy.load("run", link, "cpu").fingerprint == expected
     monkeypatch.undo()
     assert served_policy.load("run", link, "cpu").fingerprint != expected

@@ -9,7 +9,7 @@ from random_runs import write_run
 from small_server import client_of, records
 
 from offrec.errors import InputError, RunError
-from offrec.runs import train as experiment
+from offrec.runs.loading import load
 from offrec.serving.decision_log import DecisionLogOptions
 from offrec.serving.shop_client import RemotePlayer
 from offrec.shop import Shop
@@ -38,7 +38,7 @@ def test_visitors_leave_a_log_of_what_they_saw_and_did(tmp_path: Path) -> None:
         else:
             assert record["item"] in lists[record["request_id"]]["items"]
             picks[record["session_id"]].append(record["item"])
-    policy = experiment.load(run, "cpu")
+    policy = load(run, "cpu")
     inside = shop.rollout(policy, SESSIONS, "sample", seed=5)
     spread = math.hypot(float(found.rewards.std()), float(inside.rewards.std())) / math.sqrt(SESSIONS)
     assert abs(found.reward.mean - inside.reward.mean) < 4 * spread

@@ -16,7 +16,6 @@ from offrec.errors import InputError, Interrupted, RunError
 from offrec.policy import Policy
 from offrec.reports.report import build_report
 from offrec.reports.text_formats import csv
-from offrec.runs import train as experiment
 from offrec.studies import results, worker
 from offrec.studies.claims import Claim
 from offrec.studies.folder import locate_datasets, open_dataset, read_study
@@ -117,7 +116,7 @@ def test_one_of_several_that_fails_does_not_take_the_others_along(
     def broken(*arguments: object, **options: object) -> None:
         raise RuntimeError("no room for both")
 
-    monkeypatch.setattr(experiment, "train_many", broken)
+    monkeypatch.setattr("offrec.studies.worker.train_many", broken)
     study = small_study(dataset, tmp_path / "study", algorithms="sl")
     assert finished(study, concurrent_seeds=2) == RunCounts(3, 0, 0), "each was tried alone"
 
@@ -227,9 +226,9 @@ def test_a_device_that_is_lost_ends_the_process(dataset: Path, tmp_path: Path, m
     def lost(*arguments: object, **options: object) -> None:
         raise RuntimeError("an illegal memory access was encountered")
 
-    monkeypatch.setattr(experiment, "train", lost)
+    monkeypatch.setattr("offrec.studies.worker.train", lost)
     monkeypatch.setattr("offrec.studies.worker.torch.zeros", lost)
-    monkeypatch.setattr(experiment, "pick_device", torch.device)
+    monkeypatch.setattr("offrec.studies.worker.pick_device", torch.device)
     with pytest.raises(RunError, match=r"failed \(RuntimeError: an illegal memory.* and left cpu unusable"):
         finished(study)
     assert RunCounts.of(study) == RunCounts(0, 1, 1)

@@ -14,8 +14,7 @@ from offrec.algorithms import LEARNERS
 from offrec.errors import InputError
 from offrec.plugins import Range
 from offrec.reports.report import build_report
-from offrec.runs import options as config
-from offrec.runs import train as experiment
+from offrec.runs.options import resolve_options
 from offrec.studies import tuning
 from offrec.studies.study import Study
 from offrec.studies.tuning import SEARCH_ALL, Search, best_trial, train_command, tune
@@ -35,7 +34,7 @@ def search(tmp_path: Path) -> Search:
 @pytest.mark.parametrize("preset", ["strong", "paper"])
 def test_spaces_hold_options_that_exist_and_the_presets_own_values(name: str, preset: str) -> None:
     flat = {"algorithm.name": name, "preset": preset}
-    options = config.build(config.layered(flat, "events")).flat()
+    options = resolve_options(flat, "events").settings()
     for key, kind in {**SEARCH_ALL, **LEARNERS[name].search}.items():
         assert key in options, key
         inside = kind.low <= options[key] <= kind.high if isinstance(kind, Range) else options[key] in kind
@@ -120,10 +119,10 @@ def test_the_next_command_trains_the_model_that_was_tuned(
     asked = replace(search, preset=preset, backbone=backbone, settings=[*FAST, *more])
     found = tuning._with(asked, tuning._begin(asked), [{"algorithm.alpha": 0.123456789}]).groups[-1]
     trained: list[dict[str, Any]] = []
-    monkeypatch.setattr(experiment, "train", lambda *_, settings, **__: trained.append(settings))
+    monkeypatch.setattr("offrec.runs.train.train", lambda *_, settings, **__: trained.append(settings))
     monkeypatch.setattr(sys, "argv", shlex.split(train_command(asked, found)))
     cli.main()
-    options = config.build(config.layered(trained[0], "events")).flat()
+    options = resolve_options(trained[0], "events").settings()
     assert {key: value for key, value in options.items() if key not in ("seed", "device")} == found.options
     assert options["algorithm.alpha"] == 0.123456789
     assert options["seed"] == 0, "trials have seeds of their own, whatever is held"

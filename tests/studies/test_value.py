@@ -17,7 +17,7 @@ from offrec.errors import InputError
 from offrec.policy import Policy
 from offrec.reports import text_formats as plain
 from offrec.reports.report import build_report
-from offrec.runs import train as experiment
+from offrec.runs.loading import load
 from offrec.studies import design, results, value, worker
 from offrec.studies.study import Study
 from offrec.types import Batch
@@ -99,7 +99,7 @@ def test_a_sweep_has_values_in_one_unit(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(list((dataset / "values").glob("*/about.json"))) == 1, "one fit, whatever a cart is worth to a run"
     facts = {path.stem: json.loads(path.read_text()) for path in study.path("results").glob("*.json")}
     for name, one in facts.items():
-        policy, opened = experiment.load(study.path("runs", name), "cpu"), Dataset.open(dataset)
+        policy, opened = load(study.path("runs", name), "cpu"), Dataset.open(dataset)
         assert one["test"]["all"]["value@5"] == pytest.approx(value.compute_value_at_5(policy, opened, {}, "test"))
         assert "value" not in one
         assert "value@5" not in one["validation"]["all"]

@@ -9,7 +9,8 @@ import torch
 from offrec.backbones import BACKBONES
 from offrec.console import Console
 from offrec.evaluation import evaluate
-from offrec.runs import train as experiment
+from offrec.runs.loading import load
+from offrec.runs.train import train
 
 QUIET = Console(quiet=True)
 
@@ -44,10 +45,10 @@ def test_learns_what_follows(tmp_path: Path, make_dataset: Any, backbone: str, t
         "training.decay": 1.0,
         "training.learning_rate": 0.02,
     }
-    policy = experiment.train(dataset, tmp_path / "run", backbone=backbone, settings=settings, console=QUIET)
+    policy = train(dataset, tmp_path / "run", backbone=backbone, settings=settings, console=QUIET)
     assert evaluate(policy, dataset, "test", (1,)).metrics["all"]["HR@1"] == 1.0
     assert policy.recommend([100, 101, 102], 1).items == [103]
-    loaded = experiment.load(tmp_path / "run")
+    loaded = load(tmp_path / "run")
     assert loaded.recommend([105, 106], 4) == policy.recommend([105, 106], 4)
 
 
@@ -58,11 +59,11 @@ def test_windows_and_sessions_give_the_same_states(tmp_path: Path, make_dataset:
     from offrec.data.replay import Replay, batch_from_histories
     from offrec.data.transitions import transitions
     from offrec.models.network import Network
-    from offrec.runs import options as config
+    from offrec.runs.options import build_options
 
     sessions = [[3, 1, 4, 1, 5, 9, 2, 6, 5], [3, 5], [8, 9, 7, 9]]
     dataset = make_dataset(tmp_path, sessions, splits=(3, 0, 0), items=10)
-    options = config.build({"network.backbone": backbone, "network.width": 8, "network.history": 4})
+    options = build_options({"network.backbone": backbone, "network.width": 8, "network.history": 4})
     torch.manual_seed(0)
     network = Network(10, options.network).double().eval()
     with torch.no_grad():

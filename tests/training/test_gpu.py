@@ -16,9 +16,11 @@ from offrec.console import Console
 from offrec.errors import Interrupted
 from offrec.models.network import Network
 from offrec.models.network_policy import NetworkPolicy
-from offrec.runs import options as config
-from offrec.runs import train as experiment
-from offrec.runs.plan import Shared, agent, draft, job
+from offrec.runs.loading import load
+from offrec.runs.options import build_options
+from offrec.runs.plan import plan_run
+from offrec.runs.shared_data import SharedData
+from offrec.runs.train import build_agent, build_task, train_many
 from offrec.training import checkpoint
 from offrec.training import loop as training
 from offrec.training.loop import Trainer
@@ -69,13 +71,13 @@ def even(tmp_path: Path, make_dataset: Any) -> Any:
 
 
 def made(dataset: Any, folder: Path, **more: Any) -> Trainer:
-    options = config.build({**SMALL, **more})
+    options = build_options({**SMALL, **more})
     device = torch.device("cuda")
-    plan = draft(Shared(dataset), options, device)
+    plan = plan_run(SharedData(dataset), options, device)
     torch.manual_seed(0)  # the same π̂_b in every call
     prior = Network(dataset.n_items, options.network).to(device) if plan.logging else None
     log_b = torch.full((dataset.sessions.events,), -3.0, device=device)
-    whole = job(plan, NetworkPolicy("run", agent(plan, prior, log_b), dataset.vocabulary, device))
+    whole = build_task(plan, NetworkPolicy("run", build_agent(plan, prior, log_b), dataset.vocabulary, device))
     folder.mkdir()
     return Trainer(whole, options.training, folder, {}, options.seed, QUIET)
 
@@ -157,7 +159,7 @@ def test_captured_is_eager(
     losses = {}
     for capture in ("on", "off"):
         flat = {**SMALL, "training.capture": capture, "training.table_state": table_state, "network.backbone": backbone}
-        experiment.train_many(dataset, {capture: flat}, tmp_path, console=QUIET)
+        train_many(dataset, {capture: flat}, tmp_path, console=QUIET)
         losses[capture] = read_losses(tmp_path / capture)
     assert losses["on"] == pytest.approx(losses["off"], rel=2e-3)
     assert losses["on"][-1] < losses["on"][0]
@@ -221,7 +223,7 @@ def stopped_and_resumed(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flat: dict[str, Any], after: int
 ) -> None:
     """Trained whole (with it π̂_b is there, and fitted no more), and in two halves."""
-    experiment.train_many(dataset, {"whole": flat}, tmp_path, console=QUIET)
+    train_many(dataset, {"whole": flat}, tmp_path, console=QUIET)
     real, done = Trainer.steps, 0
 
     def steps(self: Trainer, stop: threading.Event) -> Iterator[None]:
@@ -235,8 +237,8 @@ def stopped_and_resumed(
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "steps", steps)
         with pytest.raises(Interrupted):
-            experiment.train_many(dataset, {"halves": flat}, tmp_path, console=QUIET)
-    experiment.train_many(dataset, {"halves": flat}, tmp_path, resume=True, console=QUIET)
+            train_many(dataset, {"halves": flat}, tmp_path, console=QUIET)
+    train_many(dataset, {"halves": flat}, tmp_path, resume=True, console=QUIET)
     close(tmp_path / "whole", tmp_path / "halves")
 
 
@@ -258,9 +260,9 @@ def test_together_is_alone(dataset: Any, tmp_path: Path) -> None:
     flat = {**SMALL, "network.dropout": 0.3, "training.learning_rate": 0.002}
     runs = {f"seed-{seed}": {**flat, "seed": seed} for seed in range(3)}
     for name, settings in runs.items():
-        experiment.train_many(dataset, {name: settings}, tmp_path / "alone", console=QUIET)
+        train_many(dataset, {name: settings}, tmp_path / "alone", console=QUIET)
     before = torch.cuda.get_rng_state()
-    experiment.train_many(dataset, runs, tmp_path / "many", console=QUIET)
+    train_many(dataset, runs, tmp_path / "many", console=QUIET)
     assert torch.equal(before, torch.cuda.get_rng_state())
     for name in runs:
         close(tmp_path / "alone" / name, tmp_path / "many" / name)
@@ -271,14 +273,14 @@ def test_the_plan_holds(dataset: Any, tmp_path: Path) -> None:
     torch.cuda.reset_peak_memory_stats()
     base = torch.cuda.memory_allocated()
     trainer = made(dataset, tmp_path / "run", **{"network.width": 128})
-    plan = draft(Shared(dataset), config.build({**SMALL, "network.width": 128}), torch.device("cuda")).memory
+    plan = plan_run(SharedData(dataset), build_options({**SMALL, "network.width": 128}), torch.device("cuda")).memory
     trainer.run()
     assert torch.cuda.max_memory_allocated() - base <= plan.peak + 64_000_000  # libraries' workspaces
 
 
 def test_bf16(dataset: Any, tmp_path: Path) -> None:
     runs = {kind: {**SMALL, "training.precision": kind} for kind in ("float32", "bf16")}
-    experiment.train_many(dataset, runs, tmp_path, console=QUIET)
+    train_many(dataset, runs, tmp_path, console=QUIET)
     assert read_losses(tmp_path / "bf16") == pytest.approx(read_losses(tmp_path / "float32"), rel=0.03)
     stored = checkpoint.load(tmp_path / "bf16/last.safetensors")[0]
     assert stored["module.actor.items_in"].dtype == torch.float32
@@ -287,6 +289,6 @@ def test_bf16(dataset: Any, tmp_path: Path) -> None:
 def test_a_learner_with_everything_trains_on_a_gpu(dataset: Any, tmp_path: Path) -> None:
     """π̂_b fitted, diagnostics taken, saved and loaded: the whole way."""
     more = {"algorithm.name": "dc", "training.epochs": 2}
-    policies = experiment.train_many(dataset, {"dc": {**SMALL, **more}}, tmp_path, console=QUIET)
-    loaded = experiment.load(tmp_path / "dc", "cuda")
+    policies = train_many(dataset, {"dc": {**SMALL, **more}}, tmp_path, console=QUIET)
+    loaded = load(tmp_path / "dc", "cuda")
     assert loaded.recommend([105, 108], 5).items == policies["dc"].recommend([105, 108], 5).items

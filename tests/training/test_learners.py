@@ -17,7 +17,8 @@ from offrec.console import Console
 from offrec.data.replay import batch_from_histories
 from offrec.errors import Interrupted
 from offrec.evaluation import evaluate
-from offrec.runs import train as experiment
+from offrec.runs.loading import load
+from offrec.runs.train import train, train_many
 
 pytestmark = pytest.mark.usefixtures("quick_logging")
 
@@ -68,9 +69,7 @@ def settings_for(name: str, backbone: str) -> dict[str, Any]:
 
 def check(dataset: Any, out: Path, name: str, backbone: str, more: dict[str, Any]) -> None:
     settings = {**settings_for(name, backbone), **more}
-    policy = experiment.train(
-        dataset, out, algorithm=name, backbone=backbone, device="cpu", settings=settings, console=QUIET
-    )
+    policy = train(dataset, out, algorithm=name, backbone=backbone, device="cpu", settings=settings, console=QUIET)
     assert evaluate(policy, dataset, "test", (1,)).metrics["all"]["HR@1"] == 1.0
     assert policy.recommend([100, 101, 102], 1).items == [103]
     if name in SOFT:  # also those that rank by the critic, which π̂_b alone could bring there
@@ -78,7 +77,7 @@ def check(dataset: Any, out: Path, name: str, backbone: str, more: dict[str, Any
         with torch.no_grad():
             chosen = maximum(policy.agent.actor(batch_from_histories(histories, 12, 8, torch.device("cpu"))))[1]
         assert chosen.tolist() == [(start + 3) % 12 for start in range(12)]
-    loaded = experiment.load(out, "cpu")
+    loaded = load(out, "cpu")
     assert loaded.recommend([105, 106], 4) == policy.recommend([105, 106], 4)
     assert (loaded.name, loaded.stochastic) == (f"{name}/{backbone}", name != "dqn")
 
@@ -133,7 +132,7 @@ def moving(name: str, backbone: str = "gru") -> dict[str, Any]:
 
 
 def trained(dataset: Any, out: Path, settings: dict[str, Any], resume: bool = False) -> dict[str, Any]:
-    experiment.train_many(dataset, {out.name: settings}, out.parent, resume=resume, console=QUIET)
+    train_many(dataset, {out.name: settings}, out.parent, resume=resume, console=QUIET)
     return tensors(out)
 
 
@@ -168,9 +167,9 @@ def test_what_moves_is_in_the_checkpoint(dataset: Any, tmp_path: Path) -> None:
 def test_same_seed_same_run_together_or_alone(dataset: Any, tmp_path: Path) -> None:
     runs = {name: moving(name) for name in MOVING}
     runs |= {f"{name}-1": {**settings, "seed": 1} for name, settings in runs.items()}
-    experiment.train_many(dataset, runs, tmp_path / "many", console=QUIET)
+    train_many(dataset, runs, tmp_path / "many", console=QUIET)
     for name, settings in runs.items():
-        experiment.train_many(dataset, {name: settings}, tmp_path / "alone", console=QUIET)
+        train_many(dataset, {name: settings}, tmp_path / "alone", console=QUIET)
         assert_same(tensors(tmp_path / "many" / name), tensors(tmp_path / "alone" / name))
         lines = [(tmp_path / part / name / "metrics.jsonl").read_text() for part in ("many", "alone")]
         assert lines[0] == lines[1]

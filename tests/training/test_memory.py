@@ -10,9 +10,10 @@ from offrec.console import Console
 from offrec.errors import InputError
 from offrec.models.network import Network
 from offrec.models.network_policy import NetworkPolicy
-from offrec.runs import options as config
-from offrec.runs import train as experiment
-from offrec.runs.plan import Shared, agent, draft, job
+from offrec.runs.options import build_options
+from offrec.runs.plan import plan_run
+from offrec.runs.shared_data import SharedData
+from offrec.runs.train import build_agent, build_task, train, train_many
 from offrec.training import memory
 from offrec.training.loop import Trainer
 
@@ -29,11 +30,16 @@ def dataset(tmp_path: Path, make_dataset: Any) -> Any:
 @pytest.mark.parametrize("tied", [True, False])
 def test_what_is_counted_is_what_is_held(dataset: Any, tmp_path: Path, state: str, tied: bool) -> None:
     flat = {"network.width": 32, "network.history": 3, "network.tied": tied, "training.table_state": state}
-    options, shared = config.build(flat), Shared(dataset)
-    made = draft(shared, options, CPU)
-    network = agent(made)
+    options, shared = build_options(flat), SharedData(dataset)
+    made = plan_run(shared, options, CPU)
+    network = build_agent(made)
     trainer = Trainer(
-        job(made, NetworkPolicy("sl", network, dataset.vocabulary, CPU)), options.training, tmp_path, {}, 0, QUIET
+        build_task(made, NetworkPolicy("sl", network, dataset.vocabulary, CPU)),
+        options.training,
+        tmp_path,
+        {},
+        0,
+        QUIET,
     )
     sizes = made.epochs.begin(0)
     trainer.update.begin(0, {})
@@ -54,7 +60,7 @@ def test_what_is_counted_is_what_is_held(dataset: Any, tmp_path: Path, state: st
 
 
 def test_frozen_weights_have_no_gradient_and_no_state() -> None:
-    network = Network(50, config.build({"network.width": 8}).network)
+    network = Network(50, build_options({"network.width": 8}).network)
     tables = [network.items_in]
     more = {"table_state": "full", "sizes": [memory.Size(2, 3, 4)], "width": 8, "layers": 1, "history": 50, "log": 0}
     before = memory.plan(network, tables, captured=False, **more)  # type: ignore[arg-type]
@@ -71,15 +77,15 @@ def test_a_run_that_does_not_fit_is_refused(dataset: Any, tmp_path: Path, monkey
     settings = {"network.width": 32, "training.epochs": 1, "device": "cpu"}
     monkeypatch.setattr(memory, "free", lambda device: 40_000_000)
     with pytest.raises(InputError, match=r"expected to take \d+ MB on cpu, where 40 MB are free .*rowwise, lower"):
-        experiment.train(dataset, tmp_path / "run", settings=settings, console=QUIET)
+        train(dataset, tmp_path / "run", settings=settings, console=QUIET)
     assert not (tmp_path / "run").exists()
-    whole = draft(Shared(dataset), config.build(settings), CPU).memory.peak
+    whole = plan_run(SharedData(dataset), build_options(settings), CPU).memory.peak
     monkeypatch.setattr(memory, "free", lambda device: int(2.5 * whole))
-    experiment.train(dataset, tmp_path / "run", settings=settings, console=QUIET)
+    train(dataset, tmp_path / "run", settings=settings, console=QUIET)
     with pytest.raises(InputError, match="train fewer runs at once"):
-        experiment.train_many(dataset, {str(n): settings for n in range(3)}, tmp_path / "many", console=QUIET)
+        train_many(dataset, {str(n): settings for n in range(3)}, tmp_path / "many", console=QUIET)
     monkeypatch.setattr(memory, "free", lambda device: 1)
-    experiment.train(dataset, tmp_path / "anyway", settings={**settings, "training.memory_check": False}, console=QUIET)
+    train(dataset, tmp_path / "anyway", settings={**settings, "training.memory_check": False}, console=QUIET)
 
 
 def test_free_memory_is_a_sensible_number() -> None:
@@ -92,4 +98,4 @@ def test_sizes_are_readable() -> None:
 
 def test_capture_needs_a_gpu(dataset: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"training.capture is on, but cpu has no CUDA graphs"):
-        experiment.train(dataset, tmp_path / "run", device="cpu", settings={"training.capture": "on"}, console=QUIET)
+        train(dataset, tmp_path / "run", device="cpu", settings={"training.capture": "on"}, console=QUIET)

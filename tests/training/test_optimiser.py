@@ -12,7 +12,7 @@ from torch import nn
 from offrec.console import Console
 from offrec.errors import Interrupted
 from offrec.evaluation import evaluate
-from offrec.runs import train as experiment
+from offrec.runs.train import train
 from offrec.training import checkpoint, optimiser
 from offrec.training.loop import Trainer
 from offrec.training.optimiser import Optimiser, state_bytes
@@ -107,7 +107,7 @@ def test_learns_what_follows_with_row_wise_tables(tmp_path: Path, make_dataset: 
         "training.learning_rate": 0.02,
         "training.table_state": "rowwise",
     }
-    policy = experiment.train(dataset, tmp_path / "run", device="cpu", settings=settings, console=QUIET)
+    policy = train(dataset, tmp_path / "run", device="cpu", settings=settings, console=QUIET)
     assert evaluate(policy, dataset, "test", (1,)).metrics["all"]["HR@1"] == 1.0
     stored = checkpoint.load(tmp_path / "run/last.safetensors")[0]
     assert stored["optimiser.rowwise.0.first"].shape == stored["module.actor.items_in"].shape
@@ -121,9 +121,7 @@ def test_resume_with_row_wise_tables_is_exact(
     settings = {"network.width": 8, "training.batch_size": 16, "training.epochs": 2, "training.table_state": "rowwise"}
 
     def trained(out: str, resume: bool = False) -> dict[str, torch.Tensor]:
-        experiment.train(
-            dataset, tmp_path / out, device="cpu", settings=settings, resume=resume, console=Console(quiet=True)
-        )
+        train(dataset, tmp_path / out, device="cpu", settings=settings, resume=resume, console=Console(quiet=True))
         return checkpoint.load(tmp_path / out / "last.safetensors")[0]
 
     whole, real, done = trained("whole"), Trainer._update, 0

@@ -12,7 +12,8 @@ import torch
 
 from offrec.console import Console
 from offrec.errors import InputError, Interrupted
-from offrec.runs import train as experiment
+from offrec.runs.loading import load
+from offrec.runs.train import train, train_many
 from offrec.training import checkpoint
 from offrec.training.loop import Trainer
 
@@ -64,7 +65,7 @@ def assert_same(one: Path, other: Path) -> None:
 
 def alone(dataset: Any, folder: Path) -> Path:
     for name, settings in RUNS.items():
-        experiment.train(dataset, folder / name, settings=settings, console=Console(quiet=True), **given(settings))
+        train(dataset, folder / name, settings=settings, console=Console(quiet=True), **given(settings))
     return folder
 
 
@@ -75,14 +76,12 @@ def given(settings: dict[str, Any]) -> dict[str, Any]:
 def test_together_is_alone(dataset: Any, tmp_path: Path) -> None:
     alone(dataset, tmp_path / "alone")
     console, before = Heard(), torch.get_rng_state()
-    policies = experiment.train_many(dataset, RUNS, tmp_path / "many", console=console)
+    policies = train_many(dataset, RUNS, tmp_path / "many", console=console)
     assert torch.equal(before, torch.get_rng_state())
     assert list(policies) == list(RUNS)
     for name in RUNS:
         assert_same(tmp_path / "alone" / name, tmp_path / "many" / name)
-        assert policies[name].recommend([103], 3) == experiment.load(tmp_path / "alone" / name, "cpu").recommend(
-            [103], 3
-        )
+        assert policies[name].recommend([103], 3) == load(tmp_path / "alone" / name, "cpu").recommend([103], 3)
     assert "memory of the 4 runs at once" in console.lines[0]
     assert sum(line.startswith("wide  epoch ") for line in console.lines) == 3
     order = [line.split()[0] for line in console.lines if "epoch " in line and "best" in line]
@@ -111,7 +110,7 @@ def test_one_that_fails_takes_no_other_with_it(dataset: Any, tmp_path: Path, mon
 
     poisoned(monkeypatch, "one", spoil)
     console = Heard()
-    policies = experiment.train_many(dataset, RUNS, tmp_path / "many", console=console)
+    policies = train_many(dataset, RUNS, tmp_path / "many", console=console)
     assert list(policies) == ["zero", "wide", "dense"]
     assert any(line.startswith("one failed: The loss 'actor' became nan in epoch 1, step 6") for line in console.lines)
     for name in policies:
@@ -123,18 +122,18 @@ def test_a_stop_saves_all_and_resume_goes_on(dataset: Any, tmp_path: Path, monke
     with monkeypatch.context() as patch:
         poisoned(patch, "wide", lambda trainer: os.kill(os.getpid(), signal.SIGINT), after=31)
         with pytest.raises(Interrupted, match=r"Stopped .*wide; all of it is saved, and the same command"):
-            experiment.train_many(dataset, RUNS, tmp_path / "many", console=Heard())
+            train_many(dataset, RUNS, tmp_path / "many", console=Heard())
     console = Heard()
-    experiment.train_many(dataset, RUNS, tmp_path / "many", resume=True, console=console)
+    train_many(dataset, RUNS, tmp_path / "many", resume=True, console=console)
     for name in RUNS:
         assert_same(tmp_path / "alone" / name, tmp_path / "many" / name)
-    again = experiment.train_many(dataset, RUNS, tmp_path / "many", resume=True, console=console)
+    again = train_many(dataset, RUNS, tmp_path / "many", resume=True, console=console)
     assert list(again) == list(RUNS), "what is trained already is loaded"
 
 
 def test_what_is_refused_leaves_nothing(dataset: Any, tmp_path: Path) -> None:
-    experiment.train(dataset, tmp_path / "many/one", settings=SMALL, device="cpu", console=Console(quiet=True))
+    train(dataset, tmp_path / "many/one", settings=SMALL, device="cpu", console=Console(quiet=True))
     with pytest.raises(InputError, match="exists already"):
-        experiment.train_many(dataset, RUNS, tmp_path / "many", console=Heard())
+        train_many(dataset, RUNS, tmp_path / "many", console=Heard())
     assert sorted(folder.name for folder in (tmp_path / "many").iterdir()) == ["one"]
     assert json.loads((tmp_path / "many/one/run.json").read_text())["options"]["seed"] == 0

@@ -13,8 +13,8 @@ import torch
 
 from offrec.console import Console
 from offrec.errors import InputError, Interrupted, RunError
-from offrec.runs import folder as run_folder
-from offrec.runs import train as experiment
+from offrec.runs.loading import load, open_dataset
+from offrec.runs.train import train
 from offrec.training import checkpoint
 from offrec.training.loop import Trainer
 
@@ -44,7 +44,7 @@ def dataset(tmp_path: Path, make_dataset: Any) -> Any:
 def trained(dataset: Any, out: Path, backbone: str = "gru", **options: Any) -> Any:
     settings = {**SMALL, **options.pop("settings", {})}
     more = {"backbone": backbone, "device": "cpu", "settings": settings, "console": QUIET}  # bit for bit: on a CPU
-    return experiment.train(dataset, out, **more, **options)
+    return train(dataset, out, **more, **options)
 
 
 def tensors(run: Path, name: str = "last") -> dict[str, torch.Tensor]:
@@ -209,29 +209,29 @@ def test_a_damaged_checkpoint_is_refused(dataset: Any, tmp_path: Path, damage: s
     else:
         path.unlink()
     with pytest.raises(InputError, match=r"best\.safetensors( is damaged|; train the run first)"):
-        experiment.load(tmp_path / "run")
+        load(tmp_path / "run")
 
 
 def test_save_is_load(dataset: Any, tmp_path: Path) -> None:
     policy = trained(dataset, tmp_path / "run")
-    loaded = experiment.load(tmp_path / "run", "cpu")
+    loaded = load(tmp_path / "run", "cpu")
     assert policy.recommend([103, 106], 5) == loaded.recommend([103, 106], 5)
     moved = (tmp_path / "run").rename(tmp_path / "elsewhere")
-    assert experiment.load(moved, "cpu").recommend([103, 106], 5) == policy.recommend([103, 106], 5)
+    assert load(moved, "cpu").recommend([103, 106], 5) == policy.recommend([103, 106], 5)
 
 
 def test_the_dataset_of_a_run(dataset: Any, tmp_path: Path, make_dataset: Any) -> None:
     trained(dataset, tmp_path / "run", settings={"training.epochs": 1})
-    assert experiment.dataset_of(tmp_path / "run").path == dataset.path.resolve()
+    assert open_dataset(tmp_path / "run").path == dataset.path.resolve()
     moved = dataset.path.rename(tmp_path / "moved")
     with pytest.raises(InputError, match="is not there any more; say where it is: --dataset"):
-        experiment.dataset_of(tmp_path / "run")
-    assert experiment.dataset_of(tmp_path / "run", moved).path == moved
+        open_dataset(tmp_path / "run")
+    assert open_dataset(tmp_path / "run", moved).path == moved
     other = make_dataset(tmp_path, log(1), splits=(90, 15, 15)).path
     meta = json.loads((other / "dataset.json").read_text())
     (other / "dataset.json").write_text(json.dumps({**meta, "data_hash": "another"}))
     with pytest.raises(InputError, match="was trained on another dataset"):
-        experiment.dataset_of(tmp_path / "run", other)
+        open_dataset(tmp_path / "run", other)
 
 
 def test_implementations_and_precisions_agree(dataset: Any, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_an_interrupted_start_leaves_no_half_of_a_run(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder.shutil, "copyfile", fail)
+        patch.setattr("offrec.runs.folder.shutil.copyfile", fail)
         with pytest.raises(KeyboardInterrupt):
             trained(dataset, tmp_path / "run")
     assert not (tmp_path / "run").exists()

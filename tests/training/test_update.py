@@ -13,8 +13,10 @@ from offrec.console import Console
 from offrec.data.replay import Epochs
 from offrec.errors import RunError
 from offrec.models.network_policy import NetworkPolicy
-from offrec.runs import options as config
-from offrec.runs.plan import Shared, agent, draft, job
+from offrec.runs.options import build_options
+from offrec.runs.plan import plan_run
+from offrec.runs.shared_data import SharedData
+from offrec.runs.train import build_agent, build_task
 from offrec.training.loop import Trainer, TrainingOptions
 from offrec.training.optimiser import Optimiser
 from offrec.training.update import Fault, TrainingTask, Update
@@ -128,13 +130,13 @@ def test_filling_up_changes_nothing(tmp_path: Path, make_dataset: Any, backbone:
     sessions = [[(7 * n + 3 * t) % 20 for t in range(1 + n % 9)] for n in range(60)]
     dataset = make_dataset(tmp_path, sessions, splits=(50, 5, 5), items=20)
     flat = {"network.backbone": backbone, "network.width": 8, "network.history": 5, "network.dropout": 0}
-    options = config.build({**flat, "training.batch_size": 16})
+    options = build_options({**flat, "training.batch_size": 16})
     found = []
     for filled in (False, True):
-        plan = draft(Shared(dataset), options, CPU)
-        policy = NetworkPolicy("sl", agent(plan), dataset.vocabulary, CPU)
+        plan = plan_run(SharedData(dataset), options, CPU)
+        policy = NetworkPolicy("sl", build_agent(plan), dataset.vocabulary, CPU)
         epochs = Epochs(plan.epochs.replay, 16, 0, rounded=filled)
-        whole = job(plan, policy)
+        whole = build_task(plan, policy)
         task = TrainingTask(whole.module, whole.loss, epochs, whole.validate, "x")
         update = Update(task, Optimiser(whole.module, 0.0), CPU, capture=False)
         sizes = epochs.begin(0)

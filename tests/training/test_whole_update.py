@@ -22,7 +22,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
 def shared(benchmark: Any, tmp_path: Path, make_dataset: Any) -> Any:
     random = np.random.default_rng(0)
     sessions = [[int(item) for item in random.integers(0, 60, random.integers(2, 7))] for _ in range(120)]
-    return benchmark.Shared(make_dataset(tmp_path, sessions, splits=(110, 5, 5), items=60))
+    return benchmark.SharedData(make_dataset(tmp_path, sessions, splits=(110, 5, 5), items=60))
 
 
 def test_two_updates_are_the_plain_ones(benchmark: Any, shared: Any, tmp_path: Path) -> None:

@@ -93,8 +93,8 @@ class Estimate:
 
     def _dataset(self) -> "Dataset":
         from offrec.data.dataset import Dataset
-        from offrec.runs import folder as run_folder
-        from offrec.runs import train as experiment
+        from offrec.runs.folder import read_run
+        from offrec.runs.loading import open_dataset
 
         if not self.runs and (self.dataset is None or not self.baselines):
             raise InputError("Give the folders of runs, or --baselines NAMES --dataset DATASET.")
@@ -102,21 +102,21 @@ class Estimate:
             return Dataset.open(str(self.dataset))
         if self.dataset is not None:
             return _same_items(Dataset.open(self.dataset), self.runs)
-        hashes = [run_folder.read(run)["data_hash"] for run in self.runs]
+        hashes = [read_run(run)["data_hash"] for run in self.runs]
         for run, data_hash in zip(self.runs, hashes, strict=True):
             if data_hash != hashes[0]:
                 raise InputError(
                     f"{self.runs[0]} and {run} were trained on different datasets, so no log can compare them; "
                     "estimate them apart."
                 )
-        return experiment.dataset_of(self.runs[0])
+        return open_dataset(self.runs[0])
 
     def _policies(self, dataset: "Dataset") -> "dict[str, Policy]":
         from offrec.baselines import baseline
-        from offrec.runs import train as experiment
+        from offrec.runs.loading import load, pick_device
 
-        found: dict[str, Policy] = {str(run): experiment.load(run, self.device) for run in self.runs}
-        device, histories = experiment.pick_device(self.device), {policy.history for policy in found.values()}
+        found: dict[str, Policy] = {str(run): load(run, self.device) for run in self.runs}
+        device, histories = pick_device(self.device), {policy.history for policy in found.values()}
         # Of another history Q of the log would be another too, and the order would compare what two critics say.
         shared = {"history": histories.pop()} if len(histories) == 1 else {}
         for name in ids(self.baselines):
@@ -128,11 +128,11 @@ class Estimate:
 
         from offrec.estimation.decision_values import ValueOptions
         from offrec.estimation.estimate import EstimateOptions
-        from offrec.runs import folder as run_folder
-        from offrec.runs import options as config
+        from offrec.runs.folder import read_run
+        from offrec.runs.options import build_options
 
         reward = _rewards(self.reward)
-        options = [config.build(run_folder.read(run)["options"]) for run in self.runs]
+        options = [build_options(read_run(run)["options"]) for run in self.runs]
         if not reward and any(one.reward != options[0].reward for one in options):
             raise InputError(
                 "The runs were trained for different rewards; say which count, for example --reward cart=1."

@@ -52,14 +52,14 @@ class Train:
     """Replace the run in --out."""
 
     def run(self) -> None:
-        from offrec.runs import options as config
-        from offrec.runs import train as experiment
+        from offrec.runs.option_text import parse_settings, read_toml
+        from offrec.runs.train import train, train_many
 
-        settings = config.read_toml(self.config) if self.config else {}
+        settings = read_toml(self.config) if self.config else {}
         settings = {key: value for key, value in settings.items() if key not in ("dataset", "out")}
         if self.preset is not None and settings.get("preset", self.preset) != self.preset:
             raise InputError(f"{self.config} was made with the preset {settings['preset']}; leave out --preset.")
-        settings |= config.parse_set(self.set)
+        settings |= parse_settings(self.set)
         flags = {
             "algorithm.name": self.algorithm,
             "network.backbone": self.backbone,
@@ -71,17 +71,13 @@ class Train:
         settings |= {key: value for key, value in flags.items() if value is not None}
         console = Console()
         if self.seeds is None:
-            experiment.train(
-                self.dataset, self.out, settings=settings, resume=self.resume, force=self.force, console=console
-            )
+            train(self.dataset, self.out, settings=settings, resume=self.resume, force=self.force, console=console)
             console.line(f"Done. Next: offrec evaluate {self.out}")
             return
         if "seed" in settings:
             raise InputError("--seeds says which seeds; leave seed out of --set and --config.")
         runs = {f"seed-{seed}": {**settings, "seed": seed} for seed in self._seeds()}
-        done = experiment.train_many(
-            self.dataset, runs, self.out, resume=self.resume, force=self.force, console=console
-        )
+        done = train_many(self.dataset, runs, self.out, resume=self.resume, force=self.force, console=console)
         if len(done) < len(runs):
             raise RunError(f"{len(runs) - len(done)} of {len(runs)} runs failed; {len(done)} are done.")
         console.line(f"Done. Next: offrec evaluate {self.out}/{next(iter(runs))}")
@@ -130,17 +126,17 @@ class Evaluate:
         from offrec.data.dataset import Dataset
         from offrec.evaluation import evaluate
         from offrec.policy import Policy
-        from offrec.runs import train as experiment
+        from offrec.runs.loading import load, open_dataset, pick_device
 
         policy: Policy
         if (self.run_ is None) == (self.baseline is None):
             raise InputError("Give either a run's folder or --baseline NAME --dataset DATASET.")
         if self.run_ is not None:
-            dataset = experiment.dataset_of(self.run_, self.dataset)
-            policy = experiment.load(self.run_, self.device)
+            dataset = open_dataset(self.run_, self.dataset)
+            policy = load(self.run_, self.device)
         elif self.dataset is not None and self.baseline is not None:
             dataset = Dataset.open(self.dataset)
-            policy = baseline(self.baseline, dataset, device=experiment.pick_device(self.device))
+            policy = baseline(self.baseline, dataset, device=pick_device(self.device))
         else:
             raise InputError("A baseline needs --dataset DATASET.")
         asked = {"score_first": self.score_first, "unseen": self.unseen, "score_last": self.score_last}
@@ -196,13 +192,13 @@ class Recommend:
     """Print JSON."""
 
     def run(self) -> None:
-        from offrec.runs import train as experiment
+        from offrec.runs.loading import load
 
         if bool(self.input) != (self.out is not None):
             raise InputError("--input TABLE and --out FILE belong together; give both or neither.")
         if self.input and (self.history or self.exclude or self.candidates is not None):
             raise InputError("--history, --exclude and --candidates are for one history; leave them out with --input.")
-        policy = experiment.load(self.run_, self.device)
+        policy = load(self.run_, self.device)
         if self.out is not None:
             self._table(policy, self.out)
             return
@@ -252,8 +248,9 @@ class Options:
     """The preset."""
 
     def run(self) -> None:
-        from offrec.runs import options as config
+        from offrec.runs.option_text import describe_options
+        from offrec.runs.options import resolve_options
 
         flat = {"algorithm.name": self.algorithm, "preset": self.preset}
         flat |= {"network.backbone": self.backbone} if self.backbone else {}
-        print(config.described(config.build(config.layered(flat, "events"))), end="")
+        print(describe_options(resolve_options(flat, "events")), end="")

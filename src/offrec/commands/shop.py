@@ -40,7 +40,7 @@ class WriteShop:
     """cpu, cuda …"""
 
     def run(self) -> None:
-        from offrec.runs.train import pick_device
+        from offrec.runs.loading import pick_device
         from offrec.shop import Shop
         from offrec.shop.log import write_log
 
@@ -99,7 +99,7 @@ class Simulate:
     def _shop_and_policy(self) -> "tuple[Shop, str | Policy]":
         from offrec.baselines import baseline
         from offrec.data.dataset import Dataset
-        from offrec.runs import train as experiment
+        from offrec.runs.loading import load, open_dataset, pick_device
         from offrec.shop import Shop
 
         if sum(chosen is not None for chosen in (self.run_, self.policy, self.baseline)) != 1:
@@ -109,21 +109,21 @@ class Simulate:
         if self.run_ is None and self.dataset is None:
             if self.policy is None or self.world is None:
                 raise InputError("A baseline needs --dataset DATASET; a policy of the shop needs --world NAME.")
-            device = experiment.pick_device(self.device)
+            device = pick_device(self.device)
             return Shop.open(self.world, self.shop_seed or 0, device=device), self.policy
         if self.world is not None or self.shop_seed is not None:
             raise InputError("The dataset says which shop it comes from; leave out --world and --shop-seed.")
-        dataset = Dataset.open(self.dataset) if self.run_ is None else experiment.dataset_of(self.run_, self.dataset)  # type: ignore[arg-type]
+        dataset = Dataset.open(self.dataset) if self.run_ is None else open_dataset(self.run_, self.dataset)  # type: ignore[arg-type]
         if "shop" not in dataset.meta:
             raise InputError(
                 f"{dataset.path} comes from no simulated shop, so what a policy would truly earn is unknown."
             )
-        device = experiment.pick_device(self.device)
+        device = pick_device(self.device)
         shop = Shop.from_meta(dataset.meta["shop"], device)
         if self.policy is not None:
             return shop, self.policy
         if self.run_ is not None:
-            return shop, experiment.load(self.run_, self.device)
+            return shop, load(self.run_, self.device)
         return shop, baseline(str(self.baseline), dataset, device=device)
 
 

@@ -10,21 +10,22 @@ import sys
 from pathlib import Path
 
 from offrec.errors import InputError, Interrupted, RunError
-from offrec.runs import options
+from offrec.runs.option_text import read_toml
 from offrec.runs.train import train
 
 
 def main(arguments: list[str]) -> int:
+    """Train the run that the file describes, or resume it; return the exit code."""
     if len(arguments) != 1:
-        print("usage: python -m offrec.runs.train RUN.toml", file=sys.stderr)
+        print("usage: python -m offrec.runs RUN.toml", file=sys.stderr)
         return 2
     try:
-        flat = options.read_toml(Path(arguments[0]))
-        missing = [key for key in ("dataset", "out") if key not in flat]
+        settings = read_toml(Path(arguments[0]))
+        missing = [key for key in ("dataset", "out") if key not in settings]
         if missing:
-            raise InputError(f'{arguments[0]} does not say {missing[0]}; add a line {missing[0]} = "…" at its top.')
-        dataset, out = flat.pop("dataset"), flat.pop("out")
-        train(dataset, out, settings=flat, resume=Path(out, "run.json").exists())
+            raise InputError(f'{arguments[0]} has no {missing[0]}; add a line {missing[0]} = "…" at its top.')
+        dataset, out = settings.pop("dataset"), settings.pop("out")
+        train(dataset, out, settings=settings, resume=Path(out, "run.json").exists())
     except InputError as error:
         print(f"offrec: {error}", file=sys.stderr)
         return 2

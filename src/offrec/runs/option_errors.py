@@ -1,26 +1,61 @@
-"""The sentence for an option that does not exist: what was probably meant, and where all are listed."""
+"""Messages for options that do not exist, and for options that are given twice with different values."""
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
+
+from offrec.errors import InputError
+from offrec.plugins import Settings
 
 
-def sentence(key: str, algorithm: str, known: Mapping[str, Sequence[str]]) -> str:
-    """`known`: the dotted keys of each learner."""
-    where = f"`offrec options --algorithm {algorithm}` lists all"
+def merge_flags(flags: Mapping[str, tuple[str, Any]], settings: Mapping[str, Any]) -> Settings:
+    """Merge options given by name with settings under dotted keys; refuse two values for one option.
+
+    Args:
+        flags: How each option is spelled, with its key and its value: {"--seed": ("seed", 3)}. None is not given.
+        settings: Values under dotted keys.
+
+    Returns:
+        All settings under dotted keys.
+
+    Raises:
+        InputError: A flag and a setting disagree.
+    """
+    merged = dict(settings)
+    for flag, (key, value) in flags.items():
+        if value is None:
+            continue
+        if key in settings and str(settings[key]) != str(value):
+            raise InputError(f"{flag} is {value}, but {key} is set to {settings[key]}; give only one of them.")
+        merged[key] = value
+    return merged
+
+
+def unknown_option(key: str, algorithm: str, known: Mapping[str, Sequence[str]]) -> str:
+    """The message for a dotted key that does not exist.
+
+    Args:
+        key: The unknown key.
+        algorithm: The learner of the run.
+        known: The dotted keys of each learner.
+    """
+    advice = f"`offrec options --algorithm {algorithm}` lists all options"
     if owners := [name for name, keys in known.items() if key in keys]:
-        return f"There is no option {key!r} of {algorithm}, only of {', '.join(owners)}; {where}."
-    if near := nearest(key, known[algorithm]):
-        verb = "is" if len(near) == 1 else "are"
-        return f"There is no option {key!r}; the nearest {verb} {' and '.join(near)}; {where}."
-    return f"There is no option {key!r}; {where}."
+        return f"{key} is not an option of {algorithm}, only of {', '.join(owners)}; {advice}."
+    if near := nearest_options(key, known[algorithm]):
+        return f"There is no option {key!r}; did you mean {' or '.join(near)}? {advice}."
+    return f"There is no option {key!r}; {advice}."
 
 
-def nearest(key: str, among: Sequence[str]) -> list[str]:
-    """One or two: with a name like this one's in its section, or with its very name in another, or spelled alike."""
+def nearest_options(key: str, known: Sequence[str]) -> list[str]:
+    """At most two known keys that resemble a key.
+
+    A key of the same section with a similar name comes first, then a key of another section with the same name, then
+    a key with a similar spelling.
+    """
     section, _, name = key.rpartition(".")
-    names = {one: one.rpartition(".")[2] for one in among}
-    close = get_close_matches(name, set(names.values()), n=2)
-    found = [one for wanted in close for one in among if names[one] == wanted]
-    here = [one for one in found if one.rpartition(".")[0] == section]
-    there = [one for one in found if names[one] == name or not section]
-    return (here or there or get_close_matches(key, among, n=1, cutoff=0.8))[:2]
+    names = {one: one.rpartition(".")[2] for one in known}
+    similar = [one for near in get_close_matches(name, set(names.values()), n=2) for one in known if names[one] == near]
+    same_section = [one for one in similar if one.rpartition(".")[0] == section]
+    same_name = [one for one in similar if names[one] == name or not section]
+    return (same_section or same_name or get_close_matches(key, known, n=1, cutoff=0.8))[:2]

@@ -1,187 +1,154 @@
-"""From options to what the loop trains: the log on the device, its batches, an agent's losses, its validation."""
+"""From options to a plan: everything about a run that can be decided, or refused, before anything is written."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
-from torch import Tensor
 
-from offrec import catalogue
 from offrec.catalogue import backend
+from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.replay import Epochs, Replay, automatic_batch_size
-from offrec.data.transitions import Floats, Transitions, reward_shift, reward_vector, reward_vector_or_none, transitions
-from offrec.errors import InputError, first_line
+from offrec.data.replay import Epochs, automatic_batch_size
+from offrec.data.transitions import Floats, reward_vector, reward_vector_or_none
+from offrec.errors import InputError
 from offrec.evaluation import ScoredEvents
-from offrec.models.agent import Agent, LogFacts, return_spread
+from offrec.logging_policy import Need
+from offrec.models.agent import Agent, LogFacts
 from offrec.models.network import Network, item_tables
-from offrec.models.network_policy import NetworkPolicy
-from offrec.policy import Policy
+from offrec.runs.loading import pick_device
 from offrec.runs.options import RunOptions
+from offrec.runs.shared_data import SharedData
 from offrec.training import memory
 from offrec.training.memory import MemoryPlan
-from offrec.training.update import TrainingTask
 from offrec.types import Batch
-
-WATCHED = 2048  # rows of validation on which diagnostics are taken: they cost passes over the catalogue
-NAMES = {
-    "~q_logged": "q_logged",
-    "~q_random": "q_random",
-    "~return_to_go": "return_logged",
-    "~entropy": "entropy",
-    "~kl_to_logging": "kl_to_logging",
-    "~rare": "mass_rare",
-}
-
-Logging = Literal["network", "log_b", "both"]
-
-
-class Shared:
-    """What runs on one dataset have in common: the log on the device, and the events they are judged by."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
-        self._replays: dict[object, Replay] = {}
-        self._scored: dict[object, ScoredEvents] = {}
-        self._watched: dict[object, list[Batch]] = {}
-
-    def replay(self, options: RunOptions, device: torch.device) -> Replay:
-        key = self._key(options, device)
-        if key not in self._replays:
-            self._replays[key] = self._replay("train", options, device)
-        return self._replays[key]
-
-    def scored(self, options: RunOptions, device: torch.device) -> ScoredEvents:
-        key = (options.network.history, device)
-        if key not in self._scored:
-            self._scored[key] = ScoredEvents(
-                self.dataset, "validation", options.network.history, device
-            ).cache_batches()
-        return self._scored[key]
-
-    def watched(self, options: RunOptions, device: torch.device) -> list[Batch]:
-        """Batches of validation, always the same: what diagnostics are taken on."""
-        key = self._key(options, device)
-        if key not in self._watched:
-            replay, kept = self._replay("validation", options, device), list[Batch]()
-            for index in replay.shuffled(WATCHED // 4, seed=0):
-                if sum(map(len, kept)) < WATCHED:
-                    kept.append(replay.batch(index))
-            self._watched[key] = kept
-        return self._watched[key]
-
-    def facts(self, options: RunOptions, device: torch.device) -> LogFacts:
-        """All but log π̂_b, which has to be fitted."""
-        return_to_go = self.replay(options, device).mdp[2]
-        unit = return_spread(return_to_go.cpu()) if options.reward_unit == "returns" else 1.0
-        shift = reward_shift(self._rewards(options)) if options.reward_shift else 0.0
-        return LogFacts(options.gamma, unit, shift, torch.tensor(self.dataset.train_counts))
-
-    def bytes(self, device: torch.device) -> int:
-        held: list[Replay | ScoredEvents] = [*self._replays.values(), *self._scored.values()]
-        return sum(each.bytes for each in held if each.device == device)
-
-    def _rewards(self, options: RunOptions) -> Floats:
-        needed = options.learner.needs_reward or options.select in ("reward", "value")
-        return reward_vector(self.dataset.behaviours, options.reward, needed=needed)
-
-    def _replay(self, split: Literal["train", "validation"], options: RunOptions, device: torch.device) -> Replay:
-        sessions, rewards = self.dataset.split(split), self._rewards(options)
-        if options.reward_shift:
-            rewards = rewards + rewards.dtype.type(reward_shift(rewards))
-        mdp: Transitions = transitions(sessions, rewards, options.gamma)
-        return Replay(sessions, mdp, self.dataset.n_items, options.network.history, options.training.encode, device)
-
-    def _key(self, options: RunOptions, device: torch.device) -> object:
-        rewards = (*self._rewards(options).tolist(), options.reward_shift, options.gamma)
-        return rewards, options.network.history, options.training.encode, device
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A run of which only the batches are there yet."""
+class RunPlan:
+    """A run whose batches exist and whose networks do not exist yet."""
 
+    shared: SharedData
     options: RunOptions
     device: torch.device
-    n_items: int
-    epochs: Epochs
-    scored: ScoredEvents
-    watched: list[Batch]
-    rewards: Floats | None  # of each behaviour, where all are known
+    epochs: Epochs  # the batches of every epoch
+    scored_events: ScoredEvents  # of validation
+    diagnostic_batches: list[Batch]  # empty: no diagnostics
+    rewards: Floats | None  # per behaviour, if all are known
     facts: LogFacts
-    logging: Logging | None  # what of π̂_b has to be fitted before
-    memory: MemoryPlan  # without the log, which others may share
+    logging: Need | None  # the parts of π̂_b that have to be fitted first
+    memory: MemoryPlan  # without the log, which other runs may share
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.shared.dataset
 
 
-def draft(shared: Shared, options: RunOptions, device: torch.device) -> Draft:
-    training, dataset = options.training, shared.dataset
-    if training.capture == "on" and device.type != "cuda":
-        raise InputError(f"training.capture is on, but {device} has no CUDA graphs; leave it at auto.")
-    _check_rewards(shared, options)
-    by_kernel = _by_kernels(options, device) and device.type == "cuda"
-    captured = by_kernel and training.capture != "off"
-    replay, facts = shared.replay(options, device), shared.facts(options, device)
-    batch_size = training.batch_size or automatic_batch_size(len(replay.items))
+def plan_runs(dataset: Dataset, options: Mapping[str, RunOptions], console: Console) -> dict[str, RunPlan]:
+    """Plan runs that train at the same time, and check that they fit into memory together.
+
+    Args:
+        dataset: The dataset of all runs.
+        options: The options of each run, by name.
+        console: Prints the expected memory.
+
+    Returns:
+        The plans, by name.
+
+    Raises:
+        InputError: A run cannot be trained with these options, or memory does not suffice.
+    """
+    devices = {name: pick_device(one.device) for name, one in options.items()}
+    available = {device: memory.free(device) for device in devices.values()}  # before the log is on the device
+    shared = SharedData(dataset)
+    plans = {name: plan_run(shared, one, devices[name]) for name, one in options.items()}
+    for device, free in available.items():
+        here = [plan for plan in plans.values() if plan.device == device]
+        total = sum((plan.memory for plan in here), memory.nothing(log=shared.bytes(device)))
+        if all(plan.options.training.memory_check for plan in here):
+            memory.check(total, device, free)
+        console.line(total.sentence(device, free, len(here)))
+    return plans
+
+
+def plan_run(shared: SharedData, options: RunOptions, device: torch.device) -> RunPlan:
+    """Plan one run.
+
+    Args:
+        shared: The data that it may share with other runs.
+        options: Its options.
+        device: Where it trains.
+
+    Returns:
+        The plan.
+
+    Raises:
+        InputError: The run cannot be trained with these options.
+    """
+    _check_rewards(shared.dataset, options)
+    by_kernel = _uses_kernels(options, device)
+    captured = by_kernel and options.training.capture != "off"
+    replay, facts = shared.replay(options, device), shared.log_facts(options, device)
+    batch_size = options.training.batch_size or automatic_batch_size(len(replay.items))
     epochs = Epochs(replay, batch_size, options.seed, rounded=captured, by_kernel=by_kernel)
-    sketch = _sketch(dataset, options, facts)
-    return Draft(
+    agent = _agent_without_memory(shared.dataset, options, facts)
+    return RunPlan(
+        shared,
         options,
         device,
-        dataset.n_items,
         epochs,
-        shared.scored(options, device),
-        shared.watched(options, device) if options.learner.needs_reward else [],
-        reward_vector_or_none(dataset.behaviours, options.reward),
+        shared.scored_events(options, device),
+        shared.diagnostic_batches(options, device) if options.learner.needs_reward else [],
+        reward_vector_or_none(shared.dataset.behaviours, options.reward),
         facts,
-        _logging(sketch, options),
-        _memory(sketch, options, epochs, captured),
+        _logging_need(agent, options),
+        _memory(agent, options, epochs, captured),
     )
 
 
-def _by_kernels(options: RunOptions, device: torch.device) -> bool:
-    """Do kernels compute over the catalogue while the run trains? What else does waits for the device, so it cannot be
-    captured.
-    """
-    critic = options.critic.network(options.network).width if options.learner.needs.critic == "own" else 0
-    widest, most = max(options.network.width, critic), backend.MAX_KERNEL_WIDTH
+def _uses_kernels(options: RunOptions, device: torch.device) -> bool:
+    """Whether GPU kernels compute over the catalogue. Only their updates can be captured as CUDA graphs."""
+    if options.training.capture == "on" and device.type != "cuda":
+        raise InputError(f"training.capture is on, but {device} has no CUDA graphs; leave it at auto.")
     if options.catalogue == "kernels" and device.type != "cuda":
-        raise InputError(f"catalogue is kernels, but they need a GPU and the device is {device}; leave it at auto.")
-    if options.catalogue == "kernels" and widest > most:
-        raise InputError(f"catalogue is kernels, but they take widths up to {most}, found {widest}; leave it at auto.")
-    taken = options.catalogue in ("auto", "kernels") and widest <= most and backend.has_triton()
-    if options.training.capture == "on" and not taken:
-        raise InputError("training.capture is on, but only what the catalogue's kernels compute can be captured.")
-    return taken
+        raise InputError(f"catalogue is kernels, but kernels need a GPU and the device is {device}; leave it at auto.")
+    critic_width = options.critic.network(options.network).width if options.learner.needs.critic == "own" else 0
+    width, limit = max(options.network.width, critic_width), backend.MAX_KERNEL_WIDTH
+    if options.catalogue == "kernels" and width > limit:
+        raise InputError(
+            f"catalogue is kernels, but kernels support widths up to {limit} and this network has {width}; leave it at "
+            "auto."
+        )
+    usable = options.catalogue in ("auto", "kernels") and width <= limit and backend.has_triton()
+    if options.training.capture == "on" and not usable:
+        raise InputError("training.capture is on, but this run does not use the catalogue's kernels; leave it at auto.")
+    return usable and device.type == "cuda"
 
 
-def _check_rewards(shared: Shared, options: RunOptions) -> None:
-    if options.algorithm == "sl" and options.learner.needs_reward:
-        rewards = reward_vector(shared.dataset.behaviours, options.reward)
-        if rewards.min() < 0:
-            raise InputError("algorithm.weight is reward, and a reward is below 0: it cannot be a weight.")
+def _check_rewards(dataset: Dataset, options: RunOptions) -> None:
+    weighted = options.algorithm == "sl" and options.learner.needs_reward
+    if weighted and reward_vector(dataset.behaviours, options.reward).min() < 0:
+        raise InputError("algorithm.weight is reward, but a negative reward cannot be a weight; set it to equal.")
 
 
-def _sketch(dataset: Dataset, options: RunOptions, facts: LogFacts) -> Agent:
-    """The agent without memory. What it refuses, it refuses here."""
+def _agent_without_memory(dataset: Dataset, options: RunOptions, facts: LogFacts) -> Agent:
+    """The agent on the meta device: it checks its options and knows its sizes, but allocates nothing."""
     with torch.device("meta"):
         facts = replace(facts, log_b=torch.empty(dataset.sessions.events))
         return Agent(dataset.n_items, options.learner, options.network, options.critic, facts, restored=True)
 
 
-def _logging(agent: Agent, options: RunOptions) -> Logging | None:
-    """What the learner needs of π̂_b; the network also to say how far its policy has gone from it."""
-    values = agent.needs.logging == "values"
-    watched = options.diagnostics == "all" and (values or agent.target is not None)
-    if agent.prior is not None or agent.needs.start or watched:
-        return "both" if values else "network"
-    return "log_b" if values else None
+def _logging_need(agent: Agent, options: RunOptions) -> Need | None:
+    """The parts of π̂_b that the learner or its diagnostics need."""
+    log_b = agent.needs.logging == "values"
+    for_diagnostics = options.diagnostics == "all" and (log_b or agent.target is not None)
+    if agent.prior is not None or agent.needs.start or for_diagnostics:
+        return "both" if log_b else "network"
+    return "log_b" if log_b else None
 
 
 def _memory(agent: Agent, options: RunOptions, epochs: Epochs, captured: bool) -> MemoryPlan:
     first, *others = (network.options for network in (agent.actor, agent.critic) if network is not None)
-    # Values are read off a table with their level added, a copy for each head: Q and its gradient, two of the target.
+    # Values are read from a table with their level added, one copy per head: Q, its gradient and two of the target.
     copies = 0 if agent.critic is None else 4 * agent.critic.table.nbytes
     plan = memory.plan(
         agent,
@@ -198,76 +165,8 @@ def _memory(agent: Agent, options: RunOptions, epochs: Epochs, captured: bool) -
         beside=[(other.width, other.layers) for other in others],
         more=copies,
     )
-    if _logging(agent, options) in (None, "log_b") or agent.prior is not None:
+    if _logging_need(agent, options) in (None, "log_b") or agent.prior is not None:
         return plan
     with torch.device("meta"):
-        beside = Network(agent.n_items, options.network)  # π̂_b, kept for diagnostics alone
-    return replace(plan, parameters=plan.parameters + sum(weights.nbytes for weights in beside.parameters()))
-
-
-def agent(made: Draft, prior: Network | None = None, log_b: Tensor | None = None) -> Agent:
-    """Fresh, from the run's seed. `prior`, `log_b`: π̂_b, and its logarithm at the log's events."""
-    options = made.options
-    with torch.random.fork_rng():
-        torch.manual_seed(options.seed)
-        try:
-            return Agent(
-                made.n_items,
-                options.learner,
-                options.network,
-                options.critic,
-                replace(made.facts, log_b=log_b),
-                prior,
-                bfloat16_products=options.training.precision == "bf16",
-            ).to(made.device)
-        except (RuntimeError, MemoryError) as error:
-            reason = first_line(error)
-            raise InputError(
-                f"A network of width {options.network.width} over {made.n_items:,} items cannot be made here "
-                f"({reason}); lower network.width."
-            ) from error
-
-
-def job(
-    made: Draft, policy: NetworkPolicy, prior: Network | None = None, value: Callable[[Policy], float] | None = None
-) -> TrainingTask:
-    """`prior`: π̂_b, for diagnostics of agents that do not hold it themselves. `value`: what select = value goes by."""
-    options, learning = made.options, policy.agent
-
-    def validate() -> dict[str, float]:
-        ranks = made.scored.ranks(policy)
-        found = ranks.metrics((10,))
-        figures = {name: found[name] for name in ("HR@10", "NDCG@10")}
-        figures |= {} if value is None else {"value@5": value(policy)}
-        return figures if made.rewards is None else {**figures, "reward@10": ranks.reward_ndcg(made.rewards, 10)}
-
-    def diagnose() -> dict[str, float]:
-        return diagnostics(learning, made.watched, prior)
-
-    watch = made.watched and (learning.target is not None or learning.prior is not None or prior is not None)
-    return TrainingTask(
-        learning,
-        learning.loss,
-        made.epochs,
-        validate,
-        {"ndcg": "NDCG@10", "reward": "reward@10", "value": "value@5", "last": None}[options.select],
-        after=learning.after,
-        tables=[table for table in item_tables(learning, policy.n_items) if table.requires_grad],
-        around=implementation(options),
-        diagnose=diagnose if watch else None,
-    )
-
-
-def diagnostics(agent: Agent, batches: list[Batch], prior: Network | None = None) -> dict[str, float]:
-    """Means over the rows of all batches."""
-    sums: dict[str, Tensor] = {}
-    for batch in batches:
-        for name, values in agent.diagnostics(batch, prior).items():
-            sums[name] = sums.get(name, 0.0) + values.double().sum()
-    rows = sum(len(batch) for batch in batches)
-    return {NAMES[name]: float(total) / rows for name, total in sums.items()}
-
-
-def implementation(options: RunOptions) -> Callable[[], AbstractContextManager[None]]:
-    """The catalogue's implementation that the run asks for, as long as a block lasts."""
-    return lambda: catalogue.use_backend(options.catalogue)
+        prior = Network(agent.n_items, options.network)  # π̂_b, which only diagnostics read
+    return replace(plan, parameters=plan.parameters + sum(weights.nbytes for weights in prior.parameters()))

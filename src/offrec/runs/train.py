@@ -1,56 +1,102 @@
-"""Train and load runs: from options to a trained policy."""
+"""Train runs: options → plan → trainer → policy."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from offrec import logging_policy
-from offrec.console import Board, Console
+from offrec import catalogue, logging_policy
+from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.transitions import reward_vector
-from offrec.data.vocabulary import Vocabulary, read_vocabulary
 from offrec.errors import InputError, first_line
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions
 from offrec.logging_policy import LoggingPolicy
 from offrec.models.agent import Agent
+from offrec.models.network import Network, item_tables
 from offrec.models.network_policy import NetworkPolicy
 from offrec.policy import Policy
-from offrec.runs import folder as run_folder
-from offrec.runs import options as config
-from offrec.runs.options import RunOptions
-from offrec.runs.plan import Draft, Shared, agent, draft, implementation, job
-from offrec.training import memory
+from offrec.runs.folder import check_run_folder, create_run_folder
+from offrec.runs.loading import policy_name
+from offrec.runs.option_errors import merge_flags
+from offrec.runs.options import logging_training, resolve_options
+from offrec.runs.plan import RunPlan, plan_runs
 from offrec.training.interleaved import together
 from offrec.training.loop import Trainer, load_module
+from offrec.training.update import TrainingTask
+from offrec.types import Batch
+
+DIAGNOSTICS = {
+    "~q_logged": "q_logged",
+    "~q_random": "q_random",
+    "~return_to_go": "return_logged",
+    "~entropy": "entropy",
+    "~kl_to_logging": "kl_to_logging",
+    "~rare": "mass_rare",
+}
+SELECTED_BY = {"ndcg": "NDCG@10", "reward": "reward@10", "value": "value@5", "last": None}
 
 
 def train(
     dataset: str | Path | Dataset,
     out: str | Path,
     *,
-    algorithm: str = "sl",
+    algorithm: str | None = None,
     backbone: str | None = None,
-    preset: str = "strong",
-    seed: int = 0,
-    device: str = "auto",
+    preset: str | None = None,
+    seed: int | None = None,
+    device: str | None = None,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
     force: bool = False,
     console: Console | None = None,
 ) -> NetworkPolicy:
-    """Train a policy on a prepared dataset and leave the run in the folder `out`. `settings` are dotted keys:
-    {"training.epochs": 3}.
+    """Train a policy on a prepared dataset and store the run in a folder.
+
+    Args:
+        dataset: The dataset, or the folder that `offrec.prepare` wrote.
+        out: Folder for the run: options, metrics.jsonl, best and last checkpoint.
+        algorithm: Name of the learner; "sl" if None.
+        backbone: Name of the backbone; if None, the preset's.
+        preset: "strong" (the default) or "paper".
+        seed: Seed of weights, batches and dropout; 0 if None.
+        device: "auto" (the default), "cpu", "cuda", "cuda:1", …
+        settings: Further options under dotted keys; `offrec options` lists them.
+        resume: Continue the run in `out` if there is one.
+        force: Replace the run in `out` if there is one.
+        console: Prints progress; by default to standard error.
+
+    Returns:
+        The policy of the best checkpoint.
+
+    Raises:
+        InputError: An option, the dataset or the folder is not valid.
+        RunError: The loss became NaN or infinite, or memory ran out.
+        Interrupted: Ctrl-C; the run is saved and can be resumed.
+
+    Example:
+        >>> policy = offrec.train("data/shop", "runs/dc", algorithm="dc", settings={"training.epochs": 3})
+        >>> policy.recommend([12, 55, 9], k=10).items
     """
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
-    flat = {"algorithm.name": algorithm, "seed": seed, "device": device, "preset": preset, **(settings or {})}
-    if backbone is not None:
-        flat.setdefault("network.backbone", backbone)
-    layers = config.layered(flat, dataset.protocol.format)
-    return run(dataset, Path(out), config.build(layers), resume=resume, force=force, console=console or Console())
+    out, console = Path(out), console or Console()
+    flags = {
+        "algorithm": ("algorithm.name", algorithm),
+        "backbone": ("network.backbone", backbone),
+        "preset": ("preset", preset),
+        "seed": ("seed", seed),
+        "device": ("device", device),
+    }
+    options = resolve_options(merge_flags(flags, settings or {}), dataset.protocol.format)
+    (plan,) = plan_runs(dataset, {out.name: options}, console).values()
+    check_run_folder(dataset, out, options, resume=resume, force=force)
+    run = build_trainer(plan, out, console, resume=resume, force=force)
+    run.trainer.run()
+    return run.finish()
 
 
 def train_many(
@@ -63,179 +109,205 @@ def train_many(
     console: Console | None = None,
     failed: Callable[[str, Exception], None] | None = None,
 ) -> dict[str, NetworkPolicy]:
-    """Train several runs at once on one device, `runs` being name → settings (dotted keys), each into out/name.
+    """Train several runs concurrently on one device. Each is the same run that it would be alone.
 
-    Each is the run it would be alone. One that fails is reported (`failed(name, why)`, or a line on the console) and
-    missing from what comes back; the others go on.
+    Args:
+        dataset: The dataset, or its folder.
+        runs: The settings of each run under dotted keys, by the run's name.
+        out: Folder that gets one folder per run.
+        resume: Continue the runs that exist.
+        force: Replace the runs that exist.
+        console: Prints progress.
+        failed: Called with the name and the exception of a run that fails; by default a line is printed.
+
+    Returns:
+        The policies by name, without those that failed.
+
+    Raises:
+        InputError: An option, the dataset or a folder is not valid.
+        Interrupted: Ctrl-C; every run is saved and can be resumed.
     """
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
-    options = {name: config.build(config.layered(dict(flat), dataset.protocol.format)) for name, flat in runs.items()}
-    asked = {name: (Path(out) / name, one) for name, one in options.items()}
     console = console or Console()
+    options = {name: resolve_options(dict(settings), dataset.protocol.format) for name, settings in runs.items()}
     with console.board() as board:
-        prepared = _prepared(dataset, asked, resume=resume, force=force, console=console, board=board)
+        plans = plan_runs(dataset, options, console)
+        for name, plan in plans.items():
+            check_run_folder(dataset, Path(out) / name, plan.options, resume=resume, force=force)
+        loaded: dict[object, LoggingPolicy] = {}
+        built = {
+            name: build_trainer(
+                plan, Path(out) / name, board.console(name), resume=resume, force=force, logging_policies=loaded
+            )
+            for name, plan in plans.items()
+        }
+        loaded.clear()  # agents have their own copies
 
-        def tell(name: str, error: Exception) -> None:
+        def print_failure(name: str, error: Exception) -> None:
             console.line(f"{name} failed: {first_line(error)}")
 
-        done = together({name: run.trainer for name, run in prepared.items()}, failed or tell)
-    return {name: prepared[name].finished() for name in prepared if name in done}
-
-
-def run(
-    dataset: Dataset, out: Path, options: RunOptions, *, resume: bool, force: bool, console: Console
-) -> NetworkPolicy:
-    """Train one."""
-    asked = {out.name: (out, options)}
-    (prepared,) = _prepared(dataset, asked, resume=resume, force=force, console=console).values()
-    prepared.trainer.run()
-    return prepared.finished()
+        done = together({name: run.trainer for name, run in built.items()}, failed or print_failure)
+        return {name: run.finish() for name, run in built.items() if name in done}
 
 
 @dataclass(frozen=True)
-class _Prepared:
-    out: Path
+class BuiltRun:
+    """A run that is ready to train."""
+
+    plan: RunPlan
     policy: NetworkPolicy
     trainer: Trainer
 
-    def finished(self) -> NetworkPolicy:
-        load_module(self.policy.agent, self.out / "best.safetensors")
+    def finish(self) -> NetworkPolicy:
+        """Say how training ended, and return the policy of the best checkpoint."""
+        place, options = self.trainer.place, self.plan.options
+        epochs = options.training.epochs
+        ended = f"stopped early after epoch {place.epoch} of {epochs}" if place.epoch < epochs else f"{epochs} epochs"
+        kept = "the last epoch is kept" if options.select == "last" else f"epoch {place.best_epoch + 1} is best"
+        self.trainer.console.line(f"Trained: {ended}; {kept}.")
+        load_module(self.policy.agent, self.trainer.folder / "best.safetensors")
         return self.policy
 
 
-def _prepared(
-    dataset: Dataset,
-    asked: Mapping[str, tuple[Path, RunOptions]],
-    *,
-    resume: bool,
-    force: bool,
+def build_trainer(
+    plan: RunPlan,
+    out: Path,
     console: Console,
-    board: Board | None = None,
-) -> dict[str, _Prepared]:
-    """Everything but the training. What can be refused is refused before anything is written."""
-    devices = {name: pick_device(options.device) for name, (_, options) in asked.items()}
-    available = {device: memory.free(device) for device in devices.values()}
-    shared = Shared(dataset)
-    drafts = {name: draft(shared, options, devices[name]) for name, (_, options) in asked.items()}
-    for device, free in available.items():
-        mine = [one for one in drafts.values() if one.device == device]
-        whole = sum((one.memory for one in mine), memory.nothing(log=shared.bytes(device)))
-        if all(one.options.training.memory_check for one in mine):
-            memory.check(whole, device, free)
-        console.line(whole.sentence(device, free, len(mine)))
-    for out, options in asked.values():
-        run_folder.check(dataset, out, options, resume=resume, force=force)
-    consoles = {name: board.console(name) if board else console for name in asked}
-    fitted = _fitted(dataset, drafts, consoles)
-    found = {}
-    for name, (out, options) in asked.items():
-        learning = agent(drafts[name], fitted[name].network, fitted[name].log_b)
-        if not (resume and (out / "run.json").exists()):
-            run_folder.create(dataset, out, options, force=force, logging_policy=fitted[name].calibration)
-        found[name] = _prepare(dataset, out, drafts[name], learning, fitted[name], consoles[name], resume=resume)
-    return found
+    *,
+    resume: bool = False,
+    force: bool = False,
+    logging_policies: dict[object, LoggingPolicy] | None = None,
+) -> BuiltRun:
+    """Fit or load π̂_b if the run needs it, build the networks, and create the run's folder.
 
+    Args:
+        plan: The plan of the run.
+        out: The run's folder.
+        console: Prints progress.
+        resume: Continue from the last checkpoint in `out`.
+        force: Replace the run in `out`.
+        logging_policies: Those that other runs have loaded; this run adds its own.
 
-def _fitted(dataset: Dataset, drafts: Mapping[str, Draft], consoles: Mapping[str, Console]) -> dict[str, LoggingPolicy]:
-    """π̂_b of each run that needs it: one for all that ask for the same."""
-    fitted: dict[object, LoggingPolicy] = {None: LoggingPolicy(None, None, {})}
-    keys: dict[str, object] = {}
-    for name, made in drafts.items():
-        options, device = made.options, made.device
-        training = config.logging_training(options, dataset.protocol.format)
-        keys[name] = made.logging and (options.network, training, options.seed, device, made.logging)
-        if made.logging is None or keys[name] in fitted:
-            continue
-        with implementation(options)():
-            fitted[keys[name]] = logging_policy.load_or_fit(
-                dataset, options.network, training, options.seed, device, consoles[name], need=made.logging
-            )
-    return {name: fitted[key] for name, key in keys.items()}
-
-
-def _value(dataset: Dataset, made: Draft, console: Console) -> Callable[[Policy], float] | None:
-    """What judges a run's checkpoints, where they are chosen by value."""
-    options = made.options
-    if options.select != "value":
-        return None
-    rewards, network = reward_vector(dataset.behaviours, options.reward), options.critic.network(options.network)
-    with implementation(options)():
-        logged = value_at_5.load_or_fit(dataset, rewards, options.gamma, ValueOptions(network), made.device, console)
-    return value_at_5.scorer(logged, made.scored)
-
-
-def _prepare(
-    dataset: Dataset, out: Path, made: Draft, learning: Agent, fitted: LoggingPolicy, console: Console, *, resume: bool
-) -> _Prepared:
-    options, data_hash = made.options, dataset.meta["data_hash"]
-    policy = NetworkPolicy(_name(options), learning, dataset.vocabulary, made.device, data_hash)
+    Returns:
+        The policy and its trainer.
+    """
+    options, dataset = plan.options, plan.dataset
+    logging = _logging_policy(plan, console, {} if logging_policies is None else logging_policies)
+    agent = build_agent(plan, logging.network, logging.log_b)
+    if not (resume and (out / "run.json").exists()):
+        create_run_folder(dataset, out, options, force=force, logging_policy=logging.calibration)
+    policy = NetworkPolicy(policy_name(options), agent, dataset.vocabulary, plan.device, dataset.meta["data_hash"])
     policy.home = dataset.meta.get("shop")
-    prior = fitted.network if learning.prior is None else None
-    whole = job(made, policy, prior, _value(dataset, made, console))
-    trainer = Trainer(whole, options.training, out, {"data_hash": data_hash}, options.seed, console)
+    task = build_task(plan, policy, logging.network if agent.prior is None else None, _value_scorer(plan, console))
+    trainer = Trainer(task, options.training, out, {"data_hash": policy.data_hash}, options.seed, console)
     if resume and (out / "last.safetensors").exists():
         trainer.resume()
         if trainer.place.finished:
-            console.line(f"{out} is already trained; its best epoch is {trainer.place.best_epoch + 1}.")
-    size = sum(parameter.numel() for parameter in learning.parameters() if parameter.requires_grad)
+            console.line(f"{out} is already trained.")
+    size = sum(parameter.numel() for parameter in agent.parameters() if parameter.requires_grad)
     console.line(
         f"{policy.name} on {dataset.path.name} ({dataset.fingerprint}): {dataset.n_items:,} items, "
-        f"{dataset.split('train').events:,} transitions, {size:,} parameters, {made.device}"
+        f"{dataset.split('train').events:,} transitions, {size:,} parameters, {plan.device}"
     )
-    return _Prepared(out, policy, trainer)
+    return BuiltRun(plan, policy, trainer)
 
 
-def _name(options: RunOptions) -> str:
-    return f"{options.algorithm}/{options.network.backbone}"
+def build_agent(plan: RunPlan, prior: Network | None = None, log_b: Tensor | None = None) -> Agent:
+    """Build the networks from the run's seed.
+
+    Args:
+        plan: The plan of the run.
+        prior: The network of π̂_b, for learners that need it.
+        log_b: [E] log π̂_b of the log's events, for learners that need it.
+    """
+    options = plan.options
+    with torch.random.fork_rng():
+        torch.manual_seed(options.seed)
+        try:
+            return Agent(
+                plan.dataset.n_items,
+                options.learner,
+                options.network,
+                options.critic,
+                replace(plan.facts, log_b=log_b),
+                prior,
+                bfloat16_products=options.training.precision == "bf16",
+            ).to(plan.device)
+        except (RuntimeError, MemoryError) as error:
+            raise InputError(
+                f"network.width {options.network.width} over {plan.dataset.n_items:,} items does not fit into memory "
+                f"({first_line(error)}); lower it."
+            ) from error
 
 
-def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
-    """The best policy of a run. Needs the run's folder alone, not its dataset."""
-    run = Path(run)
-    facts = run_folder.read(run)
-    options = config.build(facts["options"])
-    where = pick_device(device)
-    learned = Agent(facts["items"], options.learner, options.network, options.critic, restored=True)
-    try:
-        stored = load_module(learned, run / "best.safetensors")
-    except RuntimeError as error:
-        raise InputError(
-            f"{run}/best.safetensors does not fit the network in run.json ({error}); train it again."
-        ) from error
-    if stored["data_hash"] != facts["data_hash"]:
-        raise InputError(f"{run}/best.safetensors comes from a run on another dataset; train it again.")
-    vocabulary: Vocabulary = read_vocabulary(run, facts["item_ids"])
-    policy = NetworkPolicy(_name(options), learned, vocabulary, where, facts["data_hash"])
-    policy.home = facts.get("shop")
-    return policy
+def build_task(
+    plan: RunPlan, policy: NetworkPolicy, prior: Network | None = None, value: Callable[[Policy], float] | None = None
+) -> TrainingTask:
+    """What the training loop needs: losses, batches, validation and diagnostics.
+
+    Args:
+        plan: The plan of the run.
+        policy: The policy to train.
+        prior: The network of π̂_b, for the diagnostics of agents that do not contain it.
+        value: Estimates the policy's value, if checkpoints are selected by value.
+    """
+    agent, select = policy.agent, SELECTED_BY[plan.options.select]
+
+    def validate() -> dict[str, float]:
+        ranks = plan.scored_events.ranks(policy)
+        metrics = ranks.metrics((10,))
+        figures = {name: metrics[name] for name in ("HR@10", "NDCG@10")}
+        figures |= {} if value is None else {"value@5": value(policy)}
+        return figures if plan.rewards is None else {**figures, "reward@10": ranks.reward_ndcg(plan.rewards, 10)}
+
+    def diagnose() -> dict[str, float]:
+        return mean_diagnostics(agent, plan.diagnostic_batches, prior)
+
+    has_diagnostics = agent.target is not None or agent.prior is not None or prior is not None
+    return TrainingTask(
+        agent,
+        agent.loss,
+        plan.epochs,
+        validate,
+        select,
+        after=agent.after,
+        tables=[table for table in item_tables(agent, policy.n_items) if table.requires_grad],
+        around=lambda: catalogue.use_backend(plan.options.catalogue),
+        diagnose=diagnose if plan.diagnostic_batches and has_diagnostics else None,
+    )
 
 
-def dataset_of(run: str | Path, dataset: str | Path | None = None) -> Dataset:
-    """The dataset a run was trained on, refused if it is another."""
-    facts = run_folder.read(Path(run))
-    if dataset is None and not Path(facts["dataset"]).exists():
-        raise InputError(
-            f"The dataset of {run}, {facts['dataset']}, is not there any more; say where it is: --dataset."
-        )
-    opened = Dataset.open(dataset or facts["dataset"])
-    if opened.meta["data_hash"] != facts["data_hash"]:
-        raise InputError(
-            f"{run} was trained on another dataset (fingerprint {facts['fingerprint']}) than {opened.path} "
-            f"({opened.fingerprint}); evaluate it on its own."
-        )
-    return opened
+def mean_diagnostics(agent: Agent, batches: list[Batch], prior: Network | None = None) -> dict[str, float]:
+    """Means of the agent's diagnostics over the rows of all batches."""
+    sums: dict[str, Tensor] = {}
+    for batch in batches:
+        for name, values in agent.diagnostics(batch, prior).items():
+            sums[name] = sums.get(name, 0.0) + values.double().sum()
+    rows = sum(len(batch) for batch in batches)
+    return {DIAGNOSTICS[name]: float(total) / rows for name, total in sums.items()}
 
 
-def pick_device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        if device.type not in ("cpu", "cuda", "mps"):
-            raise RuntimeError("it computes nothing")
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"The device {name!r} cannot be used here ({first_line(error)}); try --device cpu.") from error
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")  # TF32: float32 accumulation, operands of 10 bits
-    return device
+def _logging_policy(plan: RunPlan, console: Console, loaded: dict[object, LoggingPolicy]) -> LoggingPolicy:
+    """π̂_b as far as the run needs it: from another run, from the dataset's cache, or fitted now."""
+    if plan.logging is None:
+        return LoggingPolicy(None, None, {})
+    options, device = plan.options, plan.device
+    training = logging_training(options, plan.dataset.protocol.format)
+    key = (options.network, training, options.seed, device, plan.logging)
+    if key not in loaded:
+        with catalogue.use_backend(options.catalogue):
+            loaded[key] = logging_policy.load_or_fit(
+                plan.dataset, options.network, training, options.seed, device, console, need=plan.logging
+            )
+    return loaded[key]
+
+
+def _value_scorer(plan: RunPlan, console: Console) -> Callable[[Policy], float] | None:
+    """Estimates value@5 of a checkpoint, if checkpoints are selected by it."""
+    options, dataset = plan.options, plan.dataset
+    if options.select != "value":
+        return None
+    rewards, network = reward_vector(dataset.behaviours, options.reward), options.critic.network(options.network)
+    with catalogue.use_backend(options.catalogue):
+        q = value_at_5.load_or_fit(dataset, rewards, options.gamma, ValueOptions(network), plan.device, console)
+    return value_at_5.scorer(q, plan.scored_events)

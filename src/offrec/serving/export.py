@@ -18,7 +18,7 @@ from offrec.data.files import publish_files
 from offrec.errors import InputError, RunError
 from offrec.models.agent import Agent
 from offrec.models.network_policy import NetworkPolicy
-from offrec.runs import folder as run_folder
+from offrec.runs.folder import read_run
 from offrec.serving import served_policy
 from offrec.serving.served_policy import ServedPolicy
 
@@ -28,7 +28,7 @@ IN_ONE_FILE = 1 << 30  # bytes of weights; a protobuf holds no more than 2 GiB, 
 
 def export_onnx(run: Path, out: Path, *, force: bool = False, console: Console | None = None) -> dict[str, Any]:
     """What stands in model.json."""
-    facts, console = run_folder.read(run), console or Console(quiet=True)
+    facts, console = read_run(run), console or Console(quiet=True)
     _check(out, force)
     served = served_policy.load(out.stem, run, "cpu")
     policy = served.policy

@@ -11,8 +11,8 @@ import torch
 
 from offrec.errors import InputError
 from offrec.models.network_policy import NetworkPolicy
-from offrec.runs import folder as run_folder
-from offrec.runs import train as experiment
+from offrec.runs import loading
+from offrec.runs.folder import read_run
 from offrec.serving.engine import Engine, Query
 
 
@@ -57,7 +57,7 @@ def named(words: tuple[str, ...]) -> dict[str, Path]:
 def load(name: str, run: Path, device: str, seed: int | None = None) -> ServedPolicy:
     """The policy of a run, refused unless its weights are numbers and it recommends something to a new visitor."""
     run = Path(os.path.realpath(run))  # once: a link switched meanwhile would mix two runs
-    policy = experiment.load(run, device)
+    policy = loading.load(run, device)
     for weights, tensor in policy.agent.state_dict().items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise InputError(f"{run} has weights that are no numbers ({weights}); train it again.")
@@ -76,7 +76,7 @@ def load(name: str, run: Path, device: str, seed: int | None = None) -> ServedPo
 
 def _fingerprint(run: Path) -> str:
     """Twelve hexadecimal digits that change with the weights and with the options."""
-    facts = run_folder.read(run)
+    facts = read_run(run)
     state = hashlib.sha256(repr((facts["data_hash"], sorted(facts["options"].items()))).encode())
     with (run / "best.safetensors").open("rb") as file:
         while piece := file.read(1 << 24):

@@ -12,7 +12,8 @@ from offrec.data.dataset import Dataset
 from offrec.data.transitions import REWARDS, reward_vector, reward_vector_or_none
 from offrec.errors import InputError
 from offrec.plugins import Registry, Settings
-from offrec.runs import options as config
+from offrec.runs.option_text import parse_settings
+from offrec.runs.options import resolve_options
 from offrec.runs.presets import PRESETS
 from offrec.studies.folder import extend_study, is_study_folder, read_study, write_study
 from offrec.studies.study import Run, RunGroup, Study, StudyDataset, StudyKind, describe_dataset
@@ -57,7 +58,7 @@ def plan_comparison(
         for log, dataset in _logs(repeats):
             for name in learners:
                 flat = {"network.backbone": backbone, "preset": preset, **({"select": select} if select else {})}
-                options = resolve_options(dataset, name, {**flat, **own[name]}, valued=value)
+                options = resolve_settings(dataset, name, {**flat, **own[name]}, valued=value)
                 groups.append(RunGroup(f"{log}.{name}.{backbone}", log, "learner", name, backbone, preset, options))
     request = {
         "algorithms": learners,
@@ -103,7 +104,7 @@ def plan_sweep(
             groups += [RunGroup(f"{log}.{name}", log, "shop", name) for name in SHOP_POLICIES]
         for key, values in map(_varied, vary):
             for text in values:
-                options = resolve_options(dataset, algorithm, {**flat, key: text})
+                options = resolve_settings(dataset, algorithm, {**flat, key: text})
                 name = f"{log}.{algorithm}.{network}.{key}={text}"
                 groups.append(
                     RunGroup(name, log, "learner", algorithm, network, preset, options, varied={key: options[key]})
@@ -126,10 +127,10 @@ def _check_worth(dataset: Dataset) -> None:
 
 def _level(log: str, dataset: Dataset, algorithm: str, flat: Settings, level: str) -> RunGroup:
     """The same learner with other settings, or another learner, for which the first one's own settings mean nothing."""
-    extra = config.parse_set(part for part in level.split(",") if part)
+    extra = parse_settings(part for part in level.split(",") if part)
     learner = str(extra.pop("algorithm.name", algorithm))
     kept = flat if learner == algorithm else {k: v for k, v in flat.items() if not k.startswith(LEARNER_OPTIONS)}
-    options = resolve_options(dataset, learner, {**kept, **extra})
+    options = resolve_settings(dataset, learner, {**kept, **extra})
     network, preset = str(flat["network.backbone"]), str(flat["preset"])
     return RunGroup(
         f"{log}.{learner}.{network}.{level}", log, "learner", learner, network, preset, options, compare_with=level
@@ -151,17 +152,17 @@ def create_or_extend(study: Study) -> Study:
     return study
 
 
-def resolve_options(dataset: Dataset, algorithm: str, flat: Settings, *, valued: bool = False) -> dict[str, Any]:
+def resolve_settings(dataset: Dataset, algorithm: str, flat: Settings, *, valued: bool = False) -> dict[str, Any]:
     """Every option of a policy, so that a study goes on with them whatever a later version's presets say. `valued`: its
     value is to be estimated, which takes rewards.
     """
     try:
-        options = config.build(config.layered({**flat, "algorithm.name": algorithm}, dataset.protocol.format))
+        options = resolve_options({**flat, "algorithm.name": algorithm}, dataset.protocol.format)
         needed = valued or options.learner.needs_reward or options.select in ("reward", "value")
         reward_vector(dataset.behaviours, options.reward, needed=needed)
     except InputError as error:
         raise InputError(f"{algorithm} on {dataset.path.name}: {error}") from error
-    return {key: value for key, value in options.flat().items() if key not in RUN_OPTIONS}
+    return {key: value for key, value in options.settings().items() if key not in RUN_OPTIONS}
 
 
 def check_protocols(logs: Iterable[StudyDataset]) -> None:
@@ -281,7 +282,7 @@ def _own_settings(pairs: Sequence[str], learners: Sequence[str]) -> Mapping[str,
         elif owner not in found:
             raise InputError(f"--set {pair} is for {owner!r}, which is not asked; asked are {', '.join(found)}.")
         for name in [owner] if owner else found:
-            found[name] |= config.parse_set([rest])
+            found[name] |= parse_settings([rest])
     return found
 
 

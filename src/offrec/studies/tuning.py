@@ -20,7 +20,7 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
 from offrec.plugins import Range, SearchSpace, Settings
-from offrec.runs import options as config
+from offrec.runs.option_text import parse_settings
 from offrec.runs.presets import PRESETS
 from offrec.studies import design
 from offrec.studies.folder import is_study_folder, locate_datasets, read_study, write_study
@@ -55,7 +55,7 @@ class Search:
     seed: int = 0
 
     def base(self) -> Settings:
-        return {"preset": self.preset, "network.backbone": self.network, **config.parse_set(self.settings)}
+        return {"preset": self.preset, "network.backbone": self.network, **parse_settings(self.settings)}
 
     @property
     def network(self) -> str:
@@ -89,7 +89,7 @@ def best_trial(study: Study) -> RunGroup | None:
 def train_command(search: Search, found: RunGroup) -> str:
     """What trains the model of this trial: with all that was held, and with what the search chose."""
     named = ("algorithm.name", "network.backbone", "preset", *design.RUN_OPTIONS)  # flags, or of a run and no trial
-    held = {key: value for key, value in config.parse_set(search.settings).items() if key not in named}
+    held = {key: value for key, value in parse_settings(search.settings).items() if key not in named}
     words = ["offrec", "train", str(search.dataset), "--algorithm", search.algorithm]
     words += ["--backbone", found.options["network.backbone"], "--preset", found.options["preset"], "--out", "RUN"]
     for key, value in {**held, **found.varied}.items():
@@ -112,7 +112,7 @@ def _begin(search: Search) -> Study:
     _optuna()
     dataset = Dataset.open(search.dataset)
     if search.objective in ("reward", "value"):
-        design.resolve_options(dataset, search.algorithm, {**search.base(), "select": search.objective})
+        design.resolve_settings(dataset, search.algorithm, {**search.base(), "select": search.objective})
     request = {
         "algorithm": search.algorithm,
         "backbone": search.network,
@@ -140,7 +140,7 @@ def _with(search: Search, study: Study, settings: Sequence[Settings]) -> Study:
     log, groups, runs = study.datasets[0].log, list(study.groups), list(study.runs)
     for own in settings:
         number = len(groups)
-        options = design.resolve_options(dataset, search.algorithm, {**search.base(), **own})
+        options = design.resolve_settings(dataset, search.algorithm, {**search.base(), **own})
         name = f"trial-{number:03d}"
         varied = {key: options[key] for key in search.space()}
         backbone, preset = search.network, search.preset

@@ -17,8 +17,9 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError, Interrupted, RunError, first_line
 from offrec.policy import Policy
-from offrec.runs import folder as run_folder
-from offrec.runs import train as experiment
+from offrec.runs.folder import read_run
+from offrec.runs.loading import pick_device
+from offrec.runs.train import train, train_many
 from offrec.studies import results
 from offrec.studies.claims import Claim
 from offrec.studies.folder import open_dataset, write_json
@@ -68,7 +69,7 @@ def run_queue(
     study: Study, options: WorkerOptions, console: Console, parent_alive: Callable[[], bool] = lambda: True
 ) -> RunCounts:
     """Execute every run that is waiting and not claimed. A call after an interruption continues the study."""
-    device = experiment.pick_device(options.device)
+    device = pick_device(options.device)
     seeds = options.concurrent_seeds or (len(study.runs) if device.type == "cuda" else 1)
     started = time.monotonic()
     worker = _Worker(study, device, options.device)
@@ -205,7 +206,7 @@ class _Worker:
             "learning_curve": curve,
             "selected_epoch": selected_epoch(curve, str(group.options["select"])),
             "stopped_early": len(curve) < int(group.options["training.epochs"]),
-            "logging_policy": run_folder.read(folder)["logging_policy"],
+            "logging_policy": read_run(folder)["logging_policy"],
         }
 
     def _train(self, group: RunGroup, runs: Sequence[Run], dataset: Dataset, console: Console) -> dict[str, Policy]:
@@ -213,12 +214,10 @@ class _Worker:
         out = self.study.path("runs")
         if len(runs) == 1:
             (run,) = runs
-            policy = experiment.train(
-                dataset, out / run.name, settings=settings[run.name], resume=True, console=console
-            )
+            policy = train(dataset, out / run.name, settings=settings[run.name], resume=True, console=console)
             return {run.name: policy}
         by_name = {run.name: run for run in runs}
-        policies = experiment.train_many(
+        policies = train_many(
             dataset,
             settings,
             out,

@@ -1,0 +1,94 @@
+"""Load trained runs: the policy, its dataset, and the device to use."""
+
+from pathlib import Path
+
+import torch
+
+from offrec.data.dataset import Dataset
+from offrec.data.vocabulary import read_vocabulary
+from offrec.errors import InputError, first_line
+from offrec.models.agent import Agent
+from offrec.models.network_policy import NetworkPolicy
+from offrec.runs.folder import read_run
+from offrec.runs.options import RunOptions, build_options
+from offrec.training.loop import load_module
+
+
+def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
+    """Load the best policy of a run. The run's folder is enough; its dataset is not needed.
+
+    Args:
+        run: A folder that `offrec.train` wrote.
+        device: "auto", "cpu", "cuda", "cuda:1", …
+
+    Returns:
+        The policy.
+
+    Raises:
+        InputError: The folder is not a run, is damaged, or needs a plug-in that is not installed.
+
+    Example:
+        >>> policy = offrec.load("runs/dc")
+        >>> policy.recommend([12, 55, 9], k=10).items
+    """
+    run = Path(run)
+    facts = read_run(run)
+    options, where = build_options(facts["options"]), pick_device(device)
+    agent = Agent(facts["items"], options.learner, options.network, options.critic, restored=True)
+    try:
+        stored = load_module(agent, run / "best.safetensors")
+    except RuntimeError as error:
+        raise InputError(
+            f"{run}/best.safetensors does not fit the network in run.json ({error}); train it again."
+        ) from error
+    if stored["data_hash"] != facts["data_hash"]:
+        raise InputError(f"{run}/best.safetensors comes from a run on another dataset; train it again.")
+    vocabulary = read_vocabulary(run, facts["item_ids"])
+    policy = NetworkPolicy(policy_name(options), agent, vocabulary, where, facts["data_hash"])
+    policy.home = facts.get("shop")
+    return policy
+
+
+def policy_name(options: RunOptions) -> str:
+    return f"{options.algorithm}/{options.network.backbone}"
+
+
+def open_dataset(run: str | Path, dataset: str | Path | None = None) -> Dataset:
+    """Open the dataset on which a run was trained.
+
+    Args:
+        run: The run's folder.
+        dataset: Where the dataset is, if it has moved.
+
+    Returns:
+        The dataset.
+
+    Raises:
+        InputError: The dataset does not exist, or is not the one that the run was trained on.
+    """
+    facts = read_run(Path(run))
+    if dataset is None and not Path(facts["dataset"]).exists():
+        raise InputError(f"The dataset of {run}, {facts['dataset']}, does not exist any more; name it with --dataset.")
+    opened = Dataset.open(dataset or facts["dataset"])
+    if opened.meta["data_hash"] != facts["data_hash"]:
+        raise InputError(
+            f"{run} was trained on another dataset (fingerprint {facts['fingerprint']}) than {opened.path} "
+            f"({opened.fingerprint}); use the dataset it was trained on."
+        )
+    return opened
+
+
+def pick_device(name: str) -> torch.device:
+    """The device with this name; "auto" is the first GPU, or the CPU if there is none."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        if device.type not in ("cpu", "cuda", "mps"):
+            raise RuntimeError("offrec does not compute there")
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"--device {name} cannot be used here ({first_line(error)}); try --device cpu.") from error
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32: operands of 10 bits, float32 accumulation
+    return device

@@ -1,0 +1,82 @@
+"""What runs on one dataset share: the log on the device and the events that evaluate a checkpoint."""
+
+from typing import Literal
+
+import torch
+
+from offrec.data.dataset import Dataset
+from offrec.data.replay import Replay
+from offrec.data.transitions import Floats, reward_shift, reward_vector, transitions
+from offrec.evaluation import ScoredEvents
+from offrec.models.agent import LogFacts, return_spread
+from offrec.runs.options import RunOptions
+from offrec.types import Batch
+
+DIAGNOSTIC_ROWS = 2048  # validation rows used for diagnostics, which cost passes over the catalogue
+
+
+class SharedData:
+    """Creates each part on first use, and once for all runs that need the same.
+
+    Args:
+        dataset: The dataset of the runs.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        self._replays: dict[object, Replay] = {}
+        self._scored_events: dict[object, ScoredEvents] = {}
+        self._diagnostic_batches: dict[object, list[Batch]] = {}
+
+    def replay(self, options: RunOptions, device: torch.device) -> Replay:
+        """The training sessions on the device."""
+        key = self._key(options, device)
+        if key not in self._replays:
+            self._replays[key] = self._build_replay("train", options, device)
+        return self._replays[key]
+
+    def scored_events(self, options: RunOptions, device: torch.device) -> ScoredEvents:
+        """The validation events that rank a checkpoint."""
+        history = options.network.history
+        if (history, device) not in self._scored_events:
+            events = ScoredEvents(self.dataset, "validation", history, device)
+            self._scored_events[history, device] = events.cache_batches()
+        return self._scored_events[history, device]
+
+    def diagnostic_batches(self, options: RunOptions, device: torch.device) -> list[Batch]:
+        """The validation batches on which diagnostics are computed, the same after every epoch."""
+        key = self._key(options, device)
+        if key not in self._diagnostic_batches:
+            replay, batches = self._build_replay("validation", options, device), list[Batch]()
+            for index in replay.shuffled(DIAGNOSTIC_ROWS // 4, seed=0):
+                if sum(map(len, batches)) < DIAGNOSTIC_ROWS:
+                    batches.append(replay.batch(index))
+            self._diagnostic_batches[key] = batches
+        return self._diagnostic_batches[key]
+
+    def log_facts(self, options: RunOptions, device: torch.device) -> LogFacts:
+        """What an agent must know about the log, except log π̂_b, which has to be fitted."""
+        return_to_go = self.replay(options, device).mdp[2]
+        unit = return_spread(return_to_go.cpu()) if options.reward_unit == "returns" else 1.0
+        shift = reward_shift(self._rewards(options)) if options.reward_shift else 0.0
+        return LogFacts(options.gamma, unit, shift, torch.tensor(self.dataset.train_counts))
+
+    def bytes(self, device: torch.device) -> int:
+        """Memory of the log on a device."""
+        parts: list[Replay | ScoredEvents] = [*self._replays.values(), *self._scored_events.values()]
+        return sum(part.bytes for part in parts if part.device == device)
+
+    def _rewards(self, options: RunOptions) -> Floats:
+        needed = options.learner.needs_reward or options.select in ("reward", "value")
+        return reward_vector(self.dataset.behaviours, options.reward, needed=needed)
+
+    def _build_replay(self, split: Literal["train", "validation"], options: RunOptions, device: torch.device) -> Replay:
+        sessions, rewards = self.dataset.split(split), self._rewards(options)
+        if options.reward_shift:
+            rewards = rewards + rewards.dtype.type(reward_shift(rewards))
+        mdp = transitions(sessions, rewards, options.gamma)
+        return Replay(sessions, mdp, self.dataset.n_items, options.network.history, options.training.encode, device)
+
+    def _key(self, options: RunOptions, device: torch.device) -> object:
+        rewards = (*self._rewards(options).tolist(), options.reward_shift, options.gamma)
+        return rewards, options.network.history, options.training.encode, device
