@@ -191,12 +191,12 @@ def test_no_rows() -> None:
 
 @pytest.mark.parametrize("leaf", [True, False])
 def test_gradients_of_leaves_are_made_where_they_are_added_up(monkeypatch: pytest.MonkeyPatch, leaf: bool) -> None:
-    """Beside it they would wait for each other at once, and PyTorch warn of it."""
-    from offrec.catalogue.triton import kernels  # needs triton
+    """On a side stream, the accumulation would have to wait for it at once, and PyTorch would warn."""
+    from offrec.catalogue.triton import reduction  # needs triton
 
     numbers = []
 
-    class Beside:
+    class RecordedStreams:
         def __init__(self, device: torch.device) -> None: ...
 
         def __call__(self, number: int) -> nullcontext[None]:
@@ -205,12 +205,12 @@ def test_gradients_of_leaves_are_made_where_they_are_added_up(monkeypatch: pytes
 
         def join(self) -> None: ...
 
-    monkeypatch.setattr(kernels, "Beside", Beside)
+    monkeypatch.setattr(reduction, "SideStreams", RecordedStreams)
     made = make((9, 40, 8), "added")
     head = made.head if leaf else replace(made.head, table=2 * made.head.table, bias=2 * made.head.bias)
     with use_backend("kernels"):
         logsumexp(head).sum().backward()
-    assert numbers == ([] if leaf else [kernels.BESIDE])
+    assert numbers == ([] if leaf else [reduction.TABLE_STREAM])
     assert all(part.grad is not None for part in made.leaves)
 
 
@@ -228,7 +228,7 @@ def _tensors(part: Any) -> Iterator[Tensor]:
 @pytest.mark.parametrize("asked", ["picked", "below", "noise"])
 def test_what_the_tables_gradients_read_is_held_for_their_stream(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     """Before any of it is read: its memory is another stream's, which would use it again."""
-    from offrec.catalogue.triton.gradients import Left  # needs triton
+    from offrec.catalogue.triton.backward import Left  # needs triton
 
     seen: list[Left] = []
     real = Left.gradients

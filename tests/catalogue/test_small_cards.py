@@ -13,19 +13,21 @@ from offrec.errors import RunError
 
 triton = pytest.importorskip("triton", reason="the kernels need triton")
 
-from offrec.catalogue.triton import backward as kernel_backward  # noqa: E402
-from offrec.catalogue.triton import forward as kernel_forward  # noqa: E402
-from offrec.catalogue.triton import launch as kernel_launch  # noqa: E402
-from offrec.catalogue.triton import order as kernel_order  # noqa: E402
+from offrec.catalogue.triton import (  # noqa: E402
+    backward_kernel,
+    forward_kernel,
+    launch,
+    search_kernels,
+)
 from offrec.catalogue.triton.launch import Blocks  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("exact_products")
 KERNELS = {
-    "forward": kernel_forward,
-    "backward_table": kernel_backward,
-    "largest": kernel_order,
-    "not_below": kernel_order,
-    "peaks": kernel_order,
+    "forward": forward_kernel,
+    "backward_table": backward_kernel,
+    "largest": search_kernels,
+    "not_below": search_kernels,
+    "peaks": search_kernels,
 }
 
 
@@ -36,7 +38,7 @@ class Card:
         self.room = room
         self.refused: list[tuple[str, Blocks]] = []
         self.taken: list[tuple[str, Blocks]] = []
-        patch.setattr(kernel_launch, "_fitting", {})
+        patch.setattr(launch, "_fitting", {})
         for name in room:
             patch.setattr(KERNELS[name], name, Refusing(self, name, getattr(KERNELS[name], name)))
 
@@ -131,7 +133,7 @@ def test_what_fits_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = list(card.taken)
     assert {name for name, _ in card.refused} == {"forward", "peaks"}
     assert dict(first)["forward"] == Blocks(64, 16, 4, 1)
-    assert dict(first)["backward_table"] == kernel_launch.BACKWARD[4, "one"][64]
+    assert dict(first)["backward_table"] == launch.BACKWARD[4, "one"][64]
     card.forget()
     everything(made)
     assert card.refused == []

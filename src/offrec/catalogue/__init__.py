@@ -3,7 +3,7 @@
 from offrec.catalogue.backend import use_backend
 from offrec.catalogue.head import Head
 from offrec.catalogue.noise import Noise
-from offrec.catalogue.order import rank, rank_and_top_k, sample_k, top_k
+from offrec.catalogue.ranking import rank, rank_and_top_k, sample_k, top_k
 from offrec.catalogue.reduction import gumbel_softmax, log_prob, logsumexp, maximum, reduce
 
 __all__ = [

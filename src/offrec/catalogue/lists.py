@@ -15,7 +15,7 @@ from torch import Tensor
 
 from offrec.catalogue.backend import backend_for
 from offrec.catalogue.head import MASKED, Head
-from offrec.catalogue.order import Best, sample_k, top_k
+from offrec.catalogue.ranking import Best, sample_k, top_k
 from offrec.catalogue.reduction import logsumexp
 from offrec.catalogue.sampling import draw_lists
 from offrec.catalogue.tiled import tiles

@@ -192,7 +192,7 @@ def _check(heads: list[Head], below: UpperBound | None = None) -> None:
 
 def _core(name: str) -> ModuleType:
     if name == "kernels":
-        from offrec.catalogue.triton import kernels  # needs triton
+        from offrec.catalogue.triton import reduction  # needs triton
 
-        return kernels
+        return reduction
     return tiled

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from offrec.catalogue.head import ALL_MASKED, MASKED, Head, Linear, Support, UpperBound
 from offrec.catalogue.noise import Noise, gumbel_noise
-from offrec.catalogue.tile import Base, Corrected, Gradients, Places
+from offrec.catalogue.tile_values import Base, Corrected, Gradients, Places
 
 LOG2E = math.log2(math.e)
 CACHE_FLOATS = 1 << 20  # a CPU's tile: 4 MB of float32

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from offrec.catalogue.triton import items as kernel_items
+from offrec.catalogue.triton import few_items_kernels
 from offrec.catalogue.triton.launch import power
 
 STEP = 512  # slots of a program
@@ -22,7 +22,7 @@ class _Values(torch.autograd.Function):
         found = torch.empty(items.shape, device=state.device)
         n, wide = items.shape[1], power(table.shape[1])
         some = max(1, min(int(triton.next_power_of_2(n)), 2048 // wide))
-        kernel_items.values[(len(state), triton.cdiv(n, some))](
+        few_items_kernels.values[(len(state), triton.cdiv(n, some))](
             state, table, table if bias is None else bias, items, found, table.shape[1], n,
             D=wide, BIAS=bias is not None, SOME=some, num_warps=1 if some * wide <= 512 else 4,
         )  # fmt: skip
@@ -37,7 +37,7 @@ class _Values(torch.autograd.Function):
         to_state = to_table = to_bias = None
         if needed[0]:
             to_state, wide = torch.empty_like(state), power(table.shape[1])
-            kernel_items.to_states[(len(state),)](
+            few_items_kernels.to_states[(len(state),)](
                 table, items, gradient, to_state, table.shape[1], items.shape[1], D=wide, SOME=16, num_warps=2
             )
         if needed[1]:
@@ -74,7 +74,7 @@ class _Scored(torch.autograd.Function):
         scale: float,
     ) -> Tensor:
         found = torch.empty_like(full)
-        kernel_items.score[(triton.cdiv(full.numel(), STEP),)](
+        few_items_kernels.score[(triton.cdiv(full.numel(), STEP),)](
             by_place.contiguous(), by_count, full if product is None else product.contiguous(), log_counts, full, found,
             scale, full.numel(), full.shape[1], PRODUCT=product is not None, STEP=STEP, num_warps=4,
         )  # fmt: skip
@@ -87,7 +87,7 @@ class _Scored(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         log_counts, full = ctx.saved_tensors
         moved = torch.empty(2, *full.shape, device=full.device)
-        kernel_items.score_gradients[(triton.cdiv(full.numel(), STEP),)](
+        few_items_kernels.score_gradients[(triton.cdiv(full.numel(), STEP),)](
             gradient.contiguous(), log_counts, full, moved, ctx.scale, full.numel(), STEP=STEP, num_warps=4
         )
         by_place, by_count = moved.sum(1)
@@ -111,7 +111,7 @@ def score_unique_items(
 
 def _matched(values: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
     found = torch.empty(targets.shape, device=values.device)
-    kernel_items.matches[(triton.cdiv(len(targets), 8),)](
+    few_items_kernels.matches[(triton.cdiv(len(targets), 8),)](
         sources.contiguous(), values.contiguous(), targets.contiguous(), found, *sources.shape, targets.shape[1],
         BM=8, TARGETS=int(triton.next_power_of_2(targets.shape[1])), num_warps=1,
     )  # fmt: skip
@@ -141,7 +141,7 @@ def unique_items(every: Sequence[Tensor], n_items: int) -> list[tuple[Tensor, ..
     full, log_counts = (torch.empty(both, rows, places, device=items.device) for _ in range(2))
     wide = int(triton.next_power_of_2(places))
     some = max(1, 256 // wide)
-    kernel_items.compare[(triton.cdiv(rows, some), both)](
+    few_items_kernels.compare[(triton.cdiv(rows, some), both)](
         items, *(others or [items]), first, inside, full, log_counts, rows, places, n_items,
         BM=some, N=wide, num_warps=2,
     )  # fmt: skip

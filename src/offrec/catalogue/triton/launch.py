@@ -11,7 +11,7 @@ from torch import Tensor
 
 from offrec.catalogue.backend import MAX_KERNEL_WIDTH
 from offrec.catalogue.head import Head
-from offrec.catalogue.triton import order as kernel_order
+from offrec.catalogue.triton import search_kernels
 from offrec.errors import RunError
 
 T = TypeVar("T")
@@ -177,11 +177,13 @@ def _sorted(excluded: Tensor, n_items: int, size: Blocks) -> Pairs:
     counts = torch.zeros(1 + triton.cdiv(len(excluded), size.rows) * n_tiles, dtype=torch.int32, device=excluded.device)
     grid = (triton.cdiv(n_pairs, STEP),)
     constants = {"BM": size.rows, "BN": size.items, "STEP": STEP, "num_warps": 1}
-    kernel_order.count_pairs[grid](excluded, counts, n_pairs, per_row, n_items, n_tiles, **constants)
+    search_kernels.count_pairs[grid](excluded, counts, n_pairs, per_row, n_items, n_tiles, **constants)
     edges = torch.cumsum(counts, 0, dtype=torch.int32)
     row = torch.empty(n_pairs, dtype=torch.int32, device=excluded.device)
     item = torch.empty_like(row)
-    kernel_order.place_pairs[grid](excluded, counts, edges, row, item, n_pairs, per_row, n_items, n_tiles, **constants)
+    search_kernels.place_pairs[grid](
+        excluded, counts, edges, row, item, n_pairs, per_row, n_items, n_tiles, **constants
+    )
     return Pairs(edges, row, item)
 
 

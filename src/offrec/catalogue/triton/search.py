@@ -13,7 +13,7 @@ from torch import Tensor
 from offrec.catalogue.head import Head
 from offrec.catalogue.noise import Noise
 from offrec.catalogue.slots import Slots
-from offrec.catalogue.triton import order as kernel_order
+from offrec.catalogue.triton import search_kernels
 from offrec.catalogue.triton.launch import Blocks, check, fitted, interpreted, pairs_of, power, shares
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ def _largest(head: Head, excluded: Tensor | None, noise: Noise | None, size: Blo
     where = torch.empty(launch.grid[1], head.n_rows, dtype=torch.int32, device=head.state.device)
     seed = noise.seed if noise is not None else launch.pairs[0]
     if head.n_rows:
-        kernel_order.largest[launch.grid](
+        search_kernels.largest[launch.grid](
             *launch.head, seed, *launch.pairs, best, where, *launch.sizes, NOISE=noise is not None, **launch.constants
         )
     return best, where
@@ -92,7 +92,7 @@ def _not_below(head: Head, bar: Tensor, target: Tensor, excluded: Tensor | None,
     counts = torch.empty(launch.grid[1], head.n_rows, dtype=torch.int32, device=head.state.device)
     bar, target = bar.float().contiguous(), target.contiguous()
     if head.n_rows:
-        kernel_order.not_below[launch.grid](
+        search_kernels.not_below[launch.grid](
             *launch.head, *launch.pairs, bar, target, counts, *launch.sizes, **launch.constants
         )
     return counts.sum(0)
@@ -130,7 +130,7 @@ def _of_rows(head: Head, k: int, size: Blocks) -> tuple[Tensor, Tensor]:
     launch = _launch(head.base, excluded, size)
     highest = torch.empty(head.n_rows, launch.sizes[3], device=head.state.device)
     if head.n_rows:
-        kernel_order.peaks[launch.grid](*launch.head, *launch.pairs, highest, *launch.sizes, **launch.constants)
+        search_kernels.peaks[launch.grid](*launch.head, *launch.pairs, highest, *launch.sizes, **launch.constants)
     tile = highest.sort(dim=1, descending=True, stable=True).indices[:, :k].sort(dim=1).values
     items = (tile[:, :, None] * size.items + torch.arange(size.items, device=tile.device)).flatten(1)
     gone = items >= head.n_items

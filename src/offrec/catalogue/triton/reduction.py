@@ -17,9 +17,9 @@ from offrec.catalogue.head import Head
 from offrec.catalogue.noise import Noise
 from offrec.catalogue.slots import Slots
 from offrec.catalogue.streams import SideStreams
-from offrec.catalogue.triton.gradients import FACTORS, Left, add_picked, rows_gradients
+from offrec.catalogue.triton.backward import FACTORS, Left, add_picked, rows_gradients
+from offrec.catalogue.triton.forward import Few, Plan, combined, nearest_states, streamed
 from offrec.catalogue.triton.launch import backward_blocks, check, forward_blocks, precision
-from offrec.catalogue.triton.passes import Few, Plan, combined, nearest_states, streamed
 from offrec.catalogue.triton.search import maximum, rank, top_k
 
 __all__ = ["lse_and_values", "maximum", "rank", "reduce", "top_k"]
@@ -27,7 +27,7 @@ __all__ = ["lse_and_values", "maximum", "rank", "reduce", "top_k"]
 Linear = Sequence[tuple[float | Tensor, Head]]
 NAMES = ("state", "table", "bias", "items", "values")
 PARTS = 12  # state, table and bias of four heads
-BESIDE = 4  # the number of the stream on which the tables' gradients are made
+TABLE_STREAM = 4  # the number of the stream on which the tables' gradients are made
 
 
 class Sums(NamedTuple):
@@ -193,7 +193,7 @@ def _passed(plan: Plan, heads: list[Head], slots: Slots | None, extras: tuple[An
         return found
     sides = SideStreams(parts[0].device)
     # A leaf adds up its gradients on the stream that used it first, which would wait for the other at once.
-    with nullcontext() if any(_leaf(table) for table in tables) else sides(BESIDE):
+    with nullcontext() if any(_leaf(table) for table in tables) else sides(TABLE_STREAM):
         few.sort_ahead(len(parts[1]), plan.back, parts[0])
         to_learn = _Tables.apply(left, len(parts[0]), *tables)  # type: ignore[no-untyped-call]
     found = _Reduce.apply(plan, extras, few, left, to_learn, *parts, *values)  # type: ignore[no-untyped-call]

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from offrec.catalogue.triton.parts import LOWEST, NEVER, block, excluded_here, gumbel, product, row_hash
+from offrec.catalogue.triton.device_functions import LOWEST, NEVER, block, excluded_here, gumbel, product, row_hash
 
 
 @triton.jit

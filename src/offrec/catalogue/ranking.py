@@ -20,9 +20,9 @@ def rank(head: Head, target: Tensor) -> Tensor:
     """
     bar, above = _bar(head, target), torch.zeros_like(target)
     if backend_for(head) == "kernels":
-        from offrec.catalogue.triton import kernels  # needs triton
+        from offrec.catalogue.triton import search  # needs triton
 
-        return kernels.rank(head, target, bar[:, 0])
+        return search.rank(head, target, bar[:, 0])
     for first, z in tiles(head):
         above += _not_below(z, bar, target - first)
     return above + 1
@@ -35,9 +35,9 @@ def top_k(head: Head, k: int) -> tuple[Tensor, Tensor]:
     As in `torch.sort`, what is not a number stands first.
     """
     if backend_for(head) == "kernels":
-        from offrec.catalogue.triton import kernels  # needs triton
+        from offrec.catalogue.triton import search  # needs triton
 
-        return kernels.top_k(head, k)
+        return search.top_k(head, k)
     best = Best(head, k)
     for first, z in tiles(head):
         best.add(first, z)

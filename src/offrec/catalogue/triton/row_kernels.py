@@ -7,7 +7,7 @@ A row's corrected items are its slots [B, K]: z0 … z3 hold their values in eac
 import triton
 import triton.language as tl
 
-from offrec.catalogue.triton.parts import LOG2E, LOWEST, NEVER, gumbel, row_hash
+from offrec.catalogue.triton.device_functions import LOG2E, LOWEST, NEVER, gumbel, row_hash
 
 NOTHING = tl.constexpr(-3.0e38)  # far below what is masked: a masked item still weighs more than one that is not there
 

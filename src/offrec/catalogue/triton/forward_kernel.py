@@ -1,0 +1,193 @@
+"""The Triton kernel of the forward pass. Each program keeps a block of rows and streams the catalogue past it; the
+[rows × items] matrix exists one tile at a time, in registers.
+
+Scores are kept in units of log 2: x = (z + noise) / temperature · log₂e, so that a weight is one exp2.
+"""
+
+import triton
+import triton.language as tl
+
+from offrec.catalogue.triton.device_functions import (
+    LOG2E,
+    LOWEST,
+    NEVER,
+    block,
+    excluded_here,
+    gumbel,
+    plus_product,
+    product,
+    restored,
+    rounded,
+    row_hash,
+)
+
+
+@triton.jit
+def values(
+    state, t, b, first, n_items, width, BN: tl.constexpr, D: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr
+):
+    """[rows, BN] z of a head, and its part of the table."""
+    table = block(t, first, n_items, width, BN, D)
+    z = restored(product(state, tl.trans(table), PRECISION), PRECISION)
+    if BIAS:
+        items = first + tl.arange(0, BN)
+        z += tl.load(b + items, mask=items < n_items, other=0.0)[None, :]
+    return z, table
+
+
+@triton.jit
+def forward(
+    s0, t0, b0, s1, t1, b1, s2, t2, b2, s3, t3, b3, w0, w1, w2, w3,
+    c0, c1, c2, h0, h1, h2, h3, bound, seed, edges, pair_row, pair_item, scalars, vectors,
+    n_rows, n_items, tiles_each, n_tiles, scale,
+    BM: tl.constexpr, BN: tl.constexpr, D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, D3: tl.constexpr,
+    BIAS0: tl.constexpr, BIAS1: tl.constexpr, BIAS2: tl.constexpr, BIAS3: tl.constexpr,
+    HEADS: tl.constexpr, LINEAR: tl.constexpr, BELOW: tl.constexpr, NORMED: tl.constexpr,
+    NOISE: tl.constexpr, EXCLUDED: tl.constexpr, V0: tl.constexpr, V1: tl.constexpr, V2: tl.constexpr,
+    DM: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Per row and share of the catalogue: the largest score, Σ w, Σ w f, Σ w 1[below], Σ w h, and of the head NORMED
+    its own largest score and Σ w; f = Σ c z and h = Σ h z. For the backward pass the same sums of the item vectors:
+    Σ w t, Σ w f t, Σ w 1 t (V0), Σ w t′ of the other heads (V1, V2).
+    """
+    group, share = tl.program_id(0), tl.program_id(1)
+    first_row = group * BM
+    rows = first_row + tl.arange(0, BM)
+    inside = rows < n_rows
+    state0 = block(s0, first_row, n_rows, w0, BM, D0)
+    if HEADS > 1:
+        state1 = block(s1, first_row, n_rows, w1, BM, D1)
+    if HEADS > 2:
+        state2 = block(s2, first_row, n_rows, w2, BM, D2)
+    if HEADS > 3:
+        state3 = block(s3, first_row, n_rows, w3, BM, D3)
+    if BELOW >= 0:
+        limit = tl.load(bound + rows, mask=inside, other=0.0)
+    if NOISE:
+        hashed = row_hash(rows, seed)[:, None]
+    top = tl.full([BM], LOWEST, dtype=tl.float32)
+    normed_top = tl.full([BM], LOWEST, dtype=tl.float32)
+    total = tl.zeros([BM], dtype=tl.float32)
+    mean = tl.zeros([BM], dtype=tl.float32)
+    mass = tl.zeros([BM], dtype=tl.float32)
+    detached = tl.zeros([BM], dtype=tl.float32)
+    normed = tl.zeros([BM], dtype=tl.float32)
+    if V0:
+        sum0 = tl.zeros([BM, D0], dtype=tl.float32)
+        if LINEAR:
+            sum_f = tl.zeros([BM, D0], dtype=tl.float32)
+        if BELOW >= 0:
+            sum_b = tl.zeros([BM, D0], dtype=tl.float32)
+    if V1:
+        sum1 = tl.zeros([BM, D1], dtype=tl.float32)
+    if V2:
+        sum2 = tl.zeros([BM, D2], dtype=tl.float32)
+
+    for tile in range(share * tiles_each, min((share + 1) * tiles_each, n_tiles)):
+        first = tile * BN
+        items = first + tl.arange(0, BN)
+        gone = tl.where(items < n_items, 0.0, NEVER)[None, :]
+        z, table0 = values(state0, t0, b0, first, n_items, w0, BN, D0, BIAS0, PRECISION)
+        x = z
+        if NOISE:
+            x += gumbel(hashed, items[None, :], seed)
+        x = x * scale + gone
+        if EXCLUDED:
+            bucket = group * n_tiles + tile
+            some = tl.load(edges + bucket) < tl.load(edges + bucket + 1)
+            if some:
+                hits = excluded_here(edges, pair_row, pair_item, bucket, rows, items, BM, BN, True)
+                x = tl.where(hits > 0.0, NEVER, x)
+        higher = tl.maximum(top, tl.max(x, 1))
+        weight = tl.exp2(x - higher[:, None])
+        fade = tl.exp2(top - higher)
+        top = higher
+        total = total * fade + tl.sum(weight, 1)
+        # Each head's mean by itself, so that no tile waits in registers for the next head.
+        part = tl.sum(weight * z, 1)
+        mean = mean * fade + c0 * part
+        detached = detached * fade + h0 * part
+        if V0 and LINEAR:
+            f = c0 * z
+        judged = z
+        if HEADS > 1:
+            z1, table1 = values(state1, t1, b1, first, n_items, w1, BN, D1, BIAS1, PRECISION)
+            part = tl.sum(weight * z1, 1)
+            mean += c1 * part
+            detached += h1 * part
+            if V0 and LINEAR:
+                f += c1 * z1
+            if BELOW == 1:
+                judged = z1
+            if NORMED == 1:
+                y = z1
+        if HEADS > 2:
+            z2, table2 = values(state2, t2, b2, first, n_items, w2, BN, D2, BIAS2, PRECISION)
+            part = tl.sum(weight * z2, 1)
+            mean += c2 * part
+            detached += h2 * part
+            if V0 and LINEAR:
+                f += c2 * z2
+            if BELOW == 2:
+                judged = z2
+            if NORMED == 2:
+                y = z2
+        if HEADS > 3:
+            z3, _ = values(state3, t3, b3, first, n_items, w3, BN, D3, BIAS3, PRECISION)
+            detached += h3 * tl.sum(weight * z3, 1)
+            if NORMED == 3:
+                y = z3
+        if NORMED > 0:
+            y = y * LOG2E + gone
+            if EXCLUDED:  # noqa: SIM102 (known when this is compiled, the other is not)
+                if some:
+                    hits = excluded_here(edges, pair_row, pair_item, bucket, rows, items, BM, BN, True)
+                    y = tl.where(hits > 0.0, NEVER, y)
+            normed_higher = tl.maximum(normed_top, tl.max(y, 1))
+            normed = normed * tl.exp2(normed_top - normed_higher) + tl.sum(tl.exp2(y - normed_higher[:, None]), 1)
+            normed_top = normed_higher
+        if V0:
+            sum0 = plus_product(sum0 * fade[:, None], rounded(weight, PRECISION).to(table0.dtype), table0, PRECISION)
+        if V1:
+            sum1 = plus_product(sum1 * fade[:, None], rounded(weight, PRECISION).to(table1.dtype), table1, PRECISION)
+        if V2:
+            sum2 = plus_product(sum2 * fade[:, None], rounded(weight, PRECISION).to(table2.dtype), table2, PRECISION)
+        if BELOW >= 0:
+            low = tl.where(judged <= limit[:, None], weight, 0.0)
+            mass = mass * fade + tl.sum(low, 1)
+            if V0:
+                sum_b = plus_product(sum_b * fade[:, None], rounded(low, PRECISION).to(table0.dtype), table0, PRECISION)
+        if V0 and LINEAR:
+            f = rounded(weight * f, PRECISION).to(table0.dtype)
+            sum_f = plus_product(sum_f * fade[:, None], f, table0, PRECISION)
+
+    out = scalars + share * 7 * n_rows + rows
+    tl.store(out, top, mask=inside)
+    tl.store(out + n_rows, total, mask=inside)
+    tl.store(out + 2 * n_rows, mean, mask=inside)
+    tl.store(out + 3 * n_rows, mass, mask=inside)
+    tl.store(out + 4 * n_rows, detached, mask=inside)
+    tl.store(out + 5 * n_rows, normed_top, mask=inside)
+    tl.store(out + 6 * n_rows, normed, mask=inside)
+    F: tl.constexpr = 1 if V0 else 0
+    B: tl.constexpr = F + (1 if V0 and LINEAR else 0)
+    ONE: tl.constexpr = B + (1 if V0 and BELOW >= 0 else 0)
+    TWO: tl.constexpr = ONE + (1 if V1 else 0)
+    if V0:
+        put(vectors, share * NV, first_row, n_rows, DM, restored(sum0, PRECISION), BM, D0)
+        if LINEAR:
+            put(vectors, share * NV + F, first_row, n_rows, DM, restored(sum_f, PRECISION), BM, D0)
+        if BELOW >= 0:
+            put(vectors, share * NV + B, first_row, n_rows, DM, restored(sum_b, PRECISION), BM, D0)
+    if V1:
+        put(vectors, share * NV + ONE, first_row, n_rows, DM, restored(sum1, PRECISION), BM, D1)
+    if V2:
+        put(vectors, share * NV + TWO, first_row, n_rows, DM, restored(sum2, PRECISION), BM, D2)
+
+
+@triton.jit
+def put(vectors, where, first_row, n_rows, DM: tl.constexpr, value, BM: tl.constexpr, D: tl.constexpr):
+    """Into vectors [shares · NV, rows, DM]; what is narrower leaves the rest of its row as it is."""
+    at, across = first_row + tl.arange(0, BM), tl.arange(0, D)
+    start = vectors + ((where.to(tl.int64) * n_rows + at) * DM)[:, None]
+    tl.store(start + across[None, :], value, mask=(at < n_rows)[:, None])
