@@ -1,14 +1,13 @@
-"""Servers to ask: in this process, or in one of their own on a free port."""
+"""Servers for tests: in a thread of this process, or in a process of their own on a free port."""
 
 import json
-import os
 import re
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,17 @@ import httpx
 import uvicorn
 
 from offrec.console import Console
-from offrec.serving.app import application
+from offrec.serving.app import create_app
 from offrec.serving.decision_log import DecisionLog, DecisionLogOptions
-from offrec.serving.server import ServerOptions, make_service
+from offrec.serving.served_policy import Source
+from offrec.serving.server import ServerOptions, create_service
 from offrec.serving.service import Service
 
 
 @contextmanager
-def service_of(runs: dict[str, Path], **options: Any) -> Iterator[Service]:
-    service = make_service(ServerOptions(runs, device="cpu", **options), Console(quiet=True))
+def open_service(sources: Mapping[str, Source], **options: Any) -> Iterator[Service]:
+    """A service without HTTP."""
+    service = create_service(ServerOptions(sources, device="cpu", **options), Console(quiet=True))
     try:
         yield service
     finally:
@@ -33,52 +34,53 @@ def service_of(runs: dict[str, Path], **options: Any) -> Iterator[Service]:
 
 
 @contextmanager
-def client_of(runs: dict[str, Path], token: str | None = None, **options: Any) -> Iterator[httpx.Client]:
-    """A server in a thread of this process, and who asks it."""
+def open_client(sources: Mapping[str, Source], token: str | None = None, **options: Any) -> Iterator[httpx.Client]:
+    """A client of a server that runs in a thread of this process."""
     with (
-        service_of(runs, **options) as service,
-        served(application(service, token)) as address,
+        open_service(sources, **options) as service,
+        serve_in_thread(create_app(service, token)) as address,
         httpx.Client(base_url=address, timeout=30) as client,
     ):
         yield client
 
 
 @contextmanager
-def served(app: Any) -> Iterator[str]:
-    bound = socket.socket()
-    bound.bind(("127.0.0.1", 0))
+def serve_in_thread(app: Any) -> Iterator[str]:
+    """Run an ASGI application and yield its address."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="error", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        until(lambda: server.started)
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        wait_until(lambda: server.started)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()
-        bound.close()
+        listener.close()
 
 
-class Process:
-    """`offrec serve` in a process of its own."""
+class ServerProcess:
+    """`offrec serve` in a process of its own; `output` has the lines of its standard error."""
 
-    def __init__(self, *words: str | Path, **options: Any) -> None:
-        command = [sys.executable, "-m", "offrec", "serve", *map(str, words), "--port", "0", "--threads", "1"]
+    def __init__(self, *arguments: str | Path, **options: Any) -> None:
+        command = [sys.executable, "-m", "offrec", "serve", *map(str, arguments), "--port", "0", "--threads", "1"]
         self.child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
-        self.said: list[str] = []
+        self.output: list[str] = []
         self.address = ""
         assert self.child.stderr is not None
         for line in self.child.stderr:
-            self.said.append(line)
-            if found := re.search(r"Serving on (\S+);", line):
-                self.address = found[1]
+            self.output.append(line)
+            if match := re.search(r"Serving on (\S+);", line):
+                self.address = match[1]
                 break
-        assert self.address, "".join(self.said)
-        self.reader = threading.Thread(target=lambda: self.said.extend(self.child.stderr or []), daemon=True)
+        assert self.address, "".join(self.output)
+        self.reader = threading.Thread(target=lambda: self.output.extend(self.child.stderr or []), daemon=True)
         self.reader.start()
-        until(lambda: httpx.get(f"{self.address}/readyz").status_code == 200)
+        wait_until(lambda: httpx.get(f"{self.address}/readyz").status_code == 200)
 
-    def __enter__(self) -> "Process":
+    def __enter__(self) -> "ServerProcess":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,34 +91,32 @@ class Process:
         if self.child.stderr is not None:
             self.child.stderr.close()
 
-    def wait_for(self, text: str) -> None:
-        until(lambda: any(text in line for line in self.said))
+    def wait_for_output(self, text: str) -> None:
+        wait_until(lambda: any(text in line for line in self.output))
 
 
-def until(holds: Any, seconds: float = 20.0) -> None:
+def wait_until(condition: Any, seconds: float = 20.0) -> None:
     end = time.monotonic() + seconds
     while True:
         try:
-            if holds():
+            if condition():
                 return
         except httpx.TransportError:
             pass
-        assert time.monotonic() < end, "it did not come about"
+        assert time.monotonic() < end, f"the condition was not met within {seconds:g} seconds"
         time.sleep(0.02)
 
 
-def records(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """All whole records of a log, and how many lines were torn: only a file's last may be."""
-    found, torn = [], 0
+def read_records(folder: Path) -> tuple[list[dict[str, Any]], int]:
+    """All complete records of a decision log, and the number of files whose last line is incomplete."""
+    records, torn = [], 0
     for file in sorted(folder.iterdir()):
         *lines, rest = file.read_bytes().split(b"\n")
-        found += [json.loads(line) for line in lines]
+        records += [json.loads(line) for line in lines]
         torn += bool(rest)
-    return found, torn
+    return records, torn
 
 
-def quick_log(folder: Path, **options: Any) -> DecisionLog:
+def open_log(folder: Path, **options: Any) -> DecisionLog:
+    """A decision log that is flushed every 10 ms."""
     return DecisionLog(folder, DecisionLogOptions(**{"flush_seconds": 0.01, **options}), lambda line: None)
-
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

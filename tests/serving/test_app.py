@@ -1,4 +1,4 @@
-"""The contract of every path: what it gives, and the sentence for everything it does not."""
+"""Every HTTP path: what it returns, and one sentence for every request that it rejects."""
 
 import json
 import math
@@ -11,16 +11,17 @@ from typing import Any
 import httpx
 import pytest
 from random_runs import write_run
-from small_server import client_of, records, until
+from small_server import open_client, read_records, wait_until
 
 from offrec.runs.loading import load
 from offrec.serving import app
 from offrec.serving.decision_log import DecisionLogOptions
-from offrec.serving.service import Limits
+from offrec.serving.schemas import RequestLimits
 
 SKUS = [f"sku-{number:02d}" for number in range(40)]
 NUMBERS = list(range(500, 540))
-LIMITS = Limits(k=20, history=50, exclude=30, candidates=30, body=10_000)
+LIMITS = RequestLimits(k=20, history=50, exclude=30, candidates=30, body_bytes=10_000)
+TOKEN = "0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
@@ -34,295 +35,355 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def client(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    folder = tmp_path_factory.mktemp("log")
-    with client_of(
-        runs, log=folder, log_options=DecisionLogOptions(flush_seconds=0.02), limits=LIMITS, seed=0
-    ) as client:
-        client.folder = folder  # type: ignore[attr-defined]
+def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("log")
+
+
+@pytest.fixture(scope="module")
+def client(runs: dict[str, Path], log_folder: Path) -> Iterator[httpx.Client]:
+    log_options = DecisionLogOptions(flush_seconds=0.02)
+    with open_client(runs, log=log_folder, log_options=log_options, limits=LIMITS, seed=0) as client:
         yield client
 
 
-def ask(client: httpx.Client, **body: Any) -> dict[str, Any]:
-    answer = client.post("/v1/recommend", json=body)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+def recommend(client: httpx.Client, **body: Any) -> dict[str, Any]:
+    response = client.post("/v1/recommend", json=body)
+    assert response.status_code == 200, response.text
+    content: dict[str, Any] = response.json()
+    return content
 
 
-def refused(client: httpx.Client, body: bytes | dict[str, Any], path: str = "/v1/recommend") -> tuple[int, str]:
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    answer = client.post(path, content=data, headers={"content-type": "application/json"})
-    assert 400 <= answer.status_code < 500, answer.text
-    assert list(answer.json()) == ["error"]
-    sentence: str = answer.json()["error"]
+def error_of(response: httpx.Response) -> str:
+    """The sentence of an error response, which contains nothing else."""
+    assert 400 <= response.status_code < 500, response.text
+    assert list(response.json()) == ["error"]
+    sentence: str = response.json()["error"]
     assert sentence.endswith(".")
-    assert "\n" not in sentence
-    return answer.status_code, sentence
+    assert sentence.isprintable()
+    return sentence
 
 
-def test_the_best_are_those_of_the_run(client: httpx.Client, runs: dict[str, Path]) -> None:
-    found = ask(client, history=["sku-03", "sku-07", "nope"], k=5, exclude_seen=True)
+def post(client: httpx.Client, body: bytes | dict[str, Any], path: str = "/v1/recommend") -> httpx.Response:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return client.post(path, content=data, headers={"content-type": "application/json"})
+
+
+def test_best_items_are_those_of_the_run(client: httpx.Client, runs: dict[str, Path]) -> None:
+    response = recommend(client, history=["sku-03", "sku-07", "nope"], k=5, exclude_seen=True)
     expected = load(runs["text"], "cpu").recommend(["sku-03", "sku-07"], 5, exclude_seen=True)
-    assert [row["item"] for row in found["items"]] == expected.items
-    assert [row["probability"] for row in found["items"]] == pytest.approx(expected.probabilities, rel=1e-4)
-    assert [row["score"] for row in found["items"]] == pytest.approx(expected.scores, abs=1e-5)
-    assert found["unknown_items"] == 1
-    assert found["restricted"]
-    assert found["log_probability"] is None
-    assert "position_probability" not in found["items"][0]
-    assert found["policy"] == "text"
+    assert [row["item"] for row in response["items"]] == expected.items
+    assert [row["probability"] for row in response["items"]] == pytest.approx(expected.probabilities, rel=1e-4)
+    assert [row["score"] for row in response["items"]] == pytest.approx(expected.scores, abs=1e-5)
+    assert response["unknown_items"] == 1
+    assert response["restricted"]
+    assert response["log_probability"] is None
+    assert "position_probability" not in response["items"][0]
+    assert response["policy"] == "text"
 
 
-def test_a_sampled_list_says_how_likely_it_was(client: httpx.Client) -> None:
-    found = ask(client, history=["sku-03"], k=3, sample=True, temperature=2, request_id="mine", session_id="s")
-    assert found["request_id"] == "mine"
-    assert not found["restricted"]
-    places = [row["position_probability"] for row in found["items"]]
-    assert found["log_probability"] == pytest.approx(sum(map(math.log, places)))
-    candidates = ask(client, history=["sku-03"], k=2, sample=True, candidates=["sku-01", "sku-02", "nope"])
-    assert {row["item"] for row in candidates["items"]} == {"sku-01", "sku-02"}
-    assert candidates["items"][1]["position_probability"] == pytest.approx(1.0)
-    assert candidates["restricted"]
+def test_a_sampled_list_has_its_probability(client: httpx.Client) -> None:
+    response = recommend(client, history=["sku-03"], k=3, sample=True, temperature=2, request_id="mine", session_id="s")
+    assert response["request_id"] == "mine"
+    assert not response["restricted"]
+    positions = [row["position_probability"] for row in response["items"]]
+    assert response["log_probability"] == pytest.approx(sum(map(math.log, positions)))
+    among = recommend(client, history=["sku-03"], k=2, sample=True, candidates=["sku-01", "sku-02", "nope"])
+    assert {row["item"] for row in among["items"]} == {"sku-01", "sku-02"}
+    assert among["items"][1]["position_probability"] == pytest.approx(1.0)
+    assert among["restricted"]
 
 
-def test_other_policies_and_their_ids(client: httpx.Client) -> None:
-    found = ask(client, policy="numbers", history=[505, "506", "0507"], k=2)
-    assert found["unknown_items"] == 1, "0507 is another spelling, so another id"
-    assert all(isinstance(row["item"], int) for row in found["items"])
-    scores = ask(client, policy="scores", history=[505], k=2)
+def test_each_policy_has_its_own_item_ids(client: httpx.Client) -> None:
+    response = recommend(client, policy="numbers", history=[505, "506", "0507"], k=2)
+    assert response["unknown_items"] == 1, "0507 is another id than 507"
+    assert all(isinstance(row["item"], int) for row in response["items"])
+    scores = recommend(client, policy="scores", history=[505], k=2)
     assert scores["items"][0]["probability"] is None
-    assert ask(client, history=[505], k=1)["unknown_items"] == 1
-    both = ask(client, policy="text", k=2, logging_probability=True)
-    assert all(0 < row["logging_probability"] < 1 for row in both["items"])
+    assert recommend(client, history=[505], k=1)["unknown_items"] == 1
+    with_logging = recommend(client, policy="text", k=2, logging_probability=True)
+    assert all(0 < row["logging_probability"] < 1 for row in with_logging["items"])
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "said"),
+    ("body", "status", "expected"),
     [
-        ({"policy": "other"}, 404, "There is no policy 'other'; there are text, numbers, scores"),
-        ({"k": 21}, 422, "k is 21; it may be at most 20"),
-        ({"k": 0}, 422, "k is 0"),
-        ({"k": True}, 422, "k is true"),
-        ({"k": 2.0}, 422, "k is 2.0"),
-        ({"k": 10**30}, 422, "k is 1000000000"),
-        ({"history": ["a"] * 51}, 422, "history has 51 items"),
-        ({"exclude": ["a"] * 31}, 422, "exclude has 31 items"),
-        ({"candidates": ["a"] * 31}, 422, "candidates has 31 items"),
-        ({"candidates": []}, 422, "None of the candidates"),
-        ({"candidates": ["nope"]}, 422, "None of the candidates"),
-        ({"candidates": ["sku-01"], "exclude": ["sku-01"]}, 422, "Nothing is left to recommend"),
-        ({"history": "sku-01"}, 422, 'history is "sku-01"'),
-        ({"history": [None]}, 422, "history[0] is null; an id is a whole number of 64 bits or a text"),
-        ({"history": [1.5]}, 422, "history[0] is 1.5"),
-        ({"history": [True]}, 422, "history[0] is true"),
-        ({"history": [2**63]}, 422, "history[0] is 9223372036854775808"),
-        ({"history": ["x" * 513]}, 422, "history[0] is"),
-        ({"history": [[1]]}, 422, "history[0] is [1]"),
-        ({"temperature": 1.0}, 422, "A temperature is for a sampled list"),
-        ({"sample": True, "temperature": 0}, 422, "temperature is 0"),
-        ({"sample": True, "policy": "scores"}, 422, "has scores, not probabilities"),
-        ({"logging_probability": True, "policy": "numbers"}, 422, "holds no logging policy"),
-        ({"session_id": ""}, 422, "session_id is"),
-        ({"histroy": []}, 422, "There is no field 'histroy'; the fields are history, k"),
-        (b"", 400, "no JSON"),
-        (b"{", 400, "no JSON"),
-        (b"\xff\xfe", 400, "no JSON"),
-        (b'{"sample": true, "temperature": NaN}', 422, "temperature is NaN"),
-        (b'{"sample": true, "temperature": 1e999}', 422, "temperature is Infinity"),
-        (b'{"history": [' + b"9" * 5000 + b"]}", 400, "no JSON"),
-        (b'{"session_id": "\\ud800"}', 400, "no JSON"),
-        (b"[" * 9000, 400, "no JSON"),
-        (b"[]", 422, "The body is []; expected one object"),
-        (b"null", 422, "The body is null"),
-        (b'{"session_id": "' + b"x" * 10_000 + b'"}', 413, "larger than the 10,000 bytes"),
+        ({"policy": "other"}, 404, ("policy", "'other'", "text, numbers, scores")),
+        ({"k": 21}, 422, ("k is 21", "20")),
+        ({"k": 0}, 422, ("k is 0", "1")),
+        ({"k": True}, 422, ("k is true", "integer")),
+        ({"k": 2.0}, 422, ("k is 2.0", "integer")),
+        ({"k": 10**30}, 422, ("k is 1000000000", "20")),
+        ({"history": ["a"] * 51}, 422, ("history", "50")),
+        ({"exclude": ["a"] * 31}, 422, ("exclude", "30")),
+        ({"candidates": ["a"] * 31}, 422, ("candidates", "30")),
+        ({"candidates": []}, 422, ("candidates", "at least one")),
+        ({"candidates": ["nope"]}, 422, ("candidates", "at least one")),
+        ({"candidates": ["sku-01"], "exclude": ["sku-01"]}, 422, ("excluded",)),
+        ({"history": "sku-01"}, 422, ('history is "sku-01"', "list")),
+        ({"history": [None]}, 422, ("history[0] is null", "64-bit integer", "512")),
+        ({"history": [1.5]}, 422, ("history[0] is 1.5", "integer")),
+        ({"history": [True]}, 422, ("history[0] is true", "integer")),
+        ({"history": [2**63]}, 422, ("history[0] is 9223372036854775808", "64-bit")),
+        ({"history": ["x" * 513]}, 422, ("history[0] is", "512")),
+        ({"history": [[1]]}, 422, ("history[0] is [1]", "integer")),
+        ({"history": [{"a": "\x1b[31m\u202e"}]}, 422, ("history[0] is", "\\u001b", "\\u202e")),
+        ({"temperature": 1.0}, 422, ("temperature", "sample")),
+        ({"sample": True, "temperature": 0}, 422, ("temperature is 0", "0.01")),
+        ({"sample": True, "policy": "scores"}, 422, ("sample", "probabilities")),
+        ({"logging_probability": True, "policy": "numbers"}, 422, ("logging_probability",)),
+        ({"session_id": ""}, 422, ("session_id is", "1 character")),
+        ({"histroy": []}, 422, ('"histroy"', "history, k")),
+        (b"", 422, ("body", "JSON object")),
+        (b"{", 400, ("JSON",)),
+        (b"\xff\xfe", 400, ("JSON",)),
+        (b'{"sample": true, "temperature": NaN}', 422, ("temperature is NaN", "finite")),
+        (b'{"sample": true, "temperature": 1e999}', 422, ("temperature is Infinity", "finite")),
+        (b'{"history": [' + b"9" * 5000 + b"]}", 400, ("JSON",)),
+        (b'{"session_id": "\\ud800"}', 422, ("session_id",)),
+        (b'{"history": ["\\ud800"]}', 422, ("history[0]",)),
+        (b"[" * 9000, 400, ("JSON",)),
+        (b"[]", 422, ("body is []", "JSON object")),
+        (b"null", 422, ("body", "JSON object")),
+        (b'{"session_id": "' + b"x" * 10_000 + b'"}', 413, ("10,000 bytes",)),
     ],
 )
-def test_what_is_refused(client: httpx.Client, body: bytes | dict[str, Any], status: int, said: str) -> None:
-    found = refused(client, body)
-    assert found[0] == status
-    assert said in found[1]
+def test_an_invalid_request_gets_a_sentence_that_names_the_field(
+    client: httpx.Client, body: bytes | dict[str, Any], status: int, expected: tuple[str, ...]
+) -> None:
+    response = post(client, body)
+    sentence = error_of(response)
+    assert response.status_code == status, sentence
+    for part in expected:
+        assert part in sentence
 
 
-def test_bodies_are_json_and_end_somewhere(client: httpx.Client) -> None:
+def test_bodies_must_be_json_of_limited_length(client: httpx.Client) -> None:
     for headers in ({}, {"content-type": "text/plain"}):
-        answer = client.post("/v1/recommend", content=b"{}", headers=headers)
-        assert answer.status_code == 415
-        assert "send Content-Type: application/json" in answer.json()["error"]
+        response = client.post("/v1/recommend", content=b"{}", headers=headers)
+        assert response.status_code == 415
+        assert "Content-Type: application/json" in error_of(response)
 
-    pieces = (b" " * 1000 for _ in range(20))  # whose length nobody states
-    answer = client.post("/v1/recommend", content=pieces, headers={"content-type": "application/json"})
-    assert answer.status_code == 413
+    chunks = (b" " * 1000 for _ in range(20))  # without a Content-Length
+    response = client.post("/v1/recommend", content=chunks, headers={"content-type": "application/json"})
+    assert response.status_code == 413
 
 
-def test_a_client_that_goes_away_is_no_failure(client: httpx.Client) -> None:
-    with socket.create_connection((client.base_url.host, client.base_url.port)) as gone:
-        gone.sendall(
+def test_a_client_that_disconnects_is_not_a_server_error(client: httpx.Client) -> None:
+    with socket.create_connection((client.base_url.host, client.base_url.port)) as connection:
+        connection.sendall(
             b"POST /v1/recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"
         )
         time.sleep(0.1)
-    until(lambda: 'path="/v1/recommend",status="400"' in client.get("/metrics").text)
+    wait_until(lambda: 'path="/v1/recommend",status="400"' in client.get("/metrics").text)
     assert 'status="500"' not in client.get("/metrics").text
 
 
-def test_events_and_lists_are_logged(client: httpx.Client) -> None:
-    shown = ask(client, history=["sku-03"], k=2, sample=True, session_id="visit", request_id="list-7")
-    assert shown["logged"]
-    sent = {"item": shown["items"][0]["item"], "behaviour": "click", "request_id": "list-7", "session_id": "visit"}
+def test_lists_and_events_are_logged(client: httpx.Client, log_folder: Path) -> None:
+    response = recommend(client, history=["sku-03"], k=2, sample=True, session_id="visit", request_id="list-7")
+    assert response["logged"]
+    sent = {"item": response["items"][0]["item"], "behaviour": "click", "request_id": "list-7", "session_id": "visit"}
     assert client.post("/v1/events", json=sent).json() == {"recorded": True}
     assert client.post("/v1/events", json={"item": "505", "behaviour": "buy"}).json() == {"recorded": True}
-    assert not ask(client, history=["sku-03"], session_id="hidden", log=False)["logged"]
-    folder: Path = client.folder  # type: ignore[attr-defined]
-    until(lambda: any(record.get("behaviour") == "buy" for record in records(folder)[0]))
-    found = records(folder)[0]
-    mine = next(record for record in found if record.get("request_id") == "list-7" and record["kind"] == "list")
+    assert not recommend(client, history=["sku-03"], session_id="hidden", log=False)["logged"]
+    wait_until(lambda: any(record.get("behaviour") == "buy" for record in read_records(log_folder)[0]))
+    records = read_records(log_folder)[0]
+    mine = next(record for record in records if record.get("request_id") == "list-7" and record["kind"] == "list")
     assert mine.pop("time") > 1.7e12
     assert mine == {
         "kind": "list",
         "request_id": "list-7",
         "session_id": "visit",
         "policy": "text",
-        "fingerprint": shown["fingerprint"],
+        "fingerprint": response["fingerprint"],
         "history": ["sku-03"],
-        "items": [row["item"] for row in shown["items"]],
-        "position_probabilities": [row["position_probability"] for row in shown["items"]],
-        "log_probability": shown["log_probability"],
+        "items": [row["item"] for row in response["items"]],
+        "position_probabilities": [row["position_probability"] for row in response["items"]],
+        "log_probability": response["log_probability"],
         "sampled": True,
         "temperature": 1.0,
         "restricted": False,
     }
-    click, buy = (record for record in found if record["kind"] == "event")
+    click, buy = (record for record in records if record["kind"] == "event")
     assert {key: click[key] for key in sent} == sent
-    assert buy["item"] == 505, "as the catalogue that knows it spells it"
+    assert buy["item"] == 505, "spelled as in the catalogue that contains it"
     assert buy["request_id"] is None
-    assert not any(record.get("session_id") == "hidden" for record in found)
-    for body, said in (({}, "'item' is missing"), ({"item": None, "behaviour": "x"}, "item is null")):
-        assert said in refused(client, body, "/v1/events")[1]
+    assert not any(record.get("session_id") == "hidden" for record in records)
+    for body, field in (({}, "item"), ({"item": None, "behaviour": "x"}, "item"), ({"item": 5}, "behaviour")):
+        response_ = post(client, body, "/v1/events")
+        assert response_.status_code == 422
+        assert error_of(response_).startswith(field)
 
 
-def test_without_a_log_events_are_refused(runs: dict[str, Path]) -> None:
-    with client_of({"numbers": runs["numbers"]}) as client:
-        assert refused(client, {"item": 1, "behaviour": "click"}, "/v1/events")[0] == 409
-        assert not ask(client)["logged"]
+def test_ids_with_markup_and_control_characters_pass_through_unchanged(tmp_path: Path) -> None:
+    ids = ["[sku1]", "[/sku1]", "<b>bold</b>", "tab\there", "bell\x07", "line\nbreak", "quote'\"", "\u202eright", "z"]
+    run = write_run(tmp_path / "run", ids)
+    with open_client({"odd": run}, log=tmp_path / "log", log_options=DecisionLogOptions(0.02)) as client:
+        response = recommend(client, history=ids[:3], k=len(ids), session_id="\x1b[31m", request_id="[/x]")
+        assert sorted(row["item"] for row in response["items"]) == sorted(ids)
+        assert client.get("/v1/items", params={"query": "[/SKU"}).json() == {"items": ["[/sku1]"]}
+        assert post(client, {"item": "bell\x07", "behaviour": "[b]"}, "/v1/events").status_code == 200
+        page = client.get("/docs").text
+        assert "<b>" not in page
+        assert "\x07" not in page
+        wait_until(lambda: len(read_records(tmp_path / "log")[0]) == 2)
+        records, torn = read_records(tmp_path / "log")
+        assert torn == 0
+        assert records[0]["history"] == ids[:3]
+        assert sorted(records[0]["items"]) == sorted(ids)
+        assert records[1]["item"] == "bell\x07"
+        missing = client.get("/v1/items", params={"policy": "\x1b[31m<b>"})
+        assert missing.status_code == 404
+        assert "\\x1b" in error_of(missing)
+
+
+def test_without_a_decision_log_events_are_rejected(runs: dict[str, Path]) -> None:
+    with open_client({"numbers": runs["numbers"]}) as client:
+        response = post(client, {"item": 1, "behaviour": "click"}, "/v1/events")
+        assert response.status_code == 409
+        assert "--log" in error_of(response)
+        assert not recommend(client)["logged"]
         assert client.get("/healthz").json() == {"status": "ok", "decision_log": None}
 
 
-def test_what_is_served_and_how_it_fares(client: httpx.Client) -> None:
-    found = client.get("/v1/policies").json()
-    assert [policy["policy"] for policy in found["policies"]] == ["text", "numbers", "scores"]
-    assert found["default_policy"] == "text"
-    assert found["limits"]["k"] == 20
-    assert [policy["has_logging_policy"] for policy in found["policies"]] == [True, False, False]
+def test_policies_health_and_metrics(client: httpx.Client) -> None:
+    content = client.get("/v1/policies").json()
+    assert [policy["policy"] for policy in content["policies"]] == ["text", "numbers", "scores"]
+    assert content["default_policy"] == "text"
+    assert content["limits"]["k"] == 20
+    assert [policy["has_logging_policy"] for policy in content["policies"]] == [True, False, False]
     assert client.get("/healthz").json() == {"status": "ok", "decision_log": "ok"}
     assert client.get("/readyz").json()["status"] == "ready"
-    ask(client)
-    metrics = client.get("/metrics").text
+    recommend(client)
+    response = client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    metrics = response.text
     assert 'offrec_requests_total{path="/v1/recommend",status="200"}' in metrics
-    assert 'offrec_batch_size_bucket{policy="text",le="+Inf"}' in metrics
-    assert "offrec_log_lost_total 0" in metrics
+    assert 'offrec_request_seconds_count{path="/v1/recommend"}' in metrics
+    assert 'offrec_batch_size_bucket{le="+Inf",policy="text"}' in metrics
+    assert 'policy="numbers"} 1.0' in metrics
+    assert "offrec_decision_log_lost_total 0.0" in metrics
+    assert "process_cpu_seconds_total" in metrics
     for line in metrics.splitlines():
         assert line.startswith("# ") or float(line.rpartition(" ")[2]) >= 0
 
 
-def test_items_are_found_by_pieces_of_their_id(client: httpx.Client) -> None:
+def test_several_servers_in_one_process_count_separately(client: httpx.Client, runs: dict[str, Path]) -> None:
+    with open_client({"second": runs["numbers"]}) as second:
+        recommend(second)
+        metrics = second.get("/metrics").text
+        assert 'offrec_requests_total{path="/v1/recommend",status="200"} 1.0' in metrics
+        assert 'policy="text"' not in metrics
+
+
+def test_items_are_found_by_a_part_of_their_id(client: httpx.Client) -> None:
     def find(**query: Any) -> list[Any]:
-        found: list[Any] = client.get("/v1/items", params=query).json()["items"]
-        return found
+        items: list[Any] = client.get("/v1/items", params=query).json()["items"]
+        return items
 
     assert set(find(query="SKU-1")) == {f"sku-1{digit}" for digit in range(10)}
     assert set(find(query="-3", limit=1000)) == {f"sku-3{digit}" for digit in range(10)}
     assert find(query="nothing") == []
     assert len(find(limit=7)) == 7
-    likeliest = [row["item"] for row in ask(client, k=7)["items"]]
-    assert find(limit=7) == likeliest
+    assert find(limit=7) == [row["item"] for row in recommend(client, k=7)["items"]]
     assert find(query="51", policy="numbers", limit=1000)[0] in range(510, 520)
-    for query in ({"limit": 0}, {"limit": "x"}, {"query": "x" * 201}):
-        answer = client.get("/v1/items", params=query)  # type: ignore[arg-type]
-        assert answer.status_code == 422
-        assert list(answer.json()) == ["error"]
+    for name, value in (("limit", 0), ("limit", "x"), ("query", "x" * 201), ("color", "red")):
+        response = client.get("/v1/items", params={name: value})  # type: ignore[dict-item]
+        assert response.status_code == 422
+        assert name in error_of(response)
     assert client.get("/v1/items", params={"policy": "other"}).status_code == 404
 
 
-def test_examples_of_the_description_work(client: httpx.Client) -> None:
-    tree = client.get("/openapi.json").json()
-    tried = 0
-    for path, operations in tree["paths"].items():
+def test_the_examples_of_the_openapi_document_work(client: httpx.Client) -> None:
+    document = client.get("/openapi.json").json()
+    examples_sent = 0
+    for path, operations in document["paths"].items():
         for method, operation in operations.items():
             assert operation["description"], path
             content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
             for example in content.get("examples", {}).values():
-                answer = client.post(path, json=example["value"])
-                assert answer.status_code == 200, (path, example, answer.text)
-                tried += 1
+                response = client.post(path, json=example["value"])
+                assert response.status_code == 200, (path, example, response.text)
+                examples_sent += 1
             if method == "get":
-                query = {one["name"]: one["example"] for one in operation.get("parameters", []) if "example" in one}
+                query = {one["name"]: one["example"] for one in operation.get("parameters", [])}
                 assert client.get(path, params=query).status_code == 200
-    assert tried >= 8
-    assert tree["components"]["schemas"]["Recommend"]["properties"]["k"]["maximum"] == 20
+    assert examples_sent >= 8
+
+
+def test_the_openapi_document_has_the_limits_of_the_server(client: httpx.Client) -> None:
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    fields = schemas["RecommendRequest"]["properties"]
+    assert (fields["k"]["minimum"], fields["k"]["maximum"]) == (1, 20)
+    assert (fields["history"]["maxItems"], fields["exclude"]["maxItems"]) == (50, 30)
+    assert fields["candidates"]["anyOf"][0]["maxItems"] == 30
+    assert "HTTPValidationError" not in schemas
+
+
+def test_the_docs_page_needs_no_other_server(client: httpx.Client) -> None:
     page = client.get("/docs")
     assert "POST /v1/recommend" in page.text
-    assert "http" not in page.text.replace("http://127.0.0.1:8000", ""), "it needs nobody else"
+    assert "http" not in page.text.replace("http://127.0.0.1:8000", "")
     assert "default-src 'self'" in page.headers["content-security-policy"]
 
 
-@pytest.mark.parametrize("path", ["/nope", "/../etc/passwd", "/%00", "/v1/nope", "/%2e%2e/http.py", "/index.html/x"])
-def test_there_is_nothing_elsewhere(client: httpx.Client, path: str) -> None:
-    answer = client.get(path)
-    assert answer.status_code == 404
-    assert list(answer.json()) == ["error"]
+@pytest.mark.parametrize("path", ["/nope", "/../etc/passwd", "/%00", "/v1/nope", "/%2e%2e/app.py", "/index.html/x"])
+def test_other_paths_do_not_exist(client: httpx.Client, path: str) -> None:
+    response = client.get(path)
+    assert response.status_code == 404
+    error_of(response)
 
 
-def test_other_methods_are_refused(client: httpx.Client) -> None:
+def test_other_methods_are_rejected(client: httpx.Client) -> None:
     for method, path in (("DELETE", "/healthz"), ("GET", "/v1/recommend"), ("PUT", "/v1/events")):
-        answer = client.request(method, path)
-        assert answer.status_code in (404, 405)
-        assert list(answer.json()) == ["error"]
+        response = client.request(method, path)
+        assert response.status_code in (404, 405)
+        error_of(response)
 
 
-def test_a_token_is_asked_for(runs: dict[str, Path]) -> None:
-    with client_of({"numbers": runs["numbers"]}, token="0123456789abcdef") as client:
+def test_a_server_with_a_token_requires_it(runs: dict[str, Path]) -> None:
+    with open_client({"numbers": runs["numbers"]}, token=TOKEN) as client:
         for path in ("/v1/policies", "/metrics"):
             assert client.get(path).status_code == 401
-            for wrong in ("Bearer 0123456789abcdeg", "0123456789abcdef", "bearer", "Bearer \xff"):
-                answer = client.get(path, headers={"authorization": wrong.encode("latin-1")})
-                assert answer.status_code == 401
-                assert "needs a token" in answer.json()["error"]
-            assert client.get(path, headers={"authorization": "Bearer 0123456789abcdef"}).status_code == 200
+            for wrong in ("Bearer 0123456789abcdeg", TOKEN, "bearer", "Bearer \xff"):
+                response = client.get(path, headers={"authorization": wrong.encode("latin-1")})
+                assert response.status_code == 401
+                assert "Authorization: Bearer" in error_of(response)
+            assert client.get(path, headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
         assert client.post("/v1/recommend", json={}).status_code == 401
         assert client.get("/healthz").status_code == 200
         assert client.get("/openapi.json").json()["components"]["securitySchemes"]
 
 
-def test_who_has_no_token_learns_no_ids_and_no_names(runs: dict[str, Path]) -> None:
-    served = {"secret-name": runs["text"]}
-    with client_of(served) as client:
+def test_public_pages_reveal_no_ids_and_no_names_if_a_token_is_required(runs: dict[str, Path]) -> None:
+    sources = {"secret-name": runs["text"]}
+    with open_client(sources) as client:
         for path in ("/openapi.json", "/docs"):
             assert "sku-0" in client.get(path).text
             assert "secret-name" in client.get(path).text
-    with client_of(served, token="0123456789abcdef") as client:
+    with open_client(sources, token=TOKEN) as client:
         for path in ("/", "/openapi.json", "/docs", "/healthz", "/readyz", "/v1/recommend", "/nope"):
-            found = client.get(path)
-            assert "sku-0" not in found.text
-            assert "secret-name" not in found.text
+            text = client.get(path).text
+            assert "sku-0" not in text
+            assert "secret-name" not in text
         for operation in ("/v1/recommend", "/v1/events", "/v1/reload"):
             body = client.get("/openapi.json").json()["paths"][operation]["post"]["requestBody"]
             assert body["content"]["application/json"]["examples"]
 
 
-def test_the_description_is_made_once_for_each_default_policy(
+def test_the_openapi_document_is_built_once_per_default_policy(
     tmp_path: Path, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, real = [], app.described
-    monkeypatch.setattr(app, "described", lambda *words: made.append(words) or real(*words))
-    place = tmp_path / "run"
-    place.symlink_to(runs["text"])
-    with client_of({"run": place}) as client:
+    calls, real = [], app.build_openapi
+    monkeypatch.setattr(app, "build_openapi", lambda *arguments: calls.append(arguments) or real(*arguments))
+    link = tmp_path / "run"
+    link.symlink_to(runs["text"])
+    with open_client({"run": link}) as client:
         for _ in range(3):
             assert "sku-0" in client.get("/openapi.json").text
             assert "sku-0" in client.get("/docs").text
-        assert len(made) == 1
-        place.unlink()
-        place.symlink_to(runs["numbers"])
+        assert len(calls) == 1
+        link.unlink()
+        link.symlink_to(runs["numbers"])
         assert client.post("/v1/reload", json={}).status_code == 200
         assert "sku-0" not in client.get("/openapi.json").text
-        assert len(made) == 2
+        assert len(calls) == 2

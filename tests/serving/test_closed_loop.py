@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_server import client_of, records
+from small_server import open_client, read_records
 
 import offrec
 from offrec.console import Console
@@ -34,7 +34,7 @@ def circle(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     weighed = {**SMALL, "training.epochs": 4, "algorithm.weight": "reward"}
     other = offrec.train(data, home / "other", settings=weighed, device="cpu", console=QUIET)
     log = DecisionLogOptions(flush_seconds=0.1)
-    with client_of({"run": home / "served"}, seed=3, log=home / "decisions", log_options=log) as client:
+    with open_client({"run": home / "served"}, seed=3, log=home / "decisions", log_options=log) as client:
         # One request after the other: what is drawn hangs on how requests meet, and this is to be one log.
         player = RemotePlayer(shop.dynamics, str(client.base_url), connections=1)
         came = shop.rollout(player, VISITORS, seed=5)
@@ -54,7 +54,7 @@ def test_the_second_log_is_what_visitors_saw_and_did(circle: dict[str, Any]) -> 
 
 def test_logged_probabilities_are_frequencies(circle: dict[str, Any]) -> None:
     """Of the first item that a new visitor is shown."""
-    written, _ = records(circle["home"] / "decisions")
+    written, _ = read_records(circle["home"] / "decisions")
     first = [record for record in written if record["kind"] == "list" and not record["history"]]
     assert len(first) == VISITORS, "in this shop every list is picked from, so a visitor is new once"
     chance = {record["items"][0]: math.exp(record["log_probability"]) for record in first}

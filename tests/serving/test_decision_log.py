@@ -1,4 +1,4 @@
-"""The decision log: what was taken is there, in order; what was not is counted; whatever happened to the process."""
+"""Accepted records are in the log, in order; lost records are counted; both also after failures of disk and process."""
 
 import errno
 import fcntl
@@ -9,77 +9,84 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_server import quick_log, records, until
+from small_server import open_log, read_records, wait_until
 
 from offrec.errors import InputError
 from offrec.serving import decision_log
 from offrec.serving.decision_log import DecisionLog, DecisionLogOptions
 
+DISK_FULL = "No space left on device"
 
-def shown(number: int, **more: Any) -> dict[str, Any]:
+
+def list_record(number: int, **more: Any) -> dict[str, Any]:
     return {"kind": "list", "request_id": str(number), **more}
 
 
-def test_records_are_there_in_order_before_the_end(tmp_path: Path) -> None:
-    log = quick_log(tmp_path)
+def request_ids(folder: Path) -> list[str]:
+    return [record["request_id"] for record in read_records(folder)[0] if record["kind"] == "list"]
+
+
+def lost_counts(folder: Path) -> list[int]:
+    return [record["count"] for record in read_records(folder)[0] if record["kind"] == "lost"]
+
+
+def test_records_are_on_the_disk_in_order_before_the_log_is_closed(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
     for number in range(100):
-        assert log.add(shown(number, text="é\u2028\n"))
-    until(lambda: len(records(tmp_path)[0]) == 100)
+        assert log.add(list_record(number, text="é\u2028\n"))
+    wait_until(lambda: len(read_records(tmp_path)[0]) == 100)
     (file,) = tmp_path.iterdir()
     assert file.name.endswith(f"-{os.getpid()}-0.jsonl.open")
     log.add({"kind": "event"})
     assert log.close() == 0
     (file,) = tmp_path.iterdir()
     assert file.suffix == ".jsonl"
-    found, torn = records(tmp_path)
-    assert [record.get("request_id") for record in found] == [*map(str, range(100)), None]
+    records, torn = read_records(tmp_path)
+    assert [record.get("request_id") for record in records] == [*map(str, range(100)), None]
     assert torn == 0
     assert (log.counts.lists, log.counts.events, log.counts.lost) == (100, 1, 0)
     assert log.counts.bytes == file.stat().st_size
 
 
-def test_nothing_taken_leaves_no_file(tmp_path: Path) -> None:
-    quick_log(tmp_path).close()
+def test_an_empty_log_leaves_no_file(tmp_path: Path) -> None:
+    open_log(tmp_path).close()
     assert not list(tmp_path.iterdir())
 
 
-def test_segments_end_by_size_and_by_age(tmp_path: Path) -> None:
-    by_size, by_age = tmp_path / "size", tmp_path / "age"
-    for folder, options in ((by_size, {"segment_bytes": 200}), (by_age, {"segment_seconds": 0.05})):
-        log = quick_log(folder, **options)
-        for number in range(6):
-            log.add(shown(number, padding="x" * 100))
-            until(lambda number=number, folder=folder: len(records(folder)[0]) == number + 1)
-            time.sleep(0.03)
-        log.close()
-        assert len(list(folder.glob("*.jsonl"))) >= 3
-        assert not list(folder.glob("*.open"))
-        assert [record["request_id"] for record in records(folder)[0]] == [str(number) for number in range(6)]
-
-
-def test_a_queue_that_is_full_loses_and_says_so(tmp_path: Path) -> None:
-    log = quick_log(tmp_path, flush_seconds=0.3, queue=5)
-    took = [log.add(shown(number)) for number in range(9)]
-    assert took == [True] * 5 + [False] * 4
-    until(lambda: log.counts.flushed == 5)
-    assert log.add(shown(9))
+@pytest.mark.parametrize("options", [{"segment_bytes": 200}, {"segment_seconds": 0.05}])
+def test_a_new_file_begins_at_a_size_and_at_an_age(tmp_path: Path, options: dict[str, Any]) -> None:
+    log = open_log(tmp_path, **options)
+    for number in range(6):
+        log.add(list_record(number, padding="x" * 100))
+        wait_until(lambda number=number: len(read_records(tmp_path)[0]) == number + 1)
+        time.sleep(0.03)
     log.close()
-    found = records(tmp_path)[0]
-    lost = [record for record in found if record["kind"] == "lost"]
-    assert [record["count"] for record in lost] == [4]
-    assert [record["request_id"] for record in found if record["kind"] == "list"] == ["0", "1", "2", "3", "4", "9"]
+    assert len(list(tmp_path.glob("*.jsonl"))) >= 3
+    assert not list(tmp_path.glob("*.open"))
+    assert request_ids(tmp_path) == [str(number) for number in range(6)]
 
 
-def test_long_records_fill_the_queue_too(tmp_path: Path) -> None:
-    log = quick_log(tmp_path, flush_seconds=0.3, queue_bytes=1000)
-    assert [log.add(shown(number, padding="x" * 400)) for number in range(3)] == [True, True, False]
-    until(lambda: log.counts.flushed == 2)
-    assert log.add(shown(3, padding="x" * 400)), "there is room again"
+def test_a_full_queue_loses_records_and_the_log_contains_their_number(tmp_path: Path) -> None:
+    log = open_log(tmp_path, flush_seconds=0.3, queue_records=5)
+    accepted = [log.add(list_record(number)) for number in range(9)]
+    assert accepted == [True] * 5 + [False] * 4
+    wait_until(lambda: log.counts.flushed == 5)
+    assert log.add(list_record(9))
+    log.close()
+    assert lost_counts(tmp_path) == [4]
+    assert request_ids(tmp_path) == ["0", "1", "2", "3", "4", "9"]
+
+
+def test_the_queue_is_also_limited_in_bytes(tmp_path: Path) -> None:
+    log = open_log(tmp_path, flush_seconds=0.3, queue_bytes=1000)
+    assert [log.add(list_record(number, padding="x" * 400)) for number in range(3)] == [True, True, False]
+    wait_until(lambda: log.counts.flushed == 2)
+    assert log.add(list_record(3, padding="x" * 400)), "after a flush the queue is empty"
     log.close()
 
 
-def test_a_full_disk_is_told_and_writing_goes_on_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a write, then no space: what was written of it is taken back, and tried again."""
+def test_after_a_full_disk_writing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fills up in the middle of a write: the written part is removed and the record is written later."""
     full, real = [False], os.write
 
     def write(file: int, data: Any) -> int:
@@ -87,187 +94,188 @@ def test_a_full_disk_is_told_and_writing_goes_on_after_it(tmp_path: Path, monkey
             return real(file, data)
         if len(data) > 30:
             return real(file, data[:30])
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(errno.ENOSPC, DISK_FULL)
 
     monkeypatch.setattr(decision_log.os, "write", write)
-    said: list[str] = []
+    printed: list[str] = []
     failures: list[str] = []
-    log = DecisionLog(tmp_path, DecisionLogOptions(flush_seconds=0.02), said.append, failures.append)
-    log.add(shown(0))
-    until(lambda: records(tmp_path)[0])
+    log = DecisionLog(tmp_path, DecisionLogOptions(flush_seconds=0.02), printed.append, failures.append)
+    log.add(list_record(0))
+    wait_until(lambda: read_records(tmp_path)[0])
     full[0] = True
-    log.add(shown(1, padding="x" * 100))
-    until(lambda: log.failure is not None)
-    assert log.failure == "No space left on device"
-    assert [log.add(shown(number)) for number in (2, 3)] == [False, False]
+    log.add(list_record(1, padding="x" * 100))
+    wait_until(lambda: log.failure is not None)
+    assert log.failure == DISK_FULL
+    assert [log.add(list_record(number)) for number in (2, 3)] == [False, False]
     time.sleep(0.1)
-    assert failures == ["No space left on device"], "told once"
-    assert records(tmp_path) == ([shown(0)], 0)
+    assert failures == [DISK_FULL], "reported once"
+    assert read_records(tmp_path) == ([list_record(0)], 0)
     full[0] = False
-    until(lambda: log.failure is None)
-    assert log.add(shown(4))
+    wait_until(lambda: log.failure is None)
+    assert log.add(list_record(4))
     assert log.close() == 2
-    found = records(tmp_path)[0]
-    assert [record["kind"] for record in found] == ["list", "lost", "list", "list"]
-    assert found[1]["count"] == 2
-    assert [record["request_id"] for record in found if record["kind"] == "list"] == ["0", "1", "4"]
-    assert "cannot be written (No space left on device)" in said[0]
-    assert "2 records were lost" in said[1]
+    assert [record["kind"] for record in read_records(tmp_path)[0]] == ["list", "lost", "list", "list"]
+    assert lost_counts(tmp_path) == [2]
+    assert request_ids(tmp_path) == ["0", "1", "4"]
+    assert len(printed) == 2
+    assert DISK_FULL in printed[0]
+    assert "2 records" in printed[1]
 
 
-def test_what_cannot_be_taken_back_ends_its_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record cut short may only stand at the end of a file, so another one is begun."""
-    log = quick_log(tmp_path)
-    log.add(shown(0))
-    until(lambda: records(tmp_path)[0])
+def test_a_torn_record_that_cannot_be_removed_ends_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path)
+    log.add(list_record(0))
+    wait_until(lambda: read_records(tmp_path)[0])
     real = os.write
 
-    def fails(*_: Any) -> int:
+    def fail(*_: Any) -> int:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(decision_log.os, "write", lambda file, data: real(file, data[:9]) if len(data) > 9 else fails())
-        broken.setattr(decision_log.os, "ftruncate", fails)
-        log.add(shown(1, padding="x" * 50))
-        until(lambda: log.failure is not None)
+        broken.setattr(decision_log.os, "write", lambda file, data: real(file, data[:9]) if len(data) > 9 else fail())
+        broken.setattr(decision_log.os, "ftruncate", fail)
+        log.add(list_record(1, padding="x" * 50))
+        wait_until(lambda: log.failure is not None)
         time.sleep(0.05)
-    until(lambda: log.failure is None)
+    wait_until(lambda: log.failure is None)
     log.close()
-    found, torn = records(tmp_path)
-    assert torn >= 1
-    assert [record["request_id"] for record in found] == ["0", "1"]
+    assert read_records(tmp_path)[1] >= 1
+    assert request_ids(tmp_path) == ["0", "1"]
 
 
-def test_what_a_dead_server_left_is_named_and_kept(tmp_path: Path) -> None:
-    said: list[str] = []
-    left = tmp_path / "decisions-1-1-0.jsonl.open"
-    left.write_text(json.dumps(shown(0)) + "\n" + '{"kind":"li')
-    alive = quick_log(tmp_path)
+def test_files_of_crashed_servers_are_renamed_and_reported(tmp_path: Path) -> None:
+    printed: list[str] = []
+    abandoned = tmp_path / "decisions-1-1-0.jsonl.open"
+    abandoned.write_text(json.dumps(list_record(0)) + "\n" + '{"kind":"li')
+    running = open_log(tmp_path)
     first = next(path for path in tmp_path.iterdir() if str(os.getpid()) in path.name)
-    second = DecisionLog(tmp_path, DecisionLogOptions(), said.append)
-    assert (tmp_path / "decisions-1-1-0.jsonl").exists(), "taken over by the first to come"
-    assert first.exists(), "not that of a server that still writes"
-    assert said == []
-    alive.close()
+    second = DecisionLog(tmp_path, DecisionLogOptions(), printed.append)
+    assert (tmp_path / "decisions-1-1-0.jsonl").exists(), "renamed by the first server that started"
+    assert first.exists(), "the file of a running server keeps its name"
+    assert printed == []
+    running.close()
     second.close()
-    left.write_text(json.dumps(shown(0)) + "\n" + '{"kind":"li')
-    DecisionLog(tmp_path, DecisionLogOptions(), said.append).close()
-    assert "decisions-1-1-0.jsonl.open was left by a server that did not end cleanly: it holds 1 records" in said[0]
-    assert "11 bytes of a record cut short" in said[0]
+    abandoned.write_text(json.dumps(list_record(0)) + "\n" + '{"kind":"li')
+    DecisionLog(tmp_path, DecisionLogOptions(), printed.append).close()
+    assert len(printed) == 1
+    for part in ("decisions-1-1-0.jsonl.open", "1 records", "11 bytes"):
+        assert part in printed[0]
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"):
-        quick_log(tmp_path / "file")
+    with pytest.raises(InputError, match="--log"):
+        open_log(tmp_path / "file")
 
 
-def test_logs_of_one_instant_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two servers in containers have the same process id; one that starts anew may do so within a millisecond."""
+def test_logs_opened_in_the_same_millisecond_use_different_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers in two containers can have the same process id, and a server can restart within a millisecond."""
     monkeypatch.setattr(decision_log.time, "time", lambda: 1.0)
-    logs = [quick_log(tmp_path), quick_log(tmp_path)]
+    logs = [open_log(tmp_path), open_log(tmp_path)]
     for number, log in enumerate(logs):
-        log.add(shown(number))
+        log.add(list_record(number))
         log.close()
-    again = quick_log(tmp_path)
-    again.add(shown(2))
+    again = open_log(tmp_path)
+    again.add(list_record(2))
     again.close()
-    assert sorted(record["request_id"] for record in records(tmp_path)[0]) == ["0", "1", "2"]
+    assert sorted(request_ids(tmp_path)) == ["0", "1", "2"]
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def speechless(sentence: str) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
+def fail_to_print(sentence: str) -> None:
+    raise OSError(errno.ENOSPC, DISK_FULL)
 
 
-def test_standard_error_that_cannot_be_written_does_not_end_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a full disk that also holds what standard error goes to: failing is told, and recovered from."""
-    left = tmp_path / "decisions-1-1-0.jsonl.open"
-    left.write_text("")
+def test_the_log_goes_on_if_standard_error_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error is on the same full disk."""
+    (tmp_path / "decisions-1-1-0.jsonl.open").write_text("")
     full, real, failures = [False], os.write, []
 
     def write(file: int, data: Any) -> int:
-        return speechless("") or 0 if full[0] else real(file, data)
+        if full[0]:
+            raise OSError(errno.ENOSPC, DISK_FULL)
+        return real(file, data)
 
     monkeypatch.setattr(decision_log.os, "write", write)
-    log = DecisionLog(tmp_path, DecisionLogOptions(flush_seconds=0.01), speechless, failures.append)
+    log = DecisionLog(tmp_path, DecisionLogOptions(flush_seconds=0.01), fail_to_print, failures.append)
     full[0] = True
-    log.add(shown(0))
-    until(lambda: failures == ["No space left on device"])
+    log.add(list_record(0))
+    wait_until(lambda: failures == [DISK_FULL])
     full[0] = False
-    until(lambda: log.failure is None)
-    assert log.add(shown(1))
+    wait_until(lambda: log.failure is None)
+    assert log.add(list_record(1))
     assert log.close() == 0
-    assert [record["request_id"] for record in records(tmp_path)[0]] == ["0", "1"]
+    assert request_ids(tmp_path) == ["0", "1"]
 
 
-def test_a_log_whose_thread_ended_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> int:
+def test_a_log_whose_thread_ended_accepts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> int:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(decision_log.Segment, "append", broken)
+    monkeypatch.setattr(decision_log.Segment, "append", fail)
     failures: list[str] = []
     log = DecisionLog(tmp_path, DecisionLogOptions(flush_seconds=0.01), lambda line: None, failures.append)
-    log.add(shown(0))
-    until(lambda: failures)
-    assert log.failure == "what writes it ended: MemoryError: no more"
-    assert not log.add(shown(1))
+    log.add(list_record(0))
+    wait_until(lambda: failures)
+    assert log.failure is not None
+    assert "MemoryError: no more" in log.failure
+    assert not log.add(list_record(1))
     assert log.close() == 2
 
 
-def test_a_segment_that_is_finished_meanwhile_is_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another server goes on to its next segment between the listing of the folder and the opening or the locking."""
-    gone, renamed = tmp_path / "decisions-1-1-0.jsonl.open", tmp_path / "decisions-2-1-0.jsonl.open"
-    for path in (gone, renamed):
-        path.write_text(json.dumps(shown(0)) + "\n")
-    real_open, real_lock, said = Path.open, fcntl.flock, []
+def test_another_server_may_finish_its_file_during_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does so after the folder is listed, before its file is opened or locked."""
+    before_open, before_lock = tmp_path / "decisions-1-1-0.jsonl.open", tmp_path / "decisions-2-1-0.jsonl.open"
+    for path in (before_open, before_lock):
+        path.write_text(json.dumps(list_record(0)) + "\n")
+    real_open, real_lock, printed = Path.open, fcntl.flock, []
 
-    def opens(path: Path, *rest: Any, **more: Any) -> Any:
-        if path == gone:
-            gone.rename(gone.with_suffix(""))
+    def open_file(path: Path, *rest: Any, **more: Any) -> Any:
+        if path == before_open:
+            before_open.rename(before_open.with_suffix(""))
         return real_open(path, *rest, **more)
 
-    def locks(file: Any, how: int) -> None:
-        if renamed.exists():
-            renamed.rename(renamed.with_suffix(""))
-        real_lock(file, how)
+    def lock(file: Any, operation: int) -> None:
+        if before_lock.exists():
+            before_lock.rename(before_lock.with_suffix(""))
+        real_lock(file, operation)
 
-    monkeypatch.setattr(Path, "open", opens)
-    monkeypatch.setattr(decision_log.fcntl, "flock", locks)
-    DecisionLog(tmp_path, DecisionLogOptions(), said.append).close()
-    assert said == []
+    monkeypatch.setattr(Path, "open", open_file)
+    monkeypatch.setattr(decision_log.fcntl, "flock", lock)
+    DecisionLog(tmp_path, DecisionLogOptions(), printed.append).close()
+    assert printed == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["decisions-1-1-0.jsonl", "decisions-2-1-0.jsonl"]
 
 
-def test_a_segment_is_nobody_elses_from_its_first_moment_to_its_last(
+def test_no_other_server_takes_a_file_from_its_creation_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server starts just before a new segment is locked, and just before a finished one is renamed."""
-    real_lock, real_rename, said, busy = fcntl.flock, Path.rename, [], [False]
+    """Another server starts just before a new file is locked, and just before a finished one is renamed."""
+    real_lock, real_rename, printed, is_starting = fcntl.flock, Path.rename, [], [False]
 
-    def starts() -> None:
-        if not busy[0]:
-            busy[0] = True
-            decision_log.adopt(tmp_path, said.append)
-            busy[0] = False
+    def start_another_server() -> None:
+        if not is_starting[0]:
+            is_starting[0] = True
+            decision_log.close_abandoned_segments(tmp_path, printed.append)
+            is_starting[0] = False
 
-    def locks(file: Any, how: int) -> None:
-        if how == fcntl.LOCK_EX and not said:
-            starts()
-        real_lock(file, how)
+    def lock(file: Any, operation: int) -> None:
+        if operation == fcntl.LOCK_EX and not printed:
+            start_another_server()
+        real_lock(file, operation)
 
-    def renames(path: Path, target: Path) -> Path:
-        starts()
+    def rename(path: Path, target: Path) -> Path:
+        start_another_server()
         return real_rename(path, target)
 
-    monkeypatch.setattr(decision_log.fcntl, "flock", locks)
-    log = quick_log(tmp_path)
-    assert len(said) == 1, "the empty file was taken for one left behind"
-    monkeypatch.setattr(Path, "rename", renames)
-    log.add(shown(0))
+    monkeypatch.setattr(decision_log.fcntl, "flock", lock)
+    log = open_log(tmp_path)
+    assert len(printed) == 1, "the unlocked empty file looked abandoned"
+    monkeypatch.setattr(Path, "rename", rename)
+    log.add(list_record(0))
     assert log.close() == 0
-    assert len(said) == 1
-    assert [record["request_id"] for record in records(tmp_path)[0]] == ["0"]
+    assert len(printed) == 1
+    assert request_ids(tmp_path) == ["0"]
     assert not list(tmp_path.glob("*.open"))

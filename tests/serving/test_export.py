@@ -164,7 +164,7 @@ def test_the_command_and_what_it_writes(run: Path, tmp_path: Path, capsys: pytes
     assert sorted(path.name for path in out.parent.iterdir()) == ["best.ids.json", "best.json", "best.onnx"]
     described, facts = json.loads(out.with_suffix(".json").read_text()), json.loads((run / "run.json").read_text())
     assert described["dataset_fingerprint"] == facts["fingerprint"]
-    assert described["fingerprint"] == served_policy.load("any", run, "cpu").fingerprint  # as the server reports it
+    assert described["fingerprint"] == served_policy.load_policy("any", run, "cpu").fingerprint
     assert session(out).get_modelmeta().custom_metadata_map["fingerprint"] == described["fingerprint"]
     with pytest.raises(InputError, match="exists already; choose another --out, or replace it with --force"):
         Export(run, out).run()

@@ -1,142 +1,177 @@
-"""Who asks together is answered together, and nobody waits for nobody."""
+"""Queries that arrive together are answered together, and a single query does not wait for others."""
 
 import asyncio
 import threading
-import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from offrec.serving.engine import Answer, Query
+from offrec.serving.engine import Query, QueryResult
 from offrec.serving.micro_batching import MicroBatcher, QueueFullError
 
 
-class Slow:
-    """An engine that takes its time and notes who came together."""
+class RecordingEngine:
+    """An engine that waits until it is released, and records the sizes of its batches. It fails for k = 13."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.seconds, self.sizes = seconds, list[int]()
-        self.go = threading.Event()
-        self.go.set()
+    def __init__(self) -> None:
+        self.sizes = list[int]()
+        self.started, self.released = threading.Event(), threading.Event()
+        self.released.set()
 
-    def answer(self, asks: list[Query]) -> list[Answer]:
-        self.go.wait()
-        time.sleep(self.seconds)
-        self.sizes.append(len(asks))
-        if any(ask.k == 13 for ask in asks):
+    def rank(self, queries: Sequence[Query]) -> list[QueryResult]:
+        self.started.set()
+        assert self.released.wait(20)
+        self.sizes.append(len(queries))
+        if any(query.k == 13 for query in queries):
             raise ValueError("thirteen")
-        return [Answer([ask.k], [0.0], None) for ask in asks]
+        return [QueryResult([query.k], [0.0], None) for query in queries]
+
+    def hold(self) -> None:
+        self.started.clear()
+        self.released.clear()
 
 
-def batcher(engine: Any, **options: Any) -> MicroBatcher:
-    return MicroBatcher(
-        engine, **{"most": 8, "waiting": 100, "wait": 0.05, "watch": lambda size, seconds: None, **options}
-    )
+class RecordingBatcher(MicroBatcher):
+    """A batcher that records when it decides to wait for more queries."""
+
+    def __init__(self, engine: RecordingEngine, **options: Any) -> None:
+        self.waits: list[int] = []
+        defaults = {"max_batch": 8, "max_waiting": 100, "wait_seconds": 0.05, "observe": lambda size, seconds: None}
+        super().__init__(engine, **{**defaults, **options})
+
+    def _wait_for_more(self, enough: int) -> None:
+        self.waits.append(enough)
+        super()._wait_for_more(enough)
 
 
-async def asked(to: MicroBatcher, *ks: int) -> list[Any]:
-    return await asyncio.gather(*(to.ask(Query([], k)) for k in ks), return_exceptions=True)
+def send(batcher: MicroBatcher, *ks: int) -> "asyncio.Future[list[Any]]":
+    return asyncio.gather(*(batcher.rank(Query([], k)) for k in ks), return_exceptions=True)
 
 
-def test_those_who_come_meanwhile_are_answered_together() -> None:
-    engine = Slow()
+async def occupy(batcher: MicroBatcher, engine: RecordingEngine) -> "asyncio.Future[list[Any]]":
+    """Send a query with k = 1 that keeps the engine busy until it is released."""
+    engine.hold()
+    first = send(batcher, 1)
+    await asyncio.to_thread(engine.started.wait, 20)
+    return first
+
+
+async def queue_length(batcher: MicroBatcher, length: int) -> None:
+    while len(batcher.queue) < length:
+        await asyncio.sleep(0.001)
+
+
+def test_queries_that_arrive_during_a_batch_form_the_next_one() -> None:
+    engine = RecordingEngine()
 
     async def run() -> None:
-        made = batcher(engine)
-        engine.go.clear()
-        first = asyncio.ensure_future(asked(made, 1))
-        await asyncio.sleep(0.02)
-        others = asyncio.ensure_future(asked(made, *range(2, 12)))
-        await asyncio.sleep(0.02)
-        engine.go.set()
-        assert [answer.items for answer in await first] == [[1]]
-        assert [answer.items for answer in await others] == [[k] for k in range(2, 12)]
-        made.close()
+        batcher = RecordingBatcher(engine)
+        first = await occupy(batcher, engine)
+        others = send(batcher, *range(2, 12))
+        await queue_length(batcher, 10)
+        engine.released.set()
+        assert [result.items for result in await first] == [[1]]
+        assert [result.items for result in await others] == [[k] for k in range(2, 12)]
+        batcher.close()
 
     asyncio.run(run())
     assert engine.sizes == [1, 8, 2]
 
 
-def test_a_lone_request_does_not_wait() -> None:
-    engine = Slow()
+def test_a_single_query_does_not_wait_for_others() -> None:
+    engine = RecordingEngine()
 
-    async def run() -> float:
-        made = batcher(engine, wait=9.0)
-        began = time.perf_counter()
+    async def run() -> list[int]:
+        batcher = RecordingBatcher(engine, wait_seconds=600.0)
         for k in range(5):
-            await made.ask(Query([], k))
-        made.close()
-        return time.perf_counter() - began
+            await batcher.rank(Query([], k))
+        batcher.close()
+        return batcher.waits
 
-    assert asyncio.run(run()) < 3.0
+    assert asyncio.run(run()) == []
     assert engine.sizes == [1] * 5
 
 
-def test_after_company_the_next_waits_for_as_many_but_not_for_long() -> None:
-    engine = Slow()
+def test_after_a_batch_of_two_the_next_batch_waits_for_two() -> None:
+    engine = RecordingEngine()
 
-    async def run() -> tuple[float, float]:
-        made = batcher(engine, wait=1.0)
-        engine.go.clear()
-        first = asyncio.ensure_future(asked(made, 1))
-        await asyncio.sleep(0.02)
-        others = asyncio.ensure_future(asked(made, 2, 3))
-        await asyncio.sleep(0.02)
-        engine.go.set()
+    async def run() -> list[int]:
+        batcher = RecordingBatcher(engine, wait_seconds=600.0)
+        first = await occupy(batcher, engine)
+        pair = send(batcher, 2, 3)
+        await queue_length(batcher, 2)
+        engine.released.set()
         await first
-        await others
-        began = time.perf_counter()
-        pair = asyncio.ensure_future(asked(made, 4))
-        await asyncio.sleep(0.02)
-        await asked(made, 5)
         await pair
-        together = time.perf_counter() - began
-        began = time.perf_counter()
-        await asked(made, 6)
-        alone = time.perf_counter() - began
-        made.close()
-        return together, alone
+        early = send(batcher, 4)
+        while not batcher.waits:
+            await asyncio.sleep(0.001)
+        late = send(batcher, 5)  # ends the wait, which would otherwise last ten minutes
+        await early
+        await late
+        batcher.close()
+        return batcher.waits
 
-    together, alone = asyncio.run(run())
-    assert engine.sizes == [1, 2, 2, 1]
-    assert together < 0.7, "as soon as as many are there"
-    assert 0.9 < alone < 3.0
+    assert asyncio.run(run()) == [2]
+    assert engine.sizes == [1, 2, 2]
 
 
-def test_too_many_are_refused_and_errors_reach_who_asked() -> None:
-    engine = Slow()
+def test_the_wait_for_more_queries_ends_without_them() -> None:
+    engine = RecordingEngine()
+
+    async def run() -> list[int]:
+        batcher = RecordingBatcher(engine, wait_seconds=0.01)
+        first = await occupy(batcher, engine)
+        pair = send(batcher, 2, 3)
+        await queue_length(batcher, 2)
+        engine.released.set()
+        await first
+        await pair
+        await send(batcher, 4)
+        batcher.close()
+        return batcher.waits
+
+    assert asyncio.run(run()) == [2]
+    assert engine.sizes == [1, 2, 1]
+
+
+def test_a_full_queue_refuses_queries_and_errors_reach_their_clients() -> None:
+    engine = RecordingEngine()
 
     async def run() -> None:
-        made = batcher(engine, waiting=3, most=1)
-        engine.go.clear()
-        first = asyncio.ensure_future(asked(made, 1))
-        await asyncio.sleep(0.05)
-        rest = asyncio.ensure_future(asked(made, 2, 13, 4, 5))
-        await asyncio.sleep(0.02)
-        engine.go.set()
+        batcher = RecordingBatcher(engine, max_waiting=3, max_batch=1)
+        first = await occupy(batcher, engine)
+        others = send(batcher, 2, 13, 4, 5)
+        await queue_length(batcher, 3)
+        await asyncio.sleep(0)
+        engine.released.set()
         await first
-        two, thirteen, four, five = await rest
+        two, thirteen, four, five = await others
         assert two.items == [2]
         assert isinstance(thirteen, ValueError)
-        assert four.items == [4], "the thread lives on"
+        assert four.items == [4], "the thread goes on after an error"
         assert isinstance(five, QueueFullError)
-        made.close()
+        batcher.close()
         with pytest.raises(QueueFullError):
-            await made.ask(Query([], 1))
+            await batcher.rank(Query([], 1))
 
     asyncio.run(run())
 
 
-def test_closing_answers_those_who_wait() -> None:
-    engine = Slow(0.02)
+def test_closing_answers_the_waiting_queries() -> None:
+    engine = RecordingEngine()
 
     async def run() -> None:
-        made = batcher(engine, most=2)
-        waiting = asyncio.ensure_future(asked(made, *range(1, 8)))
-        await asyncio.sleep(0.01)
-        made.close()
-        assert [answer.items for answer in await waiting] == [[k] for k in range(1, 8)]
-        made.thread.join(1)
-        assert not made.thread.is_alive()
+        batcher = RecordingBatcher(engine, max_batch=2)
+        first = await occupy(batcher, engine)
+        waiting = send(batcher, *range(2, 8))
+        await queue_length(batcher, 6)
+        batcher.close()
+        engine.released.set()
+        await first
+        assert [result.items for result in await waiting] == [[k] for k in range(2, 8)]
+        await asyncio.to_thread(batcher.thread.join, 20)
+        assert not batcher.thread.is_alive()
 
     asyncio.run(run())

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from random_runs import write_run
-from small_server import client_of, records, until
+from small_server import open_client, read_records, wait_until
 
 from chromium import Browser, browser, missing
 from offrec.serving.decision_log import DecisionLogOptions
@@ -42,7 +42,7 @@ def server(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[http
         "values": write_run(home / "three", WORDS, seed=3, algorithm_name="dqn"),
         LONG[:80]: write_run(home / "four", WORDS, seed=4),
     }
-    with client_of(runs, log=log, log_options=DecisionLogOptions(flush_seconds=0.01)) as client:
+    with open_client(runs, log=log, log_options=DecisionLogOptions(flush_seconds=0.01)) as client:
         yield client
 
 
@@ -218,8 +218,8 @@ def test_what_people_look_at_stays_out_of_the_decision_log(explorer: Browser, se
     explorer.click("input[value=drawn]")
     settled(explorer)
     server.post("/v1/recommend", json={"request_id": "a visitor's"}).raise_for_status()
-    until(lambda: records(log)[0])
-    assert [record["request_id"] for record in records(log)[0]] == ["a visitor's"]
+    wait_until(lambda: read_records(log)[0])
+    assert [record["request_id"] for record in read_records(log)[0]] == ["a visitor's"]
 
 
 def test_everything_has_a_name_and_can_be_read(explorer: Browser) -> None:
@@ -256,7 +256,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_a_token_long_numbers_and_a_server_that_is_gone(page: Browser, tmp_path: Path) -> None:
-    with client_of({"numbers": write_run(tmp_path / "run", LARGE)}, TOKEN) as client:
+    with open_client({"numbers": write_run(tmp_path / "run", LARGE)}, TOKEN) as client:
         client.headers["authorization"] = f"Bearer {TOKEN}"
         page.open(str(client.base_url))
         page.until(lambda: page.shown("#token-form"))

@@ -1,4 +1,4 @@
-"""The logged probabilities are those by which lists come: counted over many requests, through the whole server."""
+"""Logged probabilities equal the frequencies of sampled lists, counted over many requests to a service."""
 
 import asyncio
 import math
@@ -9,40 +9,41 @@ from pathlib import Path
 import pytest
 from random_runs import write_run
 from scipy import stats
-from small_server import records, service_of
+from small_server import open_service, read_records
 
 from offrec.serving.decision_log import DecisionLogOptions
-from offrec.serving.schemas import Recommend
+from offrec.serving.schemas import RecommendRequest
 
-DRAWS = 3000
+REQUESTS = 3000
 
 
-@pytest.mark.parametrize("asked", [{}, {"temperature": 2.5}, {"exclude": [3]}, {"candidates": [1, 2, 4, 5]}])
-def test_frequencies_match_the_logged_probabilities(tmp_path: Path, asked: dict[str, object]) -> None:
-    """Six items, lists of two; the chance of every list is taken from the log, none is worked out here."""
-    run = write_run(tmp_path / "run", list(range(6)), network_repeat="off")  # else those seen would crowd out the rest
-    log = DecisionLogOptions(flush_seconds=0.05)
-    with service_of({"run": run}, seed=7, log=tmp_path / "log", log_options=log) as service:
+@pytest.mark.parametrize("fields", [{}, {"temperature": 2.5}, {"exclude": [3]}, {"candidates": [1, 2, 4, 5]}])
+def test_frequencies_match_the_logged_probabilities(tmp_path: Path, fields: dict[str, object]) -> None:
+    """Six items, lists of two. The probability of every list comes from the log; the test computes none."""
+    run = write_run(tmp_path / "run", list(range(6)), network_repeat="off")  # repeats would crowd out other items
+    options = DecisionLogOptions(flush_seconds=0.05)
+    with open_service({"run": run}, seed=7, log=tmp_path / "log", log_options=options) as service:
 
-        async def ask_all() -> None:
-            message = Recommend.model_validate({"history": [2, 0], "k": 2, "sample": True, **asked})
-            for _ in range(DRAWS // 600):
-                await asyncio.gather(*(service.recommend(message) for _ in range(600)))
+        async def send_requests() -> None:
+            request = RecommendRequest.model_validate({"history": [2, 0], "k": 2, "sample": True, **fields})
+            for _ in range(REQUESTS // 600):
+                await asyncio.gather(*(service.recommend(request) for _ in range(600)))
 
-        asyncio.run(ask_all())
-    found, torn = records(tmp_path / "log")
-    assert len(found) == DRAWS
+        asyncio.run(send_requests())
+    records, torn = read_records(tmp_path / "log")
+    assert len(records) == REQUESTS
     assert torn == 0
-    counts = Counter(tuple(record["items"]) for record in found)
-    chances = {tuple(record["items"]): math.exp(record["log_probability"]) for record in found}
-    for record in found:
-        assert math.prod(record["position_probabilities"]) == pytest.approx(chances[tuple(record["items"])], rel=1e-6)
-    assert all(record["restricted"] == bool({"exclude", "candidates"} & asked.keys()) for record in found)
-    allowed = [item for item in asked.get("candidates", range(6)) if item not in asked.get("exclude", [])]  # type: ignore
-    assert set(counts) == set(permutations(allowed, 2)), "every list came"
-    assert sum(chances.values()) == pytest.approx(1.0, abs=1e-5)
-    observed = [counts[items] for items in chances]
-    expected = [DRAWS * chance / sum(chances.values()) for chance in chances.values()]
+    counts = Counter(tuple(record["items"]) for record in records)
+    probabilities = {tuple(record["items"]): math.exp(record["log_probability"]) for record in records}
+    for record in records:
+        product = math.prod(record["position_probabilities"])
+        assert product == pytest.approx(probabilities[tuple(record["items"])], rel=1e-6)
+    assert all(record["restricted"] == bool({"exclude", "candidates"} & fields.keys()) for record in records)
+    allowed = [item for item in fields.get("candidates", range(6)) if item not in fields.get("exclude", [])]  # type: ignore
+    assert set(counts) == set(permutations(allowed, 2)), "every list occurred"
+    assert sum(probabilities.values()) == pytest.approx(1.0, abs=1e-5)
+    observed = [counts[items] for items in probabilities]
+    expected = [REQUESTS * probability / sum(probabilities.values()) for probability in probabilities.values()]
     assert stats.chisquare(observed, expected).pvalue > 1e-3
-    independent = [DRAWS / len(chances)] * len(chances)
-    assert stats.chisquare(observed, independent).pvalue < 1e-6, "the test must be able to fail"
+    uniform = [REQUESTS / len(probabilities)] * len(probabilities)
+    assert stats.chisquare(observed, uniform).pvalue < 1e-6, "the test can fail"

@@ -1,4 +1,4 @@
-"""A run that is loaded is what stood there at one moment, and stays so whatever becomes of its folder."""
+"""A loaded policy is a snapshot of its run folder, and is checked before it is served."""
 
 from pathlib import Path
 from typing import Any
@@ -6,34 +6,66 @@ from typing import Any
 import numpy as np
 import pytest
 from random_runs import write_run
+from small_server import open_client
 
+from made_datasets import write_dataset
+from offrec.errors import InputError
 from offrec.models.network_policy import NetworkPolicy
-from offrec.runs.loading import load
-from offrec.serving import served_policy
+from offrec.runs import loading
+from offrec.serving.served_policy import Baseline, load_policy, parse_sources
 
 
-def test_ids_stay_when_the_folder_is_overwritten_in_place(tmp_path: Path) -> None:
+def test_item_ids_stay_when_the_folder_is_overwritten_in_place(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [100, 101, 102])
-    policy = served_policy.load("run", run, "cpu").policy
+    policy = load_policy("run", run, "cpu").policy
     with (run / "item_ids.npy").open("r+b") as file:
         file.seek(-24, 2)
         file.write(np.array([7, 8, 9], np.int64).tobytes())
     assert [policy.vocabulary.id(index) for index in range(3)] == [100, 101, 102]
 
 
-def test_a_link_switched_during_a_load_mixes_no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, after = (write_run(tmp_path / name, list(range(20)), seed=seed) for seed, name in enumerate("ab"))
-    expected = served_policy.load("run", before, "cpu").fingerprint
-    link, real = tmp_path / "live", load
-    link.symlink_to(before)
+def test_a_link_that_changes_during_a_load_mixes_no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = (write_run(tmp_path / name, list(range(20)), seed=seed) for seed, name in enumerate("ab"))
+    expected = load_policy("run", old, "cpu").fingerprint
+    link, real = tmp_path / "live", loading.load
+    link.symlink_to(old)
 
-    def switched(run: Path, *rest: Any) -> NetworkPolicy:
+    def load_and_switch(run: Path, *rest: Any) -> NetworkPolicy:
         policy = real(run, *rest)
         link.unlink()
-        link.symlink_to(after)
+        link.symlink_to(new)
         return policy
 
-    monkeypatch.setattr("offrec.runs.loading.load", switched)
-    assert served_policy.load("run", link, "cpu").fingerprint == expected
+    monkeypatch.setattr(loading, "load", load_and_switch)
+    assert load_policy("run", link, "cpu").fingerprint == expected
     monkeypatch.undo()
-    assert served_policy.load("run", link, "cpu").fingerprint != expected
+    assert load_policy("run", link, "cpu").fingerprint != expected
+
+
+def test_nan_weights_are_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", list(range(20)), spread=float("nan"))
+    with pytest.raises(InputError, match="NaN or infinite weights"):
+        load_policy("run", run, "cpu")
+
+
+def test_policies_are_named_after_their_folder_or_as_given(tmp_path: Path) -> None:
+    (tmp_path / "live").symlink_to(tmp_path)
+    sources = parse_sources((f"{tmp_path}/live", "new=runs/dc"), ("recent",), tmp_path)
+    assert sources == {"live": tmp_path / "live", "new": Path("runs/dc"), "recent": Baseline("recent", tmp_path)}
+    with pytest.raises(InputError, match="'recent'"):
+        parse_sources(("recent=runs/dc",), ("recent",), tmp_path)
+    with pytest.raises(InputError, match="--dataset"):
+        parse_sources((), ("recent",))
+
+
+def test_baselines_are_served_like_runs(tmp_path: Path) -> None:
+    ids = ["[a]", "b", "c", "d"]
+    dataset = write_dataset(tmp_path, [[0, 1, 2], [1, 2], [2, 3], [3, 2, 1]] * 6, ids=ids, items=4)
+    sources = parse_sources((), ("popular", "recent", "markov"), dataset.path)
+    with open_client(sources) as client:
+        policies = client.get("/v1/policies").json()["policies"]
+        assert [policy["policy"] for policy in policies] == ["popular", "recent", "markov"]
+        assert len({policy["fingerprint"] for policy in policies}) == 3
+        response = client.post("/v1/recommend", json={"policy": "recent", "history": ["b", "[a]"], "k": 2})
+        assert [row["item"] for row in response.json()["items"]] == ["[a]", "b"]
+        assert client.post("/v1/reload", json={}).status_code == 200

@@ -1,4 +1,4 @@
-"""The shop's visitors come to a server: its log is what they saw and did, and they earn what the policy earns."""
+"""Visitors of the simulated shop use a server: its log contains what they saw and did, and they earn the same."""
 
 import math
 from collections import defaultdict
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from random_runs import write_run
-from small_server import client_of, records
+from small_server import open_client, read_records
 
 from offrec.errors import InputError, RunError
 from offrec.runs.loading import load
@@ -17,20 +17,20 @@ from offrec.shop import Shop
 SESSIONS = 150
 
 
-def test_visitors_leave_a_log_of_what_they_saw_and_did(tmp_path: Path) -> None:
+def test_the_log_contains_what_visitors_saw_and_did(tmp_path: Path) -> None:
     shop = Shop.open("demo", 0)
     run = write_run(tmp_path / "run", list(range(shop.world.items)), network_repeat="off", spread=2.0)
-    log = DecisionLogOptions(flush_seconds=0.1)
-    with client_of({"run": run}, seed=3, log=tmp_path / "log", log_options=log) as client:
-        found = shop.rollout(RemotePlayer(shop.dynamics, str(client.base_url)), SESSIONS, seed=5)
-    records_, _ = records(tmp_path / "log")
-    lists = {record["request_id"]: record for record in records_ if record["kind"] == "list"}
-    events = [record for record in records_ if record["kind"] == "event"]
-    assert len(lists) == int(found.steps.sum())
-    assert len(events) == int(found.lengths.sum()) > 0
-    assert sum(event["behaviour"] == "buy" for event in events) == int(found.bought.sum())
+    options = DecisionLogOptions(flush_seconds=0.1)
+    with open_client({"run": run}, seed=3, log=tmp_path / "log", log_options=options) as client:
+        remote = shop.rollout(RemotePlayer(shop.dynamics, str(client.base_url)), SESSIONS, seed=5)
+    records, _ = read_records(tmp_path / "log")
+    lists = {record["request_id"]: record for record in records if record["kind"] == "list"}
+    events = [record for record in records if record["kind"] == "event"]
+    assert len(lists) == int(remote.steps.sum())
+    assert len(events) == int(remote.lengths.sum()) > 0
+    assert sum(event["behaviour"] == "buy" for event in events) == int(remote.bought.sum())
     picks: dict[str, list[int]] = defaultdict(list)
-    for record in records_:
+    for record in records:
         if record["kind"] == "list":
             assert record["history"] == picks[record["session_id"]]
             assert not record["restricted"]
@@ -38,21 +38,21 @@ def test_visitors_leave_a_log_of_what_they_saw_and_did(tmp_path: Path) -> None:
         else:
             assert record["item"] in lists[record["request_id"]]["items"]
             picks[record["session_id"]].append(record["item"])
-    policy = load(run, "cpu")
-    inside = shop.rollout(policy, SESSIONS, "sample", seed=5)
-    spread = math.hypot(float(found.rewards.std()), float(inside.rewards.std())) / math.sqrt(SESSIONS)
-    assert abs(found.reward.mean - inside.reward.mean) < 4 * spread
+    local = shop.rollout(load(run, "cpu"), SESSIONS, "sample", seed=5)
+    error = math.hypot(float(remote.rewards.std()), float(local.rewards.std())) / math.sqrt(SESSIONS)
+    assert abs(remote.reward.mean - local.reward.mean) < 4 * error
     assert all(record["log_probability"] < 0 for record in lists.values())
 
 
-def test_a_server_that_does_not_answer_is_told(tmp_path: Path) -> None:
+def test_errors_of_the_server_end_the_simulation(tmp_path: Path) -> None:
     shop = Shop.open("tiny", 0)
     with pytest.raises(RunError, match="does not answer"):
         shop.rollout(RemotePlayer(shop.dynamics, "http://127.0.0.1:9"), 2, seed=1)
-    with pytest.raises(InputError, match="no address of a server"):
+    with pytest.raises(InputError, match=r"'127\.0\.0\.1:8000'.*http://"):
         RemotePlayer(shop.dynamics, "127.0.0.1:8000")
-    with client_of({"run": write_run(tmp_path / "run", list(range(shop.world.items)))}) as client:
-        with pytest.raises(RunError, match="answered 404: There is no policy"):
-            shop.rollout(RemotePlayer(shop.dynamics, str(client.base_url), policy="other"), 2, seed=1)
-        with pytest.raises(RunError, match="answered 409: This server keeps no decision log"):
-            shop.rollout(RemotePlayer(shop.dynamics, str(client.base_url)), 20, seed=1)
+    with open_client({"run": write_run(tmp_path / "run", list(range(shop.world.items)))}) as client:
+        address = str(client.base_url)
+        with pytest.raises(RunError, match="answered 404"):
+            shop.rollout(RemotePlayer(shop.dynamics, address, policy="other"), 2, seed=1)
+        with pytest.raises(RunError, match="answered 409"):
+            shop.rollout(RemotePlayer(shop.dynamics, address), 20, seed=1)

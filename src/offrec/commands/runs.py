@@ -232,7 +232,7 @@ class Recommend:
         if self.json:
             print_json(done.as_json())
             return
-        skipped = f"; {done.unknown:,} of items not in the catalogue: skipped" if done.unknown else ""
+        skipped = f"; {done.unknown_items:,} of items not in the catalogue: skipped" if done.unknown_items else ""
         console.line(f"Written: {out}, {done.sessions:,} sessions of {done.events:,} events{skipped}")
 
 

@@ -6,72 +6,78 @@ from typing import Annotated, Literal
 
 import tyro
 
-from offrec.commands.printing import unset
+from offrec.commands.printing import ids, unset
 from offrec.console import Console
 from offrec.errors import InputError
 
 
 @dataclass(frozen=True)
 class Serve:
-    """Serve policies over HTTP: recommendations, sampled lists with their exact probability, and a log to learn from.
+    """Serve policies over HTTP: recommendations, sampled lists with their exact probability, and a decision log.
 
     Examples: offrec serve runs/sl
               offrec serve old=runs/sl new=runs/dc --log decisions --token-file token --host 0.0.0.0
+              offrec serve runs/sl --baselines recent --dataset data/shop
     """
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN …]", help_behavior_hint="")]
-    """Folders made by `offrec train`, as RUN or NAME=RUN. The first is the default policy."""
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = ()
+    """Run folders from `offrec train`, each as RUN or NAME=RUN. The first policy is the default."""
+    baselines: str = ""
+    """Baselines to serve too, separated by commas. Needs --dataset."""
+    dataset: Annotated[Path | None, unset("DATASET")] = None
+    """Dataset folder from `offrec prepare`, from which baselines are computed."""
     port: int = 8000
-    """The port; 0 takes a free one."""
+    """Port to listen on; 0 takes a free port."""
     host: str = "127.0.0.1"
-    """The address. Another than loopback needs a token."""
+    """Address to listen on. Addresses other than loopback need a token."""
     token_file: Annotated[Path | None, unset("FILE")] = None
-    """A file with the bearer token that requests must bring; without it, the environment's OFFREC_TOKEN if set."""
+    """File with the bearer token that requests must send. Default: the environment variable OFFREC_TOKEN, if set."""
     insecure: bool = False
-    """Listen on any address without a token."""
+    """Allow any address without a token."""
     log: Annotated[Path | None, unset("FOLDER")] = None
-    """Keep the decision log there: every list and event, as JSON lines."""
+    """Write every list and every event as JSON lines to this folder: the decision log."""
     flush_seconds: float = 1.0
-    """How often the log is flushed to the disk: a crash costs at most so much of it."""
+    """Time between flushes of the log to disk. A crash loses at most the records of this time."""
     segment_mb: float = 64.0
-    """The log begins a new file at this size …"""
+    """Size at which the log begins a new file."""
     segment_seconds: float = 3600.0
-    """… and at this age."""
+    """Age at which the log begins a new file."""
     log_queue: int = 100_000
-    """Records that may wait for the disk; more are lost, and counted."""
+    """Largest number of records that may wait for the disk. More are lost and counted."""
     on_log_failure: Literal["serve", "stop"] = "serve"
-    """What to do when the log cannot be written, as on a full disk: go on serving without it, or stop."""
+    """What to do if the log cannot be written, for example on a full disk: serve without it, or stop."""
     wait_ms: float = 2.0
-    """Under load, how long a batch waits to be as large as the one before. A lone request never waits."""
+    """Under load, the longest time that a batch waits for more requests. A single request never waits."""
     max_batch: int = 64
-    """Requests answered in one pass."""
+    """Largest number of requests in one batch."""
     max_waiting: int = 1024
-    """Requests of one policy that may wait; more are answered 503."""
+    """Largest number of requests per policy that may wait. More are answered with 503."""
     max_k: int = 1000
-    """The most items a list may have."""
+    """Largest k of a request."""
     max_history: int = 1000
-    """The most ids a history may have."""
+    """Largest number of ids in a history."""
     max_candidates: int = 10_000
-    """The most candidates, and the most exclusions."""
+    """Largest number of candidates, and of excluded items."""
     max_body_kb: int = 1024
-    """The largest body."""
+    """Largest request body."""
     threads: Annotated[int | None, unset("INT")] = None
-    """Threads that compute; by default as many as torch takes."""
+    """Number of computing threads. Default: chosen by torch."""
     seed: Annotated[int | None, unset("INT")] = None
-    """Seed of sampled lists, for tests; by default drawn from the system."""
+    """Seed of sampled lists, for tests. Default: from the operating system."""
     device: str = "auto"
-    """auto, cpu, cuda …"""
+    """Torch device: auto, cpu, cuda, …"""
 
     def run(self) -> None:
+        """Run the server until a signal stops it."""
         from offrec.serving import server
         from offrec.serving.decision_log import DecisionLogOptions
-        from offrec.serving.served_policy import named
-        from offrec.serving.service import BatchingOptions, Limits
+        from offrec.serving.schemas import RequestLimits
+        from offrec.serving.served_policy import parse_sources
+        from offrec.serving.service import BatchingOptions
 
         self._check()
-        candidates = self.max_candidates
         options = server.ServerOptions(
-            runs=named(self.runs),
+            sources=parse_sources(self.runs, tuple(ids(self.baselines)), self.dataset),
             host=self.host,
             port=self.port,
             token=server.read_token(self.token_file),
@@ -81,7 +87,13 @@ class Serve:
                 self.flush_seconds, int(self.segment_mb * 2**20), self.segment_seconds, self.log_queue
             ),
             on_log_failure=self.on_log_failure,
-            limits=Limits(self.max_k, self.max_history, candidates, candidates, self.max_body_kb << 10),
+            limits=RequestLimits(
+                k=self.max_k,
+                history=self.max_history,
+                exclude=self.max_candidates,
+                candidates=self.max_candidates,
+                body_bytes=self.max_body_kb << 10,
+            ),
             batching=BatchingOptions(self.wait_ms, self.max_batch, self.max_waiting),
             device=self.device,
             threads=self.threads,
@@ -90,14 +102,14 @@ class Serve:
         server.serve(options, Console())
 
     def _check(self) -> None:
-        if not self.runs:
-            raise InputError("No run was given; name at least one folder made by `offrec train`.")
+        if not self.runs and not self.baselines:
+            raise InputError("No policy to serve; name at least one run folder from `offrec train`, or --baselines.")
         positive = ("flush_seconds", "segment_mb", "segment_seconds", "log_queue", "max_batch", "max_waiting", "max_k")
         for name in (*positive, "max_history", "max_candidates", "max_body_kb", "threads"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
-                raise InputError(f"--{name.replace('_', '-')} is {value:g}; it must be above 0.")
+                raise InputError(f"--{name.replace('_', '-')} must be positive; got {value:g}.")
         if not 0 <= self.port < 1 << 16:
-            raise InputError(f"--port is {self.port}; it must lie between 0 and 65535.")
+            raise InputError(f"--port must be between 0 and 65535; got {self.port}.")
         if not 0 <= self.wait_ms <= 1000:
-            raise InputError(f"--wait-ms is {self.wait_ms:g}; it must lie between 0 and 1000.")
+            raise InputError(f"--wait-ms must be between 0 and 1000; got {self.wait_ms:g}.")

@@ -1,6 +1,5 @@
-"""The service over HTTP: paths, bodies, answers. Needs fastapi; `http_door` is what stands before every path."""
+"""The HTTP application: routes, responses and error handlers. Needs FastAPI."""
 
-import asyncio
 import json
 import mimetypes
 from functools import lru_cache
@@ -9,203 +8,178 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from offrec.serving import schemas
 from offrec.serving.errors import RequestError
-from offrec.serving.middleware import RequestMiddleware
-from offrec.serving.openapi import described, page
+from offrec.serving.middleware import RETRY_SECONDS, RequestMiddleware
+from offrec.serving.openapi import build_openapi, docs_page
 from offrec.serving.service import Service
 
-PAGE = Path(__file__).parent / "page"
-BODY_SECONDS = 30.0  # in which a body must have come
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    400: {"model": schemas.Problem, "description": "The body is no JSON."},
-    401: {"model": schemas.Problem, "description": "The bearer token is missing or another."},
-    404: {"model": schemas.Problem, "description": "There is no such policy."},
-    408: {"model": schemas.Problem, "description": "The body did not come in time."},
-    413: {"model": schemas.Problem, "description": "The body is too large."},
-    415: {"model": schemas.Problem, "description": "The body is not application/json."},
-    422: {"model": schemas.Problem, "description": "A field is not as expected."},
-    503: {"model": schemas.Problem, "description": "Too many requests are waiting, or the server is stopping."},
+PAGE_FOLDER = Path(__file__).parent / "page"
+ERRORS = {
+    400: "The body is not valid JSON.",
+    401: "The bearer token is missing or wrong.",
+    404: "The policy does not exist.",
+    408: "The body did not arrive in time.",
+    409: "The server cannot do this in its current state.",
+    413: "The body is too large.",
+    415: "The body is not application/json.",
+    422: "A field is invalid.",
+    503: "Too many requests are waiting, or the server is stopping.",
+}
+BODY_ERRORS = (400, 401, 408, 413, 415, 422, 503)
+FIELDS = {
+    "/v1/recommend": list(schemas.RecommendRequest.model_fields),
+    "/v1/events": list(schemas.EventRequest.model_fields),
+    "/v1/reload": list(schemas.ReloadRequest.model_fields),
+    "/v1/items": list(schemas.ItemQuery.model_fields),
 }
 
 
-def problems(*statuses: int, ok: Any) -> dict[int | str, dict[str, Any]]:
-    return {200: {"model": ok}, **{status: PROBLEMS[status] for status in statuses}}
+def create_app(service: Service, token: str | None = None, lifespan: Any = None) -> RequestMiddleware:
+    """Build the ASGI application of a service.
 
+    Args:
+        service: Answers the requests.
+        token: The bearer token that /v1/* and /metrics require; None to require none.
+        lifespan: The lifespan context of FastAPI.
 
-def application(service: Service, token: str | None = None, lifespan: Any = None) -> RequestMiddleware:
+    Returns:
+        The application, wrapped in the middleware that checks and measures requests.
+    """
     app = FastAPI(docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.add_exception_handler(RequestError, _refused)
-    app.add_exception_handler(HTTPException, _not_found)
-    app.add_exception_handler(RequestValidationError, _bad_query)
-    app.add_exception_handler(Exception, _failed)
-    _policies(app, service)
-    _recommend(app, service)
-    _health(app, service)
-    _description(app, service, token is not None)
-    _page(app)
-    return RequestMiddleware(app, service.metrics, token)
+    app.add_exception_handler(RequestError, _on_request_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(Exception, _on_exception)
+    _add_policy_routes(app, service)
+    _add_recommend_routes(app, service)
+    _add_health_routes(app, service)
+    _add_docs(app, service, needs_token=token is not None)
+    _add_explorer(app)
+    return RequestMiddleware(app, service.metrics, token, service.limits.body_bytes)
 
 
-def _description(app: FastAPI, service: Service, secured: bool) -> None:
-    """Made once for each default policy: everybody may ask for it, as often as they like."""
+def _add_recommend_routes(app: FastAPI, service: Service) -> None:
+    body_model = schemas.recommend_request_model(service.limits)
 
+    @app.post("/v1/recommend", response_model=schemas.RecommendResponse, responses=_error_responses(*BODY_ERRORS, 404))
+    async def recommend(body: body_model) -> Response:  # type: ignore[valid-type]
+        """Return the k best items after a history, or a list sampled from the policy with its exact probability."""
+        return _json_response(await service.recommend(body))
+
+    @app.post("/v1/events", response_model=schemas.EventResponse, responses=_error_responses(*BODY_ERRORS, 409))
+    async def events(body: schemas.EventRequest) -> Response:
+        """Record in the decision log what a visitor did with an item. 409: the server has no decision log."""
+        return _json_response(service.record_event(body))
+
+    @app.post("/v1/reload", response_model=schemas.ReloadResponse, responses=_error_responses(*BODY_ERRORS, 404, 409))
+    async def reload(body: schemas.ReloadRequest | None = None) -> Response:
+        """Load the policies again and swap them in one step. 409: the new run is invalid, the old one stays."""
+        return _json_response(await service.reload(None if body is None else body.policy))
+
+
+def _add_policy_routes(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/policies", response_model=schemas.PoliciesResponse, responses=_error_responses(401))
+    async def policies() -> Response:
+        """List the served policies and the limits of a request."""
+        return _json_response(service.describe_policies())
+
+    @app.get("/v1/items", response_model=schemas.ItemsResponse, responses=_error_responses(401, 404, 422, 503))
+    async def items(query: Annotated[schemas.ItemQuery, Query()]) -> Response:
+        """Find items whose id starts with the query, then items whose id contains it; popular items first."""
+        return _json_response(await service.search_items(query.query, query.limit, query.policy))
+
+
+def _add_health_routes(app: FastAPI, service: Service) -> None:
+    @app.get("/healthz", response_model=schemas.HealthResponse)
+    async def healthz() -> Response:
+        """Return 200 while the process runs."""
+        return _json_response({"status": "ok", "decision_log": service.log_status()})
+
+    @app.get("/readyz", response_model=schemas.HealthResponse, responses=_error_responses(503))
+    async def readyz() -> Response:
+        """Return 200 while the server accepts requests."""
+        service.slot(None)
+        return _json_response({"status": "ready", "decision_log": service.log_status()})
+
+    @app.get("/metrics", responses=_error_responses(401), response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Return the metrics for Prometheus."""
+        return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+def _add_docs(app: FastAPI, service: Service, needs_token: bool) -> None:
+    # Cached: the document is public, and its examples change only with the default policy.
     @lru_cache(maxsize=1)
-    def made(fingerprint: str) -> tuple[dict[str, Any], str]:
-        tree = described(app, service, secured)
-        return tree, page(tree)
+    def build(fingerprint: str) -> tuple[dict[str, Any], str]:
+        document = build_openapi(app, service, needs_token)
+        return document, docs_page(document)
 
-    def now() -> tuple[dict[str, Any], str]:
-        return made(service.slots[service.default].served.fingerprint)
+    def current() -> tuple[dict[str, Any], str]:
+        return build(service.slots[service.default].served.fingerprint)
 
-    app.openapi = lambda: now()[0]  # type: ignore[method-assign]
+    app.openapi = lambda: current()[0]  # type: ignore[method-assign]
 
     @app.get("/docs", include_in_schema=False)
-    async def documentation() -> HTMLResponse:
-        return HTMLResponse(now()[1])
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(current()[1])
 
 
-def _recommend(app: FastAPI, service: Service) -> None:
-    posts = (400, 401, 404, 408, 413, 415, 422, 503)
-
-    @app.post("/v1/recommend", responses=problems(*posts, ok=schemas.Recommended), **_takes(schemas.Recommend))
-    async def recommend(request: Request) -> Response:
-        """The best items after a history, or a list drawn from the policy, with how likely it was."""
-        body = await _body(request, service.limits.body)
-        return _json(await service.recommend(schemas.read(schemas.Recommend, body)))
-
-    recorded = problems(400, 401, 408, 413, 415, 422, 503, ok=schemas.Recorded)
-    recorded[409] = {"model": schemas.Problem, "description": "The server keeps no decision log."}
-
-    @app.post("/v1/events", responses=recorded, **_takes(schemas.Event))
-    async def events(request: Request) -> Response:
-        """Record what a visitor did, in the decision log."""
-        body = await _body(request, service.limits.body)
-        return _json(service.event(schemas.read(schemas.Event, body)))
-
-    reloaded = problems(*posts, ok=schemas.Reloaded)
-    reloaded[409] = {"model": schemas.Problem, "description": "The new run was refused; the old one stays."}
-
-    @app.post("/v1/reload", responses=reloaded, **_takes(schemas.Reload))
-    async def reload(request: Request) -> Response:
-        """Read the runs again: loaded and checked first, then swapped at once; running requests end on the old."""
-        body = await _body(request, service.limits.body)
-        return _json(await service.reload(schemas.read(schemas.Reload, body or b"{}").policy))
-
-
-def _policies(app: FastAPI, service: Service) -> None:
-    @app.get("/v1/policies", responses=problems(401, ok=schemas.Policies))
-    async def policies() -> Response:
-        """What is served, and the limits."""
-        return _json(service.policies())
-
-    text = Query(max_length=200, description="A piece of an id; letters' case does not count.")
-    name = Query(max_length=200, description="Of which policy's catalogue; by default the default one's.")
-
-    @app.get("/v1/items", responses=problems(401, 404, 422, 503, ok=schemas.Items))
-    async def items(
-        query: Annotated[str, text] = "",
-        limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 20,
-        policy: Annotated[str | None, name] = None,
-    ) -> Response:
-        """Items whose id begins with the query, then those that hold it elsewhere; the popular ones first."""
-        return _json(await service.items(query, limit, policy))
-
-
-def _health(app: FastAPI, service: Service) -> None:
-    @app.get("/healthz", responses={200: {"model": schemas.Status}})
-    async def healthz() -> Response:
-        """The process lives."""
-        return _json({"status": "ok", "decision_log": service.log_status()})
-
-    @app.get("/readyz", responses=problems(503, ok=schemas.Status))
-    async def readyz() -> Response:
-        """It takes requests."""
-        service.slot(None)
-        return _json({"status": "ready", "decision_log": service.log_status()})
-
-    @app.get("/metrics", responses={401: PROBLEMS[401]}, response_class=PlainTextResponse)
-    async def metrics() -> Response:
-        """Counters for Prometheus."""
-        return PlainTextResponse(service.metrics_text(), media_type="text/plain; version=0.0.4")
-
-
-def _page(app: FastAPI) -> None:
-    """The explorer's files, known by name from the start: no path of a request is ever looked up on the disk."""
-    files = {str(file.relative_to(PAGE)): file for file in PAGE.rglob("*") if file.is_file()}
+def _add_explorer(app: FastAPI) -> None:
+    # The files are listed once: the path of a request is never looked up on the disk.
+    files = {str(file.relative_to(PAGE_FOLDER)): file for file in PAGE_FOLDER.rglob("*") if file.is_file()}
 
     @app.get("/{path:path}", include_in_schema=False)
     async def explorer(path: str) -> Response:
         file = files.get(path or "index.html")
         if file is None:
             raise HTTPException(404)
-        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-        return Response(file.read_bytes(), media_type=kind, headers={"cache-control": "no-cache"})
+        media_type = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        return Response(file.read_bytes(), media_type=media_type, headers={"cache-control": "no-cache"})
 
 
-def _takes(kind: type[schemas.Asked]) -> dict[str, Any]:
-    """The body by hand: read once, as fast as it can be, and refused in one sentence."""
-    schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
-    content = {"application/json": {"schema": schema}}
-    return {"openapi_extra": {"requestBody": {"required": kind is not schemas.Reload, "content": content}}}
+def _error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe error statuses for the OpenAPI document."""
+    return {status: {"model": schemas.ErrorResponse, "description": ERRORS[status]} for status in sorted(statuses)}
 
 
-async def _body(request: Request, most: int) -> bytes:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    declared = request.headers.get("content-length", "")
-    too_large = RequestError(413, f"The body is larger than the {most:,} bytes that are read here.")
-    if declared.isdecimal() and int(declared[:20]) > most:
-        raise too_large
-    # A browser sends JSON to another site only if that site agrees: no page can post here behind one's back.
-    if kind != "application/json":
-        raise RequestError(415, f"The body is {kind[:80] or 'of no stated type'}; send Content-Type: application/json.")
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                size += len(part)
-                if size > most:
-                    raise too_large
-                parts.append(part)
-    except ClientDisconnect as error:
-        raise RequestError(400, "The body ended before it was whole.") from error
-    except TimeoutError as error:
-        raise RequestError(408, f"The body did not come within {BODY_SECONDS:g} seconds.") from error
-    return b"".join(parts)
-
-
-def _json(tree: Any, status: int = 200) -> Response:
-    text = json.dumps(tree, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+def _json_response(content: Any, status: int = 200) -> Response:
+    """Encode a response directly: validating it against its model again would cost time in every request."""
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return Response(text.encode(), status, media_type="application/json")
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _on_request_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    answer = _json({"error": error.sentence}, error.status)
+    response = _json_response({"error": error.sentence}, error.status)
     if error.status == 503:
-        answer.headers["retry-after"] = "1"
-    return answer
+        response.headers["retry-after"] = str(RETRY_SECONDS)
+    return response
 
 
-async def _not_found(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    path = request.url.path[:80]
-    said = {
-        404: f"There is nothing at {path}; see /docs.",
-        405: f"{request.method} is not what {path} takes; see /docs.",
-    }
-    return JSONResponse({"error": said.get(error.status_code, str(error.detail))}, error.status_code, error.headers)
-
-
-async def _bad_query(request: Request, error: Exception) -> Response:
+async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    return _json({"error": f"{first['loc'][-1]}: {str(first['msg']).lower()}."}, 422)
+    status = 400 if first["type"] == "json_invalid" else 422
+    fields = FIELDS.get(request.url.path, [])
+    return _json_response({"error": schemas.validation_sentence(first, fields)}, status)
 
 
-async def _failed(request: Request, error: Exception) -> Response:
-    return _json({"error": "The server failed to answer; what it wrote to standard error says why."}, 500)
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:80]
+    sentences = {
+        400: "The body is not valid JSON; send one JSON object.",
+        404: f"{path!r} does not exist; see /docs.",
+        405: f"{path!r} does not support {request.method}; see /docs.",
+    }
+    response = _json_response({"error": sentences.get(error.status_code, str(error.detail))}, error.status_code)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _on_exception(request: Request, error: Exception) -> Response:
+    return _json_response({"error": "The server failed; its standard error has the details."}, 500)

@@ -1,10 +1,10 @@
-"""The decision log: what was shown, how likely it was, and what came of it; a JSON object a line.
+"""The decision log: every served list with its probability, and every event, as one JSON object per line.
 
-    FOLDER/decisions-<unix ms of opening>-<process id>-<number>.jsonl, the one being written with .open at its end
+    FOLDER/decisions-<unix ms when opened>-<process id>-<number>.jsonl; the file being written ends in .open
 
-A record is handed over in memory and written by a thread, which flushes to the disk at a stated interval: a request
-never waits for a disk, and a crash costs at most what came since the last flush. What cannot be written is counted and,
-as soon as writing works again, said in the log itself.
+Requests hand records over in memory; a thread writes them and flushes them to the disk at a fixed interval. So no
+request waits for the disk, and a crash loses at most the records since the last flush. Records that cannot be written
+are counted; once writing works again, the log itself contains their number.
 """
 
 import fcntl
@@ -21,25 +21,45 @@ from typing import Any
 
 from offrec.errors import InputError
 
-Say = Callable[[str], None]
+Print = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class DecisionLogOptions:
+    """How a decision log is written.
+
+    Attributes:
+        flush_seconds: The time between flushes to the disk.
+        segment_bytes: The size at which a new file begins.
+        segment_seconds: The age at which a new file begins.
+        queue_records: The largest number of records that wait for the disk; more are lost and counted.
+        queue_bytes: The largest size of these records.
+    """
+
     flush_seconds: float = 1.0
     segment_bytes: int = 64 << 20
     segment_seconds: float = 3600.0
-    queue: int = 100_000  # records that wait for the disk; more are lost, and counted
-    queue_bytes: int = 256 << 20  # the same, however long they are
+    queue_records: int = 100_000
+    queue_bytes: int = 256 << 20
 
 
 @dataclass
-class Counts:
-    """What the log has come to, for /metrics."""
+class DecisionLogCounts:
+    """Counters of a decision log, for /metrics.
+
+    Attributes:
+        lists: Lists accepted.
+        events: Events accepted.
+        flushed: Lists and events on the disk.
+        lost: Lists and events that could not be written.
+        bytes: Bytes written.
+        flushes: Flushes that wrote something.
+        segments: Files begun.
+    """
 
     lists: int = 0
     events: int = 0
-    flushed: int = 0  # of both, on the disk
+    flushed: int = 0
     lost: int = 0
     bytes: int = 0
     flushes: int = 0
@@ -47,65 +67,93 @@ class Counts:
 
 
 class DecisionLog:
+    """Append records to the files of a folder, which several servers may share.
+
+    Args:
+        folder: The folder; it is created if it does not exist.
+        options: How to write.
+        print_line: Prints a sentence for the operator.
+        on_failure: Called with the reason, once per failure to write.
+
+    Raises:
+        InputError: If the folder cannot be written.
+    """
+
     def __init__(
-        self, folder: Path, options: DecisionLogOptions, say: Say, failed: Callable[[str], None] | None = None
+        self,
+        folder: Path,
+        options: DecisionLogOptions,
+        print_line: Print,
+        on_failure: Callable[[str], None] | None = None,
     ) -> None:
-        """`failed` hears once of each failure to write."""
-        self.folder, self.options, self.say, self.failed = folder, options, say, failed or (lambda reason: None)
-        self.counts = Counts()
-        self.failure: str | None = None  # why nothing can be written now
+        self.folder, self.options, self.print_line = folder, options, print_line
+        self.on_failure = on_failure or (lambda reason: None)
+        self.counts = DecisionLogCounts()
+        self.failure: str | None = None  # why the log cannot be written now
         self._queue: deque[bytes] = deque()
-        self._waiting = 0  # bytes in the queue
-        self._unsaid = 0  # lost records that the log itself does not tell of yet
+        self._queue_bytes = 0
+        self._unreported = 0  # lost records that the log itself does not mention yet
         self._changed = threading.Condition()
         self._closing = False
         self._segment: Segment | None = None
-        self._number = 0
+        self._next_number = 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            adopt(folder, self._tell)
-            self._open()
+            close_abandoned_segments(folder, self._print)
+            self._open_segment()
         except OSError as error:
-            raise InputError(f"{folder} cannot be written ({error.strerror}); choose another --log.") from error
-        self._thread = threading.Thread(target=self._work, name="offrec-log", daemon=True)
+            raise InputError(f"--log {folder} cannot be written ({error.strerror}); choose another folder.") from error
+        self._thread = threading.Thread(target=self._run, name="offrec-log", daemon=True)
         self._thread.start()
 
     def add(self, record: dict[str, Any]) -> bool:
-        """Whether it was taken: not where the log cannot be written now, or too much waits to be."""
+        """Queue a record for writing.
+
+        Args:
+            record: A list or an event, with its "kind".
+
+        Returns:
+            False if the record was lost: the log cannot be written, or its queue is full.
+        """
         line = json.dumps(record, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
         with self._changed:
             if self.failure is not None or self._closing or self._is_full(len(line)):
-                self._lose(1)
+                self._count_lost(1)
                 return False
             self._queue.append(line)
-            self._waiting += len(line)
+            self._queue_bytes += len(line)
             if record["kind"] == "list":
                 self.counts.lists += 1
             else:
                 self.counts.events += 1
         return True
 
-    def _is_full(self, more: int) -> bool:
-        return len(self._queue) >= self.options.queue or self._waiting + more > self.options.queue_bytes
-
     def close(self) -> int:
-        """Writes what is left. Returns how many records of this process were lost."""
+        """Write the records that are still queued and close the file.
+
+        Returns:
+            How many records of this process were lost.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join()
         with self._changed:
-            self._lose(len(self._queue))
+            self._count_lost(len(self._queue))
             self._queue.clear()
         if self._segment is not None:
             self._segment.finish()
         return self.counts.lost
 
-    def _lose(self, count: int) -> None:
-        self.counts.lost += count
-        self._unsaid += count
+    def _is_full(self, more_bytes: int) -> bool:
+        too_many = len(self._queue) >= self.options.queue_records
+        return too_many or self._queue_bytes + more_bytes > self.options.queue_bytes
 
-    def _work(self) -> None:
+    def _count_lost(self, records: int) -> None:
+        self.counts.lost += records
+        self._unreported += records
+
+    def _run(self) -> None:
         try:
             closing = False
             while not closing:
@@ -113,19 +161,14 @@ class DecisionLog:
                     self._changed.wait_for(lambda: self._closing, self.options.flush_seconds)
                     closing = self._closing
                 self._flush()
-        except BaseException as error:  # nothing is written from here on, so nothing may be taken
-            self._fail(f"what writes it ended: {type(error).__name__}: {error}")
-
-    def _tell(self, sentence: str) -> None:
-        """Standard error may lie on the same full disk; whether it can be written is not the log's concern."""
-        with suppress(Exception):
-            self.say(sentence)
+        except BaseException as error:  # nothing is written after this, so no record may be accepted
+            self._fail(f"the writing thread ended: {type(error).__name__}: {error}")
 
     def _flush(self) -> None:
         with self._changed:
-            lines, unsaid = list(self._queue), self._unsaid
-        if unsaid:
-            lost = {"kind": "lost", "count": unsaid, "time": int(time.time() * 1000)}
+            lines, unreported = list(self._queue), self._unreported
+        if unreported:
+            lost = {"kind": "lost", "count": unreported, "time": int(time.time() * 1000)}
             lines.insert(0, json.dumps(lost, separators=(",", ":")).encode() + b"\n")
         try:
             written = self._write(lines)
@@ -133,60 +176,81 @@ class DecisionLog:
             self._fail(error.strerror or str(error))
             return
         with self._changed:
-            recovered, self.failure = self.failure, None
-            self._unsaid -= unsaid
-            for _ in range(len(lines) - bool(unsaid)):
-                self._waiting -= len(self._queue.popleft())
-            self.counts.flushed += len(lines) - bool(unsaid)
+            recovered, self.failure = self.failure is not None, None
+            self._unreported -= unreported
+            for _ in range(len(lines) - bool(unreported)):
+                self._queue_bytes -= len(self._queue.popleft())
+            self.counts.flushed += len(lines) - bool(unreported)
             self.counts.bytes += written
             self.counts.flushes += bool(lines)
-        if recovered is not None:
-            self._tell(f"the decision log is written again; {unsaid:,} records were lost")
+        if recovered:
+            self._print(f"the decision log can be written again; {unreported:,} records were lost")
 
     def _write(self, lines: list[bytes]) -> int:
-        if self._segment is None or self._segment.full(self.options):
-            self._open()
+        if self._segment is None or self._segment.is_full(self.options):
+            self._open_segment()
         assert self._segment is not None
         return self._segment.append(b"".join(lines)) if lines else 0
 
-    def _open(self) -> None:
-        before, self._segment = self._segment, None
-        if before is not None:
-            before.finish()
-        self._segment = Segment(self.folder, self._number)
-        self._number += 1
+    def _open_segment(self) -> None:
+        previous, self._segment = self._segment, None
+        if previous is not None:
+            previous.finish()
+        self._segment = Segment(self.folder, self._next_number)
+        self._next_number += 1
         self.counts.segments += 1
 
     def _fail(self, reason: str) -> None:
         with self._changed:
-            before, self.failure = self.failure, reason
-        if before is None:
-            self.failed(reason)
-            self._tell(f"the decision log in {self.folder} cannot be written ({reason}); records are being lost")
+            was_failing, self.failure = self.failure is not None, reason
+        if not was_failing:
+            self.on_failure(reason)
+            self._print(f"the decision log in {self.folder} cannot be written ({reason}); records are being lost")
+
+    def _print(self, sentence: str) -> None:
+        with suppress(Exception):  # standard error may be on the same full disk; the log must go on regardless
+            self.print_line(sentence)
 
 
 class Segment:
-    """One file, locked as long as it is written, so that others can tell whether it was left behind."""
+    """One file of the log. It is locked while it is written, so that other servers know that it is in use.
+
+    Args:
+        folder: The folder of the log.
+        number: The number of the file in this process.
+    """
 
     def __init__(self, folder: Path, number: int) -> None:
-        self.began = time.time()
-        self.path, self.file = _created(folder, int(self.began * 1000), number)
+        self.opened = time.time()
+        self.path, self.file = _create_locked(folder, int(self.opened * 1000), number)
         self.size, self.broken = 0, False
         _flush_folder(folder)
 
-    def full(self, options: DecisionLogOptions) -> bool:
-        old = time.time() - self.began >= options.segment_seconds
-        return self.broken or self.size >= options.segment_bytes or (old and self.size > 0)
+    def is_full(self, options: DecisionLogOptions) -> bool:
+        """Return whether the next record belongs in a new file."""
+        is_old = time.time() - self.opened >= options.segment_seconds
+        return self.broken or self.size >= options.segment_bytes or (is_old and self.size > 0)
 
     def append(self, data: bytes) -> int:
-        """All of it on the disk, or none of it in the file."""
-        left = memoryview(data)
+        """Write data to the disk completely, or leave the file unchanged.
+
+        Args:
+            data: Whole lines.
+
+        Returns:
+            The number of bytes.
+
+        Raises:
+            OSError: If the data cannot be written.
+        """
+        rest = memoryview(data)
         try:
-            while left:
-                left = left[os.write(self.file, left) :]
+            while rest:
+                rest = rest[os.write(self.file, rest) :]
             os.fsync(self.file)
         except OSError:
-            self.broken = True  # unless what was written of it can be taken back: a record cut short must stand last
+            # If the part that was written cannot be removed, this file must end here: only its last line may be torn.
+            self.broken = True
             os.ftruncate(self.file, self.size)
             self.broken = False
             raise
@@ -194,19 +258,22 @@ class Segment:
         return len(data)
 
     def finish(self) -> None:
+        """Give the file its final name, or remove it if it is empty."""
         try:
             if self.size or self.broken:
                 self.path.rename(self.path.with_suffix(""))
             else:
                 self.path.unlink()
         finally:
-            os.close(self.file)  # unlocked only under its last name, so that nobody takes it for one left behind
+            os.close(self.file)  # unlocks it, only now: an unlocked .open file looks abandoned
         _flush_folder(self.path.parent)
 
 
-def _created(folder: Path, opened: int, number: int) -> tuple[Path, int]:
-    """A locked file of a name that no other has or had: servers in containers may share a folder, an instant and a
-    number, and one that starts may have taken the file for one left behind before it was locked.
+def _create_locked(folder: Path, opened: int, number: int) -> tuple[Path, int]:
+    """Create and lock a file whose name was never used.
+
+    Servers in containers can have the same process id and start in the same millisecond. Another server that starts
+    can rename the new file as abandoned before it is locked; then the next name is tried.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
     while True:
@@ -217,32 +284,40 @@ def _created(folder: Path, opened: int, number: int) -> tuple[Path, int]:
                 continue
             file = os.open(path, flags, 0o640)
             fcntl.flock(file, fcntl.LOCK_EX)
-            if _still(path, file):
+            if _is_at(path, file):
                 return path, file
             os.close(file)
 
 
-def _still(path: Path, file: int) -> bool:
-    """Whether the open file is what stands at the path."""
+def _is_at(path: Path, file: int) -> bool:
+    """Return whether the open file still has this path."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file))
     except FileNotFoundError:
         return False
 
 
-def adopt(folder: Path, say: Say) -> None:
-    """Segments whose server ended without closing them: named as finished ones, and what they hold is said."""
+def close_abandoned_segments(folder: Path, print_line: Print) -> None:
+    """Give the files of servers that crashed their final names, and print what they contain.
+
+    Args:
+        folder: The folder of the log.
+        print_line: Prints a sentence for the operator.
+    """
     for path in sorted(folder.glob("decisions-*.jsonl.open")):
-        with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:  # finished since, or being written
+        # Another server may finish the file at any moment, or still write it.
+        with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _still(path, file.fileno()):
+            if not _is_at(path, file.fileno()):
                 continue
             data = file.read()
             path.rename(path.with_suffix(""))
-            whole, torn = data.count(b"\n"), len(data) - (data.rfind(b"\n") + 1)
-            end = f", and {torn} bytes of a record cut short, which readers skip" if torn else ""
-            say(f"{path.name} was left by a server that did not end cleanly: it holds {whole:,} records{end}; "
-                "what came after its last flush is lost")  # fmt: skip
+            records, torn_bytes = data.count(b"\n"), len(data) - (data.rfind(b"\n") + 1)
+            torn = f" and an incomplete record of {torn_bytes} bytes, which readers skip" if torn_bytes else ""
+            print_line(
+                f"{path.name} was left by a server that crashed; it contains {records:,} records{torn}. "
+                "Records after its last flush are lost."
+            )
 
 
 def _flush_folder(folder: Path) -> None:

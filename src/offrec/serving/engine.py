@@ -1,8 +1,8 @@
-"""Many asks, one forward pass and one pass over the catalogue: what the server and the batch command both stand on."""
+"""Rank items for many queries with one forward pass and one pass over the catalogue."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,35 +15,60 @@ from offrec.models.network_policy import NetworkPolicy
 from offrec.policy import Policy
 from offrec.types import Batch
 
-FEW = 64  # exclusions of a row that are looked up together with those of others; more are looked up alone
-LONG = 100  # a list, and
-MANY = 1024  # exclusions, beyond which an ask is not answered with smaller ones: all rows are padded to the largest
+SHARED_EXCLUSIONS = 64  # rows with at most so many exclusions look them up in one padded tensor
+LONG_LIST = 100  # Queries with longer lists, or
+MANY_EXCLUSIONS = 1024  # more exclusions, form groups of their own: all rows of a group are padded to the largest.
 
 
 @dataclass(frozen=True)
 class Query:
-    """Items by their index in the policy's catalogue."""
+    """One list to compute. Items are indices into the policy's catalogue.
 
-    history: Sequence[int]  # oldest first
+    Attributes:
+        history: The items of the session, oldest first.
+        k: The number of items to return.
+        excluded: Items that must not be returned.
+        candidates: The items to choose from, without the excluded ones; None for the whole catalogue.
+        temperature: The temperature of a sampled list; None for the k best items.
+        logging: Whether to return the probabilities under π̂_b too.
+    """
+
+    history: Sequence[int]
     k: int
-    barred: frozenset[int] = frozenset()
-    allowed: Sequence[int] | None = None  # without those barred; None: the whole catalogue
-    temperature: float | None = None  # of a list to be drawn; None: the best k
-    logging: bool = False  # also π̂_b of each item
+    excluded: frozenset[int] = frozenset()
+    candidates: Sequence[int] | None = None
+    temperature: float | None = None
+    logging: bool = False
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryResult:
+    """The list for a query.
+
+    Attributes:
+        items: The items, in the order of the list.
+        scores: The score of each item.
+        probabilities: π(item | history) over the whole catalogue; None for a policy that is not a distribution.
+        position_probabilities: Sampled lists: the probability of each item given the items before it.
+        log_probability: Sampled lists: the log probability of the ordered list.
+        logging_probabilities: π̂_b(item | history), if the query requests it.
+    """
+
     items: list[int]
     scores: list[float]
-    probabilities: list[float] | None  # π(item | history), whatever was barred; None for a policy that is none
-    places: list[float] | None = None  # of a drawn list: the probability of each place given those before
-    log_probability: float | None = None  # of a drawn list, in its order
-    logging: list[float] | None = None
+    probabilities: list[float] | None
+    position_probabilities: list[float] | None = None
+    log_probability: float | None = None
+    logging_probabilities: list[float] | None = None
 
 
 class Engine:
-    """Answers for a policy, in one thread at a time. `seed`: of what is drawn; None draws it from the system."""
+    """Compute lists for a policy. Not safe for concurrent calls: use one thread per engine.
+
+    Args:
+        policy: The policy.
+        seed: The seed of sampled lists; None takes one from the operating system.
+    """
 
     def __init__(self, policy: Policy, seed: int | None = None) -> None:
         self.policy = policy
@@ -56,98 +81,110 @@ class Engine:
             self.generator.manual_seed(seed)
 
     @property
-    def knows_logging(self) -> bool:
+    def has_logging_policy(self) -> bool:
+        """Whether the policy's run contains π̂_b."""
         agent = self.policy.agent if isinstance(self.policy, NetworkPolicy) else None
         return agent is not None and (agent.prior is not None or agent.needs.logging == "own")
 
     @torch.inference_mode()
-    def answer(self, asks: Sequence[Query]) -> list[Answer]:
-        """An answer for each ask, in their order."""
-        order = sorted(
-            range(len(asks)), key=lambda row: _kind(asks[row])
-        )  # of one kind together: a head is cut in slices
-        rows = [asks[row] for row in order]
-        batch = batch_from_histories(
-            [list(ask.history) for ask in rows], self.policy.n_items, self.policy.history, self.policy.device
-        )
-        head = self.policy.head(batch)
-        found: list[Answer] = []
-        while len(found) < len(rows):
-            first, kind = len(found), _kind(rows[len(found)])
-            last = next((row for row in range(first, len(rows)) if _kind(rows[row]) != kind), len(rows))
-            found += self._alike(head.slice_rows(first, last), rows[first:last])
-        if any(ask.logging for ask in rows):
-            self._add_logging(batch, rows, found)
-        return [answer for _, answer in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
+    def rank(self, queries: Sequence[Query]) -> list[QueryResult]:
+        """Compute the lists of many queries.
 
-    def _alike(self, head: Head, asks: list[Query]) -> list[Answer]:
-        k = min(max(ask.k for ask in asks), self.policy.n_items)
-        if asks[0].allowed is not None:
-            whole = top_lists(head, 1).lse
-            return [self._among(head.slice_rows(row, row + 1), ask, whole[row]) for row, ask in enumerate(asks)]
-        masked = _without(head, asks)
-        if asks[0].temperature is None:
+        Args:
+            queries: The queries.
+
+        Returns:
+            One result per query, in the same order.
+        """
+        order = sorted(range(len(queries)), key=lambda row: _group(queries[row]))  # groups become slices of the head
+        rows = [queries[row] for row in order]
+        histories = [list(query.history) for query in rows]
+        batch = batch_from_histories(histories, self.policy.n_items, self.policy.history, self.policy.device)
+        head = self.policy.head(batch)
+        results: list[QueryResult] = []
+        while len(results) < len(rows):
+            first, group = len(results), _group(rows[len(results)])
+            last = next((row for row in range(first, len(rows)) if _group(rows[row]) != group), len(rows))
+            results += self._rank_group(head.slice_rows(first, last), rows[first:last])
+        if any(query.logging for query in rows):
+            results = self._with_logging_probabilities(batch, rows, results)
+        return [result for _, result in sorted(zip(order, results, strict=True), key=lambda pair: pair[0])]
+
+    def _rank_group(self, head: Head, queries: list[Query]) -> list[QueryResult]:
+        k = min(max(query.k for query in queries), self.policy.n_items)
+        if queries[0].candidates is not None:
+            lse = top_lists(head, 1).lse
+            rows = enumerate(queries)
+            return [self._rank_candidates(head.slice_rows(row, row + 1), query, lse[row]) for row, query in rows]
+        masked = _mask_excluded(head, queries)
+        if queries[0].temperature is None:
             lists = top_lists(masked, k)
         else:
-            heat = torch.tensor([ask.temperature for ask in asks], dtype=torch.double, device=head.state.device)
-            lists = sample_lists(masked, k, heat, self.generator)
-        return self._answers(lists, _with_barred(lists.lse, head, asks), asks)
+            temperatures = [query.temperature for query in queries]
+            temperature = torch.tensor(temperatures, dtype=torch.double, device=head.state.device)
+            lists = sample_lists(masked, k, temperature, self.generator)
+        return self._results(lists, _lse_of_catalogue(lists.lse, head, queries), queries)
 
-    def _among(self, head: Head, ask: Query, whole: Tensor) -> Answer:
-        """One row, of whose candidates a few hundred are looked up rather than the catalogue searched."""
-        assert ask.allowed is not None
-        allowed = torch.tensor([sorted(ask.allowed)], device=head.state.device)
-        values = head.at(allowed)
-        if ask.temperature is None:
+    def _rank_candidates(self, head: Head, query: Query, lse: Tensor) -> QueryResult:
+        """Rank the candidates of one row by looking up their scores, without a pass over the catalogue."""
+        assert query.candidates is not None
+        candidates = torch.tensor([sorted(query.candidates)], device=head.state.device)
+        values = head.at(candidates)
+        if query.temperature is None:
             order = values.sort(stable=True, dim=1, descending=True).indices
-            places = None
+            log_positions = None
         else:
-            heated = values.double() / ask.temperature
-            noise = torch.empty_like(heated).exponential_(generator=self.generator)
-            order = (heated - noise.log_()).argsort(dim=1, descending=True)
-            places = position_log_probs(heated.gather(1, order))
-        lists = ItemLists(allowed.gather(1, order), values.gather(1, order), whole[None], places)
-        return self._answers(lists, whole[None], [ask])[0]
+            scaled = values.double() / query.temperature
+            noise = torch.empty_like(scaled).exponential_(generator=self.generator)
+            order = (scaled - noise.log_()).argsort(dim=1, descending=True)  # Gumbel top-k
+            log_positions = position_log_probs(scaled.gather(1, order))
+        lists = ItemLists(candidates.gather(1, order), values.gather(1, order), lse[None], log_positions)
+        return self._results(lists, lse[None], [query])[0]
 
-    def _answers(self, lists: ItemLists, whole: Tensor, asks: list[Query]) -> list[Answer]:
-        """`whole` [B]: the logsumexp over the catalogue, whatever may be shown."""
-        shown = (lists.values > ALL_MASKED).sum(1).tolist()  # what is masked comes last
+    def _results(self, lists: ItemLists, lse: Tensor, queries: list[Query]) -> list[QueryResult]:
+        """Cut the padded lists to the queries. `lse` [B] is the logsumexp over the whole catalogue."""
+        lengths = (lists.values > ALL_MASKED).sum(1).tolist()  # masked items come last
         items, scores = lists.items.tolist(), lists.values.tolist()
-        own = (lists.values.double() - whole[:, None]).exp().tolist() if self.policy.stochastic else None
-        places = None if lists.log_probs is None else lists.log_probs.tolist()
-        answers = []
-        for row, ask in enumerate(asks):
-            n = min(ask.k, shown[row])
-            logs = None if places is None else places[row][:n]
-            answers.append(
-                Answer(
+        probabilities = (lists.values.double() - lse[:, None]).exp().tolist() if self.policy.stochastic else None
+        log_positions = None if lists.log_probs is None else lists.log_probs.tolist()
+        results = []
+        for row, query in enumerate(queries):
+            n = min(query.k, lengths[row])
+            logs = None if log_positions is None else log_positions[row][:n]
+            results.append(
+                QueryResult(
                     items[row][:n],
                     scores[row][:n],
-                    None if own is None else own[row][:n],
+                    None if probabilities is None else probabilities[row][:n],
                     None if logs is None else [math.exp(log) for log in logs],
                     None if logs is None else math.fsum(logs),
                 )
             )
-        return answers
+        return results
 
-    def _add_logging(self, batch: Batch, asks: list[Query], found: list[Answer]) -> None:
+    def _with_logging_probabilities(
+        self, batch: Batch, queries: list[Query], results: list[QueryResult]
+    ) -> list[QueryResult]:
         head = _logging_head(self.policy, batch)
-        for row, ask in enumerate(asks):
-            answer = found[row]
-            if ask.logging and answer.items:
-                items = torch.tensor([answer.items], device=self.policy.device)
-                chances = log_prob(head.slice_rows(row, row + 1), items)[0].exp().tolist()
-                found[row] = Answer(**{**vars(answer), "logging": chances})
+        completed = []
+        for row, (query, result) in enumerate(zip(queries, results, strict=True)):
+            if query.logging and result.items:
+                items = torch.tensor([result.items], device=self.policy.device)
+                probabilities = log_prob(head.slice_rows(row, row + 1), items)[0].exp().tolist()
+                result = replace(result, logging_probabilities=probabilities)
+            completed.append(result)
+        return completed
 
 
-def _kind(ask: Query) -> tuple[bool, ...]:
-    if ask.allowed is not None:
-        return (True,)  # answered one by one, so that none is padded
-    return False, ask.temperature is not None, ask.k > LONG, len(ask.barred) > MANY
+def _group(query: Query) -> tuple[bool, ...]:
+    """Return the sort key of queries that are computed in one pass."""
+    if query.candidates is not None:
+        return (True,)  # one by one, without padding
+    return False, query.temperature is not None, query.k > LONG_LIST, len(query.excluded) > MANY_EXCLUSIONS
 
 
 def _logging_head(policy: Policy, batch: Batch) -> Head:
-    """π̂_b of a run that holds one: a network of its own, or a head on the policy's states."""
+    """Return the head of π̂_b: a network of its own, or a second head on the policy's states."""
     assert isinstance(policy, NetworkPolicy)
     agent = policy.agent
     if agent.prior is not None:
@@ -159,26 +196,26 @@ def _logging_head(policy: Policy, batch: Batch) -> Head:
     return second
 
 
-def _without(head: Head, asks: list[Query]) -> Head:
-    longest = max(len(ask.barred) for ask in asks)
+def _mask_excluded(head: Head, queries: list[Query]) -> Head:
+    longest = max(len(query.excluded) for query in queries)
     if not longest:
         return head
-    rows = [[*ask.barred, *[head.n_items] * (longest - len(ask.barred))] for ask in asks]
+    rows = [[*query.excluded, *[head.n_items] * (longest - len(query.excluded))] for query in queries]
     return head.mask(torch.tensor(rows, device=head.state.device))
 
 
-def _with_barred(lse: Tensor, head: Head, asks: list[Query]) -> Tensor:
-    """The logsumexp over what may be shown, and what may not added."""
+def _lse_of_catalogue(lse: Tensor, head: Head, queries: list[Query]) -> Tensor:
+    """Add the excluded items to the logsumexp over the others."""
     lse = lse.clone()
-    few = [sorted(ask.barred) if len(ask.barred) <= FEW else [] for ask in asks]
-    longest = max(map(len, few))
+    short = [sorted(query.excluded) if len(query.excluded) <= SHARED_EXCLUSIONS else [] for query in queries]
+    longest = max(map(len, short))
     if longest:
-        padded = torch.tensor([[*row, *[-1] * (longest - len(row))] for row in few], device=head.state.device)
+        padded = torch.tensor([[*row, *[-1] * (longest - len(row))] for row in short], device=head.state.device)
         values = head.at(padded.clamp(min=0)).double().masked_fill(padded < 0, -math.inf)
         lse = torch.logaddexp(lse, values.logsumexp(1))
-    for row, ask in enumerate(asks):
-        if len(ask.barred) > FEW:
-            items = torch.tensor([sorted(ask.barred)], device=head.state.device)
-            gone = head.slice_rows(row, row + 1).at(items).double().logsumexp(1)
-            lse[row] = torch.logaddexp(lse[row], gone[0])
+    for row, query in enumerate(queries):
+        if len(query.excluded) > SHARED_EXCLUSIONS:
+            items = torch.tensor([sorted(query.excluded)], device=head.state.device)
+            excluded = head.slice_rows(row, row + 1).at(items).double().logsumexp(1)
+            lse[row] = torch.logaddexp(lse[row], excluded[0])
     return lse

@@ -30,8 +30,9 @@ def export_onnx(run: Path, out: Path, *, force: bool = False, console: Console |
     """What stands in model.json."""
     facts, console = read_run(run), console or Console(quiet=True)
     _check(out, force)
-    served = served_policy.load(out.stem, run, "cpu")
+    served = served_policy.load_policy(out.stem, run, "cpu")
     policy = served.policy
+    assert isinstance(policy, NetworkPolicy)
     _exportable(run, policy.agent)
     with publish_files(_files(out), advice="free disk space or choose another --out") as temporary:
         meta = _describe(facts, served, out)

@@ -1,17 +1,21 @@
-"""Items found by a piece of their id, the popular ones first."""
+"""Find items by a part of their id, popular items first."""
 
 import torch
 
 from offrec.data.replay import batch_from_histories
 from offrec.policy import Id, Policy
 
-END = "\0"  # between ids; one that holds it is found by what stands before it at most
+SEPARATOR = "\0"  # between ids; it is removed from ids that contain it
 
 
 class ItemSearch:
-    """Popular is what the policy thinks likely of a new visitor: a run keeps no counts of its log.
+    """An index of a policy's item ids.
 
-    All ids stand in one text, in that order, so that a million of them are searched without a loop in Python.
+    A run contains no counts of its log, so an item's popularity is its score for a new visitor. All ids are joined
+    into one text in this order, so that a million ids are searched without a Python loop over them.
+
+    Args:
+        policy: The policy whose catalogue is searched.
     """
 
     @torch.no_grad()
@@ -19,32 +23,41 @@ class ItemSearch:
         from offrec.catalogue.tiled import tiles
 
         head = policy.head(batch_from_histories([[]], policy.n_items, policy.history, policy.device))
-        scores = torch.cat([z[0] for _, z in tiles(head)])
+        scores = torch.cat([tile[0] for _, tile in tiles(head)])
         self.vocabulary = policy.vocabulary
         self.order = scores.argsort(descending=True, stable=True).tolist()
-        words = [str(self.vocabulary.id(index)).casefold().replace(END, "") for index in self.order]
-        self.text = END + END.join(words) + END
+        ids = [str(self.vocabulary.id(index)).casefold().replace(SEPARATOR, "") for index in self.order]
+        self.text = SEPARATOR + SEPARATOR.join(ids) + SEPARATOR
 
     def find(self, query: str, limit: int) -> list[Id]:
-        """Those that begin with the query, then those that hold it elsewhere; letters' case does not count."""
+        """Find items whose id starts with the query, then items whose id contains it. The case does not matter.
+
+        Args:
+            query: The part of an id; empty for the most popular items.
+            limit: The largest number of items.
+
+        Returns:
+            The item ids.
+        """
         query = query.casefold()
-        if END in query:
+        if SEPARATOR in query:
             return []
         if not query:
             return [self.vocabulary.id(index) for index in self.order[:limit]]
-        found = self._places(END + query, 1, limit, set())
-        found += self._places(query, 0, limit - len(found), set(found))
-        return [self.vocabulary.id(self.order[place]) for place in found]
+        positions = self._matches(SEPARATOR + query, 1, limit, set())
+        positions += self._matches(query, 0, limit - len(positions), set(positions))
+        return [self.vocabulary.id(self.order[position]) for position in positions]
 
-    def _places(self, piece: str, skip: int, limit: int, known: set[int]) -> list[int]:
-        found: list[int] = []
-        at = place = 0
-        while len(found) < limit:
-            there = self.text.find(piece, at)
-            if there < 0:
+    def _matches(self, pattern: str, skip: int, limit: int, known: set[int]) -> list[int]:
+        """Return positions in `order` of ids with the pattern, without the known ones."""
+        matches: list[int] = []
+        start = separators = 0
+        while len(matches) < limit:
+            match = self.text.find(pattern, start)
+            if match < 0:
                 break
-            place += self.text.count(END, at, there + skip)
-            if place - 1 not in known:
-                found.append(place - 1)
-            at = self.text.find(END, there + skip)  # on to the next id
-        return found
+            separators += self.text.count(SEPARATOR, start, match + skip)
+            if separators - 1 not in known:
+                matches.append(separators - 1)
+            start = self.text.find(SEPARATOR, match + skip)  # continue at the next id
+        return matches

@@ -1,103 +1,107 @@
-"""What the server counts, as Prometheus reads it."""
+"""Prometheus metrics of a server."""
 
-import os
-import threading
-import time
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-
-Labels = tuple[tuple[str, str], ...]
-
-
-class Histogram:
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def lines(self, name: str, labels: Labels) -> list[str]:
-        found, so_far = [], 0
-        for bound, count in zip([*self.bounds, "+Inf"], self.counts, strict=True):
-            so_far += count
-            found.append(f"{name}_bucket{_spelled((*labels, ('le', str(bound))))} {so_far}")
-        return [*found, f"{name}_sum{_spelled(labels)} {self.total}", f"{name}_count{_spelled(labels)} {so_far}"]
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+DECISION_LOG_HELP = {
+    "lists": "Lists accepted by the decision log.",
+    "events": "Events accepted by the decision log.",
+    "flushed": "Lists and events flushed to the disk.",
+    "lost": "Lists and events that could not be written.",
+    "bytes": "Bytes written to the decision log.",
+    "flushes": "Flushes to the disk.",
+    "segments": "Files begun.",
+}
 
 
 class Metrics:
+    """The metrics of one server, in a registry of their own: several servers can run in one process."""
+
     def __init__(self) -> None:
-        self.began = time.time()
-        self.requests: dict[Labels, int] = defaultdict(int)
-        self.seconds: dict[Labels, Histogram] = defaultdict(lambda: Histogram(SECONDS))
-        self.batch_sizes: dict[Labels, Histogram] = defaultdict(lambda: Histogram(SIZES))
-        self.batch_seconds: dict[Labels, Histogram] = defaultdict(lambda: Histogram(SECONDS))
-        self.reloads: dict[Labels, int] = defaultdict(int)
-        self._lock = threading.Lock()
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._requests = Counter("offrec_requests", "Requests answered.", ["path", "status"], registry=registry)
+        self._request_seconds = Histogram(
+            "offrec_request_seconds", "Duration of a request.", ["path"], buckets=SECONDS, registry=registry
+        )
+        self._batch_size = Histogram(
+            "offrec_batch_size", "Requests in one batch.", ["policy"], buckets=BATCH_SIZES, registry=registry
+        )
+        self._batch_seconds = Histogram(
+            "offrec_batch_seconds", "Computing time of one batch.", ["policy"], buckets=SECONDS, registry=registry
+        )
+        self._reloads = Counter("offrec_reloads", "Reloads requested.", ["result"], registry=registry)
 
-    def request(self, path: str, status: int, seconds: float) -> None:
-        with self._lock:
-            self.requests[("path", path), ("status", str(status))] += 1
-            self.seconds[(("path", path),)].add(seconds)
+    def observe_request(self, path: str, status: int, seconds: float) -> None:
+        """Count a request and record its duration.
 
-    def batch(self, policy: str, size: int, seconds: float) -> None:
-        with self._lock:
-            self.batch_sizes[(("policy", policy),)].add(size)
-            self.batch_seconds[(("policy", policy),)].add(seconds)
+        Args:
+            path: The path, or "other" for paths that do not exist.
+            status: The HTTP status of the response; 0 if the connection ended before it.
+            seconds: The duration.
+        """
+        self._requests.labels(path, str(status)).inc()
+        self._request_seconds.labels(path).observe(seconds)
 
-    def reload(self, accepted: bool) -> None:
-        with self._lock:
-            self.reloads[(("result", "accepted" if accepted else "refused"),)] += 1
+    def observe_batch(self, policy: str, size: int, seconds: float) -> None:
+        """Record the size and the computing time of a batch.
 
-    def text(self, policies: Mapping[str, str], log: Mapping[str, float]) -> str:
-        """`policies`: name → fingerprint. `log`: counters of the decision log, by the end of their name."""
-        lines: list[str] = []
-        with self._lock:
-            for name, help_, counts in (
-                ("offrec_requests_total", "Requests answered.", self.requests),
-                ("offrec_reloads_total", "Reloads asked for.", self.reloads),
-            ):
-                lines += _about(name, "counter", help_)
-                lines += [f"{name}{_spelled(labels)} {count}" for labels, count in counts.items()]
-            for name, help_, histograms in (
-                ("offrec_request_seconds", "From a request's first byte to its answer.", self.seconds),
-                ("offrec_batch_size", "Requests answered in one pass.", self.batch_sizes),
-                ("offrec_batch_seconds", "Time of one pass.", self.batch_seconds),
-            ):
-                lines += _about(name, "histogram", help_)
-                lines += [line for labels, one in histograms.items() for line in one.lines(name, labels)]
-        lines += _about("offrec_policy", "gauge", "1 for each policy that is served.")
-        lines += [f"offrec_policy{_spelled((('policy', p), ('fingerprint', f)))} 1" for p, f in policies.items()]
-        for name, value in log.items():
-            lines += _about(f"offrec_log_{name}", "counter" if name.endswith("_total") else "gauge", "Decision log.")
-            lines.append(f"offrec_log_{name} {value}")
-        return "\n".join([*lines, *self._process()]) + "\n"
+        Args:
+            policy: The name of the policy.
+            size: The number of requests.
+            seconds: The computing time.
+        """
+        self._batch_size.labels(policy).observe(size)
+        self._batch_seconds.labels(policy).observe(seconds)
 
-    def _process(self) -> list[str]:
-        lines = _about("process_start_time_seconds", "gauge", "Unix time of the start.")
-        lines.append(f"process_start_time_seconds {self.began}")
-        lines += _about("process_cpu_seconds_total", "counter", "Processor time.")
-        lines.append(f"process_cpu_seconds_total {time.process_time()}")
-        if os.path.exists("/proc/self/statm"):
-            with open("/proc/self/statm") as file:
-                pages = int(file.read().split()[1])
-            lines += _about("process_resident_memory_bytes", "gauge", "Memory held.")
-            lines.append(f"process_resident_memory_bytes {pages * os.sysconf('SC_PAGE_SIZE')}")
-        return lines
+    def count_reload(self, succeeded: bool) -> None:
+        """Count a reload that succeeded or failed."""
+        self._reloads.labels("succeeded" if succeeded else "failed").inc()
+
+    def report_policies(self, fingerprints: Callable[[], Mapping[str, str]]) -> None:
+        """Report the served policies as offrec_policy_info.
+
+        Args:
+            fingerprints: Returns name → fingerprint; called whenever the metrics are read.
+        """
+        self.registry.register(_Policies(fingerprints))
+
+    def report_decision_log(self, counts: Callable[[], Mapping[str, int]], failing: Callable[[], bool]) -> None:
+        """Report the counters of a decision log as offrec_decision_log_*.
+
+        Args:
+            counts: Returns name → count; called whenever the metrics are read.
+            failing: Returns whether the log cannot be written now.
+        """
+        self.registry.register(_DecisionLog(counts, failing))
+
+    def text(self) -> bytes:
+        """Return all metrics in the Prometheus text format, version 0.0.4."""
+        return generate_latest(self.registry)
 
 
-def _about(name: str, kind: str, help_: str) -> list[str]:
-    return [f"# HELP {name} {help_}", f"# TYPE {name} {kind}"]
+class _Policies(Collector):
+    def __init__(self, fingerprints: Callable[[], Mapping[str, str]]) -> None:
+        self.fingerprints = fingerprints
+
+    def collect(self) -> Iterable[Metric]:
+        family = InfoMetricFamily("offrec_policy", "Policies that are served.", labels=["policy"])
+        for policy, fingerprint in self.fingerprints().items():
+            family.add_metric([policy], {"fingerprint": fingerprint})
+        yield family
 
 
-def _spelled(labels: Labels) -> str:
-    if not labels:
-        return ""
-    escaped = ((key, value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")) for key, value in labels)
-    return "{" + ",".join(f'{key}="{value}"' for key, value in escaped) + "}"
+class _DecisionLog(Collector):
+    def __init__(self, counts: Callable[[], Mapping[str, int]], failing: Callable[[], bool]) -> None:
+        self.counts, self.failing = counts, failing
+
+    def collect(self) -> Iterable[Metric]:
+        for name, count in self.counts().items():
+            yield CounterMetricFamily(f"offrec_decision_log_{name}", DECISION_LOG_HELP[name], value=count)
+        help_text = "1 while the decision log cannot be written, else 0."
+        yield GaugeMetricFamily("offrec_decision_log_failing", help_text, value=int(self.failing()))

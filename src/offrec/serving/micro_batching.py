@@ -1,8 +1,8 @@
-"""Asks that come about the same time, answered together.
+"""Micro-batching: answer queries that arrive at about the same time in one batch.
 
-A thread takes what is waiting and answers it in one pass; meanwhile others gather. So a lone request never waits, and
-the busier the server, the larger the batches. Only where the last batch had company does the next one wait a moment for
-as many again: those who have just been answered are about to ask anew.
+A thread computes everything that is waiting; new queries collect in the meantime. So a single query never waits, and
+batches grow with the load. After a batch of several queries, the next batch waits a moment for as many again, because
+the clients that were just answered are about to send their next request.
 """
 
 import asyncio
@@ -10,77 +10,108 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from offrec.errors import InputError
-from offrec.serving.engine import Answer, Engine, Query
+from offrec.serving.engine import Query, QueryResult
 
-Watch = Callable[[int, float], None]  # (asks, seconds) of each batch
+ObserveBatch = Callable[[int, float], None]  # (queries, seconds) of a batch
+
+
+class Ranker(Protocol):
+    """What a micro-batcher needs of an engine."""
+
+    def rank(self, queries: Sequence[Query]) -> list[QueryResult]: ...
 
 
 class QueueFullError(Exception):
-    """Too many are waiting already."""
+    """Too many queries are waiting, or the batcher is closed."""
 
 
 class MicroBatcher:
-    """`most`: asks in a batch. `waiting`: asks that may wait; more are refused. `wait`: seconds to wait for company."""
+    """Collect queries of an event loop and answer them in batches, in a thread of its own.
 
-    def __init__(self, engine: Engine, *, most: int, waiting: int, wait: float, watch: Watch) -> None:
-        self.engine, self.most, self.waiting, self.wait, self.watch = engine, most, waiting, wait, watch
-        self.queue: deque[tuple[Query, asyncio.Future[Answer]]] = deque()
+    Args:
+        engine: Computes the batches.
+        max_batch: The largest number of queries in a batch.
+        max_waiting: The largest number of queries that may wait; more are refused.
+        wait_seconds: The longest time to wait for more queries under load.
+        observe: Called after each batch with its size and its computing time.
+    """
+
+    def __init__(
+        self, engine: Ranker, *, max_batch: int, max_waiting: int, wait_seconds: float, observe: ObserveBatch
+    ) -> None:
+        self.engine, self.max_batch, self.max_waiting = engine, max_batch, max_waiting
+        self.wait_seconds, self.observe = wait_seconds, observe
+        self.queue: deque[tuple[Query, asyncio.Future[QueryResult]]] = deque()
         self.changed = threading.Condition()
         self.closed = False
-        self.expected = 1  # as many as came together last time
-        self.thread = threading.Thread(target=self._work, name="offrec-batch", daemon=True)
+        self.expected = 1  # the size of the last batch
+        self.thread = threading.Thread(target=self._run, name="offrec-batch", daemon=True)
         self.thread.start()
 
-    async def ask(self, ask: Query) -> Answer:
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    async def rank(self, query: Query) -> QueryResult:
+        """Answer a query together with the others that are waiting.
+
+        Args:
+            query: The query.
+
+        Returns:
+            Its result.
+
+        Raises:
+            QueueFullError: If too many queries are waiting, or after `close`.
+        """
+        future: asyncio.Future[QueryResult] = asyncio.get_running_loop().create_future()
         with self.changed:
-            if self.closed or len(self.queue) >= self.waiting:
+            if self.closed or len(self.queue) >= self.max_waiting:
                 raise QueueFullError
-            self.queue.append((ask, future))
-            if len(self.queue) == 1 or len(self.queue) >= min(self.expected, self.most):
+            self.queue.append((query, future))
+            if len(self.queue) == 1 or len(self.queue) >= min(self.expected, self.max_batch):
                 self.changed.notify()
         return await future
 
     def close(self) -> None:
-        """Those who wait are still answered; then the thread ends."""
+        """Accept no more queries. Those that are waiting are still answered; then the thread ends."""
         with self.changed:
             self.closed = True
             self.changed.notify()
 
-    def _work(self) -> None:
-        while taken := self._take():
-            began = time.perf_counter()
-            asks = [ask for ask, _ in taken]
-            found: Sequence[Answer | Exception]
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            start = time.perf_counter()
+            queries = [query for query, _ in batch]
+            results: Sequence[QueryResult | Exception]
             try:
-                found = self.engine.answer(asks)
-            except Exception as error:  # one for all who asked, each of whom sees it; the thread must live on
-                found = [error] * len(asks)
-            self.watch(len(asks), time.perf_counter() - began)
-            _deliver([future for _, future in taken], found)
+                results = self.engine.rank(queries)
+            except Exception as error:  # every client of the batch gets it, and the thread goes on
+                results = [error] * len(queries)
+            self.observe(len(queries), time.perf_counter() - start)
+            _deliver([future for _, future in batch], results)
 
-    def _take(self) -> list[tuple[Query, "asyncio.Future[Answer]"]]:
-        """What is waiting, as soon as there is something; nothing when closed and done."""
+    def _next_batch(self) -> list[tuple[Query, "asyncio.Future[QueryResult]"]]:
+        """Wait for queries and take them from the queue; return none once the batcher is closed and empty."""
         with self.changed:
             self.changed.wait_for(lambda: bool(self.queue) or self.closed)
-            enough = min(self.expected, self.most)
-            if len(self.queue) < enough and self.wait and not self.closed:
-                self.changed.wait_for(lambda: len(self.queue) >= enough or self.closed, self.wait)
-            taken = [self.queue.popleft() for _ in range(min(len(self.queue), self.most))]
-            self.expected = max(1, len(taken))
-            return taken
+            enough = min(self.expected, self.max_batch)
+            if len(self.queue) < enough and self.wait_seconds and not self.closed:
+                self._wait_for_more(enough)
+            batch = [self.queue.popleft() for _ in range(min(len(self.queue), self.max_batch))]
+            self.expected = max(1, len(batch))
+            return batch
+
+    def _wait_for_more(self, enough: int) -> None:
+        self.changed.wait_for(lambda: len(self.queue) >= enough or self.closed, self.wait_seconds)
 
 
-def _deliver(futures: list["asyncio.Future[Answer]"], found: Sequence[Answer | Exception]) -> None:
-    """To the event loop, in one call for all."""
-    pairs: list[Any] = list(zip(futures, found, strict=True))
+def _deliver(futures: list["asyncio.Future[QueryResult]"], results: Sequence[QueryResult | Exception]) -> None:
+    """Set the results in the event loop, with one call for the whole batch."""
+    pairs: list[Any] = list(zip(futures, results, strict=True))
 
-    def settle() -> None:
+    def set_results() -> None:
         for future, result in pairs:
-            if future.done():  # who asked has gone
+            if future.done():  # the client disconnected
                 continue
             if isinstance(result, Exception):
                 future.set_exception(result)
@@ -88,6 +119,6 @@ def _deliver(futures: list["asyncio.Future[Answer]"], found: Sequence[Answer | E
                 future.set_result(result)
 
     try:
-        futures[0].get_loop().call_soon_threadsafe(settle)
-    except RuntimeError as error:  # the loop has ended, and with it everybody who waited
-        raise InputError("The server was stopped while it computed.") from error
+        futures[0].get_loop().call_soon_threadsafe(set_results)
+    except RuntimeError as error:  # the event loop ended, and all clients with it
+        raise InputError("The server was stopped during a computation.") from error

@@ -1,89 +1,86 @@
-"""The OpenAPI description, with this server's limits and with examples that work on it, and a page that shows it.
+"""The OpenAPI document with examples that work on this server, and a page that shows it without other servers.
 
-Both are open to everybody: where a token is asked for, the examples' ids and names are made up.
+The document is public. If the server requires a token, its examples contain no real item ids and policy names.
 """
 
 import json
+import shlex
 from html import escape
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from offrec.policy import Id
-from offrec.serving import schemas
 from offrec.serving.service import Service
 
-ABOUT = "Recommendations from policies learned offline, with the exact probability of every list that is drawn."
-BODIES = (schemas.Recommend, schemas.Event, schemas.Reload)
+DESCRIPTION = "Recommendations from policies learned offline, and the exact probability of every sampled list."
+ADDRESS = "http://127.0.0.1:8000"
+JSON = "application/json"
 
 
-def described(app: FastAPI, service: Service, secured: bool) -> dict[str, Any]:
-    tree = get_openapi(title="offrec", version="1", description=ABOUT, routes=app.routes)
-    schemas = tree["components"]["schemas"]
-    for unused in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(unused, None)
-    for kind in BODIES:
-        schemas[kind.__name__] = kind.model_json_schema(ref_template="#/components/schemas/{model}")
-    _limit(schemas["Recommend"]["properties"], service)
-    for (path, method), examples in (_made_up() if secured else _real(service)).items():
-        operation = tree["paths"][path][method]
+def build_openapi(app: FastAPI, service: Service, needs_token: bool) -> dict[str, Any]:
+    """Let FastAPI generate the OpenAPI document, then add examples and the security scheme.
+
+    Args:
+        app: The application with its routes.
+        service: The served policies, from which the examples take item ids.
+        needs_token: Whether the server requires a token. The examples then use invented ids and names.
+
+    Returns:
+        The document.
+    """
+    document = get_openapi(title="offrec", version="1", description=DESCRIPTION, routes=app.routes)
+    for (path, method), examples in (_invented_examples() if needs_token else _real_examples(service)).items():
+        operation = document["paths"][path][method]
         if method == "post":
-            operation["requestBody"]["content"]["application/json"]["examples"] = {
-                name: {"summary": name, "value": value} for name, value in examples.items()
+            operation["requestBody"]["content"][JSON]["examples"] = {
+                summary: {"summary": summary, "value": value} for summary, value in examples.items()
             }
         else:
-            for parameter in operation.get("parameters", []):
-                if parameter["name"] in examples:
-                    parameter["example"] = examples[parameter["name"]]
-    if secured:
-        tree["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        for path, operations in tree["paths"].items():
+            for parameter in operation["parameters"]:
+                parameter["example"] = examples[parameter["name"]]
+    if needs_token:
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, operations in document["paths"].items():
             if path.startswith("/v1/") or path == "/metrics":
                 for operation in operations.values():
                     operation["security"] = [{"token": []}]
-    return tree
+    return document
 
 
-def _limit(fields: dict[str, Any], service: Service) -> None:
-    limits = service.limits
-    fields["k"]["maximum"] = limits.k
-    del fields["k"]["exclusiveMaximum"]
-    fields["history"]["maxItems"], fields["exclude"]["maxItems"] = limits.history, limits.exclude
-    fields["candidates"]["anyOf"][0]["maxItems"] = limits.candidates
+Examples = dict[tuple[str, str], dict[str, Any]]  # (path, method) → name → value
 
 
-Examples = dict[tuple[str, str], dict[str, Any]]
-
-
-def _real(service: Service) -> Examples:
-    """With ids of the default policy's catalogue, so that they can be sent as they are."""
+def _real_examples(service: Service) -> Examples:
+    """Return examples with item ids of the default policy; a client can send them as they are."""
     policy = service.slots[service.default].served.policy
-    few = [policy.vocabulary.id(index) for index in range(min(3, policy.n_items))]
-    return _examples(few, min(5, policy.n_items), policy.stochastic, service.default)
+    items = [policy.vocabulary.id(index) for index in range(min(3, policy.n_items))]
+    return _examples(items, min(5, policy.n_items, service.limits.k), policy.stochastic, service.default)
 
 
-def _made_up() -> Examples:
+def _invented_examples() -> Examples:
     return _examples(["item-1", "item-2", "item-3"], 5, True, "POLICY")
 
 
-def _examples(few: list[Id], k: int, stochastic: bool, policy: str) -> Examples:
-    drawn = {"history": few, "k": k, "sample": True, "session_id": "visit-1", "request_id": "list-1"}
+def _examples(items: list[Id], k: int, stochastic: bool, policy: str) -> Examples:
+    sampled = {"history": items, "k": k, "sample": True, "session_id": "visit-1", "request_id": "list-1"}
     recommend: dict[str, Any] = {
-        "the best after a history": {"history": few, "k": k},
-        "a new visitor": {"k": k},
-        "some items are not to be shown": {"history": few[:1], "k": 1, "exclude": few[1:]},
-        "among candidates": {"history": few[:1], "k": 2 if k > 1 else 1, "candidates": few},
+        "best items after a history": {"history": items, "k": k},
+        "new visitor": {"k": k},
+        "with excluded items": {"history": items[:1], "k": 1, "exclude": items[1:]},
+        "among candidates": {"history": items[:1], "k": min(2, k), "candidates": items},
     }
     if stochastic:
-        recommend["a drawn list"] = drawn
-        recommend["a drawn list, chances evened out"] = {**drawn, "temperature": 2.0}
-    picked = {"item": few[0], "behaviour": "click", "request_id": "list-1", "session_id": "visit-1"}
+        recommend["sampled list"] = sampled
+        recommend["sampled list, flatter distribution"] = {**sampled, "temperature": 2.0}
+    click = {"item": items[0], "behaviour": "click", "request_id": "list-1", "session_id": "visit-1"}
     return {
         ("/v1/recommend", "post"): recommend,
-        ("/v1/events", "post"): {"a click on an item of a list": picked},
-        ("/v1/reload", "post"): {"all": {}, "one": {"policy": policy}},
-        ("/v1/items", "get"): {"query": str(few[0])[:1], "limit": 5, "policy": policy},
+        ("/v1/events", "post"): {"click on an item of a list": click},
+        ("/v1/reload", "post"): {"all policies": {}, "one policy": {"policy": policy}},
+        ("/v1/items", "get"): {"query": str(items[0])[:1], "limit": 5, "policy": policy},
     }
 
 
@@ -96,40 +93,48 @@ td { border-bottom: 1px solid #8884; padding: .2rem .8rem .2rem 0; vertical-alig
 """
 
 
-def page(tree: dict[str, Any]) -> str:
-    """The description as one plain page that asks nothing of any other server."""
-    parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>offrec API</title><style>{STYLE}</style>"]
-    parts.append(
-        f"<h1>offrec API</h1><p>{escape(tree['info']['description'])} <a href=openapi.json>openapi.json</a></p>"
-    )
-    for path, operations in tree["paths"].items():
+def docs_page(document: dict[str, Any]) -> str:
+    """Render the OpenAPI document as one HTML page that loads nothing from other servers.
+
+    Args:
+        document: The OpenAPI document.
+
+    Returns:
+        The HTML text.
+    """
+    parts = [
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>offrec API</title><style>{STYLE}</style>",
+        "<meta name=viewport content='width=device-width, initial-scale=1'>",
+        f"<h1>offrec API</h1><p>{escape(document['info']['description'])} <a href=openapi.json>openapi.json</a></p>",
+    ]
+    for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            parts.append(
-                f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation['description'])}</p>"
-            )
-            parts += _fields(tree, operation)
-            parts += _curls(path, method, operation)
-            for status, answer in operation["responses"].items():
-                parts.append(f"<div><code>{status}</code> {escape(answer['description'])}</div>")
+            parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2>")
+            parts.append(f"<p>{escape(operation['description'])}</p>")
+            parts += _field_table(document, operation)
+            parts += _curl_commands(path, method, operation)
+            for status, response in operation["responses"].items():
+                parts.append(f"<div><code>{status}</code> {escape(response['description'])}</div>")
     return "".join(parts)
 
 
-def _fields(tree: dict[str, Any], operation: dict[str, Any]) -> list[str]:
+def _field_table(document: dict[str, Any], operation: dict[str, Any]) -> list[str]:
     rows = [(field["name"], field.get("description", "")) for field in operation.get("parameters", [])]
     if "requestBody" in operation:
-        name = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-        fields = tree["components"]["schemas"][name]["properties"].items()
-        rows += [(field, facts.get("description", "")) for field, facts in fields]
-    cells = (f"<tr><td><code>{escape(name)}</code><td>{escape(text)}" for name, text in rows)
+        schema = operation["requestBody"]["content"][JSON]["schema"]
+        reference = schema.get("$ref") or schema["anyOf"][0]["$ref"]  # anyOf: the body may be left out
+        fields = document["components"]["schemas"][reference.rpartition("/")[2]]["properties"]
+        rows += [(name, field.get("description", "")) for name, field in fields.items()]
+    cells = [f"<tr><td><code>{escape(name)}</code><td>{escape(text)}" for name, text in rows]
     return ["<table>", *cells, "</table>"] if rows else []
 
 
-def _curls(path: str, method: str, operation: dict[str, Any]) -> list[str]:
+def _curl_commands(path: str, method: str, operation: dict[str, Any]) -> list[str]:
     if method == "get":
-        query = "&".join(f"{p['name']}={p['example']}" for p in operation.get("parameters", []) if "example" in p)
-        return [f"<pre>curl '{escape('http://127.0.0.1:8000' + path + ('?' + query if query else ''))}'</pre>"]
-    examples = operation["requestBody"]["content"]["application/json"]["examples"].values()
+        query = urlencode({field["name"]: field["example"] for field in operation.get("parameters", [])})
+        return [f"<pre>curl {escape(shlex.quote(ADDRESS + path + ('?' + query if query else '')))}</pre>"]
+    examples = operation["requestBody"]["content"][JSON]["examples"].values()
     lines = [
-        f"# {one['summary']}\ncurl http://127.0.0.1:8000{path} --json '{json.dumps(one['value'])}'" for one in examples
+        f"# {one['summary']}\ncurl {ADDRESS}{path} --json {shlex.quote(json.dumps(one['value']))}" for one in examples
     ]
     return [f"<pre>{escape(chr(10).join(lines))}</pre>"]

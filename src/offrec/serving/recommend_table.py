@@ -1,17 +1,19 @@
-"""Recommendations for a whole table of sessions: read in blocks, answered in chunks, written as they come.
+"""Recommend items for every session of a table, with bounded memory.
 
-Memory holds one block of the table (16 MB of text, or `ROWS` rows of Parquet), one chunk of sessions with their
-lists, and eight bytes for each session seen, by which one that stands in two places of the table is noticed.
+The table is read in blocks and the lists are written as they are computed. Memory contains one block of the table
+(16 MB of text, or `PARQUET_ROWS` rows of Parquet), one chunk of sessions with their lists, and 8 bytes per session read
+so far, to detect sessions whose rows are not contiguous.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from polars.io.plugins import register_io_source
 
 from offrec.console import PLAIN_SECONDS, Console
@@ -26,9 +28,9 @@ from offrec.errors import InputError, first_line
 from offrec.policy import Policy
 from offrec.serving.engine import Engine, Query
 
-ROWS = 1 << 18  # of a Parquet table, at once
-TOGETHER = 256  # sessions in one pass over the catalogue
-SINKS: dict[str, Callable[[pl.LazyFrame, Path], Any]] = {
+PARQUET_ROWS = 1 << 18  # rows of a Parquet table in one block
+BATCH_SESSIONS = 256  # sessions in one pass over the catalogue
+WRITERS: dict[str, Callable[[pl.LazyFrame, Path], Any]] = {
     ".parquet": lambda frame, path: frame.sink_parquet(path),
     ".csv": lambda frame, path: frame.sink_csv(path),
     ".tsv": lambda frame, path: frame.sink_csv(path, separator="\t"),
@@ -38,6 +40,16 @@ SINKS: dict[str, Callable[[pl.LazyFrame, Path], Any]] = {
 
 @dataclass(frozen=True)
 class TableOptions:
+    """What to read and what to recommend.
+
+    Attributes:
+        k: The length of a list.
+        exclude_seen: Whether the items of a session are excluded from its list.
+        format: The format of the table, as for `offrec prepare`.
+        columns: The names of its columns.
+        chunk: The number of sessions in memory at once.
+    """
+
     k: int = 10
     exclude_seen: bool = False
     format: str = "events"
@@ -46,59 +58,82 @@ class TableOptions:
 
 
 @dataclass
-class Done:
+class TableCounts:
+    """What was read.
+
+    Attributes:
+        sessions: Sessions.
+        events: Events.
+        unknown_items: Events whose item is not in the catalogue; they are ignored.
+    """
+
     sessions: int = 0
     events: int = 0
-    unknown: int = 0  # events of items that the catalogue does not know
+    unknown_items: int = 0
 
     def as_json(self) -> dict[str, int]:
-        return vars(self)
+        """Return the counts by name."""
+        return asdict(self)
 
 
 def recommend_table(
-    policy: Policy, words: Sequence[str | Path], out: Path, options: TableOptions, console: Console, *, force: bool
-) -> Done:
-    """The best k for every session of the table, into `out`: session, rank, item, score, probability."""
+    policy: Policy, paths: Sequence[str | Path], out: Path, options: TableOptions, console: Console, *, force: bool
+) -> TableCounts:
+    """Write the k best items of every session to a table with the columns session, rank, item, score, probability.
+
+    Args:
+        policy: Ranks the items.
+        paths: The files of the table, whose rows must be grouped by session.
+        out: The file to write; its suffix chooses the format.
+        options: What to read and what to recommend.
+        console: Prints the progress.
+        force: Whether an existing file is replaced.
+
+    Returns:
+        What was read.
+
+    Raises:
+        InputError: If an option or the table is invalid; then nothing is written.
+    """
     _check(policy, out, options, force)
-    table = _Table(policy, sources.find(words), options, console)
+    table = _Table(policy, sources.find(paths), options, console)
     first = next(table.lists, None)
     if first is None:
-        raise InputError("The table holds no events, only a header; expected rows below it.")
+        raise InputError(f"{paths[0]} contains no events; expected rows below the header.")
     with publish_file(out, advice="choose another --out") as temporary:
         try:
-            SINKS[out.suffix](register_io_source(lambda *_: table.frames(first), schema=first.schema), temporary)
+            frame = register_io_source(lambda *_: table.frames(first), schema=first.schema)
+            WRITERS[out.suffix](frame, temporary)
         except pl.exceptions.PolarsError as error:
             if table.error is not None:
                 raise table.error from error
-            raise OSError(first_line(error)) from error
-    return table.done
+            raise InputError(f"{out} cannot be written ({first_line(error)}); choose another --out.") from error
+    return table.counts
 
 
 def _check(policy: Policy, out: Path, options: TableOptions, force: bool) -> None:
     if not 1 <= options.k <= policy.n_items:
-        raise InputError(f"k is {options.k}; it must lie between 1 and the catalogue's {policy.n_items} items.")
+        raise InputError(f"-k must be between 1 and the catalogue's {policy.n_items} items; got {options.k}.")
     if options.chunk < 1:
-        raise InputError(f"--chunk is {options.chunk}; it must be at least 1.")
-    if out.suffix not in SINKS:
-        raise InputError(f"{out} ends in {out.suffix or 'nothing'}; --out is one of {', '.join(SINKS)}.")
+        raise InputError(f"--chunk must be positive; got {options.chunk}.")
+    if out.suffix not in WRITERS:
+        raise InputError(f"--out {out} must end in one of {', '.join(WRITERS)}.")
     if out.exists() and not force:
-        raise InputError(f"{out} exists already; choose another --out, or replace it with --force.")
-    if not out.parent.is_dir():
-        raise InputError(f"The folder {out.parent} of --out does not exist; make it first.")
+        raise InputError(f"--out {out} exists; choose another file, or replace it with --force.")
 
 
 class _Table:
-    """A table on its way: blocks → whole sessions → lists."""
+    """A table on its way from blocks to whole sessions to lists."""
 
-    def __init__(self, policy: Policy, found: list[Source], options: TableOptions, console: Console) -> None:
-        self.policy, self.options, self.console, self.found = policy, options, console, found
-        self.engine, self.done = Engine(policy, 0), Done()  # nothing is drawn
+    def __init__(self, policy: Policy, files: list[Source], options: TableOptions, console: Console) -> None:
+        self.policy, self.options, self.console, self.files = policy, options, console, files
+        self.engine, self.counts = Engine(policy, seed=0), TableCounts()  # nothing is sampled
         self.error: Exception | None = None
         self.lists = self._lists()
-        self.said = time.monotonic()
+        self.last_printed = time.monotonic()
 
     def frames(self, first: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        """For polars, which wraps what goes wrong in here: so it is kept."""
+        """Yield all lists. Errors are stored too, because polars replaces them by its own."""
         try:
             yield first
             yield from self.lists
@@ -108,133 +143,134 @@ class _Table:
 
     def _lists(self) -> Iterator[pl.DataFrame]:
         for frame in self._sessions():
-            owners = [name for name in ("session", "user") if name in frame]
-            begins = np.flatnonzero(run_starts([frame[name] for name in owners]))
-            ends = np.append(begins[1:], frame.height)
+            keys = _session_keys(frame)
+            starts = np.flatnonzero(run_starts([frame[name] for name in keys]))
+            ends = np.append(starts[1:], frame.height)
             indices = [self.policy.vocabulary.index(item) for item in frame["item"].to_list()]
-            for at in range(0, len(begins), self.options.chunk):
-                part = slice(at, at + self.options.chunk)
-                rows = [indices[a:b] for a, b in zip(begins[part], ends[part], strict=True)]
-                yield self._answered(frame.select(owners)[begins[part]], rows)
+            for first in range(0, len(starts), self.options.chunk):
+                chunk = slice(first, first + self.options.chunk)
+                sessions = [indices[start:end] for start, end in zip(starts[chunk], ends[chunk], strict=True)]
+                yield self._recommend(frame.select(keys)[starts[chunk]], sessions)
 
-    def _answered(self, owners: pl.DataFrame, rows: list[list[int | None]]) -> pl.DataFrame:
-        asks = []
-        for row in rows:
-            seen = [item for item in row if item is not None]
-            barred = frozenset(seen) if self.options.exclude_seen else frozenset()
-            asks.append(Query(seen, self.options.k, barred))
-            self.done.events += len(row)
-            self.done.unknown += len(row) - len(seen)
-        answers = [one for at in range(0, len(asks), TOGETHER) for one in self.engine.answer(asks[at : at + TOGETHER])]
-        self.done.sessions += len(asks)
-        if time.monotonic() - self.said > PLAIN_SECONDS:
-            self.said = time.monotonic()
-            self.console.line(f"recommending: {self.done.sessions:,} sessions so far")
-        counts = np.array([len(answer.items) for answer in answers])
-        found = owners[np.repeat(np.arange(len(answers)), counts)]
-        words = self.policy.vocabulary
-        rank = [place for count in counts for place in range(1, count + 1)]
-        items = [words.id(item) for answer in answers for item in answer.items]
-        chances: list[float | None] = []
-        for answer in answers:
-            chances += answer.probabilities or [None] * len(answer.items)
-        return found.with_columns(
-            pl.Series("rank", rank, pl.Int32),
-            pl.Series("item", items, pl.Int64 if words.is_numeric else pl.String),
-            pl.Series("score", [score for answer in answers for score in answer.scores], pl.Float64),
-            pl.Series("probability", chances, pl.Float64),
+    def _recommend(self, keys: pl.DataFrame, sessions: list[list[int | None]]) -> pl.DataFrame:
+        """Return the lists of some sessions, one row per item; `keys` has one row per session."""
+        queries = []
+        for session in sessions:
+            history = [item for item in session if item is not None]
+            excluded = frozenset(history) if self.options.exclude_seen else frozenset()
+            queries.append(Query(history, self.options.k, excluded))
+            self.counts.events += len(session)
+            self.counts.unknown_items += len(session) - len(history)
+        batches = (queries[first : first + BATCH_SESSIONS] for first in range(0, len(queries), BATCH_SESSIONS))
+        results = [result for batch in batches for result in self.engine.rank(batch)]
+        self.counts.sessions += len(queries)
+        if time.monotonic() - self.last_printed > PLAIN_SECONDS:
+            self.last_printed = time.monotonic()
+            self.console.line(f"recommending: {self.counts.sessions:,} sessions so far")
+        lengths = np.array([len(result.items) for result in results])
+        vocabulary = self.policy.vocabulary
+        ranks = [rank for length in lengths for rank in range(1, length + 1)]
+        items = [vocabulary.id(item) for result in results for item in result.items]
+        probabilities: list[float | None] = []
+        for result in results:
+            probabilities += result.probabilities or [None] * len(result.items)
+        return keys[np.repeat(np.arange(len(results)), lengths)].with_columns(
+            pl.Series("rank", ranks, pl.Int32),
+            pl.Series("item", items, pl.Int64 if vocabulary.is_numeric else pl.String),
+            pl.Series("score", [score for result in results for score in result.scores], pl.Float64),
+            pl.Series("probability", probabilities, pl.Float64),
         )
 
     def _sessions(self) -> Iterator[pl.DataFrame]:
-        """Blocks of whole sessions, each in its order."""
-        begun: pl.DataFrame | None = None
-        seen: np.ndarray[Any, np.dtype[np.uint64]] = np.empty(0, np.uint64)
-        numeric: bool | None = None
+        """Yield blocks of whole sessions, each session in its order."""
+        unfinished: pl.DataFrame | None = None  # the last session of the blocks so far may go on in the next
+        known: NDArray[np.uint64] = np.empty(0, np.uint64)
+        numeric_times: bool | None = None
         for task in self._read_tasks():
-            frame, numeric = _read(task, numeric)
-            frame = frame if begun is None else _stacked(begun, frame)
-            owners = [name for name in ("session", "user") if name in frame]
-            starts = run_starts([frame[name] for name in owners])
+            frame, numeric_times = _read_block(task, numeric_times)
+            frame = frame if unfinished is None else pl.concat([unfinished, frame], how="vertical_relaxed")
+            keys = _session_keys(frame)
+            starts = run_starts([frame[name] for name in keys])
             last = int(np.flatnonzero(starts)[-1])
-            whole, begun = frame[:last], frame[last:]
-            seen = _unseen(whole.filter(pl.Series(starts[:last])).select(owners), seen)
-            if whole.height:
-                yield _ordered(whole, starts[:last])
-        if begun is not None:
-            owners = [name for name in ("session", "user") if name in begun]
-            _unseen(begun[:1].select(owners), seen)
-            yield _ordered(begun, np.arange(begun.height) == 0)
+            finished, unfinished = frame[:last], frame[last:]
+            known = _add_sessions(finished.filter(pl.Series(starts[:last])).select(keys), known)
+            if finished.height:
+                yield _sort_sessions(finished, starts[:last])
+        if unfinished is not None:
+            _add_sessions(unfinished[:1].select(_session_keys(unfinished)), known)
+            yield _sort_sessions(unfinished, np.arange(unfinished.height) == 0)
 
     def _read_tasks(self) -> Iterator[ReadTask]:
         columns = self.options.columns
-        for source in self.found:
-            plain = source.member is None and source.path.suffix in (".parquet", ".pq")
-            if plain and self.options.format == "events":
-                yield from _parquet(source, columns)
+        for file in self.files:
+            is_parquet = file.member is None and file.path.suffix in (".parquet", ".pq")
+            if is_parquet and self.options.format == "events":
+                yield from _read_parquet(file, columns)
             else:
                 record = FORMATS[self.options.format]
                 if record.read is None or record.has_lists:
-                    raise InputError(f"--format {record.name} cannot be used with --input; use a format of events.")
-                yield from record.read([source], columns)
+                    raise InputError(f"--format {record.name} cannot be used with --input; choose a format of events.")
+                yield from record.read([file], columns)
 
 
-def _parquet(source: Source, columns: Columns) -> Iterator[ReadTask]:
-    """A Parquet table by slices: as a whole, as `prepare` reads it, it may be larger than memory."""
+def _session_keys(frame: pl.DataFrame) -> list[str]:
+    """Return the columns that identify a session."""
+    return [name for name in ("session", "user") if name in frame]
+
+
+def _read_parquet(file: Source, columns: Columns) -> Iterator[ReadTask]:
+    """Read a Parquet table in slices; `prepare` reads it as a whole, but here it may be larger than memory."""
     try:
-        scan = pl.scan_parquet(source.path)
-        wanted = events.resolve(source, scan.collect_schema().names(), columns, events.NAMES, ("item",))
+        scan = pl.scan_parquet(file.path)
+        names = events.resolve(file, scan.collect_schema().names(), columns, events.NAMES, ("item",))
         rows = int(scan.select(pl.len()).collect().item())
-        picked = scan.select(pl.col(column).alias(name) for name, column in wanted.items())
-        for at in range(0, rows, ROWS):
-            frame = picked.slice(at, ROWS).collect()
-            yield lambda bad_rows, frame=frame, at=at: RowBatch(source, frame, lambda row: f"row {at + row + 1}")  # type: ignore[misc]
+        renamed = scan.select(pl.col(column).alias(name) for name, column in names.items())
+        for first in range(0, rows, PARQUET_ROWS):
+            frame = renamed.slice(first, PARQUET_ROWS).collect()
+            yield lambda bad_rows, frame=frame, first=first: RowBatch(  # type: ignore[misc]
+                file, frame, lambda row: f"row {first + row + 1}"
+            )
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"{source.name} cannot be read as Parquet ({first_line(error)}); write it again.") from error
+        raise InputError(f"{file.name} cannot be read as Parquet ({first_line(error)}); write it again.") from error
 
 
-def _read(task: ReadTask, numeric: bool | None) -> tuple[pl.DataFrame, bool | None]:
-    """A block, checked: ids as text or whole numbers, an order where the table has one."""
+def _read_block(task: ReadTask, numeric_times: bool | None) -> tuple[pl.DataFrame, bool | None]:
+    """Read and check a block: ids become integers or text, the time or position becomes the column `order`."""
     bad_rows = BadRows()
     batch = task(bad_rows)
-    kept: dict[str, pl.Series] = {}
+    columns: dict[str, pl.Series] = {}
     if batch is not None:
         for name in ("session", "user", "item"):
             if name in batch.frame:
                 column_checks.check_ids(batch, name, bad_rows)
                 column = batch.frame[name]
-                kept[name] = column.cast(pl.Int64 if column.dtype.is_integer() else pl.String, strict=False)
+                columns[name] = column.cast(pl.Int64 if column.dtype.is_integer() else pl.String, strict=False)
         if "time" in batch.frame:
-            kept["order"] = column_checks.check_times(batch, bad_rows, numeric=numeric)
-            numeric = kept["order"].dtype.is_numeric()
+            columns["order"] = column_checks.check_times(batch, bad_rows, numeric=numeric_times)
+            numeric_times = columns["order"].dtype.is_numeric()
         elif "position" in batch.frame:
-            kept["order"] = column_checks.check_positions(batch, bad_rows)
+            columns["order"] = column_checks.check_positions(batch, bad_rows)
     bad_rows.raise_any()
-    return pl.DataFrame(kept), numeric
+    return pl.DataFrame(columns), numeric_times
 
 
-def _stacked(begun: pl.DataFrame, more: pl.DataFrame) -> pl.DataFrame:
-    return pl.concat([begun, more], how="vertical_relaxed")
-
-
-def _ordered(frame: pl.DataFrame, starts: "np.ndarray[Any, np.dtype[np.bool_]]") -> pl.DataFrame:
+def _sort_sessions(frame: pl.DataFrame, starts: NDArray[np.bool_]) -> pl.DataFrame:
+    """Sort the events of each session by `order`, if the table has it."""
     if "order" not in frame:
         return frame
     numbered = frame.with_columns(number=pl.Series(np.cumsum(starts)))
     return numbered.sort("number", "order", maintain_order=True).drop("number", "order")
 
 
-def _unseen(
-    owners: pl.DataFrame, seen: "np.ndarray[Any, np.dtype[np.uint64]]"
-) -> "np.ndarray[Any, np.dtype[np.uint64]]":
-    """Hashes of the sessions seen so far and of these, refused if one of these was there before."""
-    hashes = owners.hash_rows().to_numpy()
+def _add_sessions(sessions: pl.DataFrame, known: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Add the hashes of new sessions to those of earlier blocks; a session that occurs again is an error."""
+    hashes = sessions.hash_rows().to_numpy()
     unique, first = np.unique(hashes, return_index=True)
-    again = np.isin(hashes, seen)
-    again[np.setdiff1d(np.arange(len(hashes)), first)] = True
-    if again.any():
-        name = owners.row(int(np.flatnonzero(again)[0]))[0]
+    repeated = np.isin(hashes, known)
+    repeated[np.setdiff1d(np.arange(len(hashes)), first)] = True
+    if repeated.any():
+        session = sessions.row(int(np.flatnonzero(repeated)[0]))[0]
         raise InputError(
-            f"The events of session {name!r} stand in several places of the table; sort it by session "
-            "(and time), so that it can be read piece by piece."
+            f"The rows of session {session!r} are not contiguous in the table; sort the table by session and time."
         )
-    return np.concatenate([seen, unique])
+    return np.concatenate([known, unique])

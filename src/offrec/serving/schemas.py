@@ -1,154 +1,243 @@
-"""What is sent to the server and what it sends back: checked at the door, and the schemas of its OpenAPI page."""
+"""Request and response bodies of the HTTP API as pydantic models; FastAPI generates the OpenAPI document from them."""
 
 import json
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from offrec.serving.errors import RequestError
-
-Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-Text = Annotated[str, Field(max_length=512)]
-Item = Whole | Text
+IntegerId = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+TextId = Annotated[str, Field(max_length=512)]
+ItemId = IntegerId | TextId
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
+EXPECTED_ITEM_ID = "an item id must be a 64-bit integer or a string of at most 512 characters"
+QUOTED_CHARACTERS = 60  # of an invalid value that an error message repeats
 
-class Asked(BaseModel):
-    """Strict: "3" is no number, 3.0 no whole one, and a field that nobody reads is refused."""
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """Upper limits for one request."""
+
+    k: int = 1000
+    history: int = 1000
+    exclude: int = 10_000
+    candidates: int = 10_000
+    body_bytes: int = 1 << 20
+
+
+class RequestBody(BaseModel):
+    """Base of all request bodies. Strict: "3" and 3.0 are not integers, and unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Recommend(Asked):
-    history: list[Item] = Field([], description="Item ids, oldest first; none for a new visitor.")
-    k: int = Field(10, ge=1, lt=2**31, description="How many items.")
-    exclude: list[Item] = Field([], description="Items not to show.")
-    exclude_seen: bool = Field(False, description="Do not show the items of the history either.")
-    candidates: list[Item] | None = Field(None, description="Choose among these only; null: the whole catalogue.")
-    policy: Name | None = Field(None, description="Which policy; null: the default one, see /v1/policies.")
-    sample: bool = Field(
-        False, description="Draw the list from the policy, one item after the other without replacement."
+class RecommendRequest(RequestBody):
+    """Body of POST /v1/recommend."""
+
+    history: list[ItemId] = Field([], description="Item ids, oldest first; empty for a new visitor.")
+    k: int = Field(10, ge=1, description="Number of items to return.")
+    exclude: list[ItemId] = Field([], description="Items that must not be recommended.")
+    exclude_seen: bool = Field(False, description="Also exclude the items of the history.")
+    candidates: list[ItemId] | None = Field(
+        None, description="Recommend only these items; null for the whole catalogue."
     )
+    policy: Name | None = Field(None, description="Name of the policy, see /v1/policies; null for the default policy.")
+    sample: bool = Field(False, description="Sample the list from the policy, without replacement.")
     temperature: float | None = Field(
         None,
         ge=0.01,
         le=100,
         allow_inf_nan=False,
-        description="Of a sampled list: above 1 evens chances out. Default 1.",
+        description="Temperature of a sampled list; values above 1 flatten the distribution. Default: 1.",
     )
     session_id: Name | None = Field(
-        None, description="The visit it belongs to; without one the log cannot be learned from."
+        None, description="Id of the visit. Lists without it cannot be used for training or estimation."
     )
-    request_id: Name | None = Field(None, description="An id for this list, to be named in events; null: one is made.")
-    logging_probability: bool = Field(False, description="Also tell what π̂_b, the estimate of the log's policy, gives.")
-    log: bool = Field(True, description="Write it to the decision log, if there is one.")
+    request_id: Name | None = Field(
+        None, description="Id of this list, to which events refer; null to let the server choose one."
+    )
+    logging_probability: bool = Field(
+        False, description="Also return π̂_b(item | history), the probability under the estimated logging policy."
+    )
+    log: bool = Field(True, description="Write the list to the decision log, if the server has one.")
 
 
-class Event(Asked):
-    item: Item = Field(description="What the visitor did something with.")
-    behaviour: Annotated[str, Field(min_length=1, max_length=64)] = Field(description="click, cart, buy …")
-    request_id: Name | None = Field(None, description="The list it was picked from.")
-    session_id: Name | None = Field(None, description="The visit it belongs to.")
+class EventRequest(RequestBody):
+    """Body of POST /v1/events."""
+
+    item: ItemId = Field(description="The item that the visitor acted on.")
+    behaviour: Annotated[str, Field(min_length=1, max_length=64)] = Field(
+        description="The kind of action: click, cart, buy, …"
+    )
+    request_id: Name | None = Field(None, description="Id of the list that the item was picked from.")
+    session_id: Name | None = Field(None, description="Id of the visit.")
 
 
-class Reload(Asked):
-    policy: Name | None = Field(None, description="Which policy to read again; null: all.")
+class ReloadRequest(RequestBody):
+    """Body of POST /v1/reload."""
+
+    policy: Name | None = Field(None, description="Name of the policy to reload; null for all policies.")
 
 
-Kind = TypeVar("Kind", bound=Asked)
+class ItemQuery(BaseModel):
+    """Query parameters of GET /v1/items."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    query: str = Field("", max_length=200, description="Part of an item id; upper and lower case are equal.")
+    limit: int = Field(20, ge=1, le=1000, description="Largest number of items to return.")
+    policy: str | None = Field(
+        None, max_length=200, description="Search the catalogue of this policy; default: the default policy."
+    )
 
 
-class Shown(BaseModel):
+class RecommendedItem(BaseModel):
+    """One item of a list."""
+
     item: int | str
     score: float
-    probability: float | None = Field(description="π(item | history); null for a policy that is no distribution.")
-    position_probability: float | None = Field(None, description="Sampled lists: of this place, given those before it.")
-    logging_probability: float | None = Field(None, description="π̂_b(item | history), where asked for.")
+    probability: float | None = Field(
+        description="π(item | history); null for a policy that ranks by scores and is not a distribution."
+    )
+    position_probability: float | None = Field(
+        None, description="Sampled lists: probability of the item at this position, given the items before it."
+    )
+    logging_probability: float | None = Field(None, description="π̂_b(item | history), if it was requested.")
 
 
-class Recommended(BaseModel):
+class RecommendResponse(BaseModel):
+    """Response of POST /v1/recommend."""
+
     request_id: str
     policy: str
-    fingerprint: str = Field(description="Of the run's options and weights.")
-    items: list[Shown]
-    log_probability: float | None = Field(description="Of the ordered list, if it was sampled: exact.")
-    unknown_items: int = Field(description="How many ids of the history the catalogue does not know.")
-    restricted: bool = Field(
-        description="Items were excluded or given: the list is not from the policy's whole catalogue."
+    fingerprint: str = Field(description="Hash of the run's options and weights.")
+    items: list[RecommendedItem]
+    log_probability: float | None = Field(
+        description="Exact log probability of the ordered list; null if it was not sampled."
     )
-    logged: bool
+    unknown_items: int = Field(description="Number of history ids that are not in the catalogue; they are ignored.")
+    restricted: bool = Field(description="Whether exclude, exclude_seen or candidates was set.")
+    logged: bool = Field(description="Whether the list was accepted by the decision log.")
 
 
-class Recorded(BaseModel):
+class EventResponse(BaseModel):
+    """Response of POST /v1/events."""
+
     recorded: bool
 
 
-class PolicyFacts(BaseModel):
+class PolicyDescription(BaseModel):
+    """One served policy."""
+
     policy: str
     run: str
     learner: str
-    fingerprint: str
+    fingerprint: str = Field(description="Hash of the run's options and weights.")
     n_items: int
-    item_id_type: str
-    history_length: int
-    stochastic: bool = Field(description="Whether it can be sampled.")
-    has_logging_policy: bool = Field(description="Whether the run contains π̂_b, needed for logging_probability.")
+    item_id_type: str = Field(description='"int" or "string".')
+    history_length: int = Field(description="Number of most recent history items that the policy reads.")
+    stochastic: bool = Field(description="Whether lists can be sampled from it.")
+    has_logging_policy: bool = Field(description="Whether the run contains π̂_b, so that logging_probability works.")
 
 
-class Policies(BaseModel):
-    policies: list[PolicyFacts]
+class PoliciesResponse(BaseModel):
+    """Response of GET /v1/policies."""
+
+    policies: list[PolicyDescription]
     default_policy: str
     limits: dict[str, int]
-    decision_log: bool
+    decision_log: bool = Field(description="Whether the server writes a decision log.")
 
 
-class Items(BaseModel):
+class ItemsResponse(BaseModel):
+    """Response of GET /v1/items."""
+
     items: list[int | str]
 
 
-class Reloaded(BaseModel):
-    reloaded: dict[str, str] = Field(description="Name → fingerprint now.")
+class ReloadResponse(BaseModel):
+    """Response of POST /v1/reload."""
+
+    reloaded: dict[str, str] = Field(description="The new fingerprint of every reloaded policy, by policy name.")
 
 
-class Status(BaseModel):
+class HealthResponse(BaseModel):
+    """Response of GET /healthz and GET /readyz."""
+
     status: str
-    decision_log: str | None = Field(None, description="ok, or why the log cannot be written; null without --log.")
+    decision_log: str | None = Field(
+        None, description='"ok", or the reason why it cannot be written; null for a server without a decision log.'
+    )
 
 
-class Problem(BaseModel):
-    error: str = Field(description="One sentence: what was found, what was expected.")
+class ErrorResponse(BaseModel):
+    """Response of every request that fails."""
+
+    error: str = Field(description="One sentence: what was received and what was expected.")
 
 
-def read(kind: type[Kind], body: bytes) -> Kind:
-    """The message in a body, or a refusal in one sentence."""
-    try:
-        return kind.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-    raise RequestError(400 if first["type"] == "json_invalid" else 422, _sentence(kind, first))
+def recommend_request_model(limits: RequestLimits) -> type[RecommendRequest]:
+    """Return `RecommendRequest` with the limits of a server as constraints.
+
+    Args:
+        limits: The limits.
+
+    Returns:
+        A subclass of the same name, so that the OpenAPI document shows the limits.
+    """
+    fields = RecommendRequest.model_fields
+
+    def describe(name: str) -> str | None:
+        return fields[name].description
+
+    limited: dict[str, Any] = {
+        "history": (list[ItemId], Field([], max_length=limits.history, description=describe("history"))),
+        "k": (int, Field(min(10, limits.k), ge=1, le=limits.k, description=describe("k"))),
+        "exclude": (list[ItemId], Field([], max_length=limits.exclude, description=describe("exclude"))),
+        "candidates": (
+            Annotated[list[ItemId], Field(max_length=limits.candidates)] | None,
+            Field(None, description=describe("candidates")),
+        ),
+    }
+    return create_model("RecommendRequest", __base__=RecommendRequest, __doc__=RecommendRequest.__doc__, **limited)
 
 
-def _sentence(kind: type[Asked], error: Any) -> str:
-    place, what, message = error["loc"], error["type"], str(error["msg"])
-    if what == "json_invalid":
-        return f"The body is no JSON ({message.removeprefix('Invalid JSON: ')}); send one object."
-    if what == "extra_forbidden":
-        return f"There is no field {str(place[-1])[:80]!r}; the fields are {', '.join(kind.model_fields)}."
-    if what == "missing":
-        return f"The field {place[-1]!r} is missing; the fields are {', '.join(kind.model_fields)}."
-    if not place:
-        return f"The body is {_shortened(error['input'])}; expected one object with {', '.join(kind.model_fields)}."
-    union = place[-1] in ("int", "str", "constrained-int", "constrained-str") and len(place) > 1
-    spelled = ""
-    for part in place[:-1] if union else place:
-        spelled += f"[{part}]" if isinstance(part, int) else f".{part}" if spelled else str(part)
-    expected = "an id is a whole number of 64 bits or a text of at most 512 characters" if union else message.lower()
-    return f"{spelled} is {_shortened(error['input'])}; {expected}."
+def validation_sentence(error: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """Describe a validation error of pydantic in one sentence.
+
+    Args:
+        error: The first entry of `ValidationError.errors()`, whose location begins with "body" or "query".
+        fields: The fields that the request may have.
+
+    Returns:
+        A sentence that names the field, the value received and what was expected.
+    """
+    path, kind = list(error["loc"][1:]), error["type"]
+    if kind == "json_invalid":
+        return f"The body is not valid JSON ({error['ctx']['error']} at character {path[0]}); send one JSON object."
+    if kind == "extra_forbidden":
+        return f"{_quote(path[-1])} is not a field of this request; the fields are {', '.join(fields)}."
+    if kind == "missing" and path:
+        return f"{path[-1]} is missing; the fields are {', '.join(fields)}."
+    if not path:
+        return f"The body is {_quote(error['input'])}; expected a JSON object with the fields {', '.join(fields)}."
+    is_item_id = len(path) > 1 and path[-1] in ("int", "str", "constrained-int", "constrained-str")
+    expected = EXPECTED_ITEM_ID if is_item_id else str(error["msg"]).removesuffix(".").lower()
+    return f"{_field_name(path[:-1] if is_item_id else path)} is {_quote(error['input'])}; {expected}."
 
 
-def _shortened(value: Any) -> str:
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except (ValueError, TypeError):  # an integer of more digits than Python prints
-        text = f"a very large {type(value).__name__}"
-    return text if len(text) <= 60 else f"{text[:60]}…"
+def _field_name(path: Sequence[int | str]) -> str:
+    """Write a location as in code: ["history", 3] becomes history[3]."""
+    name = str(path[0])
+    for part in path[1:]:
+        name += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return name
+
+
+def _quote(value: Any) -> str:
+    """Write an invalid value as JSON, cut to a readable length; control characters are escaped."""
+    text = json.dumps(value, ensure_ascii=False, default=lambda other: f"<{type(other).__name__}>")
+    text = text if len(text) <= QUOTED_CHARACTERS else f"{text[:QUOTED_CHARACTERS]}…"
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

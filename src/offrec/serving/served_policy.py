@@ -1,4 +1,4 @@
-"""A run's folder as something that may be served: loaded, and found to answer, before anybody is sent to it."""
+"""Load policies for serving. A policy is checked and answers a probe before any request reaches it."""
 
 import hashlib
 import math
@@ -9,76 +9,159 @@ from typing import Any
 
 import torch
 
+from offrec.baselines import baseline
+from offrec.data.dataset import Dataset
 from offrec.errors import InputError
 from offrec.models.network_policy import NetworkPolicy
+from offrec.policy import Policy
 from offrec.runs import loading
 from offrec.runs.folder import read_run
 from offrec.serving.engine import Engine, Query
 
 
 @dataclass(frozen=True)
-class ServedPolicy:
-    """A policy under the name it is asked for."""
+class Baseline:
+    """A policy without training, which is computed from a dataset.
+
+    Attributes:
+        name: The name of the baseline.
+        dataset: The folder made by `offrec prepare`.
+    """
 
     name: str
-    run: Path
-    policy: NetworkPolicy
+    dataset: Path
+
+
+Source = Path | Baseline  # a run folder, or a baseline on a dataset
+
+
+@dataclass(frozen=True)
+class ServedPolicy:
+    """A loaded policy under the name that requests use.
+
+    Attributes:
+        name: The name in requests.
+        source: The run folder, with links resolved, or the dataset of a baseline.
+        policy: The policy.
+        engine: Computes its lists.
+        fingerprint: A hash of the options and weights, or of a baseline's dataset.
+    """
+
+    name: str
+    source: Path
+    policy: Policy
     engine: Engine
-    fingerprint: str  # of the run's options and weights
+    fingerprint: str
 
     def as_json(self) -> dict[str, Any]:
-        policy = self.policy
+        """Return the fields of `PolicyDescription`."""
         return {
             "policy": self.name,
-            "run": self.run.name,
-            "learner": policy.name,
+            "run": self.source.name,
+            "learner": self.policy.name,
             "fingerprint": self.fingerprint,
-            "n_items": policy.n_items,
-            "item_id_type": "int" if policy.vocabulary.is_numeric else "string",
-            "history_length": policy.history,
-            "stochastic": policy.stochastic,
-            "has_logging_policy": self.engine.knows_logging,
+            "n_items": self.policy.n_items,
+            "item_id_type": "int" if self.policy.vocabulary.is_numeric else "string",
+            "history_length": self.policy.history,
+            "stochastic": self.policy.stochastic,
+            "has_logging_policy": self.engine.has_logging_policy,
         }
 
 
-def named(words: tuple[str, ...]) -> dict[str, Path]:
-    """`RUN` or `NAME=RUN`: the runs by name, in their order."""
-    found: dict[str, Path] = {}
-    for word in words:
-        name, _, folder = word.rpartition("=")
-        path = Path(folder if name else word)
-        name = name or path.absolute().name  # of a link its own: what it points to may change
-        if name in found:
-            raise InputError(f"Two policies would be called {name!r}; tell them apart with NAME=RUN.")
-        found[name] = path
-    return found
+def parse_sources(
+    runs: tuple[str, ...], baselines: tuple[str, ...] = (), dataset: Path | None = None
+) -> dict[str, Source]:
+    """Read the policies from the command line.
+
+    Args:
+        runs: Run folders, each as `RUN` or `NAME=RUN`.
+        baselines: Names of baselines.
+        dataset: The dataset of the baselines.
+
+    Returns:
+        Name → source, in the given order.
+
+    Raises:
+        InputError: If two policies have the same name, or baselines have no dataset.
+    """
+    if baselines and dataset is None:
+        raise InputError("--baselines needs a dataset to compute them from; add --dataset DATASET.")
+    named: list[tuple[str, Source]] = []
+    for argument in runs:
+        name, _, folder = argument.rpartition("=")
+        path = Path(folder if name else argument)
+        named.append((name or path.absolute().name, path))  # a link's own name: its target may change
+    named += [(name, Baseline(name, dataset)) for name in baselines if dataset is not None]
+    sources: dict[str, Source] = {}
+    for name, source in named:
+        if name in sources:
+            raise InputError(f"Two policies have the name {name!r}; give them different names with NAME=RUN.")
+        sources[name] = source
+    return sources
 
 
-def load(name: str, run: Path, device: str, seed: int | None = None) -> ServedPolicy:
-    """The policy of a run, refused unless its weights are numbers and it recommends something to a new visitor."""
-    run = Path(os.path.realpath(run))  # once: a link switched meanwhile would mix two runs
-    policy = loading.load(run, device)
-    for weights, tensor in policy.agent.state_dict().items():
+def load_policy(name: str, source: Source, device: str, seed: int | None = None) -> ServedPolicy:
+    """Load and check a policy.
+
+    Args:
+        name: The name that requests use.
+        source: A run folder, or a baseline on a dataset.
+        device: The torch device, or "auto".
+        seed: The seed of sampled lists; None takes one from the operating system.
+
+    Returns:
+        The policy, which has answered a probe.
+
+    Raises:
+        InputError: If the run is damaged or recommends nothing to a new visitor.
+    """
+    if isinstance(source, Baseline):
+        dataset = Dataset.open(source.dataset)
+        policy = baseline(source.name, dataset, device=loading.pick_device(device))
+        fingerprint = hashlib.sha256(repr((source.name, policy.data_hash)).encode()).hexdigest()[:12]
+        folder = source.dataset.absolute()
+    else:
+        folder = Path(os.path.realpath(source))  # once: a link that changes during the load would mix two runs
+        policy = load_run(folder, device)
+        fingerprint = _fingerprint(folder)
+    engine = Engine(policy, seed)
+    policy.vocabulary.index(policy.vocabulary.id(0))  # builds the table of ids now and not in the first request
+    probes = [Query([], 1), Query([0], 1, temperature=1.0 if policy.stochastic else None)]
+    for result in engine.rank(probes):
+        if len(result.items) != 1 or not math.isfinite(result.scores[0]):
+            raise InputError(f"{folder} recommends nothing to a new visitor; train it again.")
+    return ServedPolicy(name, folder, policy, engine, fingerprint)
+
+
+def load_run(folder: Path, device: str) -> NetworkPolicy:
+    """Load a run and check its weights and item ids.
+
+    Args:
+        folder: The run folder.
+        device: The torch device, or "auto".
+
+    Returns:
+        The policy.
+
+    Raises:
+        InputError: If the run contains NaN or infinite weights, or item ids of another catalogue.
+    """
+    policy = loading.load(folder, device)
+    for name, tensor in policy.agent.state_dict().items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise InputError(f"{run} has weights that are no numbers ({weights}); train it again.")
+            raise InputError(f"{folder} contains NaN or infinite weights ({name}); train it again.")
     if len(policy.vocabulary) != policy.agent.n_items:
         raise InputError(
-            f"{run} has {len(policy.vocabulary)} item ids for {policy.agent.n_items} items; train it again."
+            f"{folder} has {len(policy.vocabulary)} item ids for {policy.agent.n_items} items; train it again."
         )
-    engine = Engine(policy, seed)
-    policy.vocabulary.index(policy.vocabulary.id(0))  # builds its table of ids now, not in somebody's request
-    asks = [Query([], 1), Query([0], 1, temperature=1.0)] if policy.stochastic else [Query([], 1), Query([0], 1)]
-    for answer in engine.answer(asks):
-        if len(answer.items) != 1 or not math.isfinite(answer.scores[0]):
-            raise InputError(f"{run} recommends nothing to a new visitor; train it again.")
-    return ServedPolicy(name, run, policy, engine, _fingerprint(run))
+    return policy
 
 
 def _fingerprint(run: Path) -> str:
-    """Twelve hexadecimal digits that change with the weights and with the options."""
+    """Return 12 hexadecimal digits that change with the weights and the options."""
     facts = read_run(run)
     state = hashlib.sha256(repr((facts["data_hash"], sorted(facts["options"].items()))).encode())
     with (run / "best.safetensors").open("rb") as file:
-        while piece := file.read(1 << 24):
-            state.update(piece)
+        while block := file.read(1 << 24):
+            state.update(block)
     return state.hexdigest()[:12]

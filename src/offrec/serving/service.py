@@ -1,4 +1,4 @@
-"""What the server does, whatever carries the messages: recommend, record, reload."""
+"""The server's operations, independent of HTTP: recommend, record events, search items, reload."""
 
 import asyncio
 import time
@@ -13,245 +13,327 @@ from offrec.data.vocabulary import Vocabulary
 from offrec.errors import first_line
 from offrec.policy import Id
 from offrec.serving.decision_log import DecisionLog
-from offrec.serving.engine import Answer, Query
+from offrec.serving.engine import Query, QueryResult
 from offrec.serving.errors import RequestError
 from offrec.serving.item_search import ItemSearch
 from offrec.serving.metrics import Metrics
 from offrec.serving.micro_batching import MicroBatcher, QueueFullError
-from offrec.serving.schemas import Event, Recommend
+from offrec.serving.schemas import EventRequest, RecommendRequest, RequestLimits
 from offrec.serving.served_policy import ServedPolicy
 
 
 @dataclass(frozen=True)
-class Limits:
-    k: int = 1000
-    history: int = 1000
-    exclude: int = 10_000
-    candidates: int = 10_000
-    body: int = 1 << 20
-
-
-@dataclass(frozen=True)
 class BatchingOptions:
+    """How requests are grouped into batches; see `MicroBatcher`."""
+
     wait_ms: float = 2.0
-    most: int = 64
-    waiting: int = 1024
+    max_batch: int = 64
+    max_waiting: int = 1024
 
 
 class PolicySlot:
-    """A policy, what answers for it, and its items by popularity, made when first searched."""
+    """A policy name's current policy, with its batcher and its item search.
+
+    Args:
+        served: The policy.
+        batcher: Answers its queries.
+    """
 
     def __init__(self, served: ServedPolicy, batcher: MicroBatcher) -> None:
         self.served, self.batcher = served, batcher
         self._search: asyncio.Future[ItemSearch] | None = None
 
-    async def search(self) -> ItemSearch:
+    async def item_search(self) -> ItemSearch:
+        """Return the item search, which is built on the first call."""
         if self._search is None:
             self._search = asyncio.ensure_future(asyncio.to_thread(ItemSearch, self.served.policy))
         return await asyncio.shield(self._search)
 
 
-Loader = Callable[[str], ServedPolicy]  # loads and checks the run of a name
+LoadPolicy = Callable[[str], ServedPolicy]  # loads and checks the policy of a name
 
 
 class Service:
-    """All methods run in one event loop; what takes long runs in threads."""
+    """Answer requests for one or more policies.
+
+    All methods run in one event loop; slow work runs in threads.
+
+    Args:
+        served: The policies; the first one is the default.
+        load: Loads a policy again, for `reload`.
+        limits: The limits of a request.
+        batching: How requests are grouped into batches.
+        log: The decision log; None to write none.
+        console: Prints reloads and losses of the decision log.
+    """
 
     def __init__(
         self,
         served: list[ServedPolicy],
-        load: Loader,
-        limits: Limits,
+        load: LoadPolicy,
+        limits: RequestLimits,
         batching: BatchingOptions,
         log: DecisionLog | None,
-        say: Console,
+        console: Console,
     ) -> None:
-        self.limits, self.batching, self.log, self.load, self.console = limits, batching, log, load, say
+        self.limits, self.batching, self.log, self.load, self.console = limits, batching, log, load, console
         self.metrics = Metrics()
-        self.stopping: str | None = None  # why nobody is served any more
-        self.slots = {one.name: self._slot(one) for one in served}
+        self.metrics.report_policies(lambda: {name: slot.served.fingerprint for name, slot in self.slots.items()})
+        if log is not None:
+            self.metrics.report_decision_log(lambda: asdict(log.counts), lambda: log.failure is not None)
+        self.stop_reason: str | None = None
+        self.slots = {one.name: self._create_slot(one) for one in served}
         self.default = served[0].name
-        self._reloading = asyncio.Lock()
+        self._reload_lock = asyncio.Lock()
 
-    def _slot(self, served: ServedPolicy) -> PolicySlot:
-        watch = partial(self.metrics.batch, served.name)
-        wait, most, waiting = self.batching.wait_ms / 1000, self.batching.most, self.batching.waiting
-        return PolicySlot(served, MicroBatcher(served.engine, most=most, waiting=waiting, wait=wait, watch=watch))
+    def _create_slot(self, served: ServedPolicy) -> PolicySlot:
+        options = self.batching
+        batcher = MicroBatcher(
+            served.engine,
+            max_batch=options.max_batch,
+            max_waiting=options.max_waiting,
+            wait_seconds=options.wait_ms / 1000,
+            observe=partial(self.metrics.observe_batch, served.name),
+        )
+        return PolicySlot(served, batcher)
 
-    async def recommend(self, asked: Recommend) -> dict[str, Any]:
-        slot = self.slot(asked.policy)
+    def slot(self, policy: str | None) -> PolicySlot:
+        """Return the slot of a policy.
+
+        Args:
+            policy: The name; None for the default policy.
+
+        Returns:
+            The slot.
+
+        Raises:
+            RequestError: If the policy does not exist (404) or the server is stopping (503).
+        """
+        if self.stop_reason is not None:
+            raise RequestError(503, f"The server is stopping: {self.stop_reason}.")
+        if policy is not None and policy not in self.slots:
+            raise RequestError(404, f"policy {policy[:80]!r} does not exist; the policies are {', '.join(self.slots)}.")
+        return self.slots[policy or self.default]
+
+    async def recommend(self, request: RecommendRequest) -> dict[str, Any]:
+        """Compute a list and write it to the decision log.
+
+        Args:
+            request: The validated request.
+
+        Returns:
+            The fields of `RecommendResponse`.
+
+        Raises:
+            RequestError: If the request does not suit the policy (422) or too many requests are waiting (503).
+        """
+        slot = self.slot(request.policy)
         served = slot.served
-        self._check(served, asked)
-        ask, unknown = _ask(served.policy.vocabulary, asked)
+        _check_against_policy(served, request)
+        query, unknown_items = _build_query(served.policy.vocabulary, request)
         try:
-            answer = await slot.batcher.ask(ask)
+            result = await slot.batcher.rank(query)
         except QueueFullError as error:
-            raise RequestError(503, "Too many requests are waiting; ask again in a moment.") from error
-        if not answer.items:
+            raise RequestError(503, "Too many requests are waiting; repeat the request in a moment.") from error
+        if not result.items:
             raise RequestError(422, "No item is left to recommend: the policy excludes every allowed item.")
-        ids = [served.policy.vocabulary.id(item) for item in answer.items]
-        request = asked.request_id or uuid.uuid4().hex
-        # Also where nothing was seen yet: else the visits that ended before a pick would be the only free ones.
-        restricted = bool(ask.barred) or ask.allowed is not None or asked.exclude_seen
-        logged = asked.log and self._log_list(served, asked, request, ids, answer, restricted)
+        ids = [served.policy.vocabulary.id(item) for item in result.items]
+        request_id = request.request_id or uuid.uuid4().hex
+        # exclude_seen counts even if the history is empty: otherwise the only unrestricted lists in the log would be
+        # the first ones of each visit.
+        restricted = bool(query.excluded) or query.candidates is not None or request.exclude_seen
+        logged = request.log and self._log_list(served, request, request_id, ids, result, restricted)
         return {
-            "request_id": request,
+            "request_id": request_id,
             "policy": served.name,
             "fingerprint": served.fingerprint,
-            "items": _shown(ids, answer),
-            "log_probability": answer.log_probability,
-            "unknown_items": unknown,
+            "items": _describe_items(ids, result),
+            "log_probability": result.log_probability,
+            "unknown_items": unknown_items,
             "restricted": restricted,
             "logged": logged,
         }
 
-    def slot(self, name: str | None) -> PolicySlot:
-        if self.stopping is not None:
-            raise RequestError(503, f"The server is stopping: {self.stopping}.")
-        if name is not None and name not in self.slots:
-            raise RequestError(404, f"There is no policy {name[:80]!r}; there are {', '.join(self.slots)}.")
-        return self.slots[name or self.default]
-
-    def _check(self, served: ServedPolicy, asked: Recommend) -> None:
-        policy, limits = served.policy, self.limits
-        most = min(limits.k, policy.n_items)
-        if asked.k > most:
-            raise RequestError(422, f"k is {asked.k}; it may be at most {most} here.")
-        for name, given in (("history", asked.history), ("exclude", asked.exclude), ("candidates", asked.candidates)):
-            if given is not None and len(given) > getattr(limits, name):
-                raise RequestError(422, f"{name} has {len(given)} items; the limit is {getattr(limits, name)}.")
-        if asked.sample and not policy.stochastic:
-            raise RequestError(422, f"{served.name} has scores, not probabilities; leave out sample.")
-        if asked.temperature is not None and not asked.sample:
-            raise RequestError(422, "A temperature is for a sampled list; set sample, or leave temperature out.")
-        if asked.logging_probability and not served.engine.knows_logging:
-            raise RequestError(422, f"The run of {served.name} holds no logging policy; leave out logging_probability.")
-
     def _log_list(
-        self, served: ServedPolicy, asked: Recommend, request: str, ids: list[Id], answer: Answer, restricted: bool
+        self,
+        served: ServedPolicy,
+        request: RecommendRequest,
+        request_id: str,
+        ids: list[Id],
+        result: QueryResult,
+        restricted: bool,
     ) -> bool:
         if self.log is None:
             return False
         record = {
             "kind": "list",
-            "request_id": request,
-            "time": _now(),
-            "session_id": asked.session_id,
+            "request_id": request_id,
+            "time": _unix_milliseconds(),
+            "session_id": request.session_id,
             "policy": served.name,
             "fingerprint": served.fingerprint,
-            "history": [_own(served.policy.vocabulary, item) for item in asked.history],
+            "history": [_catalogue_id(served.policy.vocabulary, item) for item in request.history],
             "items": ids,
-            "position_probabilities": answer.places,
-            "log_probability": answer.log_probability,
-            "sampled": asked.sample,
-            "temperature": asked.temperature or 1.0,
+            "position_probabilities": result.position_probabilities,
+            "log_probability": result.log_probability,
+            "sampled": request.sample,
+            "temperature": request.temperature or 1.0,
             "restricted": restricted,
         }
         return self.log.add(record)
 
-    def event(self, event: Event) -> dict[str, Any]:
+    def record_event(self, event: EventRequest) -> dict[str, Any]:
+        """Write an event to the decision log.
+
+        Args:
+            event: The validated request.
+
+        Returns:
+            The fields of `EventResponse`.
+
+        Raises:
+            RequestError: If the server has no decision log (409) or cannot write it (503).
+        """
         self.slot(None)
         if self.log is None:
-            raise RequestError(409, "This server keeps no decision log; start it with --log FOLDER.")
+            raise RequestError(409, "This server has no decision log; start it with --log FOLDER.")
         item: Id = event.item
         for slot in self.slots.values():
             if (index := slot.served.policy.vocabulary.index(item)) is not None:
                 item = slot.served.policy.vocabulary.id(index)
                 break
-        record = {"kind": "event", "request_id": event.request_id, "time": _now(), "session_id": event.session_id}
-        if not self.log.add({**record, "item": item, "behaviour": event.behaviour}):
-            reason = self.log.failure or "more waits for the disk than it takes"
+        record = {
+            "kind": "event",
+            "request_id": event.request_id,
+            "time": _unix_milliseconds(),
+            "session_id": event.session_id,
+            "item": item,
+            "behaviour": event.behaviour,
+        }
+        if not self.log.add(record):
+            reason = self.log.failure or "its queue is full"
             raise RequestError(503, f"The event was not recorded: the decision log cannot be written ({reason}).")
         return {"recorded": True}
 
-    def policies(self) -> dict[str, Any]:
-        facts = [slot.served.as_json() for slot in self.slots.values()]
+    def describe_policies(self) -> dict[str, Any]:
+        """Return the fields of `PoliciesResponse`."""
         return {
-            "policies": facts,
+            "policies": [slot.served.as_json() for slot in self.slots.values()],
             "default_policy": self.default,
             "limits": asdict(self.limits),
             "decision_log": self.log is not None,
         }
 
-    async def items(self, query: str, limit: int, policy: str | None) -> dict[str, Any]:
-        search = await self.slot(policy).search()
+    async def search_items(self, query: str, limit: int, policy: str | None) -> dict[str, Any]:
+        """Find items by a part of their id.
+
+        Args:
+            query: The part; empty for the most popular items.
+            limit: The largest number of items.
+            policy: The policy whose catalogue is searched; None for the default policy.
+
+        Returns:
+            The fields of `ItemsResponse`.
+        """
+        search = await self.slot(policy).item_search()
         return {"items": await asyncio.to_thread(search.find, query, limit)}
 
-    async def reload(self, name: str | None) -> dict[str, Any]:
-        """All that were asked for are loaded and checked before any is swapped."""
-        self.slot(name)
-        async with self._reloading:
-            fresh = []
-            for one in [name] if name is not None else list(self.slots):
+    async def reload(self, policy: str | None) -> dict[str, Any]:
+        """Load policies again. All are loaded and checked before the first one is swapped.
+
+        Args:
+            policy: The policy; None for all.
+
+        Returns:
+            The fields of `ReloadResponse`.
+
+        Raises:
+            RequestError: If a policy does not exist (404) or cannot be loaded (409); then none is swapped.
+        """
+        self.slot(policy)
+        async with self._reload_lock:
+            loaded = []
+            for name in [policy] if policy is not None else list(self.slots):
                 try:
-                    fresh.append(await asyncio.to_thread(self.load, one))
-                except Exception as error:  # whatever is wrong with the new run, the old one goes on
-                    self.metrics.reload(False)
+                    loaded.append(await asyncio.to_thread(self.load, name))
+                except Exception as error:  # whatever is wrong with the new run, the old one stays
+                    self.metrics.count_reload(succeeded=False)
                     reason = first_line(error).rstrip(".")
-                    self.console.line(f"reload refused, {one} stays as it is: {reason}")
-                    raise RequestError(409, f"The new run was refused and the old one stays: {reason}.") from error
-            for served in fresh:
-                before = self.slots[served.name]
-                self.slots[served.name] = self._slot(served)
-                before.batcher.close()
-                self.console.line(f"reloaded {served.name}: {before.served.fingerprint} → {served.fingerprint}")
-            self.metrics.reload(True)
-        return {"reloaded": {served.name: served.fingerprint for served in fresh}}
+                    self.console.line(f"reload of {name} failed, the old policy stays: {reason}")
+                    raise RequestError(409, f"The reload failed and the old policy stays: {reason}.") from error
+            for served in loaded:
+                old = self.slots[served.name]
+                self.slots[served.name] = self._create_slot(served)
+                old.batcher.close()
+                self.console.line(f"reloaded {served.name}: {old.served.fingerprint} → {served.fingerprint}")
+            self.metrics.count_reload(succeeded=True)
+        return {"reloaded": {served.name: served.fingerprint for served in loaded}}
 
     def log_status(self) -> str | None:
+        """Return "ok", the reason why the decision log cannot be written, or None without a decision log."""
         return None if self.log is None else self.log.failure or "ok"
 
-    def metrics_text(self) -> str:
-        fingerprints = {name: slot.served.fingerprint for name, slot in self.slots.items()}
-        log: dict[str, float] = {}
-        if self.log is not None:
-            log = {f"{name}_total": count for name, count in asdict(self.log.counts).items()}
-            log["failing"] = int(self.log.failure is not None)
-        return self.metrics.text(fingerprints, log)
-
     def stop(self, reason: str) -> None:
-        self.stopping = reason
+        """Answer all further requests with 503 and the reason."""
+        self.stop_reason = reason
 
     def close(self) -> None:
+        """Answer the waiting queries, then write the rest of the decision log."""
         for slot in self.slots.values():
             slot.batcher.close()
         if self.log is not None and (lost := self.log.close()):
-            self.console.line(f"{lost:,} records of the decision log were lost")
+            self.console.line(f"the decision log lost {lost:,} records")
 
 
-def _ask(vocabulary: Vocabulary, asked: Recommend) -> tuple[Query, int]:
-    seen, unknown = vocabulary.encode(asked.history)
-    barred = set(vocabulary.encode(asked.exclude)[0]) | (set(seen) if asked.exclude_seen else set())
-    allowed: list[int] | None = None
-    if asked.candidates is not None:
-        known = set(vocabulary.encode(asked.candidates)[0])
+def _check_against_policy(served: ServedPolicy, request: RecommendRequest) -> None:
+    """Check what depends on the policy; pydantic has checked the rest."""
+    n_items = served.policy.n_items
+    if request.k > n_items:
+        raise RequestError(422, f"k is {request.k}; the catalogue of {served.name} has only {n_items} items.")
+    if request.sample and not served.policy.stochastic:
+        raise RequestError(422, f"sample is true, but {served.name} has scores and no probabilities; set it to false.")
+    if request.temperature is not None and not request.sample:
+        raise RequestError(422, "temperature applies to sampled lists only; set sample to true or omit temperature.")
+    if request.logging_probability and not served.engine.has_logging_policy:
+        raise RequestError(422, f"logging_probability is true, but the run of {served.name} contains no π̂_b.")
+
+
+def _build_query(vocabulary: Vocabulary, request: RecommendRequest) -> tuple[Query, int]:
+    """Translate item ids to indices. Returns the query and the number of unknown ids in the history."""
+    history, unknown_items = vocabulary.encode(request.history)
+    excluded = set(vocabulary.encode(request.exclude)[0]) | (set(history) if request.exclude_seen else set())
+    candidates: list[int] | None = None
+    if request.candidates is not None:
+        known = set(vocabulary.encode(request.candidates)[0])
         if not known:
-            raise RequestError(422, "None of the candidates is in the catalogue; give ids as they stand in the log.")
-        allowed = sorted(known - barred)
-    if allowed == [] or len(barred) == len(vocabulary):
-        raise RequestError(422, "Nothing is left to recommend: every item that may be shown is excluded.")
-    heat = (asked.temperature or 1.0) if asked.sample else None
-    return Query(seen, asked.k, frozenset(barred), allowed, heat, asked.logging_probability), unknown
+            raise RequestError(422, "candidates contains no item of the catalogue; expected at least one.")
+        candidates = sorted(known - excluded)
+    if candidates == [] or len(excluded) == len(vocabulary):
+        raise RequestError(422, "No item is left to recommend: every allowed item is excluded.")
+    temperature = (request.temperature or 1.0) if request.sample else None
+    query = Query(history, request.k, frozenset(excluded), candidates, temperature, request.logging_probability)
+    return query, unknown_items
 
 
-def _shown(ids: list[Id], answer: Answer) -> list[dict[str, Any]]:
-    rows = [{"item": item, "score": score, "probability": None} for item, score in zip(ids, answer.scores, strict=True)]
-    columns = (
-        ("probability", answer.probabilities),
-        ("position_probability", answer.places),
-        ("logging_probability", answer.logging),
-    )
-    for name, column in columns:
-        for row, value in zip(rows, column or [], strict=False):
+def _describe_items(ids: list[Id], result: QueryResult) -> list[dict[str, Any]]:
+    """Return the fields of `RecommendedItem` for each item."""
+    rows = [{"item": item, "score": score, "probability": None} for item, score in zip(ids, result.scores, strict=True)]
+    columns = {
+        "probability": result.probabilities,
+        "position_probability": result.position_probabilities,
+        "logging_probability": result.logging_probabilities,
+    }
+    for name, values in columns.items():
+        for row, value in zip(rows, values or [], strict=False):
             row[name] = value
     return rows
 
 
-def _own(vocabulary: Vocabulary, item: Id) -> Id:
-    """An id as the catalogue spells it, where it knows it."""
+def _catalogue_id(vocabulary: Vocabulary, item: Id) -> Id:
+    """Return an id as the catalogue spells it ("12" becomes 12); unknown ids stay as they are."""
     index = vocabulary.index(item)
     return item if index is None else vocabulary.id(index)
 
 
-def _now() -> int:
+def _unix_milliseconds() -> int:
     return int(time.time() * 1000)

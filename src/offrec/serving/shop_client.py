@@ -1,8 +1,7 @@
-"""The simulated shop's visitors at a real server: lists come over HTTP, and what is picked goes back as events.
+"""Let the visitors of the simulated shop use a real server.
 
-    shop.rollout(RemotePlayer(shop.dynamics, "http://127.0.0.1:8000"), 1000, seed=1)
-
-So what the server's decision log says can be held against what the visitors truly earned.
+Lists come over HTTP and picks go back as events, so that the server's decision log can be compared with the reward
+that the visitors truly earned.
 """
 
 import json
@@ -20,51 +19,85 @@ from offrec.errors import InputError, RunError
 from offrec.shop.players import Play, Player
 from offrec.shop.visitors import BEHAVIOURS, Dynamics, Step, Visitors
 
-Body = dict[str, Any]
+Json = dict[str, Any]
 
 
-class Server:
-    """Posts to a server, over many connections at once."""
+class Client:
+    """Send POST requests to a server over several connections.
+
+    Args:
+        address: The address, such as http://127.0.0.1:8000.
+        token: The bearer token, if the server requires one.
+        connections: The number of concurrent connections.
+
+    Raises:
+        InputError: If the address is not an http:// address.
+    """
 
     def __init__(self, address: str, token: str | None = None, connections: int = 32) -> None:
         parts = urlsplit(address)
         if parts.scheme != "http" or parts.hostname is None:
-            raise InputError(f"{address!r} is no address of a server; expected one such as http://127.0.0.1:8000.")
+            raise InputError(f"{address!r} is not the address of a server; expected one like http://127.0.0.1:8000.")
         self.address, self.host, self.port = address.rstrip("/"), parts.hostname, parts.port or 80
         self.headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
         self.connections = connections
 
-    def post(self, path: str, bodies: Sequence[Body]) -> list[Body]:
-        """The answers, in the order of the bodies."""
+    def post(self, path: str, bodies: Sequence[Json]) -> list[Json]:
+        """Send requests concurrently.
+
+        Args:
+            path: The path of all requests.
+            bodies: Their bodies.
+
+        Returns:
+            The responses, in the order of the bodies.
+
+        Raises:
+            RunError: If the server does not answer, or answers with an error.
+        """
         n = min(self.connections, len(bodies))
         if not n:
             return []
-        found: list[Body] = [{}] * len(bodies)
+        responses: list[Json] = [{}] * len(bodies)
         with ThreadPoolExecutor(n) as pool:
-            parts = list(pool.map(lambda first: self._post(path, bodies[first::n]), range(n)))
+            parts = list(pool.map(lambda first: self._post_in_turn(path, bodies[first::n]), range(n)))
         for first, part in enumerate(parts):
-            found[first::n] = part
-        return found
+            responses[first::n] = part
+        return responses
 
-    def _post(self, path: str, bodies: Sequence[Body]) -> list[Body]:
-        """One after the other, over one connection."""
-        found = []
+    def _post_in_turn(self, path: str, bodies: Sequence[Json]) -> list[Json]:
+        """Send requests one after the other over one connection."""
+        responses = []
         with closing(HTTPConnection(self.host, self.port, timeout=60)) as connection:
             for body in bodies:
                 try:
                     connection.request("POST", path, json.dumps(body), self.headers)
-                    answer = connection.getresponse()
-                    found.append(json.loads(answer.read()))
+                    response = connection.getresponse()
+                    responses.append(json.loads(response.read()))
                 except (OSError, HTTPException, ValueError) as error:
-                    said = f"{self.address} does not answer ({error}); is `offrec serve` running there?"
-                    raise RunError(said) from error
-                if answer.status != 200:
-                    raise RunError(f"{self.address}{path} answered {answer.status}: {found[-1].get('error')}")
-        return found
+                    raise RunError(
+                        f"{self.address} does not answer ({error}); check that `offrec serve` is running there."
+                    ) from error
+                if response.status != 200:
+                    raise RunError(f"{self.address}{path} answered {response.status}: {responses[-1].get('error')}")
+        return responses
 
 
 class RemotePlayer(Player):
-    """Whatever policy a server serves. `policy`: by name; None: its default one."""
+    """A player of the shop whose lists come from a server.
+
+    Args:
+        dynamics: The shop's dynamics.
+        address: The address of the server, such as http://127.0.0.1:8000.
+        play: Whether lists are sampled or the k best items.
+        policy: The name of the policy on the server; None for its default policy.
+        token: The bearer token, if the server requires one.
+        connections: The number of concurrent connections.
+
+    Example:
+        >>> shop = Shop.open("demo", seed=0)
+        >>> shop.rollout(RemotePlayer(shop.dynamics, "http://127.0.0.1:8000"), 1000, seed=1)
+    """
 
     def __init__(
         self,
@@ -77,35 +110,35 @@ class RemotePlayer(Player):
         connections: int = 32,
     ) -> None:
         super().__init__(dynamics)
-        self.server, self.policy = Server(address, token, connections), policy
+        self.client, self.policy = Client(address, token, connections), policy
         self.name, self.play = policy or "served", play
 
     def begin(self, sessions: int, seed: int) -> None:
         super().begin(sessions, seed)
         self.picks: list[list[int]] = [[] for _ in range(sessions)]
-        self.requests = [""] * sessions
+        self.request_ids = [""] * sessions
 
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
-        found = self.server.post("/v1/recommend", [self._ask(row, step) for row in rows.tolist()])
-        lists = [[shown["item"] for shown in answer["items"]] for answer in found]
-        short = next((one for one in lists if len(one) < self.k), None)
-        if short is not None:
-            raise RunError(f"A list of {len(short)} items came from {self.server.address}; the shop shows {self.k}.")
+        responses = self.client.post("/v1/recommend", [self._request(row, step) for row in rows.tolist()])
+        lists = [[row["item"] for row in response["items"]] for response in responses]
+        shortest = min(map(len, lists), default=self.k)
+        if shortest < self.k:
+            raise RunError(f"{self.client.address} returned a list of {shortest} items; the shop shows {self.k}.")
         return torch.tensor(lists, device=self.dynamics.device)
 
-    def _ask(self, row: int, step: int) -> Body:
-        self.requests[row] = f"{self.seed}-{row}-{step}"
-        asked = {"history": self.picks[row], "k": self.k, "sample": self.play == "sample", "policy": self.policy}
-        return asked | {"session_id": self._session(row), "request_id": self.requests[row]}
+    def _request(self, row: int, step: int) -> Json:
+        self.request_ids[row] = f"{self.seed}-{row}-{step}"
+        request = {"history": self.picks[row], "k": self.k, "sample": self.play == "sample", "policy": self.policy}
+        return request | {"session_id": self._session_id(row), "request_id": self.request_ids[row]}
 
-    def _session(self, row: int) -> str:
+    def _session_id(self, row: int) -> str:
         return f"{self.seed}-{row}"
 
     def came_of_it(self, rows: Tensor, found: Step) -> None:
-        events: list[Body] = []
-        for row, item, kind in zip(rows.tolist(), found.item.tolist(), found.behaviour.tolist(), strict=True):
-            if kind < len(BEHAVIOURS):
+        events: list[Json] = []
+        for row, item, behaviour in zip(rows.tolist(), found.item.tolist(), found.behaviour.tolist(), strict=True):
+            if behaviour < len(BEHAVIOURS):
                 self.picks[row].append(item)
-                facts = {"request_id": self.requests[row], "session_id": self._session(row), "item": item}
-                events.append({**facts, "behaviour": BEHAVIOURS[kind]})
-        self.server.post("/v1/events", events)
+                event = {"request_id": self.request_ids[row], "session_id": self._session_id(row), "item": item}
+                events.append({**event, "behaviour": BEHAVIOURS[behaviour]})
+        self.client.post("/v1/events", events)
