@@ -64,8 +64,9 @@ class Simulate:
         Path | None, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN", help_behavior_hint="")
     ] = None
     """A folder made by `offrec train`, on a log of the shop."""
-    policy: Annotated[Literal["logging", "greedy", "oracle", "random"] | None, unset("NAME")] = None
-    """One of the shop's own instead: logging, greedy (most clicks now), oracle (knows all, looks ahead) or random."""
+    policy: Annotated[Literal["logging", "greedy", "oracle", "random", "informed"] | None, unset("NAME")] = None
+    """A policy of the shop instead: logging, greedy (most clicks now), oracle (knows everything and looks ahead),
+    random, or informed (knows the items and infers the visitor's taste from lists and picks)."""
     baseline: Annotated[str | None, unset("NAME")] = None
     """A policy without training instead: popular, recent, markov, sknn or vsknn, with --dataset."""
     dataset: Annotated[Path | None, unset("DATASET")] = None

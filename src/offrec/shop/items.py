@@ -19,7 +19,7 @@ class Items:
     category: Tensor  # [A + 1]; C for the empty place
     attractiveness: Tensor  # [A + 1]
     quality: Tensor  # [A + 1]
-    worth: Tensor  # [A + 1] quality − bait · max(0, attractiveness − quality): what a pick does to satisfaction
+    worth: Tensor  # [A + 1] what a pick does to satisfaction: quality − bait · max(0, attractiveness − quality)
     centroid: Tensor  # [C, d] of length 1
     popularity: Tensor  # [A] adds up to 1
     within: Tensor  # [A] popularity within the category
@@ -50,7 +50,10 @@ def make_items(world: World, seed: int, device: torch.device, dtype: torch.dtype
     quality = OTHERS * normal(n) - world.poorness * bait
     attractiveness = OTHERS * normal(n) + world.lure * bait
     worth = quality - world.bait * (attractiveness - quality).clamp(min=0)
-    rank = (attractiveness + normal(n)).argsort(descending=True).argsort()  # attractive items tend to be popular
+    liked = attractiveness if world.popular_by == "attractiveness" else quality
+    rank = (liked + normal(n)).argsort(descending=True).argsort()  # attractive (or good) items tend to be popular
+    if world.worth_spread is not None:
+        worth = world.worth_spread * normal(n)
     popularity = (1.0 + rank.double()) ** -world.zipf
     popularity /= popularity.sum()
     order = category.argsort(stable=True)

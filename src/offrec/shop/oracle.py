@@ -25,9 +25,10 @@ ROUNDS = 3
 class Oracle(Player):
     name = "oracle"
 
-    def __init__(self, dynamics: Dynamics) -> None:
+    def __init__(self, dynamics: Dynamics, *, horizon: int | None = None) -> None:
+        """Make a planner. `horizon`: None plans for the whole session, 0 for the next pick alone."""
         super().__init__(dynamics)
-        self.greedy = Greedy(dynamics)
+        self.greedy, self.horizon = Greedy(dynamics), horizon
         items = dynamics.items
         sample = items.worth[: min(len(items.worth) - 1, 100_000)]  # items stand in no order
         self.good = sample.quantile(0.9)
@@ -46,18 +47,30 @@ class Oracle(Player):
         return torch.cat([self._lists(part) for part in parts(visitors)])
 
     def _lists(self, visitors: Visitors) -> Tensor:
-        base = self.greedy.head(visitors)
-        assert base.bias is not None
-        bias = base.bias + FAR_SIGHT * self.dynamics.items.worth[:-1]
-        head = Head(base.state, base.table, bias, base.items, base.values)
-        candidates = top_k(head, min(CANDIDATES * self.k, self.dynamics.items.n_items))[1]
+        candidates = self.candidates(visitors)
         utility = self.dynamics.utility(visitors, candidates)
-        earns = self.dynamics.expected_reward(visitors, candidates) + self.value(visitors, candidates)
-        nothing = self.value(visitors, None)[:, 0]
+        later, nothing = self.later(visitors, candidates)
+        earns = self.dynamics.expected_reward(visitors, candidates) + later
         return candidates.gather(1, self._best(utility, earns, nothing))
+
+    def candidates(self, visitors: Visitors) -> Tensor:
+        """[n, M] the items with the highest utility and the best prospects; for horizon 0, the best conversion."""
+        items, world, base = self.dynamics.items, self.dynamics.world, self.greedy.head(visitors)
+        assert base.bias is not None
+        prospects = world.quality_interest * items.quality if self.horizon == 0 else FAR_SIGHT * items.worth
+        head = Head(base.state, base.table, base.bias + prospects[:-1], base.items, base.values)
+        return top_k(head, min(CANDIDATES * self.k, items.n_items))[1]
+
+    def later(self, visitors: Visitors, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        """What is earned after a pick of each candidate [n, M], and after no pick [n]; 0 for horizon 0."""
+        if self.horizon == 0:
+            return self.dynamics.items.worth.new_zeros(candidates.shape), visitors.haste.new_zeros(len(candidates))
+        return self.value(visitors, candidates), self.value(visitors, None)[:, 0]
 
     def _best(self, utility: Tensor, earns: Tensor, nothing: Tensor) -> Tensor:
         """[n, k] places among the candidates [n, M]."""
+        if self.dynamics.world.choice == "cascade":
+            return self._best_cascade(utility, earns, nothing)
         none = self.dynamics.world.none_utility
         top = utility.amax(1, keepdim=True)
         weight = (utility - top).exp()
@@ -68,6 +81,17 @@ class Oracle(Player):
             taken = weight.gather(1, chosen)
             total = (taken * earns.gather(1, chosen)).sum(1) + none_weight * nothing
             bar = (total / (taken.sum(1) + none_weight))[:, None]
+        return chosen
+
+    def _best_cascade(self, utility: Tensor, earns: Tensor, nothing: Tensor) -> Tensor:
+        """[n, k] places among the candidates, the one that earns most first: it is looked at first."""
+        take = self.dynamics.choice_probabilities(utility[..., None])[..., 1]  # [n, M] alone on a list
+        bar = nothing[:, None]
+        for _ in range(ROUNDS):
+            chosen = (take * (earns - bar)).topk(self.k, 1).indices
+            chosen = chosen.gather(1, earns.gather(1, chosen).argsort(1, descending=True))
+            chances = self.dynamics.choice_probabilities(utility.gather(1, chosen))
+            bar = chances[:, :1] * nothing[:, None] + (chances[:, 1:] * earns.gather(1, chosen)).sum(1, keepdim=True)
         return chosen
 
     def value(self, visitors: Visitors, items: Tensor | None) -> Tensor:
@@ -96,7 +120,7 @@ class Oracle(Player):
                 - world.sameness * (repeats * (m - ahead) / m)
                 - world.idle * (1 - after) * (ahead == 0)
             )
-            stay = 1 - (world.leave_base + visitors.haste[:, None] - world.leave_slope * level).sigmoid()
+            stay = 1 - dynamics.leave_probability(level, visitors.haste[:, None])
             alive = alive * stay
             value = value + alive * self.earned
         return value + alive * stay / (1 - stay) * self.earned

@@ -17,7 +17,7 @@ def draw(shop: Shop, path: str | Path, sessions: int = 2000, seed: int = 0, step
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    found = [shop.rollout(name, sessions, seed=seed) for name in INSIDE]
+    found = [shop.rollout(name, sessions, seed=seed) for name in INSIDE if name != "informed"]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(WIDTH, WIDTH * 0.4), layout="constrained")
     for rollout in found:
         there = [(rollout.steps > step).mean() for step in range(steps)]

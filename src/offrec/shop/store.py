@@ -8,6 +8,7 @@ from torch import Tensor
 
 from offrec.errors import InputError
 from offrec.policy import Policy
+from offrec.shop.informed import Informed
 from offrec.shop.items import make_items
 from offrec.shop.oracle import Oracle
 from offrec.shop.players import Greedy, Logging, Play, Player, PolicyPlayer, Random
@@ -16,7 +17,13 @@ from offrec.shop.solve import Tabular, decisions
 from offrec.shop.visitors import Dynamics, Step, Visitors
 from offrec.shop.worlds import WORLDS, World, world_of
 
-INSIDE: dict[str, type[Player]] = {"logging": Logging, "greedy": Greedy, "oracle": Oracle, "random": Random}
+INSIDE: dict[str, type[Player]] = {
+    "logging": Logging,
+    "greedy": Greedy,
+    "oracle": Oracle,
+    "random": Random,
+    "informed": Informed,
+}
 
 
 class Shop:

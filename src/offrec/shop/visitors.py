@@ -63,10 +63,18 @@ class Dynamics:
 
     def taste(self, visitors: Visitors) -> Tensor:
         """u = (1 − Σ_j w_j) u₀ + Σ_j w_j taste_j with w_j = drift (1 − drift)^j, over the places that are filled."""
-        step = torch.arange(self.world.memory, device=self.device).to(self.items.taste)
-        weight = self.world.drift * (1 - self.world.drift) ** step * (visitors.memory < self.items.n_items)  # [N, m]
+        weight = self._drift_weights(visitors.memory)
         picked = (weight[:, :, None] * self.items.taste[visitors.memory]).sum(1)
         return (1 - weight.sum(1, keepdim=True)) * visitors.taste + picked
+
+    def taste_share(self, memory: Tensor) -> Tensor:
+        """[N] the share 1 − Σ_j w_j of the first taste u₀ in the present taste."""
+        return 1 - self._drift_weights(memory).sum(1)
+
+    def _drift_weights(self, memory: Tensor) -> Tensor:
+        """[N, m] w_j, 0 at empty places."""
+        step = torch.arange(self.world.memory, device=self.device).to(self.items.taste)
+        return self.world.drift * (1 - self.world.drift) ** step * (memory < self.items.n_items)
 
     def repeats(self, memory: Tensor) -> Tensor:
         """[N] share of the m places whose category stands in a later place too."""
@@ -82,14 +90,26 @@ class Dynamics:
     def leaving(self, visitors: Visitors, picked: Tensor) -> Tensor:
         """[N] chance to leave after a step, with the memory as the step left it."""
         satisfaction = self.satisfaction(visitors.memory) - self.world.idle * ~picked
-        return (self.world.leave_base + visitors.haste - self.world.leave_slope * satisfaction).sigmoid()
+        return self.leave_probability(satisfaction, visitors.haste)
+
+    def leave_probability(self, satisfaction: Tensor, haste: Tensor) -> Tensor:
+        """The chance to leave at a satisfaction, by the world's form of leaving."""
+        x = self.world.leave_base + haste - self.world.leave_slope * satisfaction
+        return x.sigmoid() if self.world.leaving == "logistic" else x.clamp(0.04, 0.96)
 
     def utility(self, visitors: Visitors, offered: Tensor) -> Tensor:
         """[N, n] of items [N, n]: appeal · u·taste + attractiveness − fatigue · earlier picks. Empty places: none."""
-        match = self.match(visitors, offered)
-        seen = (offered[:, :, None] == visitors.memory[:, None, :]).sum(-1)
+        return self.utility_of_match(self.match(visitors, offered), visitors.memory, offered)
+
+    def utility_of_match(self, match: Tensor, memory: Tensor, offered: Tensor) -> Tensor:
+        """[…, N, n] the utility of items [N, n] whose match with the visitor's taste is […, N, n]."""
+        seen = self.times_seen(memory, offered)
         utility = self.world.appeal * match + self.items.attractiveness[offered] - self.world.fatigue * seen
         return utility.masked_fill(offered >= self.items.n_items, MASKED)
+
+    def times_seen(self, memory: Tensor, items: Tensor) -> Tensor:
+        """[N, n] how often each of the items [N, n] is among the last m picks."""
+        return (items[:, :, None] == memory[:, None, :]).sum(-1)
 
     def match(self, visitors: Visitors, offered: Tensor) -> Tensor:
         """[N, n] u·taste of items [N, n]"""
@@ -97,16 +117,26 @@ class Dynamics:
 
     def choices(self, visitors: Visitors, offered: Tensor) -> Tensor:
         """[N, 1 + k] chances of picking nothing, and of each item on the list."""
-        utility = self.utility(visitors, offered)
+        return self.choice_probabilities(self.utility(visitors, offered))
+
+    def choice_probabilities(self, utility: Tensor) -> Tensor:
+        """[…, 1 + k] chances of picking nothing, and of each item on a list with utilities […, k]."""
         none = MASKED if self.world.none_utility is None else self.world.none_utility
-        return torch.cat([utility.new_full((len(utility), 1), none), utility], 1).softmax(1)
+        if self.world.choice == "cascade":
+            take = torch.special.ndtr(utility - none)
+            reached = torch.cat([torch.ones_like(take[..., :1]), (1 - take).cumprod(-1)], -1)
+            return torch.cat([reached[..., -1:], reached[..., :-1] * take], -1)
+        return torch.cat([torch.full_like(utility[..., :1], none), utility], -1).softmax(-1)
 
     def behaviours(self, visitors: Visitors, items: Tensor) -> Tensor:
         """[N, n, 3] chances of a view, a cart and a purchase, if items [N, n] are picked."""
-        world = self.world
-        seen = (items[:, :, None] == visitors.memory[:, None, :]).sum(-1)
+        return self.behaviours_of_match(self.match(visitors, items), visitors.memory, items)
+
+    def behaviours_of_match(self, match: Tensor, memory: Tensor, items: Tensor) -> Tensor:
+        """[…, N, n, 3] the same for items whose match with the visitor's taste is […, N, n]."""
+        world, seen = self.world, self.times_seen(memory, items)
         interest = world.second_look * (seen == 1) - world.fatigue * seen
-        interest = interest + world.match_interest * self.match(visitors, items)
+        interest = interest + world.match_interest * match
         interest = interest + world.quality_interest * self.items.quality[items]
         buy = (world.buy_base + interest).sigmoid()
         cart = (1 - buy) * (world.cart_base + interest).sigmoid()

@@ -1,6 +1,7 @@
 """The worlds: every knob of a shop, and the settings that have a name."""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from offrec.data.transitions import REWARDS
 from offrec.errors import InputError
@@ -35,6 +36,11 @@ class World:
     """How much more attractive bait is than other items."""
     poorness: float = 1.2
     """How much poorer bait is than other items."""
+    worth_spread: float | None = None
+    """Standard deviation of an item's worth, drawn independently of attractiveness and quality. None: worth follows
+    from quality and attractiveness."""
+    popular_by: Literal["attractiveness", "quality"] = "attractiveness"
+    """What makes an item popular with the logging policy, apart from chance."""
 
     appeal: float = 3.0
     """How much a match of tastes adds to the utility of an item."""
@@ -42,6 +48,9 @@ class World:
     """What each earlier pick of the same item, among the last m, takes from its utility and from interest in it."""
     none_utility: float | None = 2.8
     """Utility of picking nothing; None: visitors always pick something."""
+    choice: Literal["logit", "cascade"] = "logit"
+    """How a visitor picks from a list: a logit over all places and nothing, or place by place, where each item is
+    taken with probability Φ(utility − none_utility) and the visitor else looks at the next place."""
 
     drift: float = 0.15
     """How fast taste follows what is picked."""
@@ -55,6 +64,9 @@ class World:
     """How much it tires if all of the last m picks are of one category."""
     idle: float = 0.8
     """What a step without a pick takes from satisfaction, for that step."""
+    leaving: Literal["logistic", "linear"] = "logistic"
+    """The probability of leaving, as a function of x = leave_base + haste − leave_slope · satisfaction: σ(x), or x
+    itself, limited to [.04, .96]."""
     leave_base: float = -2.55
     """Log-odds of leaving after a step at satisfaction 0."""
     leave_slope: float = 0.5
@@ -97,6 +109,8 @@ class World:
             raise InputError(f"{self.items} items cannot fill {self.categories} categories; ask for fewer.")
         if self.log_noise <= 0:
             raise InputError(f"log_noise is {self.log_noise}; above 0, every item has a chance to be logged.")
+        if self.choice == "cascade" and self.none_utility is None:
+            raise InputError("none_utility is None; the cascade compares each item with picking nothing, so set it.")
 
 
 DEMO = World("demo")
