@@ -41,7 +41,7 @@ def dataset_of(folder: Path, items: int, events: int, judged: int) -> Any:
         "data_hash": "a-benchmark",
         "counts": {"sessions": sessions, "events": len(picks), "items": items},
         "behaviours": ["view", "buy"],
-        "item_ids": "int",
+        "item_id_type": "int",
         "protocol": Protocol().as_json(),
         "splits": {"train": [0, max(1, first)], "validation": [first, first], "test": [first, sessions]},
     }

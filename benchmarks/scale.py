@@ -34,7 +34,7 @@ def made_up(folder: Path, items: int, length: int = LENGTH) -> Path:
         "data_hash": "made-up",
         "counts": {"sessions": SESSIONS, "events": SESSIONS * length, "items": items},
         "behaviours": ["view"],
-        "item_ids": "int",
+        "item_id_type": "int",
         "protocol": Protocol().as_json(),
         "splits": {"train": [0, SESSIONS - 20], "validation": [SESSIONS - 20, SESSIONS - 10],
                    "test": [SESSIONS - 10, SESSIONS]},

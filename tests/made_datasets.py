@@ -53,7 +53,7 @@ def write_dataset(
         "data_hash": "made-for-a-test",
         "counts": {"sessions": len(sessions), "events": len(events), "items": n_items},
         "behaviours": names,
-        "item_ids": "str" if ids is not None and isinstance(ids[0], str) else "int",
+        "item_id_type": "string" if ids is not None and isinstance(ids[0], str) else "int",
         "protocol": Protocol(**protocol).as_json(),
         "splits": {name: edges[part : part + 2] for part, name in enumerate(("train", "validation", "test"))},
     }

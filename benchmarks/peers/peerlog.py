@@ -81,7 +81,7 @@ def derive(dataset: Path, out: Path, events: int | None, n_items: int | None = N
     meta = json.loads((dataset / "dataset.json").read_text())
     meta["counts"] = {"sessions": len(offsets) - 1, "events": len(items), "items": whole.n_items}
     meta["splits"] = {"train": [0, sessions], "validation": [whole.sessions, len(offsets) - 1], "test": [0, 0]}
-    meta |= {"whole": whole.sessions, "item_ids": "int", "data_hash": f"{meta['data_hash']}-{sessions}-{n_items}"}
+    meta |= {"whole": whole.sessions, "item_id_type": "int", "data_hash": f"{meta['data_hash']}-{sessions}-{n_items}"}
     out.mkdir(parents=True)
     np.save(out / "items.npy", items.astype(np.int32))
     np.save(out / "behaviours.npy", np.zeros(len(items), dtype=np.uint8))

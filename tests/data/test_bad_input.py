@@ -58,77 +58,77 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "time": (
         rows("1,1,5,view", "1,1,yesterday,view", "2,1,6,view", "2,1,soon,view"),
         {},
-        "log.csv, line 3: an unreadable time 'yesterday', the first of 2; expected a number since 1970 "
+        "log.csv, line 3: an unreadable time 'yesterday' (the first of 2 such rows); expected a number since 1970 "
         "(s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z.",
     ),
     "date": (
         rows("1,1,2014-01-31,view", "1,1,2014-02-30,view"),
         {},
-        "log.csv, line 3: an unreadable time '2014-02-30', the only one; expected a number since 1970 "
+        "log.csv, line 3: an unreadable time '2014-02-30' (the only such row); expected a number since 1970 "
         "(s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z.",
     ),
     "missing time": (
         rows("1,1,5,view", "1,1,,view"),
         {},
-        "log.csv, line 3: a missing time, the only one; every event needs one: fill it in or leave the row out.",
+        "log.csv, line 3: a missing time (the only such row); every event needs one: fill it in or leave the row out.",
     ),
     "missing item": (
         rows("1,1,5,view", "1,,6,view", '1,"",7,view'),
         {},
-        "log.csv, line 3: a missing item id, the first of 2; every event needs one: fill it in or leave the row out.",
+        "log.csv, line 3: a missing item id (the first of 2 such rows); every event needs one: fill it in or leave the row out.",
     ),
     "missing session": (
         rows("1,1,5,view", ",1,6,view"),
         {},
-        "log.csv, line 3: a missing session id, the only one; every event needs one: fill it in or leave the row out.",
+        "log.csv, line 3: a missing session id (the only such row); every event needs one: fill it in or leave the row out.",
     ),
     "missing behaviour": (
         rows("1,1,5,view", "1,1,6,"),
         {"behaviours": ("view", "buy")},
-        "log.csv, line 3: a missing behaviour, the only one; expected one of view, buy.",
+        "log.csv, line 3: a missing behaviour (the only such row); expected one of view, buy.",
     ),
     "unknown behaviour": (
         rows("1,1,5,view", "1,1,6,veiw", "1,1,6,veiw"),
         {"behaviours": ("view", "buy")},
-        "log.csv, line 3: an unknown behaviour 'veiw', the first of 2; expected one of view, buy.",
+        "log.csv, line 3: an unknown behaviour 'veiw' (the first of 2 such rows); expected one of view, buy.",
     ),
     "retailrocket behaviour": (
         RETAIL + "1,1,view,1,\n2,1,purchase,1,\n",
         {"format": "retailrocket"},
-        "log.csv, line 3: an unknown behaviour 'purchase', the only one; expected one of view, addtocart, transaction.",
+        "log.csv, line 3: an unknown behaviour 'purchase' (the only such row); expected one of view, addtocart, transaction.",
     ),
     "retailrocket transaction": (
         RETAIL + "1,1,view,1,\n2,1,view,1,77\n",
         {"format": "retailrocket"},
-        "log.csv, line 3: a transactionid for 'view', the only one; only transactions have one.",
+        "log.csv, line 3: a transactionid for 'view' (the only such row); only transactions have one.",
     ),
     "position": (
         rows("1,1,1", "1,1,first", header="session,item,position"),
         {},
-        "log.csv, line 3: an unreadable position 'first', the only one; expected whole numbers.",
+        "log.csv, line 3: an unreadable position 'first' (the only such row); expected whole numbers.",
     ),
     "short row": (
         rows("1,1,5,view", "1,1", "1,1,5,view", "1,1"),
         {},
-        "log.csv, line 3: a row with another number of fields than the header: 2, the first of 2; "
+        "log.csv, line 3: a row with another number of fields than the header: 2 (the first of 2 such rows); "
         "expected 4: quote fields that hold the separator, or repair the file.",
     ),
     "short row after a blank line": (
         rows("1,1,5,view", "", "1,1"),
         {},
-        "log.csv, line 4: a row with another number of fields than the header: 2, the only one; "
+        "log.csv, line 4: a row with another number of fields than the header: 2 (the only such row); "
         "expected 4: quote fields that hold the separator, or repair the file.",
     ),
     "long row": (
         rows("1,1,5,view", "1,1,5,view,x"),
         {},
-        "log.csv, line 3: a row with another number of fields than the header: 5, the only one; "
+        "log.csv, line 3: a row with another number of fields than the header: 5 (the only such row); "
         "expected 4: quote fields that hold the separator, or repair the file.",
     ),
     "lines are counted past blank lines and quoted line ends": (
         'session,item\n\n1,"a\nb"\n\n2,\n'.replace("\n\n2", "\n2"),
         {},
-        "log.csv, line 5: a missing item id, the only one; every event needs one: fill it in or leave the row out.",
+        "log.csv, line 5: a missing item id (the only such row); every event needs one: fill it in or leave the row out.",
     ),
     "yoochoose fields": (
         "1,2\n",
@@ -139,12 +139,12 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "yoochoose id": (
         "1,2014-04-07T10:51:09.277Z,5,0\n1,2014-04-07T10:51:09.277Z,x,0\n",
         {"format": "yoochoose"},
-        "log.csv, line 2: no number as item id: 'x', the only one; YooChoose numbers its sessions and items.",
+        "log.csv, line 2: no number as item id: 'x' (the only such row); YooChoose numbers its sessions and items.",
     ),
     "yoochoose time": (
         "1,2014-04-07T10:51:09.277Z,5,0\n1,2014-04-07T10:51:99.277Z,6,0\n",
         {"format": "yoochoose"},
-        "log.csv, line 2: an unreadable time '2014-04-07T10:51:99.277Z', the only one; expected a number since 1970 "
+        "log.csv, line 2: an unreadable time '2014-04-07T10:51:99.277Z' (the only such row); expected a number since 1970 "
         "(s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z.",
     ),
     "filters leave nothing": (
@@ -197,7 +197,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "json": (
         '{"session": 1, "item": 2}\n{"session": 1,\n[1]\n',
         {},
-        "log.csv, line 2: no JSON object: '{\"session\": 1,', the first of 2; expected one object a line.",
+        "log.csv, line 2: no JSON object: '{\"session\": 1,' (the first of 2 such rows); expected one object a line.",
     ),
 }
 
@@ -212,7 +212,7 @@ def test_the_sentence_says_what_is_wrong(prepared: Prepare, name: str) -> None:
 def test_a_fault_is_named_by_its_line_and_counted_far_into_the_file(
     prepared: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("offrec.data.sources.pieces.__defaults__", (100,))
+    monkeypatch.setattr("offrec.data.sources.read_chunks.__defaults__", (100,))
     lines = [f"{number},1,{number}" for number in range(500)]
     lines[300], lines[490] = "300,1,x", "490,1,y"
     sentence = refused(prepared, ("log.csv", rows(*lines, header="session,item,time")))
@@ -278,7 +278,7 @@ def test_parquet_names_rows_and_refuses_decimals(prepared: Prepare) -> None:
 
 
 def test_a_quote_that_does_not_end(prepared: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offrec.data.sources.LONGEST_ROW_BYTES", 50)
+    monkeypatch.setattr("offrec.data.sources.MAX_ROW_BYTES", 50)
     text = 'session,item\n1,"a\n' + "2,b\n" * 100
     assert "a quote or a row that does not end" in refused(prepared, ("log.csv", text))
 

@@ -45,4 +45,4 @@ def test_options_are_given_one_way(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"^Options came both as `chosen` and by name \(filter\); give all of them one"
     ):
-        prepare(tmp_path / "log.csv", out=tmp_path / "dataset", chosen=PrepareOptions(), filter=("item=3",))
+        prepare(tmp_path / "log.csv", out=tmp_path / "dataset", options=PrepareOptions(), filter=("item=3",))

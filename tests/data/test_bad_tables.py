@@ -25,7 +25,7 @@ def test_times_beyond_64_bits_are_unreadable(prepared: Prepare, time: str, line:
     times[line - 2] = time
     text = "session,item,time\n" + "".join(f"{number},1,{time}\n" for number, time in enumerate(times))
     sentence = refused(prepared, ("log.csv", text))
-    assert sentence == f"log.csv, line {line}: an unreadable time '{time}', the only one; {READABLE}"
+    assert sentence == f"log.csv, line {line}: an unreadable time '{time}' (the only such row); {READABLE}"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_times_beyond_64_bits_are_unreadable(prepared: Prepare, time: str, line:
 def test_typed_times_beyond_64_bits_are_unreadable(prepared: Prepare, times: pl.Series) -> None:
     sentence = refused(prepared, parquet(time=times))
     assert sentence.startswith("log.parquet, row 2: an unreadable time '")
-    assert sentence.endswith(f"', the only one; {READABLE}")
+    assert sentence.endswith(f"' (the only such row); {READABLE}")
 
 
 def test_the_largest_time_is_read(prepared: Prepare) -> None:
@@ -99,7 +99,7 @@ def test_json_is_one_object_a_line(prepared: Prepare, text: str, start: str) -> 
 def test_a_key_that_only_later_lines_have_is_not_ignored(prepared: Prepare, key: str) -> None:
     events = [{"session": number, "item": 1} | ({key: 5} if number >= 250 else {}) for number in range(300)]
     assert refused(prepared, ("log.json", "\n".join(map(json.dumps, events)))) == (
-        f"log.json, line 251: a key '{key}' that the first lines do not have, the first of 50; "
+        f"log.json, line 251: a key '{key}' that the first lines do not have (the first of 50 such rows); "
         "give it to every line or to none."
     )
 

@@ -177,4 +177,4 @@ def test_the_hash_tells_arrays_apart_by_name_type_and_shape() -> None:
         {"a": np.zeros(2, np.int64)},
         {"a": np.zeros(0)},
     ]
-    assert len({folder.digest(array, {}) for array in arrays}) == 4
+    assert len({folder.hash_arrays(array, {}) for array in arrays}) == 4

@@ -52,7 +52,7 @@ def test_a_table_of_decisions(prepared: Prepare, name: str, write: Any, shuffled
     assert sorted(sessions_of(dataset)) == [[], [(6, "view")], [(7, "view"), (6, "buy")]]
     assert dataset.behaviours == ["view", "buy"]
     assert [dataset.vocabulary.id(index) for index in range(dataset.n_items)] == [5, 6, 7, 9]
-    about = {"count": 6, "k": 2, "picked": 3, "sessions_without_events": 1, "notes": []}
+    about = {"count": 6, "k": 2, "with_pick": 3, "sessions_without_events": 1, "notes": []}
     assert dataset.meta["decisions"] == about
     assert len(np.load(dataset.path / "times.npy")) == 3
 
@@ -155,30 +155,33 @@ LIKELY = "expected how likely the policy was to serve it, above 0 and at most 1.
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"propensity": 0}, f"the propensity '0', the only one; {LIKELY}"),
-        ({"propensity": -0.5}, f"the propensity '-0.5', the only one; {LIKELY}"),
-        ({"propensity": 1.5}, f"the propensity '1.5', the only one; {LIKELY}"),
-        ({"propensity": "often"}, f"the propensity 'often', the only one; {LIKELY}"),
-        ({"propensity": "nan"}, f"the propensity 'nan', the only one; {LIKELY}"),
-        ({"propensity": None}, f"a missing propensity, the only one; {LIKELY}"),
+        ({"propensity": 0}, f"the propensity '0' (the only such row); {LIKELY}"),
+        ({"propensity": -0.5}, f"the propensity '-0.5' (the only such row); {LIKELY}"),
+        ({"propensity": 1.5}, f"the propensity '1.5' (the only such row); {LIKELY}"),
+        ({"propensity": "often"}, f"the propensity 'often' (the only such row); {LIKELY}"),
+        ({"propensity": "nan"}, f"the propensity 'nan' (the only such row); {LIKELY}"),
+        ({"propensity": None}, f"a missing propensity (the only such row); {LIKELY}"),
         (
             {"offered": [7, 5, 7]},
-            "an item twice in the list '7 5 7', the only one; expected a list drawn without replacement.",
+            "an item twice in the list '7 5 7' (the only such row); expected a list drawn without replacement.",
         ),
         (
             {"item": 8},
-            "a picked item that was not offered: '8', the only one; expected one of its list, or none.",
+            "a picked item that was not offered: '8' (the only such row); expected one of its list, or none.",
         ),
         (
             {"offered": []},
-            "an empty list, or one with a hole, the only one; every decision needs what was offered.",
+            "an empty list, or one with a hole (the only such row); every decision needs what was offered.",
         ),
         (
             {"offered": [7, None]},
-            "an empty list, or one with a hole, the only one; every decision needs what was offered.",
+            "an empty list, or one with a hole (the only such row); every decision needs what was offered.",
         ),
-        ({"offered": None}, "an empty list, or one with a hole, the only one; every decision needs what was offered."),
-        ({"behaviour": None}, "a missing behaviour, the only one; expected one of buy, view."),
+        (
+            {"offered": None},
+            "an empty list, or one with a hole (the only such row); every decision needs what was offered.",
+        ),
+        ({"behaviour": None}, "a missing behaviour (the only such row); expected one of buy, view."),
     ],
 )
 def test_the_sentence_says_what_is_wrong(prepared: Prepare, changes: dict[str, Any], sentence: str) -> None:
@@ -200,7 +203,7 @@ def test_missing_columns_are_named(prepared: Prepare) -> None:
 
 def test_lists_of_decimals_or_lists_are_refused(prepared: Prepare) -> None:
     frame = pl.DataFrame({"session": [1], "offered": [[1.5]], "propensity": [0.5], "item": [1]})
-    sentence = "d.parquet, row 1: decimals as item ids: '1.5', the only one; write ids as integers or text."
+    sentence = "d.parquet, row 1: decimals as item ids: '1.5' (the only such row); write ids as integers or text."
     assert refused(prepared, ("d.parquet", parquet(frame)), format="decisions") == sentence
     frame = frame.with_columns(offered=pl.Series([[[1]]]))
     sentence = (
@@ -227,7 +230,7 @@ def test_the_example_of_the_page(prepared: Prepare) -> None:
     dataset = prepared(("lists.csv", page[start : page.index("```", start)]), format="decisions")
     b = [(0, ["shoe", "shirt"], 0.125, ("shoe", "view")), (1, ["hat", "shoe"], 0.25, None)]
     assert b in told(dataset)
-    assert dataset.meta["decisions"] == {"count": 7, "k": 2, "picked": 4, "sessions_without_events": 1, "notes": []}
+    assert dataset.meta["decisions"] == {"count": 7, "k": 2, "with_pick": 4, "sessions_without_events": 1, "notes": []}
 
 
 def test_the_shops_own_log(tmp_path: Path, prepared: Prepare) -> None:

@@ -23,10 +23,10 @@ def test_items_are_numbered_by_id(ids: list[int]) -> None:
 
 def test_ids_that_lie_too_far_apart_for_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     far = [2**62, -(2**62), 5, 2**62]
-    assert factorize._paged(np.array(far)) is None
+    assert factorize._factorize_by_table(np.array(far)) is None
     assert factorize.factorize_sorted(pl.Series(far))[1].tolist() == [2, 0, 1, 2]
-    monkeypatch.setattr(factorize, "MOST_PLACES", 4096)
-    assert factorize._paged(np.array([0, 10_000])) is None
+    monkeypatch.setattr(factorize, "MAX_TABLE_SIZE", 4096)
+    assert factorize._factorize_by_table(np.array([0, 10_000])) is None
 
 
 def test_text_is_numbered_by_its_bytes() -> None:

@@ -59,7 +59,7 @@ def test_every_spelling_of_a_table_gives_the_same_sessions(prepared: Prepare, na
     dataset = prepared((name, SPELLINGS[name]))
     assert sorted(sessions_of(dataset)) == sorted([A, B, C])
     assert dataset.behaviours == ["view", "cart", "buy"]
-    assert sum(dataset.meta["sources"].values()) == 5
+    assert sum(dataset.meta["source_rows"].values()) == 5
 
 
 def test_every_spelling_has_the_same_fingerprint(prepared: Prepare) -> None:
@@ -84,7 +84,7 @@ def test_columns_may_have_other_names(prepared: Prepare) -> None:
 def test_ids_come_back_as_they_were_spelled(prepared: Prepare, ids: list[str], kind: str) -> None:
     text = "session,item\n" + "".join(f"{number},{name}\n" for number, name in enumerate(ids))
     dataset = prepared(("log.csv", text))
-    assert dataset.meta["item_ids"] == kind
+    assert dataset.meta["item_id_type"] == kind
     assert sorted(str(session[0]) for session in items_of(dataset)) == sorted(ids)
 
 
@@ -128,7 +128,7 @@ MILLISECONDS = 1396867869277
 def test_times_are_read_and_their_unit_is_told(prepared: Prepare, time: str, expected: int, unit: str) -> None:
     dataset = prepared(("log.csv", "session,item,time\n" + "".join(f"{name},1,{time}\n" for name in "abc")))
     assert np.load(dataset.path / "times.npy").tolist() == [expected] * 3
-    assert dataset.meta["time_unit"] == unit
+    assert dataset.meta["time_format"] == unit
 
 
 def test_dates_of_parquet_are_times(prepared: Prepare) -> None:

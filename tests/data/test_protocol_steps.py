@@ -165,7 +165,7 @@ def test_options_override_the_preset(prepared: Prepare) -> None:
 def test_statistics_are_those_of_the_log(prepared: Prepare) -> None:
     meta = prepared(log("aab", "aba", "abcabc", "d")).meta
     assert meta["counts"] == {"sessions": 4, "events": 13, "items": 4}
-    assert meta["statistics"]["repeats"] == pytest.approx(5 / 13)
+    assert meta["statistics"]["repeat_share"] == pytest.approx(5 / 13)
     assert meta["statistics"]["session_length"] == {"min": 1, "50 %": 3, "90 %": 6, "99 %": 6, "max": 6}
     assert meta["statistics"]["events_per_behaviour"] == {"view": 13}
     assert sum(split["events"] for split in meta["statistics"]["splits"].values()) == 13
@@ -175,7 +175,7 @@ def test_repeats_are_counted_across_the_pieces_they_are_counted_in(
     prepared: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("offrec.data.sessions.EVENTS_AT_ONCE", 4)
-    assert prepared(log("aab", "aba", "abcabc", "d")).meta["statistics"]["repeats"] == pytest.approx(5 / 13)
+    assert prepared(log("aab", "aba", "abcabc", "d")).meta["statistics"]["repeat_share"] == pytest.approx(5 / 13)
 
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -183,7 +183,7 @@ real = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real logs are not at {
 
 
 def real_log(tmp_path: Path, name: str, options: PrepareOptions) -> Dataset:
-    return prepare(DATA / name, out=tmp_path / "dataset", chosen=options)
+    return prepare(DATA / name, out=tmp_path / "dataset", options=options)
 
 
 @real

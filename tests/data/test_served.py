@@ -105,8 +105,8 @@ def test_lists_and_events_become_decisions(folder: Path) -> None:
     dataset = served(folder, progress=said.append)
     assert sorted(told(dataset)) == sorted(EXPECTED)
     assert sorted(sessions_of(dataset)) == [[], [(5, "click")], [(7, "click"), (6, "buy")]]
-    assert dataset.meta["decisions"] == {"count": 5, "k": 2, "picked": 3, "sessions_without_events": 1, "notes": []}
-    assert dataset.meta["time_unit"] == "milliseconds"
+    assert dataset.meta["decisions"] == {"count": 5, "k": 2, "with_pick": 3, "sessions_without_events": 1, "notes": []}
+    assert dataset.meta["time_format"] == "milliseconds"
     assert "decisions-1000-7-0.jsonl: 8 records" in said
 
 
@@ -117,7 +117,7 @@ def test_segments_of_several_processes_are_read_by_time(folder: Path) -> None:
     (folder / "README").write_text("not a segment")
     dataset = served(folder)
     assert sorted(told(dataset)) == sorted(EXPECTED)
-    assert dataset.meta["sources"] == {"decisions-0900-8-0.jsonl.gz": 4, "decisions-1000-7-0.jsonl.open": 4}
+    assert dataset.meta["source_rows"] == {"decisions-0900-8-0.jsonl.gz": 4, "decisions-1000-7-0.jsonl.open": 4}
 
 
 def test_ids_may_be_text(folder: Path) -> None:

@@ -34,7 +34,7 @@ def write_run(
         "fingerprint": "made-for-a-test",
         "data_hash": "made-for-a-test",
         "items": len(ids),
-        "item_ids": "int" if numeric else "string",
+        "item_id_type": "int" if numeric else "string",
         "options": options.settings(),
     }
     (path / "run.json").write_text(json.dumps(facts))

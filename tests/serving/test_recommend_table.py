@@ -51,7 +51,7 @@ def test_lists_equal_those_of_single_histories(
 ) -> None:
     monkeypatch.setattr(recommend_table_module, "PARQUET_ROWS", 11)  # blocks end inside sessions
     monkeypatch.setattr("offrec.data.sources.BLOCK_BYTES", 300)
-    monkeypatch.setattr("offrec.data.sources.pieces.__defaults__", (300,))
+    monkeypatch.setattr("offrec.data.sources.read_chunks.__defaults__", (300,))
     source, out = tmp_path / f"table.{kind}", tmp_path / f"out.{kind}"
     write = {"parquet": pl.DataFrame.write_parquet, "csv": pl.DataFrame.write_csv, "jsonl": pl.DataFrame.write_ndjson}
     write[kind](sessions_table(), source)
@@ -118,7 +118,7 @@ def test_invalid_options_and_tables_are_refused(policy: Policy, tmp_path: Path) 
 
 def test_an_error_in_a_late_row_leaves_no_file(policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first lists are being written when the invalid row is read."""
-    monkeypatch.setattr("offrec.data.sources.pieces.__defaults__", (300,))
+    monkeypatch.setattr("offrec.data.sources.read_chunks.__defaults__", (300,))
     lines = sessions_table().write_csv().splitlines()
     table = tmp_path / "table.csv"
     table.write_text("\n".join([*lines, "visit 99,,1700000000"]) + "\n")

@@ -167,7 +167,7 @@ def test_prepare_reads_the_events(logs: dict[str, Path], tmp_path: Path) -> None
     events = pl.read_parquet(logs["demo"] / "events.parquet")
     assert dataset.meta["counts"]["events"] == len(events)
     assert dataset.vocabulary.is_numeric
-    assert dataset.meta["time_unit"] == "seconds"
+    assert dataset.meta["time_format"] == "seconds"
 
 
 @pytest.mark.parametrize("world", ["demo", "medium"])

@@ -12,7 +12,7 @@ from offrec.data.options import PrepareOptions
 
 @dataclass(frozen=True)
 class Prepare:
-    """Turn a raw log into a dataset: a folder that `train` and `evaluate` read.
+    """Turn a raw log into a dataset: a folder that every other command reads.
 
     Example: offrec prepare events.csv.gz --format retailrocket --protocol paper --out data/retailrocket
     """
@@ -20,12 +20,12 @@ class Prepare:
     sources: Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE [SOURCE …]", help_behavior_hint="")
     ]
-    """Files or quoted globs, plain or .gz, .zst, .zip; of `served`, the folder."""
+    """Files or quoted globs, uncompressed or .gz, .zst or .zip. With `--format served`: the folder of the log."""
     out: Path
     """The folder to write."""
     options: Annotated[PrepareOptions, tyro.conf.arg(name="")]
     force: bool = False
-    """Replace the folder if it exists; the old one stays until the new one is whole."""
+    """Replace an existing dataset. It remains until the new one is complete."""
     json: bool = False
     """Print dataset.json instead of a table."""
 
@@ -34,8 +34,9 @@ class Prepare:
         from offrec.data.statistics import rows
 
         say = console_for(self.json).line
-        dataset = prepare(self.sources, out=self.out, chosen=self.options, force=self.force, progress=say)
+        dataset = prepare(self.sources, out=self.out, options=self.options, force=self.force, progress=say)
         if self.json:
             print_json(dataset.meta)
         else:
-            print_table(f"{self.out}  {dataset.fingerprint}", ["", ""], [list(row) for row in rows(dataset.meta)])
+            title = f"{self.out}  fingerprint {dataset.fingerprint}"
+            print_table(title, ["", ""], [list(row) for row in rows(dataset.meta)])

@@ -1,4 +1,4 @@
-"""What is wrong with a log's rows: noted while reading, so that one sentence names the first and counts all."""
+"""Bad rows of a log, collected while reading: one message then names the first and counts all."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,18 +11,28 @@ from offrec.errors import InputError
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Some rows of a table; columns bear the names session, user, item, time, position, behaviour, offered,
-    propensity.
+    """Some rows of one table.
+
+    The columns are called session, user, item, time, position, behaviour, offered and propensity, whatever the table
+    calls them; most are optional.
+
+    Args:
+        source: The table.
+        frame: The rows.
+        place: Turns a row index of `frame` into a place in the source, such as "line 17".
+        behaviour: The behaviour of all rows, if `frame` has no column `behaviour`.
     """
 
     source: Source
     frame: pl.DataFrame
-    place: Callable[[int], str]  # row of the batch → "line 17"
-    behaviour: str = "view"  # of all rows, where the frame has no column of that name
+    place: Callable[[int], str]
+    behaviour: str = "view"
 
 
 @dataclass
-class _Fault:
+class _BadRow:
+    """The first bad row of one kind, and how many there are."""
+
     place: str
     value: str
     expected: str
@@ -30,31 +40,44 @@ class _Fault:
 
 
 class BadRows:
+    """The bad rows of some batches, by kind."""
+
     def __init__(self) -> None:
-        self._found: dict[str, _Fault] = {}
+        self._first: dict[str, _BadRow] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._first)
 
     def add(self, kind: str, expected: str, place: Callable[[], str], value: str, count: int) -> None:
-        if kind not in self._found:  # finding the place reads the source again
-            self._found[kind] = _Fault(place(), value, expected)
-        self._found[kind].count += count
+        """Add `count` bad rows of a kind.
+
+        Args:
+            kind: What is wrong, such as "a missing item id".
+            expected: What was expected, and what to do.
+            place: Returns the file and line of the first of these rows. Called at most once, because it can be slow.
+            value: The value of that row, with a space before it, or "".
+            count: The number of rows.
+        """
+        if kind not in self._first:
+            self._first[kind] = _BadRow(place(), value, expected)
+        self._first[kind].count += count
 
     def add_rows(
-        self, kind: str, expected: str, batch: RowBatch, bad: pl.Series, values: pl.Series | None = None
+        self, kind: str, expected: str, batch: RowBatch, is_bad: pl.Series, values: pl.Series | None = None
     ) -> None:
-        """Note the rows of the batch where `bad` holds."""
-        if count := int(bad.sum()):
-            row = int(bad.arg_true()[0])
+        """Add the rows of a batch where `is_bad` is true; the message shows the first of their `values`."""
+        if count := int(is_bad.sum()):
+            row = int(is_bad.arg_true()[0])
             value = "" if values is None else f" {str(values[row])!r}"
             self.add(kind, expected, lambda: f"{batch.source.name}, {batch.place(row)}", value, count)
 
     def extend(self, later: "BadRows") -> None:
-        for kind, fault in later._found.items():
-            self.add(kind, fault.expected, lambda fault=fault: fault.place, fault.value, fault.count)  # type: ignore[misc]
+        """Add the bad rows of a later batch."""
+        for kind, row in later._first.items():
+            self.add(kind, row.expected, lambda row=row: row.place, row.value, row.count)  # type: ignore[misc]
 
     def raise_any(self) -> None:
-        for kind, fault in self._found.items():
-            many = "the only one" if fault.count == 1 else f"the first of {fault.count:,}"
-            raise InputError(f"{fault.place}: {kind}{fault.value}, {many}; {fault.expected}.")
+        """Raise an InputError about the kind that occurred first, if there are bad rows."""
+        for kind, row in self._first.items():
+            count = "the only such row" if row.count == 1 else f"the first of {row.count:,} such rows"
+            raise InputError(f"{row.place}: {kind}{row.value} ({count}); {row.expected}.")

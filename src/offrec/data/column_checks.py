@@ -1,47 +1,55 @@
-"""One column of one batch: ids, times and positions, checked, and turned into numbers where they are numbers."""
+"""Check one column of a batch (ids, times or positions) and convert it to numbers where it contains numbers."""
 
 import polars as pl
 
 from offrec.data import timestamps
 from offrec.data.bad_rows import BadRows, RowBatch
 
-LARGEST_TIME = 2.0**63  # what 64 bits hold; NaN is no less
-READABLE = "expected a number since 1970 (s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z"
+TIME_LIMIT = 2.0**63  # times are stored in 64 bits
+FILL_IN = "every event needs one: fill it in or remove the row"
+READABLE_TIMES = "expected a number since 1970 (s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z"
 
 
-def check_ids(batch: RowBatch, name: str, bad_rows: BadRows, *, may_miss: bool = False) -> pl.Series:
-    """Int64 where every id is spelled as an integer is, strings otherwise: "007" is not 7."""
+def check_ids(batch: RowBatch, name: str, bad_rows: BadRows, *, optional: bool = False) -> pl.Series:
+    """Check a column of ids.
+
+    Args:
+        batch: The rows.
+        name: The column.
+        bad_rows: Receives the bad rows.
+        optional: Whether ids may be missing.
+
+    Returns:
+        Integers if every id is written as an integer, else strings: "007" is not 7.
+    """
     values = batch.frame[name]
     if values.dtype.is_float():
-        bad_rows.add_rows(
-            f"decimals as {name} ids:", "write ids as integers or text", batch, values.is_not_null(), values
-        )
+        expected = "write ids as integers or text"
+        bad_rows.add_rows(f"a decimal number as {name} id:", expected, batch, values.is_not_null(), values)
         return values
     if values.dtype.is_integer() and values.dtype not in (pl.UInt64, pl.Int128):
         values = values.cast(pl.Int64)
     elif values.dtype != pl.Int64:
         values = values.cast(pl.String)
     missing = values.is_null() if values.dtype == pl.Int64 else values.is_null() | (values == "")
-    if may_miss and values.dtype == pl.String:
+    if optional and values.dtype == pl.String:
         values = pl.select(pl.when(~missing).then(values)).to_series()
-    if not may_miss and (values.null_count() or missing.any()):
-        bad_rows.add_rows(
-            f"a missing {name} id", "every event needs one: fill it in or leave the row out", batch, missing
-        )
+    if not optional and (values.null_count() or missing.any()):
+        bad_rows.add_rows(f"a missing {name} id", FILL_IN, batch, missing)
         return values
-    return _smaller(as_numbers(values) if values.dtype == pl.String else values)
+    return _as_int32_if_possible(as_integers_if_exact(values) if values.dtype == pl.String else values)
 
 
-def _smaller(values: pl.Series) -> pl.Series:
-    """Half the memory where all ids are small."""
+def _as_int32_if_possible(values: pl.Series) -> pl.Series:
+    """Halve the memory if all ids are small."""
     if values.dtype != pl.Int64 or values.null_count() == len(values):
         return values
     smallest, largest = int(values.min()), int(values.max())  # type: ignore[arg-type]
     return values.cast(pl.Int32) if smallest >= -(2**31) and largest < 2**31 else values
 
 
-def as_numbers(values: pl.Series) -> pl.Series:
-    """Int64 if that loses nothing of the spelling, else the strings."""
+def as_integers_if_exact(values: pl.Series) -> pl.Series:
+    """Convert strings to Int64 if every string can be restored from its integer; else return the strings."""
     numbers = values.cast(pl.Int64, strict=False)
     if numbers.null_count() > values.null_count():
         return values
@@ -50,36 +58,46 @@ def as_numbers(values: pl.Series) -> pl.Series:
 
 
 def check_times(batch: RowBatch, bad_rows: BadRows, *, numeric: bool | None) -> pl.Series:
-    """Numbers as they stand (Int64 or Float64), or Datetime; `numeric` says which is expected, None at the start."""
+    """Check the column of times.
+
+    Args:
+        batch: The rows.
+        bad_rows: Receives the bad rows.
+        numeric: Whether times in text are numbers or dates; None: the first time decides.
+
+    Returns:
+        Int64 or Float64 numbers as they are written, or Datetime.
+    """
     values = batch.frame["time"]
     if values.dtype == pl.Date or isinstance(values.dtype, pl.Datetime):
-        read = values.cast(pl.Datetime("us"), strict=False)
-        values = values.to_physical()  # what is too large for a date can only be named as a number
+        times = values.cast(pl.Datetime("us"), strict=False)
+        values = values.to_physical()  # a message can show a date out of range only as a number
     elif values.dtype.is_numeric():
-        read = values.cast(pl.Int64 if values.dtype.is_integer() else pl.Float64, strict=False)
+        times = values.cast(pl.Int64 if values.dtype.is_integer() else pl.Float64, strict=False)
     elif values.dtype == pl.String:
         if numeric is None:
             first = values.drop_nulls().head(1)
             numeric = first.cast(pl.Float64, strict=False).null_count() == 0
-        read = _numbers(values) if numeric else timestamps.parse_timestamps(values)
+        times = _numbers(values) if numeric else timestamps.parse_timestamps(values)
     else:
-        read = pl.repeat(None, len(values), dtype=pl.Int64, eager=True)
-    if read.dtype == pl.Float64:
-        read = pl.select(pl.when(read.abs() < LARGEST_TIME).then(read)).to_series()
-    if read.null_count():
+        times = pl.repeat(None, len(values), dtype=pl.Int64, eager=True)
+    if times.dtype == pl.Float64:
+        times = pl.select(pl.when(times.abs() < TIME_LIMIT).then(times)).to_series()  # also removes NaN
+    if times.null_count():
         missing = values.is_null() | (values.cast(pl.String) == "")
-        bad_rows.add_rows("a missing time", "every event needs one: fill it in or leave the row out", batch, missing)
-        bad_rows.add_rows("an unreadable time", READABLE, batch, read.is_null() & ~missing, values)
-    return read
+        bad_rows.add_rows("a missing time", FILL_IN, batch, missing)
+        bad_rows.add_rows("an unreadable time", READABLE_TIMES, batch, times.is_null() & ~missing, values)
+    return times
 
 
 def _numbers(values: pl.Series) -> pl.Series:
-    whole = values.cast(pl.Int64, strict=False)
-    return whole if whole.null_count() == values.null_count() else values.cast(pl.Float64, strict=False)
+    integers = values.cast(pl.Int64, strict=False)
+    return integers if integers.null_count() == values.null_count() else values.cast(pl.Float64, strict=False)
 
 
 def check_positions(batch: RowBatch, bad_rows: BadRows) -> pl.Series:
+    """Check the column of positions and return it as Int64."""
     values = batch.frame["position"]
-    read = values.cast(pl.Int64, strict=False)
-    bad_rows.add_rows("an unreadable position", "expected whole numbers", batch, read.is_null(), values)
-    return read
+    positions = values.cast(pl.Int64, strict=False)
+    bad_rows.add_rows("an unreadable position", "expected an integer", batch, positions.is_null(), values)
+    return positions

@@ -1,7 +1,7 @@
-"""The segments of a server's decision log, as tables of records: JSON lines, the last of which may be torn.
+"""Read the files of a server's decision log: JSON lines, of which the last may be incomplete.
 
-A list's history is only compared, so it is kept as a hash: written out, histories grow with the square of a session's
-length.
+Histories are only compared, so they are stored as hashes: in full, they would need memory that grows with the square of
+a session's length.
 """
 
 import json
@@ -34,88 +34,104 @@ SCHEMA: dict[str, Any] = {
     "restricted": pl.Boolean,
     "count": pl.Int64,
 }
-NEEDED = {
+REQUIRED_FIELDS = {
     "list": ("request_id", "time", "items", "history", "sampled", "restricted"),
     "event": ("time", "item", "behaviour"),
     "lost": ("count",),
 }
 COLUMN_NAMES = {"request_id": "request", "session_id": "session"}
-ENDINGS = (".jsonl", ".jsonl.open", ".jsonl.gz", ".jsonl.zst")
-BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers never vanish
+SUFFIXES = (".jsonl", ".jsonl.open", ".jsonl.gz", ".jsonl.zst")
+BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers are never 0 modulo 2^64
 
 
 @dataclass
-class Counted:
-    """What a segment held besides records that can be read."""
+class RecordCounts:
+    """The numbers of records and of incomplete lines in a file."""
 
     records: int = 0
-    torn: int = 0
+    incomplete: int = 0
 
 
-def find(words: Sequence[str | Path]) -> list[Source]:
-    """The segments in a folder, oldest first; files and globs stand for themselves. Empty ones were only just begun."""
+def find(paths: Sequence[str | Path]) -> list[Source]:
+    """Return the files of decision logs.
+
+    Args:
+        paths: Folders of decision logs, files or globs.
+
+    Returns:
+        The files; those of a folder with the oldest first. Empty files of a folder are skipped.
+
+    Raises:
+        InputError: If a folder contains no decision log, or only empty files.
+    """
     files: list[str | Path] = []
-    for word in words:
-        if Path(word).is_dir():
-            here = [path for path in sorted(Path(word).iterdir()) if path.name.endswith(ENDINGS) and path.is_file()]
-            if not here:
-                raise InputError(
-                    f"{word} holds no decisions-….jsonl; name the folder that offrec serve writes its log to."
-                )
-            files += [path for path in here if path.stat().st_size]
-        else:
-            files.append(word)
-    if words and not files:
-        raise InputError(f"Every segment in {words[0]} is empty; nothing has been served and written yet.")
+    for folder in paths:
+        if not Path(folder).is_dir():
+            files.append(folder)
+            continue
+        entries = [path for path in sorted(Path(folder).iterdir()) if path.name.endswith(SUFFIXES) and path.is_file()]
+        if not entries:
+            raise InputError(
+                f"{folder} contains no decisions-….jsonl; name the folder that offrec serve writes its log to."
+            )
+        files += [path for path in entries if path.stat().st_size]
+    if paths and not files:
+        raise InputError(f"{paths[0]} contains only empty files; serve recommendations first.")
     return sources.find(files)
 
 
-def read(source: Source, counted: Counted) -> Iterator[pl.DataFrame]:
-    """The records in the order of the file: the columns of SCHEMA, with `history` as its hash."""
+def read(source: Source, counts: RecordCounts) -> Iterator[pl.DataFrame]:
+    """Yield the records of a file in order: the columns of SCHEMA, with `history` as its hash.
+
+    Args:
+        source: The file.
+        counts: Receives the numbers of records and incomplete lines.
+    """
     rest, lines = b"", 0
-    for piece in sources.pieces(source):
-        data = rest + piece
-        cut = data.rfind(b"\n") + 1
-        rest = data[cut:]
-        if len(rest) > sources.LONGEST_ROW_BYTES:
-            raise InputError(f"{source.name} has a line that does not end; expected one record a line.")
-        yield _parsed(source, data[:cut], lines, counted)
-        lines += data.count(b"\n", 0, cut)
+    for chunk in sources.read_chunks(source):
+        data = rest + chunk
+        end = data.rfind(b"\n") + 1
+        rest = data[end:]
+        if len(rest) > sources.MAX_ROW_BYTES:
+            raise InputError(f"{source.name} has a line that does not end; expected one record per line.")
+        yield _parse(source, data[:end], lines, counts)
+        lines += data.count(b"\n", 0, end)
     if rest.strip():
         if _is_object(rest):
-            yield _parsed(source, rest, lines, counted)
+            yield _parse(source, rest, lines, counts)
         else:
-            counted.torn += 1
+            counts.incomplete += 1
 
 
-def _parsed(source: Source, data: bytes, lines: int, counted: Counted) -> pl.DataFrame:
+def _parse(source: Source, data: bytes, lines: int, counts: RecordCounts) -> pl.DataFrame:
+    """Parse whole lines; `lines`: the number of lines before them in the file."""
     try:
         frame = pl.read_ndjson(data, schema=SCHEMA) if data.strip() else pl.DataFrame(schema=SCHEMA)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        for number, line in _numbered(data, lines):
+        for number, line in _numbered_lines(data, lines):
             if not _is_record(line):
-                raise _refused(source, number, line) from None
+                raise _bad_record(source, number, line) from None
         raise
-    fit = pl.any_horizontal(
+    is_complete = pl.any_horizontal(
         (pl.col("kind") == kind) & pl.all_horizontal(pl.col(name).is_not_null() for name in names)
-        for kind, names in NEEDED.items()
+        for kind, names in REQUIRED_FIELDS.items()
     ).fill_null(False)
-    unfit = frame.select(~fit).to_series()
-    if unfit.any():
-        raise _refused(source, *list(_numbered(data, lines))[int(unfit.arg_true()[0])])
-    counted.records += frame.height
-    return frame.rename(COLUMN_NAMES).with_columns(history=_hashed(frame["history"]))
+    is_bad = frame.select(~is_complete).to_series()
+    if is_bad.any():
+        raise _bad_record(source, *list(_numbered_lines(data, lines))[int(is_bad.arg_true()[0])])
+    counts.records += frame.height
+    return frame.rename(COLUMN_NAMES).with_columns(history=_hash_histories(frame["history"]))
 
 
-def _numbered(data: bytes, before: int) -> Iterator[tuple[int, bytes]]:
+def _numbered_lines(data: bytes, before: int) -> Iterator[tuple[int, bytes]]:
     return ((number, line) for number, line in enumerate(data.split(b"\n"), before + 1) if line.strip())
 
 
-def _refused(source: Source, number: int, line: bytes) -> InputError:
-    shown = line[:60].decode(errors="replace")
+def _bad_record(source: Source, number: int, line: bytes) -> InputError:
+    start = line[:60].decode(errors="replace")
     return InputError(
-        f"{source.name}, line {number}: {shown!r} is no whole list, event or lost record; expected what offrec serve "
-        "writes: repair the line or leave the file out."
+        f"{source.name}, line {number}: {start!r} is not a complete record; expected a list, event or lost record of "
+        "offrec serve: repair the line or remove the file."
     )
 
 
@@ -134,18 +150,19 @@ def _is_record(line: bytes) -> bool:
     return _is_object(line)
 
 
-def _hashed(histories: pl.Series) -> pl.Series:
-    """h(l) = Σ_j code(l_j) BASE^j, modulo 2^64."""
+def _hash_histories(histories: pl.Series) -> pl.Series:
+    """Hash each history: h(l) = Σ_j hash(l_j) BASE^j, modulo 2^64."""
     length = histories.list.len().fill_null(0).to_numpy().astype(np.int64)
     flat = histories.filter(histories.list.len() > 0).explode()
-    place = np.arange(len(flat)) - np.repeat(np.cumsum(length) - length, length)
-    total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms(flat, place), dtype=np.uint64)])
-    until = np.cumsum(length)
-    return pl.Series(total[until] - total[until - length])
+    position = np.arange(len(flat)) - np.repeat(np.cumsum(length) - length, length)
+    total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hash_terms(flat, position), dtype=np.uint64)])
+    end = np.cumsum(length)
+    return pl.Series(total[end] - total[end - length])
 
 
-def terms(items: pl.Series, place: NDArray[np.int64]) -> Hashes:
-    """[n] what an item adds to the hash of a history that holds it at `place`."""
-    powers = np.concatenate([np.ones(1, np.uint64), np.full(int(place.max(initial=0)), BASE)]).cumprod(dtype=np.uint64)
-    found: Hashes = items.hash(seed=0).to_numpy() * powers[place]
-    return found
+def hash_terms(items: pl.Series, position: NDArray[np.int64]) -> Hashes:
+    """[n] the terms hash(item) BASE^position that items add to the hash of a history."""
+    largest = int(position.max(initial=0))
+    powers = np.concatenate([np.ones(1, np.uint64), np.full(largest, BASE)]).cumprod(dtype=np.uint64)
+    terms: Hashes = items.hash(seed=0).to_numpy() * powers[position]
+    return terms

@@ -1,4 +1,4 @@
-"""Parts the lists that were served from the events, once both have gone the way of the sessions together."""
+"""Separate served lists from events, after both went through the filters and the split together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offrec.data.log import Lists
+from offrec.data.log import ServedLists
 from offrec.data.sessions import Events, offsets
 from offrec.errors import InputError
 from offrec.types import Doubles, Ints, Longs
 
 
 @dataclass(frozen=True)
-class Decided:
-    """As `Decisions`, but items are numbered as in the log and padded with −1."""
+class RawDecisions:
+    """The fields of `Decisions`, with items numbered as in the log and padded with −1."""
 
     offsets: Longs
     positions: Ints
@@ -25,59 +25,75 @@ class Decided:
     event: Longs
 
 
-def part(events: Events, lists: Lists, training: int) -> tuple[Events, Decided]:
-    """Gathered events without the lists among them, and those lists. A list whose pick was left out goes with it.
+def separate_lists(events: Events, lists: ServedLists, n_training: int) -> tuple[Events, RawDecisions]:
+    """Separate events and lists. A list whose pick was filtered out is removed too.
 
-    training: how many sessions, the first, are there to learn from.
+    Args:
+        events: Gathered events, with the lists that have no pick among them.
+        lists: All lists of the log.
+        n_training: The number of training sessions, which come first.
+
+    Returns:
+        The events alone, and the lists.
+
+    Raises:
+        InputError: If the training sessions contain no event.
     """
     assert events.rows is not None
-    happened = events.items >= 0
-    before = offsets(happened.astype(np.int64))  # [R + 1]
+    is_event = events.items >= 0
+    before = offsets(is_event.astype(np.int64))  # [R + 1] number of events before each row
     starts = before[events.offsets]
-    if starts[training] == 0:
-        none = "any of the lists" if not happened.any() else f"the lists of the {training:,} training sessions"
-        raise InputError(f"Nothing was picked from {none}; a dataset needs events to learn from: add data.")
-    place = np.full(int(max(events.rows.max(), lists.row.max())) + 1, -1, np.int64)  # row of the log → event
-    place[events.rows[happened]] = np.arange(int(before[-1]))
-    number = np.full(len(place), -1, np.int64)  # row of the log → list
-    number[lists.row] = np.arange(len(lists.row))
-    here = np.flatnonzero(number[events.rows] >= 0)
-    chosen = number[events.rows[here]]
-    picked = lists.picked[chosen]
-    event = np.where(picked >= 0, place[picked], -1)
-    whole = (picked < 0) | (event >= 0)
-    here, chosen, event = here[whole], chosen[whole], event[whole]
-    session = np.repeat(np.arange(len(events)), events.lengths)[here]
-    decided = Decided(
+    if starts[n_training] == 0:
+        which = "any list" if not is_event.any() else f"the lists of the {n_training:,} training sessions"
+        raise InputError(f"Nothing was picked from {which}; training needs events: add data.")
+    size = int(max(events.rows.max(), lists.row.max())) + 1
+    event_of_row = np.full(size, -1, np.int64)
+    event_of_row[events.rows[is_event]] = np.arange(int(before[-1]))
+    list_of_row = np.full(size, -1, np.int64)
+    list_of_row[lists.row] = np.arange(len(lists.row))
+    at = np.flatnonzero(list_of_row[events.rows] >= 0)
+    index = list_of_row[events.rows[at]]
+    picked = lists.picked[index]
+    event = np.where(picked >= 0, event_of_row[picked], -1)
+    is_complete = (picked < 0) | (event >= 0)
+    at, index, event = at[is_complete], index[is_complete], event[is_complete]
+    session = np.repeat(np.arange(len(events)), events.lengths)[at]
+    decisions = RawDecisions(
         offsets=offsets(np.bincount(session, minlength=len(events))),
-        positions=(before[here] - starts[session]).astype(np.int32),
-        items=lists.items[chosen],
-        log_propensity=lists.log_propensity[chosen],
+        positions=(before[at] - starts[session]).astype(np.int32),
+        items=lists.items[index],
+        log_propensity=lists.log_propensity[index],
         event=event,
     )
-    times = None if events.times is None else events.times[happened]
-    lengths = np.diff(starts)
-    left = replace(events, items=events.items[happened], behaviours=events.behaviours[happened], times=times, rows=None)
-    return replace(left, begins=starts[:-1], lengths=lengths), decided
+    only_events = replace(
+        events,
+        items=events.items[is_event],
+        behaviours=events.behaviours[is_event],
+        times=None if events.times is None else events.times[is_event],
+        begins=starts[:-1],
+        lengths=np.diff(starts),
+        rows=None,
+    )
+    return only_events, decisions
 
 
 def describe(events: Events, arrays: Mapping[str, NDArray[Any]], notes: list[str]) -> dict[str, Any]:
-    """What stands in dataset.json about the decisions; `estimate` prints the notes."""
+    """Return the entry `decisions` of dataset.json; `offrec estimate` prints its notes."""
     count, k = arrays["decision_items"].shape
     return {
         "count": count,
         "k": k,
-        "picked": int(np.count_nonzero(arrays["decision_event"] >= 0)),
+        "with_pick": int(np.count_nonzero(arrays["decision_event"] >= 0)),
         "sessions_without_events": int(np.count_nonzero(events.lengths == 0)),
         "notes": notes,
     }
 
 
-def notes(steps: list[dict[str, Any]]) -> list[str]:
-    """What the filters did to the sessions: estimates then speak of other sessions than those that visitors had."""
+def filter_notes(steps: list[dict[str, Any]]) -> list[str]:
+    """Return a note for each filter that removed sessions or events: estimates do not cover what was removed."""
     return [
-        f"{after['step']} left {after['sessions']:,} of {before['sessions']:,} sessions and {after['events']:,} of "
-        f"{before['events']:,} events: estimates speak of what is left."
+        f"{after['step']} kept {after['sessions']:,} of {before['sessions']:,} sessions and {after['events']:,} of "
+        f"{before['events']:,} events: estimates are about these sessions only."
         for before, after in pairwise(steps)
         if after["step"].startswith(("drop", "filter")) and after != before | {"step": after["step"]}
     ]

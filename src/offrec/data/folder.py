@@ -1,4 +1,4 @@
-"""Writes a dataset's folder: aside first, then renamed, so that there is a whole one or none."""
+"""Write a dataset folder."""
 
 import hashlib
 import json
@@ -18,21 +18,25 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def check_free(out: Path, force: bool) -> None:
-    """Nothing stands in the way of `out`, but for what may be replaced."""
+    """Check that `out` can be written.
+
+    Raises:
+        InputError: If `out` exists and must not be replaced. With `force`, datasets and empty folders are replaced.
+    """
     remove_leftovers(out)
     if not out.exists() and not out.is_symlink():
         return
     if not out.is_dir():
-        raise InputError(f"{out} exists and is no folder; choose another --out.")
+        raise InputError(f"{out} exists and is not a folder; choose another --out.")
     if not force:
         raise InputError(f"{out} exists already; choose another --out, or replace it with --force.")
     if any(out.iterdir()) and not (out / "dataset.json").is_file():
-        raise InputError(f"{out} is no prepared dataset, so --force does not replace it; choose another --out.")
+        raise InputError(f"{out} is not a dataset folder, so --force does not replace it; choose another --out.")
 
 
-def digest(arrays: Arrays, spelled: Any) -> str:
-    """A hash of the arrays, by name, and of what says how to read them."""
-    state = hashlib.sha256(json.dumps(spelled, sort_keys=True).encode())
+def hash_arrays(arrays: Arrays, labels: Any) -> str:
+    """Return a hash of the arrays with their names, types and shapes, and of the labels that give them meaning."""
+    state = hashlib.sha256(json.dumps(labels, sort_keys=True).encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         state.update(f"{name} {array.dtype.str} {array.shape}".encode())
@@ -41,7 +45,13 @@ def digest(arrays: Arrays, spelled: Any) -> str:
 
 
 def write(out: Path, arrays: Arrays, describe: Callable[[], dict[str, Any]]) -> None:
-    """The arrays, while `describe` makes what goes into dataset.json of them; then that."""
+    """Write a dataset folder.
+
+    Args:
+        out: The folder. An existing one is replaced.
+        arrays: The arrays by name.
+        describe: Returns the contents of dataset.json. It runs while the arrays are written.
+    """
     with publish_folder(out, replace=True, advice="free disk space or choose another --out") as folder:
         meta, *_ = run_concurrently(describe, *(partial(_save, folder, *named) for named in arrays.items()))
         (folder / "dataset.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")

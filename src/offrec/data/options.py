@@ -1,4 +1,4 @@
-"""The options of `offrec prepare`, and the protocol they come to for a log."""
+"""The options of `offrec prepare`, and the protocol that they define for a log."""
 
 import math
 from dataclasses import dataclass, fields
@@ -13,112 +13,125 @@ from offrec.errors import InputError
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """Every choice between a raw log and a dataset. What is left unset follows --protocol."""
+    """Every choice between a raw log and a dataset. Options that are not set follow --protocol."""
 
     format: str = "events"
-    """What the sources are: RetailRocket's events.csv; YooChoose's clicks, with or without its buys; any table, as CSV,
-    TSV, JSON lines or Parquet, of events, or of decisions (served lists, how likely each was, what was picked); or the
-    folder that `offrec serve` writes its decision log to."""
+    """The format of the sources. `events`: any table with one event per row (CSV, TSV, JSON lines or Parquet).
+    `decisions`: any table with one served list per row, its propensity and the item that was picked. `retailrocket`:
+    RetailRocket's events.csv. `yoochoose`: YooChoose's clicks, with or without its buys. `served`: the folder of a
+    decision log that `offrec serve` wrote."""
     protocol: Literal["plain", "paper"] = "plain"
-    """`paper` filters and cuts as Xin et al. (2020) and the paper do for this format; `plain` keeps every event."""
+    """`paper` filters and splits as Xin et al. (2020) and the paper do for this format; `plain` keeps every event."""
     session: str | None = None
-    """The column that tells sessions apart (`events` only; default: `session`, where the table has it)."""
+    """The column with the session id (default: `session`, if the table has that column)."""
     user: str | None = None
-    """The column that tells users apart (default: `user`). With a session column too, a session is a pair of both."""
+    """The column with the user id (default: `user`). If the table also has a session column, a session is a pair of
+    user and session id."""
     item: str | None = None
-    """The column with the item's id (default: `item`)."""
+    """The column with the item id (default: `item`)."""
     time: str | None = None
-    """The column with the event's time, a number since 1970 or ISO 8601 (default: `time`)."""
+    """The column with the time of the event: a number since 1970 or ISO 8601 text (default: `time`)."""
     position: str | None = None
-    """The column that orders a session's events where there are no times (default: `position`). Without either, the
-    file's order counts."""
+    """The column that orders the events of a session if the log has no times (default: `position`). Without times and
+    positions, events keep the order of the file."""
     behaviour: str | None = None
-    """The column that says what the user did (default: `behaviour`). Without it every event is a `view`."""
+    """The column with what the user did (default: `behaviour`). Without it, every event is a `view`."""
     offered: str | None = None
-    """The column with the ordered list that was served (`decisions` only; default: `offered`). Without it each list is
-    the item alone."""
+    """The column with the ordered list that was served (`decisions` only; default: `offered`). Without it, each list
+    contains only the item of its row."""
     propensity: str | None = None
-    """The column that says how likely the list was, or the event's item (default: `propensity`, where there is one)."""
+    """The column with the probability of the served list, or of the event's item (default: `propensity`, if the table
+    has that column)."""
     catalogue: str | None = None
-    """Number items as this dataset or run does, and keep all of its items, so that its policies can be judged on this
-    log (`offrec estimate RUN --dataset`). Events of items that it does not know are left out and counted."""
+    """A dataset or run folder whose catalogue to use: same items, same indices. Its policies can then be evaluated on
+    this log (`offrec estimate RUN --dataset`). Events with other items are dropped and counted."""
     sessions: Literal["auto", "column", "user", "gap"] = "auto"
-    """What a session is: the session column's, all that a user did, or a user's events cut by inactivity. `auto`: the
-    column where there is one, else the gap."""
+    """What a session is. `column`: the events with one session id. `user`: all events of a user. `gap`: the events of
+    a user between two periods of inactivity. `auto`: `column` if the log has session ids, else `gap`."""
     gap_minutes: float = 30.0
-    """Minutes without an event after which a user's next session begins (only where users are cut by a gap)."""
+    """With `--sessions gap`: a new session starts after this many minutes without an event."""
     drop: tuple[str, ...] = ()
-    """Behaviours to leave out before anything is counted; `none` drops none, whatever the protocol does."""
+    """Behaviours to remove before anything is counted. `none` removes none, even if the protocol would."""
     behaviours: tuple[str, ...] = ()
-    """The behaviours that may occur; any other is then an error (`events` only)."""
+    """The behaviours that may occur; any other behaviour is an error. Default: any behaviour may occur."""
     filter: tuple[str, ...] = ()
-    """Applied once, in the order given: `item=3` keeps items with at least 3 events, `session=3` sessions, and
-    `session.click=3` counts clicks only. `none` filters nothing, whatever the protocol does."""
+    """Filters, applied once each in the given order. `item=3` keeps items with at least 3 events, `session=3` keeps
+    sessions with at least 3 events, and `session.click=3` counts only clicks. `none` applies no filter, even if the
+    protocol would."""
     sample: int | None = None
-    """Keep so many sessions, drawn after the filters with the split's seed; 0 keeps all, whatever the protocol does."""
+    """Keep a random sample of this many sessions, drawn after the filters. 0 keeps all, even if the protocol would
+    sample."""
     split: Split = "random"
-    """How sessions are split: at random, or by the time they start."""
+    """How to split the sessions: at random or by their start time."""
     split_seed: int = 0
     """The seed of the split and of the sample."""
     split_parts: tuple[float, float, float] = (8.0, 1.0, 1.0)
-    """The proportions of training, validation and test."""
+    """The proportions of training, validation and test sessions."""
     score_first: bool = True
-    """Whether the first event of a session, which has no history, is scored."""
+    """Whether to score the first event of a session, which has no history."""
     unseen: Unseen = "keep"
-    """Whether test items that never occur in training are scored."""
+    """Whether to score test events with items that never occur in training."""
     score_last: int | None = None
-    """Score only the last so many events of each session."""
+    """Score only the last N events of each session. Default: all of them."""
 
     @property
     def columns(self) -> Columns:
-        named = {field.name: getattr(self, field.name) for field in fields(Columns) if field.name != "use_session"}
-        return Columns(**named, use_session=self.sessions in {"auto", "column"})
+        """The columns to read."""
+        names = {field.name: getattr(self, field.name) for field in fields(Columns) if field.name != "use_session"}
+        return Columns(**names, use_session=self.sessions in {"auto", "column"})
 
 
-def from_choices(choices: dict[str, Any]) -> PrepareOptions:
+def from_keywords(values: dict[str, Any]) -> PrepareOptions:
+    """Build the options from keyword arguments of `offrec.prepare`."""
     known = [field.name for field in fields(PrepareOptions)]
-    if unknown := [name for name in choices if name not in known]:
-        raise InputError(f"Preparing has no option {unknown[0]!r}; it has {', '.join(known)}.")
-    return PrepareOptions(**choices)
+    if unknown := [name for name in values if name not in known]:
+        raise InputError(f"prepare has no option {unknown[0]!r}; its options are {', '.join(known)}.")
+    return PrepareOptions(**values)
 
 
 def check(options: PrepareOptions) -> None:
-    """What is wrong with the options alone, before anything is read."""
+    """Check everything about the options that does not depend on the log.
+
+    Raises:
+        InputError: If an option has an impossible value.
+    """
     for field in fields(options):
         value, allowed = getattr(options, field.name), get_args(field.type)
         if get_origin(field.type) is Literal and value not in allowed:
-            raise InputError(f"There is no choice {value!r} for {field.name}; expected one of {', '.join(allowed)}.")
-    kind = FORMATS[options.format]
-    for text in _chosen(options.filter, ()):
+            raise InputError(f"{_flag(field.name)} must be one of {', '.join(allowed)}; got {value!r}.")
+    record = FORMATS[options.format]
+    for text in _values(options.filter, ()):
         check_filter(text)
     if not 0 < options.gap_minutes < math.inf:
-        raise InputError(
-            f"A gap of {options.gap_minutes:g} minutes cannot be; expected a finite number above 0, such as 30."
-        )
+        raise InputError(f"--gap-minutes must be positive and finite; got {options.gap_minutes:g}.")
     parts = options.split_parts
     if len(parts) != 3 or not math.isfinite(sum(parts)) or min(parts) <= 0:
-        raise InputError(f"The split parts {parts} cannot be; expected three finite numbers above 0, such as 8 1 1.")
-    for name, least in (("sample", 0), ("split_seed", 0), ("score_last", 1)):
+        text = " ".join(f"{part:g}" for part in parts)
+        raise InputError(f"--split-parts must be three positive numbers, such as 8 1 1; got {text}.")
+    for name, minimum in (("sample", 0), ("split_seed", 0), ("score_last", 1)):
         value = getattr(options, name)
-        if value is not None and value < least:
-            raise InputError(f"--{name.replace('_', '-')} {value} cannot be; expected {least} or more.")
-    if options.behaviours and (kind.behaviours is not None or kind.read is None):
-        raise InputError(f"The behaviours of {options.format} are known; drop --behaviours or use --format events.")
+        if value is not None and value < minimum:
+            raise InputError(f"{_flag(name)} must be at least {minimum}; got {value}.")
+    if options.behaviours and (record.behaviours is not None or record.read is None):
+        raise InputError(
+            f"--behaviours cannot be used with --format {options.format}, which defines its behaviours; "
+            "remove it or use --format events."
+        )
 
 
-def protocol(options: PrepareOptions, log: Log) -> Protocol:
-    """Every choice spelled out: what was asked for, else the preset's, else what the log allows."""
-    preset = FORMATS[options.format].paper if options.protocol == "paper" else ProtocolDefaults()
-    for name in _chosen(options.drop, ()):
+def resolve_protocol(options: PrepareOptions, log: Log) -> Protocol:
+    """Decide every choice of the protocol: by the options, else by the format's defaults, else by the log."""
+    defaults = FORMATS[options.format].paper if options.protocol == "paper" else ProtocolDefaults()
+    for name in _values(options.drop, ()):
         if name not in log.behaviour_names:
-            raise InputError(f"There is no behaviour {name!r} to drop; the log has {', '.join(log.behaviour_names)}.")
+            raise InputError(f"--drop {name!r} is not a behaviour of the log, which has {_listed(log)}.")
     return Protocol(
         format=options.format,
-        sessions=_sessions(options, preset, log),
+        sessions=_session_definition(options, defaults, log),
         gap_minutes=options.gap_minutes,
-        behaviours_dropped=_chosen(options.drop, preset.drop),
-        filters=_chosen(options.filter, preset.filters),
-        sample=(preset.sample if options.sample is None else options.sample) or None,
+        behaviours_dropped=_values(options.drop, defaults.drop),
+        filters=_values(options.filter, defaults.filters),
+        sample=(defaults.sample if options.sample is None else options.sample) or None,
         split=options.split,
         split_seed=options.split_seed,
         split_parts=options.split_parts,
@@ -128,20 +141,28 @@ def protocol(options: PrepareOptions, log: Log) -> Protocol:
     )
 
 
-def _chosen(asked: tuple[str, ...], preset: tuple[str, ...]) -> tuple[str, ...]:
-    return () if tuple(asked) == ("none",) else tuple(asked) or preset
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
-def _sessions(options: PrepareOptions, preset: ProtocolDefaults, log: Log) -> str:
-    how = preset.sessions if options.sessions == "auto" else options.sessions
-    if how == "auto":
-        how = "column" if log.has_sessions else "gap"
-    if how == "column" and not log.has_sessions:
+def _listed(log: Log) -> str:
+    return ", ".join(log.behaviour_names)
+
+
+def _values(values: tuple[str, ...], defaults: tuple[str, ...]) -> tuple[str, ...]:
+    return () if tuple(values) == ("none",) else tuple(values) or defaults
+
+
+def _session_definition(options: PrepareOptions, defaults: ProtocolDefaults, log: Log) -> str:
+    definition = defaults.sessions if options.sessions == "auto" else options.sessions
+    if definition == "auto":
+        definition = "column" if log.has_sessions else "gap"
+    if definition == "column" and not log.has_sessions:
         raise InputError("The log has no session column; name one with --session, or use --sessions gap or user.")
-    if how != "column" and log.has_sessions:
-        raise InputError(f"--sessions {how} needs users, and this log has only sessions; leave it out.")
-    if log.times is None and how == "gap":
-        raise InputError("The log has no times to cut users by; use --sessions user, or name a column with --time.")
+    if definition != "column" and log.has_sessions:
+        raise InputError(f"--sessions {definition} needs user ids, but this log has only session ids; remove it.")
+    if log.times is None and definition == "gap":
+        raise InputError("--sessions gap needs times, but the log has none; name a column with --time or use user.")
     if log.times is None and options.split == "time":
-        raise InputError("The log has no times to split by; use --split random, or name a column with --time.")
-    return how
+        raise InputError("--split time needs times, but the log has none; name a column with --time or use random.")
+    return definition

@@ -1,4 +1,4 @@
-"""`offrec prepare`: a raw log in, a dataset folder out."""
+"""`offrec prepare`: turn a raw log into a dataset folder."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from offrec.data import catalogue_alignment, decisions, folder, options, sessions, sources, statistics
+from offrec.data import decisions, folder, item_indices, sessions, statistics
 from offrec.data.bad_rows import BadRows
 from offrec.data.dataset import FORMAT_VERSION, Dataset
 from offrec.data.formats import FORMATS
-from offrec.data.log import TICKS, Checked, Log, LogBuilder, Reader, TimeUnit
-from offrec.data.options import PrepareOptions
+from offrec.data.item_indices import IndexedEvents
+from offrec.data.log import TICKS_PER_SECOND, BatchChecker, CheckedBatch, Log, LogBuilder, TimeUnit
+from offrec.data.options import PrepareOptions, check, from_keywords, resolve_protocol
 from offrec.data.protocol import Protocol, fingerprint
-from offrec.data.sessions import Catalogue, Events
+from offrec.data.sessions import Events
 from offrec.data.shop_metadata import common_shop
+from offrec.data.sources import Source
 from offrec.data.tables import ReadTask
 from offrec.data.threads import WORKERS, run_concurrently
 from offrec.data.vocabulary import read_catalogue
@@ -34,156 +36,173 @@ def prepare(
     source: str | Path | Sequence[str | Path],
     *,
     out: str | Path,
-    chosen: PrepareOptions | None = None,
+    options: PrepareOptions | None = None,
     force: bool = False,
     progress: Say | None = None,
-    **choices: Any,
+    **keywords: Any,
 ) -> Dataset:
-    """Read the sources (files or globs) and write the dataset `out`; `progress` gets a line about each step.
+    """Turn a raw log into a dataset folder.
 
-    Options are given as `PrepareOptions`, or by name: `prepare("log.csv", out="data", filter=("item=3",))`.
+    Args:
+        source: Files or globs.
+        out: The folder to write.
+        options: All options in one object, or
+        **keywords: the options by name.
+        force: Whether to replace an existing dataset.
+        progress: Receives a line of text about each step.
+
+    Returns:
+        The dataset.
+
+    Raises:
+        InputError: If an option or the log is wrong, or if `out` cannot be written.
+
+    Example:
+        >>> dataset = offrec.prepare("log.csv", out="data", filter=("item=3",))
     """
-    if chosen is not None and choices:
-        raise InputError(f"Options came both as `chosen` and by name ({', '.join(choices)}); give all of them one way.")
-    chosen = chosen or options.from_choices(choices)
+    if options is not None and keywords:
+        raise InputError(f"Give options either as `options` or by name, not both; got {', '.join(keywords)} by name.")
+    options = options or from_keywords(keywords)
     say = progress or (lambda line: None)
     out = Path(out)
-    options.check(chosen)
+    check(options)
     folder.check_free(out, force)
-    found = FORMATS[chosen.format].find([source] if isinstance(source, str | Path) else source)
-    known = None if chosen.catalogue is None else read_catalogue(Path(chosen.catalogue))
-    log = _read(found, chosen, say)
-    if known is not None:
-        log = catalogue_alignment.align_items(log, known, Path(str(chosen.catalogue)))
-    protocol = options.protocol(chosen, log)
-    events, steps = _sessions(log, protocol, say, outside=known is not None)
+    tables = FORMATS[options.format].find([source] if isinstance(source, str | Path) else source)
+    catalogue = None if options.catalogue is None else read_catalogue(Path(options.catalogue))
+    log = _read_log(tables, options, say)
+    if catalogue is not None:
+        log = item_indices.align_items(log, catalogue, Path(str(options.catalogue)))
+    protocol = resolve_protocol(options, log)
+    events, steps = _make_sessions(log, protocol, say, drop_unknown_items=catalogue is not None)
     events, splits = sessions.split(events, protocol.split, protocol.split_seed, protocol.split_parts)
-    catalogue, arrays = _catalogue(events.gathered(), log, splits["train"][1], whole=known is not None)
+    indexed, arrays = _index_items(events.gather(), log, splits["train"][1], keep_all_items=catalogue is not None)
     say(f"writing {out}")
     folder.check_free(out, force)
-    about = {"protocol": protocol.as_json(), "time_unit": log.times_as, "sources": log.rows, "steps": steps}
+    about = {"protocol": protocol.as_json(), "time_format": log.time_format, "source_rows": log.rows, "steps": steps}
     if log.lists is not None:
-        about["decisions"] = decisions.describe(catalogue.events, arrays, [*log.notes, *decisions.notes(steps)])
-    if (shop := common_shop(one.path for one in found)) is not None:
+        notes = [*log.notes, *decisions.filter_notes(steps)]
+        about["decisions"] = decisions.describe(indexed.events, arrays, notes)
+    if (shop := common_shop(table.path for table in tables)) is not None:
         about["shop"] = shop
-    folder.write(out, arrays, lambda: {**_describe(catalogue, splits, arrays, protocol), **about})
+    folder.write(out, arrays, lambda: {**_describe(indexed, splits, arrays, protocol), **about})
     return Dataset.open(out)
 
 
 def _describe(
-    catalogue: Catalogue, splits: dict[str, list[int]], arrays: folder.Arrays, protocol: Protocol
+    indexed: IndexedEvents, splits: dict[str, list[int]], arrays: folder.Arrays, protocol: Protocol
 ) -> dict[str, Any]:
-    events, items = catalogue.events, len(catalogue.item_ids)
-    spelled = {
-        "behaviours": list(catalogue.behaviour_names),
-        "splits": splits,
-        "item_ids": "int" if isinstance(catalogue.item_ids, np.ndarray) else "string",
-    }
+    events, items = indexed.events, len(indexed.item_ids)
+    behaviours = list(indexed.behaviour_names)
+    id_type = "int" if isinstance(indexed.item_ids, np.ndarray) else "string"
     data_hash, described = run_concurrently(
-        lambda: folder.digest(arrays, spelled),
-        lambda: statistics.describe(events, splits, catalogue.behaviour_names, items),
+        lambda: folder.hash_arrays(arrays, {"behaviours": behaviours, "splits": splits, "item_ids": id_type}),
+        lambda: statistics.describe(events, splits, indexed.behaviour_names, items),
     )
     return {
         "format_version": FORMAT_VERSION,
-        "offrec": version("offrec"),
+        "offrec_version": version("offrec"),
         "fingerprint": fingerprint(data_hash, protocol),
         "data_hash": data_hash,
         "counts": {"sessions": len(events), "events": events.total, "items": items},
-        **spelled,
+        "behaviours": behaviours,
+        "splits": splits,
+        "item_id_type": id_type,
         "statistics": described,
     }
 
 
-def _read(found: list[sources.Source], chosen: PrepareOptions, say: Say) -> Log:
-    kind = FORMATS[chosen.format]
-    if kind.read_whole is not None:
-        log = kind.read_whole(found, chosen.columns, say)
+def _read_log(tables: list[Source], options: PrepareOptions, say: Say) -> Log:
+    record = FORMATS[options.format]
+    if record.read_whole is not None:
+        log = record.read_whole(tables, options.columns, say)
     else:
-        assert kind.read is not None
+        assert record.read is not None
         builder = LogBuilder(say)
-        for checked in _checked(kind.read(found, chosen.columns), Reader(kind.behaviours, chosen.behaviours)):
-            builder.add(checked)
-        log = builder.finish(found)
+        tasks = record.read(tables, options.columns)
+        for batch in _check_batches(tasks, BatchChecker(record.behaviours, options.behaviours)):
+            builder.add(batch)
+        log = builder.finish(tables)
         for name, rows in log.rows.items():
             say(f"{name}: {rows:,} rows")
     lists = "" if log.lists is None else f" and {len(log.lists.row):,} lists"
-    say(f"read {np.count_nonzero(log.items >= 0):,} events{lists} of {len(log.item_ids):,} items; {_times(log)}")
+    events = np.count_nonzero(log.items >= 0)
+    say(f"read {events:,} events{lists} of {len(log.item_ids):,} items; {_describe_times(log)}")
     return log
 
 
-def _checked(tasks: Iterator[ReadTask], reader: Reader) -> Iterator[Checked | BadRows]:
-    """What the tasks give, in their order, while others are parsed and checked in threads."""
-    for task in tasks:
-        first = reader.check(task)
+def _check_batches(tasks: Iterator[ReadTask], checker: BatchChecker) -> Iterator[CheckedBatch | BadRows]:
+    """Yield the checked batches in the order of the tasks; threads read and check them concurrently."""
+    for task in tasks:  # the first batch decides whether times are numbers
+        first = checker.check(task)
         yield first
-        if isinstance(first, Checked):
+        if isinstance(first, CheckedBatch):
             if "time" in first.columns:
-                reader = replace(reader, numeric_times=first.columns["time"].dtype.is_numeric())
+                checker = replace(checker, numeric_times=first.columns["time"].dtype.is_numeric())
             break
-    pending: deque[Future[Checked | BadRows]] = deque()
+    pending: deque[Future[CheckedBatch | BadRows]] = deque()
     with ThreadPoolExecutor(WORKERS) as pool:
         for task in tasks:
-            pending.append(pool.submit(reader.check, task))
+            pending.append(pool.submit(checker.check, task))
             if len(pending) > 2 * WORKERS:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
 
 
-def _times(log: Log) -> str:
+def _describe_times(log: Log) -> str:
     if log.times is None or log.time_unit is None:
-        return "no times, so ordered by " + ("position" if log.positions is not None else "the file")
-    bounds = (int(time) // TICKS[log.time_unit] for time in (log.times.min(), log.times.max()))
+        return "no times, so events are ordered by " + ("position" if log.positions is not None else "their rows")
+    bounds = (int(time) // TICKS_PER_SECOND[log.time_unit] for time in (log.times.min(), log.times.max()))
     first, last = (np.datetime64(seconds, "s") for seconds in bounds)
-    return f"times read as {log.times_as}, {first} to {last} UTC"
+    return f"times read as {log.time_format}, {first} to {last} UTC"
 
 
-def _sessions(log: Log, protocol: Protocol, say: Say, *, outside: bool) -> tuple[Events, Steps]:
-    """The log's sessions after each step of the protocol, and what each step left. `outside`: there may be items that
-    the catalogue does not know.
-    """
-    events = sessions.arrange(log)
+def _make_sessions(log: Log, protocol: Protocol, say: Say, *, drop_unknown_items: bool) -> tuple[Events, Steps]:
+    """Cut, filter and sample sessions; return them and the counts after each step."""
+    events = sessions.order_events(log)
     if protocol.sessions == "gap" and log.time_unit:
-        events = sessions.cut_by_gap(events, protocol.gap_minutes * 60 * TICKS[log.time_unit])
+        events = sessions.cut_by_gap(events, protocol.gap_minutes * 60 * TICKS_PER_SECOND[log.time_unit])
     steps: Steps = []
 
-    def after(step: str, left: Events) -> Events:
-        if not len(left):
-            raise InputError(f"{step} leaves nothing of {events.size()}; loosen the filters.")
-        steps.append({"step": step, "sessions": len(left), "events": int(left.picks.sum())})
-        say(f"{step}: {left.size()}")
-        return left
+    def record(step: str, result: Events) -> Events:
+        if not len(result):
+            raise InputError(f"{step} removes all of the {events.describe_size()}; relax the filters.")
+        steps.append({"step": step, "sessions": len(result), "events": int(result.event_counts.sum())})
+        say(f"{step}: {result.describe_size()}")
+        return result
 
-    after("read", events)
-    if outside:
-        events = after(
-            "drop items outside the catalogue", catalogue_alignment.drop_unknown_items(events, len(log.item_ids))
-        )
+    record("read", events)
+    if drop_unknown_items:
+        known = item_indices.drop_unknown_items(events, len(log.item_ids))
+        events = record("drop items outside the catalogue", known)
     for name in protocol.behaviours_dropped:
-        events = after(f"drop {name}", sessions.drop_behaviour(events, name, log.behaviour_names))
+        events = record(f"drop {name}", sessions.drop_behaviour(events, name, log.behaviour_names))
     for text in protocol.filters:
-        events = after(f"filter {text}", sessions.apply_filter(events, text, log.behaviour_names))
+        events = record(f"filter {text}", sessions.apply_filter(events, text, log.behaviour_names))
     if protocol.sample is not None:
-        events = after(f"sample {protocol.sample}", sessions.sample(events, protocol.sample, protocol.split_seed))
+        events = record(f"sample {protocol.sample}", sessions.sample(events, protocol.sample, protocol.split_seed))
     return events, steps
 
 
-def _catalogue(events: Events, log: Log, training: int, *, whole: bool) -> tuple[Catalogue, folder.Arrays]:
-    """What is left of the log, and all of it as arrays."""
+def _index_items(
+    events: Events, log: Log, n_training: int, *, keep_all_items: bool
+) -> tuple[IndexedEvents, folder.Arrays]:
+    """Number the remaining items without gaps; return the events and all arrays of the dataset."""
+    names = log.behaviour_names
     if log.lists is None:
-        catalogue, _ = sessions.compact(events, log.item_ids, log.behaviour_names, whole=whole)
-        return catalogue, _arrays(catalogue, log.time_unit)
-    events, decided = decisions.part(events, log.lists, training)
-    catalogue, offered = sessions.compact(events, log.item_ids, log.behaviour_names, decided.items, whole=whole)
-    found = {f"decision_{name}": array for name, array in (vars(decided) | {"items": offered}).items()}
-    return catalogue, _arrays(catalogue, log.time_unit) | found
+        indexed, _ = item_indices.compact(events, log.item_ids, names, keep_all_items=keep_all_items)
+        return indexed, _event_arrays(indexed, log.time_unit)
+    events, raw = decisions.separate_lists(events, log.lists, n_training)
+    indexed, offered = item_indices.compact(events, log.item_ids, names, raw.items, keep_all_items=keep_all_items)
+    decision_arrays = {f"decision_{name}": array for name, array in (vars(raw) | {"items": offered}).items()}
+    return indexed, _event_arrays(indexed, log.time_unit) | decision_arrays
 
 
-def _arrays(catalogue: Catalogue, unit: TimeUnit | None) -> folder.Arrays:
-    events, item_ids = catalogue.events, catalogue.item_ids
+def _event_arrays(indexed: IndexedEvents, unit: TimeUnit | None) -> folder.Arrays:
+    events, item_ids = indexed.events, indexed.item_ids
     arrays: folder.Arrays = {"items": events.items, "behaviours": events.behaviours, "offsets": events.offsets}
     if events.times is not None and unit is not None:
-        arrays["times"] = _milliseconds(events.times, TICKS[unit])
+        arrays["times"] = _milliseconds(events.times, TICKS_PER_SECOND[unit])
     if isinstance(item_ids, np.ndarray):
         arrays["item_ids"] = item_ids
     else:
@@ -194,5 +213,5 @@ def _arrays(catalogue: Catalogue, unit: TimeUnit | None) -> folder.Arrays:
 
 
 def _milliseconds(times: Longs, ticks: int) -> Longs:
-    where = times if times.flags.writeable else None  # in place, as nothing else reads them any more
-    return np.multiply(times, 1000 // ticks, where) if ticks <= 1000 else np.floor_divide(times, ticks // 1000, where)
+    out = times if times.flags.writeable else None  # in place, because nothing else reads the times afterwards
+    return np.multiply(times, 1000 // ticks, out) if ticks <= 1000 else np.floor_divide(times, ticks // 1000, out)

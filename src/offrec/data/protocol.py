@@ -1,4 +1,4 @@
-"""The protocol: every choice between a raw log and a figure, by name (SPEC: "SQN protocol" is at least four)."""
+"""The protocol: every choice between a raw log and a metric. "The SQN protocol" alone has at least four versions."""
 
 import hashlib
 import json
@@ -11,31 +11,54 @@ Unseen = Literal["keep", "drop"]
 
 @dataclass(frozen=True)
 class Protocol:
+    """How a log was prepared and which test events are scored.
+
+    Args:
+        format: The raw format.
+        sessions: What a session is: "column" (a session id), "user" (all events of a user) or "gap" (the events of a
+            user between two periods of inactivity).
+        gap_minutes: The inactivity that ends a session; only with "gap".
+        behaviours_dropped: The behaviours that were removed first.
+        filters: The filters, in the order in which they were applied, each once. "item=3" keeps items with at least 3
+            events; "session.click=3" keeps sessions with at least 3 clicks.
+        sample: The number of sessions that were sampled after the filters; None: all.
+        split: Whether sessions were split at random or by their start time.
+        split_seed: The seed of the split and of the sample.
+        split_parts: The proportions of training, validation and test.
+        score_first: Whether the first event of a session, which has no history, is scored.
+        unseen: Whether test events with items that never occur in training are scored.
+        score_last: Score only the last n events of a session; None: all.
+    """
+
     format: str = "events"
-    sessions: str = "column"  # "column", "user" (one session a user) or "gap" (users cut by inactivity)
-    gap_minutes: float = 30.0  # only where sessions = "gap"
+    sessions: str = "column"
+    gap_minutes: float = 30.0
     behaviours_dropped: tuple[str, ...] = ()
-    filters: tuple[
-        str, ...
-    ] = ()  # "item=3" keeps items with at least 3 events; "session.click=3" counts clicks; once, in this order
-    sample: int | None = None  # keep so many sessions, drawn with split_seed, after the filters
+    filters: tuple[str, ...] = ()
+    sample: int | None = None
     split: Split = "random"
     split_seed: int = 0
     split_parts: tuple[float, float, float] = (8.0, 1.0, 1.0)
-    score_first: bool = True  # is the first event of a session (empty history) scored?
-    unseen: Unseen = "keep"  # are test items that never occur in training scored?
-    score_last: int | None = None  # score only the last n events of a session
+    score_first: bool = True
+    unseen: Unseen = "keep"
+    score_last: int | None = None
 
     def as_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values, as in dataset.json."""
         return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
 
     @staticmethod
     def from_json(stored: dict[str, Any]) -> "Protocol":
+        """Return the protocol that is stored in a dataset.json."""
         values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in stored.items()}
         return Protocol(**values)
 
 
 def fingerprint(data_hash: str, protocol: Protocol) -> str:
-    """A short name for data and protocol together: figures with equal fingerprints may be compared."""
-    spelled = json.dumps({"data": data_hash, "protocol": protocol.as_json()}, sort_keys=True)
-    return hashlib.sha256(spelled.encode()).hexdigest()[:12]
+    """Return a short name of data and protocol; metrics with equal fingerprints may be compared.
+
+    It is a hash of `data_hash` (the contents of the arrays) and of all fields of the protocol. The names of those
+    fields are part of it: renaming one changes the fingerprint of every dataset.
+    """
+    text = json.dumps({"data": data_hash, "protocol": protocol.as_json()}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

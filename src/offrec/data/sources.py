@@ -1,7 +1,7 @@
-"""From the words on the command line to blocks of text: files, globs, archives, encodings.
+"""From the paths on the command line to blocks of text: files, globs, archives and encodings.
 
-A block is a piece of a text file that ends at the end of a row. Blocks keep memory flat whatever the file's size, and
-know where they stand, so that whatever is wrong further down the way can be named by file and line.
+A block is a part of a text file that ends at the end of a row. Reading by blocks bounds the memory for files of any
+size. A block knows its offset in the file, so that messages can name file and line.
 """
 
 import glob
@@ -20,88 +20,109 @@ from offrec.errors import InputError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 BLOCK_BYTES = 16 << 20
-LONGEST_ROW_BYTES = 64 << 20
-MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip"}
-ENDINGS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".zip": "zip"}
+MAX_ROW_BYTES = 64 << 20
+MAGIC_BYTES = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip"}
+SUFFIXES = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".zip": "zip"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """One table: a file, or one member of a zip archive."""
+    """One table: a file or a member of a zip archive."""
 
     path: Path
     member: str | None = None
 
     @property
     def name(self) -> str:
+        """The name for messages: the file name, and the member if there is one."""
         return self.path.name if self.member is None else f"{self.path.name}:{self.member}"
 
     @property
     def stem(self) -> str:
-        """The name of the table inside: without the folder, the archive and the compression's ending."""
+        """The file name of the table itself: without folder, archive and compression suffix."""
         name = Path(self.member or self.path.name).name
-        return name.removesuffix(Path(name).suffix) if Path(name).suffix in ENDINGS else name
+        return name.removesuffix(Path(name).suffix) if Path(name).suffix in SUFFIXES else name
 
 
 @dataclass(frozen=True)
 class Block:
+    """Some whole rows of a text table.
+
+    Args:
+        source: The table.
+        offset: The offset of the block in the decompressed table.
+        data: The rows.
+        skipped: The number of lines between `offset` and `data`, such as the header.
+    """
+
     source: Source
-    offset: int  # of the first byte in the unpacked table
+    offset: int
     data: bytes
-    skipped: int = 0  # lines between the offset and the data: the header
+    skipped: int = 0
 
     def line(self, row: int) -> int:
-        """The line in the file on which the row begins. Blank lines are no rows; quoted fields may hold line ends."""
-        seen, quoted = -1, False
+        """Return the line on which a row starts. Blank lines are not rows; quoted fields may contain line ends."""
+        last_row, quoted = -1, False
         for number, line in enumerate(self.data.split(b"\n"), self.first_line()):
-            seen += bool(line) and not quoted
-            if seen == row:
+            last_row += bool(line) and not quoted
+            if last_row == row:
                 return number
             quoted ^= bool(line.count(b'"') % 2)
         raise IndexError(row)
 
     def first_line(self) -> int:
-        """Read again from the start: lines are only counted where something is wrong."""
-        lines, left = 1 + self.skipped, self.offset
-        for piece in pieces(self.source):
-            lines += piece.count(b"\n", 0, left)
-            left -= min(left, len(piece))
-            if not left:
+        """Return the line on which the block starts. It reads the file again: only messages need lines."""
+        lines, remaining = 1 + self.skipped, self.offset
+        for chunk in read_chunks(self.source):
+            lines += chunk.count(b"\n", 0, remaining)
+            remaining -= min(remaining, len(chunk))
+            if not remaining:
                 break
         return lines
 
 
-def find(words: Sequence[str | Path]) -> list[Source]:
-    """The tables that file names and globs stand for, in the order given, each glob's matches sorted."""
-    if not words:
+def find(paths: Sequence[str | Path]) -> list[Source]:
+    """Return the tables that paths and globs name.
+
+    Args:
+        paths: Files and globs. A zip archive stands for all of its members.
+
+    Returns:
+        The tables in the order of `paths`; the matches of a glob are sorted.
+
+    Raises:
+        InputError: If a path does not exist, a glob matches nothing, or a table is named twice.
+    """
+    if not paths:
         raise InputError("No source was given; name at least one file, or a glob in quotes.")
-    found: list[Source] = []
-    for path in (path for word in words for path in _expand(word)):
-        found.extend(_members(path) if _packing(path) == "zip" else [Source(path)])
+    tables: list[Source] = []
+    for file in (file for path in paths for file in _expand(path)):
+        tables.extend(_members(file) if _compression(file) == "zip" else [Source(file)])
     seen: set[tuple[Path, str | None]] = set()
-    for source in found:
+    for source in tables:
         key = (source.path.resolve(), source.member)
         if key in seen:
-            raise InputError(f"{source.name} was given twice, so its events would count double; name each file once.")
+            raise InputError(f"{source.name} was given twice, so its events would count twice; name each file once.")
         seen.add(key)
-    return found
+    return tables
 
 
-def _expand(word: str | Path) -> list[Path]:
-    path = Path(word)
+def _expand(pattern: str | Path) -> list[Path]:
+    path = Path(pattern)
     if path.is_file():
         return [path]
     if path.is_dir():
-        raise InputError(f"{word} is a folder; name its files, for instance '{path / '*.csv'}'.")
-    if not glob.has_magic(str(word)):
-        raise InputError(f"{word} was not found; check the path.")
-    matches = [Path(match) for match in sorted(glob.glob(str(word), recursive=True)) if Path(match).is_file()]
+        raise InputError(f"{pattern} is a folder; name its files, for instance '{path / '*.csv'}'.")
+    if not glob.has_magic(str(pattern)):
+        raise InputError(f"{pattern} does not exist; check the path.")
+    matches = [Path(match) for match in sorted(glob.glob(str(pattern), recursive=True)) if Path(match).is_file()]
     if not matches:
-        raise InputError(f"No file matches {word}; check the path.")
+        raise InputError(f"{pattern} matches no file; check the path.")
     return matches
 
 
-def _packing(path: Path) -> str | None:
+def _compression(path: Path) -> str | None:
+    """Return the compression by the file's first bytes; the suffix must agree."""
     try:
         with path.open("rb") as file:
             start = file.read(4)
@@ -109,11 +130,11 @@ def _packing(path: Path) -> str | None:
         raise InputError(f"{path} cannot be opened ({error.strerror}); check its permissions.") from error
     if not start:
         raise InputError(f"{path.name} is empty; expected a table of events.")
-    found = next((packing for magic, packing in MAGIC.items() if start.startswith(magic)), None)
-    claimed = ENDINGS.get(path.suffix)
-    if claimed and found != claimed:
-        raise InputError(f"{path.name} is not a {claimed} file although its name says so; fetch it again or rename it.")
-    return found
+    compression = next((name for magic, name in MAGIC_BYTES.items() if start.startswith(magic)), None)
+    expected = SUFFIXES.get(path.suffix)
+    if expected and compression != expected:
+        raise InputError(f"{path.name} is not a {expected} file although its name ends in {path.suffix}; rename it.")
+    return compression
 
 
 def _members(path: Path) -> list[Source]:
@@ -124,27 +145,27 @@ def _members(path: Path) -> list[Source]:
         _damaged(path.name, error)
     names = [name for name in names if not name.startswith("__MACOSX/")]
     if not names:
-        raise InputError(f"{path.name} is an empty archive; expected a table of events in it.")
+        raise InputError(f"{path.name} is an archive without files; expected a table of events.")
     return [Source(path, name) for name in names]
 
 
 def _damaged(name: str, error: Exception | str) -> NoReturn:
     cause = None if isinstance(error, str) else error
     raise InputError(
-        f"{name} is truncated or damaged ({str(error).lower()}); fetch or write the file again."
+        f"{name} is truncated or damaged ({str(error).lower()}); download or write the file again."
     ) from cause
 
 
-def pieces(source: Source, size: int = BLOCK_BYTES) -> Iterator[bytes]:
-    """The table's bytes, unpacked."""
-    packing = _packing(source.path)
+def read_chunks(source: Source, size: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """Yield the decompressed bytes of a table in chunks of about `size` bytes."""
+    compression = _compression(source.path)
     try:
         with source.path.open("rb") as file:
-            if packing == "gzip":
+            if compression == "gzip":
                 yield from _read(gzip.GzipFile(fileobj=file), size)
-            elif packing == "zstd":
-                yield from _unpack_zstd(file, size)
-            elif packing == "zip" and source.member is not None:
+            elif compression == "zstd":
+                yield from _decompress_zstd(file, size)
+            elif compression == "zip" and source.member is not None:
                 with zipfile.ZipFile(file) as archive, archive.open(source.member) as member:
                     yield from _read(member, size)
             else:
@@ -154,65 +175,71 @@ def pieces(source: Source, size: int = BLOCK_BYTES) -> Iterator[bytes]:
 
 
 def _read(file: IO[bytes] | gzip.GzipFile, size: int) -> Iterator[bytes]:
-    while piece := file.read(size):
-        yield piece + file.readline()  # to the end of a line, which saves cutting there
+    while chunk := file.read(size):
+        yield chunk + file.readline()  # ends at a line end, so that fewer rows are split between chunks
 
 
-def _unpack_zstd(file: IO[bytes], size: int) -> Iterator[bytes]:
-    """Frame by frame: the library's own file reader takes a truncated frame for the end of the file."""
+def _decompress_zstd(file: IO[bytes], size: int) -> Iterator[bytes]:
+    """Decompress frame by frame: the library's own file reader treats a truncated frame as the end of the file."""
     frame = zstandard.ZstdDecompressor().decompressobj()
-    begun = False
-    while packed := file.read(size // 16):
-        while packed:
+    has_data = False
+    while compressed := file.read(size // 16):
+        while compressed:
             if frame.eof:
                 frame = zstandard.ZstdDecompressor().decompressobj()
-            if unpacked := frame.decompress(packed):
-                yield unpacked
-            packed, begun = frame.unused_data, True
-    if begun and not frame.eof:
+            if chunk := frame.decompress(compressed):
+                yield chunk
+            compressed, has_data = frame.unused_data, True
+    if has_data and not frame.eof:
         raise EOFError("it ends inside a compressed frame")
 
 
-def whole(source: Source) -> bytes:
-    return b"".join(pieces(source))
+def read_all(source: Source) -> bytes:
+    """Return all decompressed bytes of a table."""
+    return b"".join(read_chunks(source))
 
 
-def blocks(source: Source) -> Iterator[Block]:
-    """The text of a table in pieces of whole rows, checked to be UTF-8, with line ends as \\n."""
-    offset, rest, empty = 0, b"", True
-    stream = pieces(source)
-    for piece in stream:
-        data = rest + piece if rest else piece
-        cut = _last_row_end(data)
-        rest = data[cut:]
-        if len(rest) > LONGEST_ROW_BYTES:
+def read_blocks(source: Source) -> Iterator[Block]:
+    """Yield the text of a table in blocks of whole rows, checked to be UTF-8, with \\n as line end."""
+    offset, rest, is_empty = 0, b"", True
+    stream = read_chunks(source)
+    for chunk in stream:
+        data = rest + chunk if rest else chunk
+        end = _last_row_end(data)
+        rest = data[end:]
+        if len(rest) > MAX_ROW_BYTES:
             raise InputError(f"{source.name} has a quote or a row that does not end; expected rows of text.")
-        if cut:
-            block = _checked(Block(source, offset, data[:cut]), chain([rest], stream))
-            offset += cut
+        if end:
+            block = _normalise(Block(source, offset, data[:end]), chain([rest], stream))
+            offset += end
             if not block.data.isspace():
-                empty = False
+                is_empty = False
                 yield block
     if rest and not rest.isspace():
-        yield _checked(Block(source, offset, rest), stream)
-    elif empty:
+        yield _normalise(Block(source, offset, rest), stream)
+    elif is_empty:
         raise InputError(f"{source.name} is empty; expected a table of events.")
 
 
 def _last_row_end(data: bytes) -> int:
-    """Where the last whole row ends: at a line end outside quotes. 0 where the data holds none."""
-    cut = data.rfind(b"\n") + 1
+    """Return where the last whole row ends: after a line end outside quotes. 0 if the data contains none."""
+    end = data.rfind(b"\n") + 1
     if b'"' in data:
-        quoted = data.count(b'"', 0, cut) % 2
-        while cut and quoted:
-            earlier = data.rfind(b"\n", 0, cut - 1) + 1
-            quoted ^= data.count(b'"', earlier, cut) % 2
-            cut = earlier
-    return cut
+        quoted = data.count(b'"', 0, end) % 2
+        while end and quoted:
+            earlier = data.rfind(b"\n", 0, end - 1) + 1
+            quoted ^= data.count(b'"', earlier, end) % 2
+            end = earlier
+    return end
 
 
-def _checked(block: Block, stream: Iterable[bytes]) -> Block:
-    """The block in our spelling of text; `stream`, the rest of the table, is only read to count what is wrong."""
+def _normalise(block: Block, stream: Iterable[bytes]) -> Block:
+    """Check that a block is UTF-8, and remove byte order mark and carriage returns.
+
+    Args:
+        block: The block.
+        stream: The rest of the table. It is read only to count the bad lines for a message.
+    """
     data = block.data
     if b"\0" in data:
         line = block.first_line() + data.count(b"\n", 0, data.index(b"\0"))
@@ -222,11 +249,11 @@ def _checked(block: Block, stream: Iterable[bytes]) -> Block:
             data.decode()
         except UnicodeDecodeError as error:
             line = block.first_line() + data.count(b"\n", 0, error.start)
-            bad = sum(map(_is_not_utf8, b"".join([data, *stream]).split(b"\n")))
+            lines = sum(map(_is_not_utf8, b"".join([data, *stream]).split(b"\n")))
+            count = "the only such line" if lines == 1 else f"the first of {lines:,} such lines"
             raise InputError(
-                f"{block.source.name}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8, on the "
-                + ("only such line" if bad == 1 else f"first of {bad:,} such lines")
-                + "; convert the file, for instance with `iconv -f latin1 -t utf-8`."
+                f"{block.source.name}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8 ({count}); "
+                "convert the file, for instance with `iconv -f latin1 -t utf-8`."
             ) from error
         data = data.removeprefix(BYTE_ORDER_MARK) if block.offset == 0 else data
     return Block(block.source, block.offset, data.replace(b"\r\n", b"\n") if b"\r" in data else data)

@@ -1,4 +1,4 @@
-"""Several things at once: polars and numpy let go of the interpreter while they work on large arrays."""
+"""Threads for numpy and polars work, which releases Python's global lock."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -10,11 +10,12 @@ WORKERS = min(os.cpu_count() or 1, 8)
 
 
 def run_concurrently(*tasks: Callable[[], Any]) -> list[Any]:
-    """What the tasks return, each run in a thread of its own."""
+    """Run each task in its own thread and return their results in order."""
     with ThreadPoolExecutor(len(tasks)) as pool:
         return [future.result() for future in [pool.submit(task) for task in tasks]]
 
 
 def run_for_each(task: Callable[[Part], None], parts: Iterable[Part]) -> None:
+    """Call `task` with each part, in up to `WORKERS` threads."""
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(task, parts))

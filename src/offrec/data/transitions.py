@@ -1,6 +1,4 @@
-"""The MDP: sessions, a reward for each behaviour and γ, turned into what a learner reads. No loss sees γ or the
-session's end.
-"""
+"""The MDP: sessions, rewards per behaviour and γ become rewards, discounts and returns. No loss sees γ or `done`."""
 
 from dataclasses import dataclass
 
@@ -17,61 +15,82 @@ REWARDS = {"view": 0.2, "click": 0.2, "cart": 1.0, "buy": 1.0}  # Xin et al. 202
 
 @dataclass(frozen=True)
 class Transitions:
+    """What a learner needs to know about each event, besides the history and the item."""
+
     reward: Floats  # [E]
-    discount: Floats  # [E] γ, or 0 where the session ends
-    discount_if_ignored: float  # γ: an ignored item leaves the visitor where they are, also at the session's last step
-    return_to_go: Floats  # [E] discounted return from here to the session's end
+    discount: Floats  # [E] γ, or 0 for the last event of a session
+    discount_if_ignored: float  # γ: an ignored item does not change the state, not even at the end of a session
+    return_to_go: Floats  # [E] discounted sum of rewards from the event to the end of its session
 
 
 def reward_vector(behaviours: list[str], rewards: dict[str, float], *, needed: bool = True) -> Floats:
-    """[number of behaviours] the reward of each, in the dataset's order. Where none is `needed`, an unknown is 0."""
+    """Return the reward of each behaviour.
+
+    Args:
+        behaviours: The behaviours of the dataset, by index.
+        rewards: Rewards by behaviour; `REWARDS` for the others.
+        needed: Whether a behaviour without a reward is an error. If not, its reward is 0.
+
+    Returns:
+        [number of behaviours] rewards in the order of `behaviours`.
+
+    Raises:
+        InputError: If a reward is missing, names another behaviour, or if all are 0.
+    """
     known = {**REWARDS, **rewards}
     missing = [name for name in behaviours if name not in known]
     if missing and needed:
-        raise InputError(
-            f"No reward is known for the behaviour {missing[0]!r}; give one, for example --set reward.{missing[0]}=0.2."
-        )
+        raise InputError(f"The behaviour {missing[0]!r} has no reward; set one, such as --set reward.{missing[0]}=0.2.")
     surplus = [name for name in rewards if name not in behaviours]
     if surplus:
         raise InputError(
-            f"reward.{surplus[0]} names a behaviour that the dataset does not have; it has {', '.join(behaviours)}."
+            f"reward.{surplus[0]} is not a behaviour of the dataset, which has {', '.join(behaviours)}; remove it."
         )
-    found = np.array([known.get(name, 0.0) for name in behaviours], dtype=np.float32)
-    if needed and not found.any():
-        raise InputError(f"Every behaviour ({', '.join(behaviours)}) has reward 0; give at least one another reward.")
-    return found
+    vector = np.array([known.get(name, 0.0) for name in behaviours], dtype=np.float32)
+    if needed and not vector.any():
+        raise InputError(f"Every behaviour ({', '.join(behaviours)}) has reward 0; set at least one other reward.")
+    return vector
 
 
 def reward_vector_or_none(behaviours: list[str], rewards: dict[str, float]) -> Floats | None:
-    """As `reward_vector`; None where one is unknown or all are 0."""
+    """Return `reward_vector`, or None if a reward is missing or all are 0."""
     known = {**REWARDS, **rewards}
-    given = all(name in known for name in behaviours) and any(known[name] for name in behaviours)
-    return reward_vector(behaviours, rewards) if given else None
+    is_complete = all(name in known for name in behaviours) and any(known[name] for name in behaviours)
+    return reward_vector(behaviours, rewards) if is_complete else None
 
 
 def reward_shift(rewards: Floats) -> float:
-    """What makes every reward ≤ 0: minus the largest.
+    """Return the shift that makes every reward ≤ 0: minus the largest reward.
 
-    Unlike the paper: an option. "Without loss of generality" it is only where all sessions are equally long.
+    Unlike the paper: the shift is an option. It is "without loss of generality" only if all sessions have equal length.
     """
     return -max(0.0, float(rewards.max(initial=0.0)))
 
 
 def transitions(sessions: Sessions, rewards: Floats, gamma: float) -> Transitions:
-    """Over the events offsets[0] … offsets[-1] − 1 of `sessions`."""
+    """Compute the transitions of all events of `sessions`.
+
+    Args:
+        sessions: The sessions; only their events offsets[0] … offsets[-1] − 1 are used.
+        rewards: [number of behaviours] see `reward_vector`.
+        gamma: The discount factor γ.
+
+    Raises:
+        InputError: If γ is not between 0 and 1.
+    """
     if not 0 <= gamma <= 1:
-        raise InputError(f"gamma is {gamma}; it must lie between 0 and 1.")
+        raise InputError(f"gamma must be between 0 and 1; got {gamma}.")
     base = int(sessions.offsets[0])
-    edges = np.unique(np.asarray(sessions.offsets))  # a session without an event has no last one
+    edges = np.unique(np.asarray(sessions.offsets))  # without empty sessions, which have no last event
     last = edges[1:] - 1 - base
     reward = rewards[np.asarray(sessions.behaviours[base : sessions.offsets[-1]])]
     discount = np.full(len(reward), gamma, dtype=np.float32)
     discount[last] = 0.0
-    return Transitions(reward, discount, gamma, _to_go(reward, last, np.diff(edges), gamma))
+    return Transitions(reward, discount, gamma, _return_to_go(reward, last, np.diff(edges), gamma))
 
 
-def _to_go(reward: Floats, last: NDArray[np.int64], length: NDArray[np.int64], gamma: float) -> Floats:
-    """G_t = r_t + γ G_{t+1}, one step back in every session at a time."""
+def _return_to_go(reward: Floats, last: NDArray[np.int64], length: NDArray[np.int64], gamma: float) -> Floats:
+    """Compute G_t = r_t + γ G_{t+1} for all sessions at once, from the last event backwards."""
     return_to_go = reward.astype(np.float64)
     for back in range(1, int(length.max(initial=0))):
         here = last[length > back] - back

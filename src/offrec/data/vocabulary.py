@@ -85,7 +85,7 @@ def read_vocabulary(folder: Path, kind: str) -> Vocabulary:
 
     Args:
         folder: The dataset or run folder.
-        kind: `item_ids` of its JSON file: "int" or "string".
+        kind: `item_id_type` of its JSON file: "int" or "string".
     """
     ids = load_array(folder, "item_ids")
     if kind == "int":
@@ -100,7 +100,7 @@ def read_catalogue(folder: Path) -> Vocabulary:
     for name in ("dataset.json", "run.json"):
         if (folder / name).is_file():
             try:
-                return read_vocabulary(folder, json.loads((folder / name).read_text(encoding="utf-8"))["item_ids"])
+                return read_vocabulary(folder, json.loads((folder / name).read_text(encoding="utf-8"))["item_id_type"])
             except (ValueError, KeyError) as error:
                 raise InputError(f"{folder}/{name} is damaged ({error}); create {folder} again.") from error
     raise InputError(f"--catalogue {folder} is neither a dataset nor a run folder; give a folder that offrec wrote.")

@@ -16,7 +16,7 @@ from offrec.runs.option_text import to_toml
 from offrec.runs.options import RunOptions
 
 RUN_VERSION = 3
-KEYS = ("run_version", "dataset", "fingerprint", "data_hash", "items", "item_ids", "options")
+KEYS = ("run_version", "dataset", "fingerprint", "data_hash", "items", "item_id_type", "options")
 # Options that say where and how a run is computed. A run may be resumed with other values.
 FREE = ("device", "catalogue", "diagnostics", "training.capture", "training.memory_check")
 REGISTERED: dict[str, Registry[Any]] = {
@@ -48,7 +48,7 @@ def create_run_folder(
         "fingerprint": dataset.fingerprint,
         "data_hash": dataset.meta["data_hash"],
         "items": dataset.n_items,
-        "item_ids": dataset.meta["item_ids"],
+        "item_id_type": dataset.meta["item_id_type"],
         "options": settings,
         "plugins": {key: package for key, package in packages.items() if package},
         "shop": dataset.meta.get("shop"),

@@ -222,7 +222,7 @@ def _read_parquet(file: Source, columns: Columns) -> Iterator[ReadTask]:
     """Read a Parquet table in slices; `prepare` reads it as a whole, but here it may be larger than memory."""
     try:
         scan = pl.scan_parquet(file.path)
-        names = events.resolve(file, scan.collect_schema().names(), columns, events.NAMES, ("item",))
+        names = events.resolve(file, scan.collect_schema().names(), columns, events.COLUMNS, ("item",))
         rows = int(scan.select(pl.len()).collect().item())
         renamed = scan.select(pl.col(column).alias(name) for name, column in names.items())
         for first in range(0, rows, PARQUET_ROWS):

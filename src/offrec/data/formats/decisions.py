@@ -1,4 +1,4 @@
-"""Any table of decisions, a row a served list: what was offered, how likely that was, and what was picked of it."""
+"""Any table of decisions, one served list per row: the items offered, their probability and the item picked."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,10 +9,11 @@ from offrec.data.tables import ReadTask
 
 
 def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
-    return events.read_as(sources, columns, (*events.NAMES, "offered"), ("item", "propensity"))
+    """Split tables of decisions into tasks."""
+    return events.read_columns(sources, columns, (*events.COLUMNS, "offered"), ("item", "propensity"))
 
 
-# Unlike the paper's other logs, nothing is filtered: estimates from sessions of a certain length speak of those alone.
+# `--protocol paper` filters nothing: estimates from filtered sessions would hold for those sessions only.
 RECORD = FormatRecord(
     name="decisions",
     help="Any table with one served list per row: the items offered, their probability and the item picked.",

@@ -1,4 +1,4 @@
-"""Any table of events: CSV, TSV, JSON lines or Parquet, whose columns have our names or are named by the user."""
+"""Any table of events: CSV, TSV, JSON lines or Parquet. Options name columns that have other names than offrec's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,55 +8,70 @@ from offrec.data.sources import Source
 from offrec.data.tables import ReadTask
 from offrec.errors import InputError
 
-NAMES = ("session", "user", "item", "time", "position", "behaviour", "propensity")
+COLUMNS = ("session", "user", "item", "time", "position", "behaviour", "propensity")
 
 
 def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
+    """Split tables of events into tasks."""
     if columns.offered:
-        raise InputError("A table of events has no lists, so --offered has no place; use --format decisions.")
-    return read_as(sources, columns, NAMES, ("item",))
+        raise InputError("--offered cannot be used with --format events; use --format decisions.")
+    return read_columns(sources, columns, COLUMNS, ("item",))
 
 
-def read_as(
-    sources: Sequence[Source], columns: Columns, names: Sequence[str], needed: Sequence[str]
+def read_columns(
+    sources: Sequence[Source], columns: Columns, names: Sequence[str], required: Sequence[str]
 ) -> Iterator[ReadTask]:
-    """`names`: the columns that are read, of which the `needed` must be there."""
-    first: dict[str, Mapping[str, str]] = {}
+    """Split tables into tasks that read the columns `names`, of which `required` must exist."""
+    resolved_sources: dict[str, Mapping[str, str]] = {}
 
-    def resolve_alike(source: Source, found: Sequence[str]) -> Mapping[str, str]:
-        resolved = resolve(source, found, columns, names, needed)
-        for name, earlier in first.items():
+    def resolve_consistently(source: Source, available: Sequence[str]) -> Mapping[str, str]:
+        resolved = resolve(source, available, columns, names, required)
+        for name, earlier in resolved_sources.items():
             if differing := sorted(set(earlier) ^ set(resolved)):
                 raise InputError(
-                    f"{source.name} and {name} do not have the same columns: only one of them has {differing[0]}; "
-                    "prepare files of the same kind together."
+                    f"{source.name} and {name} have different columns: only one of them has {differing[0]}; "
+                    "prepare files with the same columns together."
                 )
-        first.setdefault(source.name, resolved)
+        resolved_sources.setdefault(source.name, resolved)
         return resolved
 
     optional = [name for name in names if not getattr(columns, name) and (name != "session" or columns.use_session)]
     for source in sources:
-        yield from tables.read_tasks(source, resolve_alike, optional)
+        yield from tables.read_tasks(source, resolve_consistently, optional)
 
 
 def resolve(
-    source: Source, found: Sequence[str], columns: Columns, names: Sequence[str], needed: Sequence[str]
+    source: Source, available: Sequence[str], columns: Columns, names: Sequence[str], required: Sequence[str]
 ) -> dict[str, str]:
-    """Our name → the table's, for the columns that it has or that were asked for."""
-    listed = f"it has {', '.join(found[:20])}{', …' if len(found) > 20 else ''}"
+    """Choose the columns to read.
+
+    Args:
+        source: The table, for messages.
+        available: The names of its columns.
+        columns: The names that the user gave.
+        names: offrec's names of the columns to read.
+        required: Those that must exist.
+
+    Returns:
+        offrec's name → the table's name.
+
+    Raises:
+        InputError: If a required column is missing or ambiguous.
+    """
+    listed = f"it has {', '.join(available[:20])}{', …' if len(available) > 20 else ''}"
     resolved: dict[str, str] = {}
     for name in names:
-        asked = getattr(columns, name)
-        wanted = asked or name
-        if wanted not in found:
-            if asked or name in needed:
-                raise InputError(f"{source.name} has no column {wanted!r}; {listed}; name one with --{name}.")
-        elif found.count(wanted) > 1:
-            raise InputError(f"{source.name} has {found.count(wanted)} columns {wanted!r}; rename all but one.")
+        given = getattr(columns, name)
+        column = given or name
+        if column not in available:
+            if given or name in required:
+                raise InputError(f"{source.name} has no column {column!r}; {listed}; name one with --{name}.")
+        elif available.count(column) > 1:
+            raise InputError(f"{source.name} has {available.count(column)} columns {column!r}; rename all but one.")
         elif name != "session" or columns.use_session:
-            resolved[name] = wanted
+            resolved[name] = column
     if "session" not in resolved and "user" not in resolved:
-        missing = "neither a column 'session' nor 'user'" if columns.use_session else "no column 'user'"
+        missing = "no column 'session' or 'user'" if columns.use_session else "no column 'user'"
         raise InputError(f"{source.name} has {missing}; {listed}; name one with --session or --user.")
     return resolved
 

@@ -12,7 +12,7 @@ from offrec.plugins import Registry
 
 @dataclass(frozen=True)
 class Columns:
-    """The table's own names for our columns; None: the same name, where the table has it."""
+    """The table's names of the columns that offrec reads; None: the same name, if the table has it."""
 
     session: str | None = None
     user: str | None = None
@@ -22,12 +22,12 @@ class Columns:
     behaviour: str | None = None
     offered: str | None = None
     propensity: str | None = None
-    use_session: bool = True  # False: sessions are made from users, even where the table has a session column
+    use_session: bool = True  # False: sessions are made from users, even if the table has a session column
 
 
 @dataclass(frozen=True)
 class ProtocolDefaults:
-    """What a protocol does with a format, unless told otherwise."""
+    """What `--protocol paper` does with a format, unless an option says otherwise."""
 
     filters: tuple[str, ...] = ()
     sessions: str = "auto"

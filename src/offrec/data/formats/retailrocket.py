@@ -15,30 +15,37 @@ BEHAVIOURS = {"view": "view", "addtocart": "cart", "transaction": "buy"}
 
 
 def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
+    """Split RetailRocket's tables into tasks."""
     if columns != Columns(use_session=columns.use_session):
-        raise InputError("RetailRocket's columns are known; drop --session, --item, … or use --format events.")
+        raise InputError("--format retailrocket defines its columns; remove --session, --item, … or use events.")
     for source in sources:
         for task in tables.read_tasks(source, resolve):
-            yield partial(checked, task)
+            yield partial(check, task)
 
 
-def checked(task: ReadTask, bad_rows: BadRows) -> RowBatch | None:
+def check(task: ReadTask, bad_rows: BadRows) -> RowBatch | None:
+    """Read a batch and check that only transactions have a transactionid."""
     batch = task(bad_rows)
     if batch is not None:
-        odd = batch.frame["order"].is_not_null() & (batch.frame["behaviour"] != "transaction").fill_null(False)
-        bad_rows.add_rows("a transactionid for", "only transactions have one", batch, odd, batch.frame["behaviour"])
+        is_bad = batch.frame["order"].is_not_null() & (batch.frame["behaviour"] != "transaction").fill_null(False)
+        bad_rows.add_rows(
+            "a transactionid for", "expected one only for transactions", batch, is_bad, batch.frame["behaviour"]
+        )
     return batch
 
 
-def resolve(source: Source, found: Sequence[str]) -> dict[str, str]:
+def resolve(source: Source, available: Sequence[str]) -> dict[str, str]:
+    """Return the columns of events.csv."""
     for name in COLUMNS.values():
-        if name not in found:
-            listed = ", ".join(found)
-            raise InputError(f"{source.name} has no column {name!r}; it has {listed}; is it RetailRocket's events.csv?")
+        if name not in available:
+            listed = ", ".join(available)
+            raise InputError(
+                f"{source.name} has no column {name!r}, only {listed}; expected RetailRocket's events.csv."
+            )
     return COLUMNS
 
 
-# Unlike the name says, a paper "session" of RetailRocket is everything one visitor ever did (Xin et al. 2020).
+# A "session" of RetailRocket in the paper consists of all events of a visitor (Xin et al. 2020).
 PAPER = ProtocolDefaults(filters=("session=3", "item=3"), sessions="user", drop=("buy",))
 RECORD = FormatRecord(
     name="retailrocket", help="RetailRocket's events.csv.", read=read, paper=PAPER, behaviours=BEHAVIOURS

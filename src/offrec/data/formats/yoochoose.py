@@ -1,4 +1,4 @@
-"""YooChoose's yoochoose-clicks.dat and yoochoose-buys.dat: no header, ISO times, whole-number ids."""
+"""YooChoose's yoochoose-clicks.dat and yoochoose-buys.dat: no header, ISO 8601 times, integer ids."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ import polars as pl
 from offrec.data import tables
 from offrec.data.bad_rows import BadRows, RowBatch
 from offrec.data.formats.record import Columns, FormatRecord, ProtocolDefaults
-from offrec.data.sources import Source, blocks
+from offrec.data.sources import Source, read_blocks
 from offrec.data.tables import Layout, ReadTask
 from offrec.errors import InputError
 
@@ -21,40 +21,43 @@ LAYOUTS = {
 
 
 def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
+    """Split YooChoose's tables into tasks."""
     if columns != Columns(use_session=columns.use_session):
-        raise InputError("YooChoose's columns are known; drop --session, --item, … or use --format events.")
+        raise InputError("--format yoochoose defines its columns; remove --session, --item, … or use events.")
     for source in sources:
-        kind = kind_of(source)
-        for task in tables.delimited(source, resolve, LAYOUTS[kind]):
-            yield partial(checked, task, kind)
+        behaviour = behaviour_of(source)
+        for task in tables.delimited(source, resolve, LAYOUTS[behaviour]):
+            yield partial(check, task, behaviour)
 
 
-def checked(task: ReadTask, kind: str, bad_rows: BadRows) -> RowBatch | None:
+def check(task: ReadTask, behaviour: str, bad_rows: BadRows) -> RowBatch | None:
+    """Read a batch and check that its ids are integers."""
     batch = task(bad_rows)
     if batch is None:
         return None
     for name in IDS:
         ids = batch.frame[name]
         if ids.dtype == pl.String:
-            text = ids.is_not_null() & ids.cast(pl.Int64, strict=False).is_null()
-            bad_rows.add_rows(f"no number as {name} id:", "YooChoose numbers its sessions and items", batch, text, ids)
-    return replace(batch, behaviour=kind)
+            is_text = ids.is_not_null() & ids.cast(pl.Int64, strict=False).is_null()
+            bad_rows.add_rows(f"the {name} id", "expected an integer", batch, is_text, ids)
+    return replace(batch, behaviour=behaviour)
 
 
-def kind_of(source: Source) -> str:
-    """Clicks have four fields, buys five."""
-    start = next(blocks(source))
+def behaviour_of(source: Source) -> str:
+    """Tell clicks, which have four fields, from buys, which have five."""
+    start = next(read_blocks(source))
     fields = start.data.lstrip(b"\n").partition(b"\n")[0].count(b",") + 1
-    for kind, layout in LAYOUTS.items():
+    for behaviour, layout in LAYOUTS.items():
         if fields == len(layout.columns):
-            return kind
+            return behaviour
     raise InputError(
         f"{source.name}, line {start.line(0)}: {fields} fields; expected 4 as in yoochoose-clicks.dat "
         "(session,time,item,category) or 5 as in yoochoose-buys.dat (session,time,item,price,quantity)."
     )
 
 
-def resolve(source: Source, found: Sequence[str]) -> dict[str, str]:
+def resolve(source: Source, available: Sequence[str]) -> dict[str, str]:
+    """Return the columns that both kinds of table have."""
     return {name: name for name in ("session", "time", "item")}
 
 

@@ -1,0 +1,100 @@
+"""Item indices: number the items of a log without gaps, or as another catalogue does."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offrec.data.log import Log
+from offrec.data.sessions import Events, Number, count
+from offrec.data.vocabulary import Vocabulary
+from offrec.errors import InputError
+from offrec.types import Ints, Longs
+
+
+@dataclass(frozen=True)
+class IndexedEvents:
+    """Events whose items and behaviours are numbered without gaps."""
+
+    events: Events
+    item_ids: Longs | list[str]
+    behaviour_names: tuple[str, ...]
+
+
+def align_items(log: Log, vocabulary: Vocabulary, folder: Path) -> Log:
+    """Give the items of a log the indices of another catalogue, so that its policies can be evaluated on this log.
+
+    Args:
+        log: The log.
+        vocabulary: The other catalogue.
+        folder: Where it comes from, for messages.
+
+    Returns:
+        The log. Unknown items of events get the index after the last; `drop_unknown_items` removes those events.
+
+    Raises:
+        InputError: If a served list contains an unknown item.
+    """
+    item_ids = log.item_ids.tolist() if isinstance(log.item_ids, np.ndarray) else log.item_ids
+    known = [vocabulary.index(item_id) for item_id in item_ids]
+    # The last entry maps −1, which stands for no item, to itself.
+    indices = np.array([len(vocabulary) if index is None else index for index in known] + [-1], np.int32)
+    lists = log.lists
+    if lists is not None:
+        lists = replace(lists, items=indices[lists.items])
+        if (lists.items == len(vocabulary)).any():
+            unknown = [item_id for item_id, index in zip(item_ids, known, strict=True) if index is None]
+            raise InputError(
+                f"The catalogue of {folder} does not contain {unknown[0]!r}, which a served list offers; "
+                "give the run that served the lists, or remove --catalogue."
+            )
+    return replace(log, items=indices[log.items], item_ids=vocabulary.ids, lists=lists)
+
+
+def drop_unknown_items(events: Events, n_items: int) -> Events:
+    """Remove the events with items outside of the catalogue."""
+    events = events.gather()
+    return events.where(events.items < n_items)
+
+
+def compact(
+    events: Events,
+    item_ids: Longs | list[str],
+    behaviour_names: tuple[str, ...],
+    offered: Ints | None = None,
+    *,
+    keep_all_items: bool = False,
+) -> tuple[IndexedEvents, Ints | None]:
+    """Number items and behaviours without gaps.
+
+    Args:
+        events: Gathered events.
+        item_ids: The ids of all items of the log.
+        behaviour_names: The names of all behaviours of the log.
+        offered: The served lists, padded with −1. Their items stay in the catalogue.
+        keep_all_items: Whether items without an event stay in the catalogue.
+
+    Returns:
+        The events with new numbers, and the lists with new numbers, padded with the number of items.
+    """
+    listed = np.zeros(0, np.int32) if offered is None else offered[offered >= 0]
+    extra: Ints = np.arange(len(item_ids) if keep_all_items else 0, dtype=np.int32)
+    (items, listed, _), used = _renumber([events.items, listed, extra], len(item_ids))
+    (behaviours,), used_names = _renumber([events.behaviours], len(behaviour_names))
+    ids = item_ids[used] if isinstance(item_ids, np.ndarray) else [item_ids[index] for index in used]
+    events = replace(events, items=items, behaviours=behaviours)
+    if offered is not None:
+        renumbered = np.full_like(offered, len(ids))
+        renumbered[offered >= 0] = listed
+        offered = renumbered
+    return IndexedEvents(events, ids, tuple(behaviour_names[index] for index in used_names)), offered
+
+
+def _renumber(arrays: list[NDArray[Number]], size: int) -> tuple[list[NDArray[Number]], Longs]:
+    """Number values without gaps; return the new arrays and the old numbers that occur."""
+    is_used = np.logical_or.reduce([count(array, size) > 0 for array in arrays])
+    if is_used.all():
+        return arrays, np.arange(size)
+    new = (np.cumsum(is_used) - 1).astype(arrays[0].dtype)
+    return [new[array] for array in arrays], np.flatnonzero(is_used)
