@@ -70,17 +70,19 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "missing time": (
         rows("1,1,5,view", "1,1,,view"),
         {},
-        "log.csv, line 3: a missing time (the only such row); every event needs one: fill it in or leave the row out.",
+        "log.csv, line 3: a missing time (the only such row); every event needs one: fill it in or remove the row.",
     ),
     "missing item": (
         rows("1,1,5,view", "1,,6,view", '1,"",7,view'),
         {},
-        "log.csv, line 3: a missing item id (the first of 2 such rows); every event needs one: fill it in or leave the row out.",
+        "log.csv, line 3: a missing item id (the first of 2 such rows); every event needs one: fill it in or "
+        "remove the row.",
     ),
     "missing session": (
         rows("1,1,5,view", ",1,6,view"),
         {},
-        "log.csv, line 3: a missing session id (the only such row); every event needs one: fill it in or leave the row out.",
+        "log.csv, line 3: a missing session id (the only such row); every event needs one: fill it in or remove "
+        "the row.",
     ),
     "missing behaviour": (
         rows("1,1,5,view", "1,1,6,"),
@@ -95,7 +97,8 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "retailrocket behaviour": (
         RETAIL + "1,1,view,1,\n2,1,purchase,1,\n",
         {"format": "retailrocket"},
-        "log.csv, line 3: an unknown behaviour 'purchase' (the only such row); expected one of view, addtocart, transaction.",
+        "log.csv, line 3: an unknown behaviour 'purchase' (the only such row); expected one of view, addtocart, "
+        "transaction.",
     ),
     "retailrocket transaction": (
         RETAIL + "1,1,view,1,\n2,1,view,1,77\n",
@@ -128,7 +131,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "lines are counted past blank lines and quoted line ends": (
         'session,item\n\n1,"a\nb"\n\n2,\n'.replace("\n\n2", "\n2"),
         {},
-        "log.csv, line 5: a missing item id (the only such row); every event needs one: fill it in or leave the row out.",
+        "log.csv, line 5: a missing item id (the only such row); every event needs one: fill it in or remove the row.",
     ),
     "yoochoose fields": (
         "1,2\n",
@@ -144,7 +147,8 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "yoochoose time": (
         "1,2014-04-07T10:51:09.277Z,5,0\n1,2014-04-07T10:51:99.277Z,6,0\n",
         {"format": "yoochoose"},
-        "log.csv, line 2: an unreadable time '2014-04-07T10:51:99.277Z' (the only such row); expected a number since 1970 "
+        "log.csv, line 2: an unreadable time '2014-04-07T10:51:99.277Z' (the only such row); expected a number "
+        "since 1970 "
         "(s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z.",
     ),
     "filters leave nothing": (
