@@ -1,95 +1,103 @@
-"""The options page: every option of a run, read from the option dataclasses, the learners and the presets."""
+"""The options page: every option of a run, read from the option classes, the records and the presets."""
 
 import types
 from dataclasses import Field, fields
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from reference_text import escape_cell, table
 
 from offrec.algorithms import LEARNERS
+from offrec.backbones import BACKBONES
+from offrec.plugins import Bounds
 from offrec.runs.option_text import field_help
 from offrec.runs.options import SECTIONS, TOP, RunOptions, resolve_options
 
 GENERAL = "sl"  # reads no critic, so its values are the ones every learner starts from
 CRITIC = "sdac"
+PRESETS = ("strong", "paper")
+
+
+class Option(NamedTuple):
+    """An option as its class declares it."""
+
+    key: str
+    field: Field[Any]
+    hint: Any
+    meaning: str
 
 
 def page(learner: str = "") -> str:
     """Return every table, or the one of a learner."""
     if learner:
         return _learner_table(learner)
-    parts = ["## Options of the run\n\n" + _table(_top_rows())]
-    for section, title in (("network", "Network"), ("critic", "Critic"), ("training", "Training")):
-        parts.append(f"## {title}\n\n" + _table(_section_rows(section)))
-    parts.append(
-        "## Learners\n\nThe tables list what each learner adds, and the options whose preset differs from SL's."
-    )
-    parts += [f"### {name}\n\n{_learner_table(name)}" for name in LEARNERS]
+    parts = ["## Options of the run\n\n" + _table([*_rows("", GENERAL), _REWARD])]
+    parts += [
+        f"## {section.title()}\n\n" + _table(_rows(section, CRITIC if section == "critic" else GENERAL))
+        for section in SECTIONS
+    ]
+    parts.append("## Learners\n\nWhat each learner adds, and the options whose default differs from SL's.")
+    parts += [f"### {record.label}\n\n{record.help}\n\n{_learner_table(name)}" for name, record in LEARNERS.items()]
+    parts.append(f"## Backbones\n\nOptions whose default depends on the backbone.\n\n{_backbone_table()}")
     return "\n\n".join(parts)
+
+
+_REWARD = (
+    "| `reward.NAME` | number | view 0.2, click 0.2, cart 1, buy 1 | same | "
+    "Reward of the behaviour NAME. Behaviours without a default need a value. |"
+)
 
 
 def _values(learner: str, preset: str) -> dict[str, Any]:
     """Return the value of every option of a learner in a preset."""
-    flat = {"preset": preset, "algorithm.name": learner}
-    return resolve_options(flat, "events").settings()
+    return resolve_options({"preset": preset, "algorithm.name": learner}, "events").settings()
 
 
-def _top_rows() -> list[str]:
-    hints = get_type_hints(RunOptions)
-    meanings = field_help(RunOptions)
-    by_name = {field.name: field for field in fields(RunOptions)}
-    rows = [_row(name, hints[name], by_name[name], _presets(GENERAL, name), meanings.get(name, "")) for name in TOP]
-    meaning = "Reward of a behaviour. Every behaviour of the log that is not listed here needs one."
-    return [*rows, f"| `reward.NAME` | number | view 0.2, click 0.2, cart 1, buy 1 | same | {meaning} |"]
-
-
-def _section_rows(section: str) -> list[str]:
-    kind = SECTIONS[section]
-    learner = CRITIC if section == "critic" else GENERAL
+def _options(section: str, kind: type) -> list[Option]:
+    hints, texts = get_type_hints(kind), field_help(kind)
+    prefix = f"{section}." if section else ""
     return [
-        _row(f"{section}.{field.name}", hint, field, _presets(learner, f"{section}.{field.name}"), meaning)
-        for field, hint, meaning in _described(kind)
+        Option(prefix + one.name, one, hints[one.name], texts.get(one.name, ""))
+        for one in fields(kind)
+        if section or one.name in TOP
     ]
 
 
+def _rows(section: str, learner: str) -> list[str]:
+    strong, paper = (_values(learner, preset) for preset in PRESETS)
+    kind = SECTIONS[section] if section else RunOptions
+    return [_row(one, strong.get(one.key), paper.get(one.key)) for one in _options(section, kind)]
+
+
 def _learner_table(learner: str) -> str:
-    described = {
-        f"algorithm.{field.name}": (field, hint, meaning)
-        for field, hint, meaning in _described(LEARNERS[learner].learner)
-    }
-    for section, kind in SECTIONS.items():
-        described |= {f"{section}.{field.name}": (field, hint, meaning) for field, hint, meaning in _described(kind)}
-    hints, meanings = get_type_hints(RunOptions), field_help(RunOptions)
-    described |= {f.name: (f, hints[f.name], meanings.get(f.name, "")) for f in fields(RunOptions) if f.name in TOP}
+    strong, paper = (_values(learner, preset) for preset in PRESETS)
+    base_strong, base_paper = (_values(GENERAL, preset) for preset in PRESETS)
     rows = []
-    strong, paper = _values(learner, "strong"), _values(learner, "paper")
-    base_strong, base_paper = (_values(GENERAL, preset) for preset in ("strong", "paper"))
-    for key, (field, hint, meaning) in described.items():
+    kinds = {"algorithm": LEARNERS[learner].learner, **SECTIONS, "": RunOptions}
+    for one in (option for section, kind in kinds.items() for option in _options(section, kind)):
+        key = one.key
         if key not in strong:
             continue
-        own = key.startswith("algorithm.")
         differs = key in base_strong and (strong[key], paper[key]) != (base_strong[key], base_paper[key])
-        critic = key.startswith("critic.") and strong[key] != paper[key]
-        if own or differs or critic:
-            rows.append(_row(key, hint, field, (_shown(strong[key]), _shown(paper[key])), meaning))
-    return _table(rows)
+        of_critic = key.startswith("critic.") and strong[key] != paper[key]
+        if key.startswith("algorithm.") or differs or of_critic:
+            rows.append(_row(one, strong[key], paper[key]))
+    return _table(rows) if rows else "It adds no options."
 
 
-def _described(kind: type) -> list[tuple[Field[Any], Any, str]]:
-    hints, meanings = get_type_hints(kind), field_help(kind)
-    return [(field, hints[field.name], meanings.get(field.name, "")) for field in fields(kind)]
+def _backbone_table() -> str:
+    rows = []
+    for backbone in BACKBONES.values():
+        settings = [backbone.presets.get(preset, {}) for preset in PRESETS]
+        for key in dict.fromkeys(key for one in settings for key in one):
+            strong, paper = (_shown(one.get(key)) for one in settings)
+            rows.append(f"| `{backbone.name}` | `{key}` | {strong} | {paper} |")
+    return table(["backbone", "option", "`strong`", "`paper`"], rows)
 
 
-def _presets(learner: str, key: str) -> tuple[str, str]:
-    strong, paper = (_shown(_values(learner, preset).get(key)) for preset in ("strong", "paper"))
-    return strong, paper
-
-
-def _row(key: str, hint: Any, field: Field[Any], presets: tuple[str, str], meaning: str) -> str:
-    values = _kind(hint)
-    if bounds := _bounds(field):
-        values = f"{values}, {bounds}"
-    return f"| `{key}` | {values} | {presets[0]} | {presets[1]} | {escape_cell(meaning)} |"
+def _row(one: Option, strong: Any, paper: Any) -> str:
+    bounds = one.field.metadata.get("bounds")
+    values = ", ".join(part for part in (_kind(one.hint), str(bounds) if isinstance(bounds, Bounds) else "") if part)
+    return f"| `{one.key}` | {values} | {_shown(strong)} | {_shown(paper)} | {escape_cell(one.meaning)} |"
 
 
 def _table(rows: list[str]) -> str:
@@ -104,11 +112,6 @@ def _kind(hint: Any) -> str:
         inner = [part for part in get_args(hint) if part is not types.NoneType]
         return " or ".join(_kind(part) for part in inner) + ", or unset"
     return {bool: "`true`, `false`", int: "integer", float: "number", str: "text"}.get(hint, str(hint))
-
-
-def _bounds(field: Field[Any]) -> str:
-    """Read the bounds from the field's metadata, whatever they are called there."""
-    return ", ".join(str(value) for value in field.metadata.values())
 
 
 def _shown(value: Any) -> str:
