@@ -29,7 +29,7 @@ from offrec.data.prepare import prepare
 from offrec.data.replay import batch_from_histories
 from offrec.policy import Policy
 from offrec.serving.export import export_onnx
-from offrec.serving.onnx_check import compare, padded
+from offrec.serving.onnx_check import compare, pad_histories
 
 BACKBONES = ("gru", "cfn", "caser", "nextitnet", "sasrec")
 SESSIONS, K = 1000, 20
@@ -49,7 +49,7 @@ def one(dataset: offrec.Dataset, home: Path, backbone: str, histories: list[list
     found = {
         "backbone": backbone,
         "export_seconds": round(seconds, 2),
-        "megabytes": round(described["bytes_of_weights"] / 1e6, 1),
+        "megabytes": round(described["weight_bytes"] / 1e6, 1),
         "agreement": compare(policy, session, histories, K).as_json(),
         "state_spread": _spread(policy, histories),
     }
@@ -73,7 +73,7 @@ def _latency(policy: Policy, session: Any, histories: list[list[int]], rows: int
         top_k(policy.head(batch_from_histories(some, policy.n_items, policy.history, policy.device)), K)
 
     def by_onnx(some: list[list[int]]) -> None:
-        session.run(["items", "scores"], {"history": padded(some), "k": np.array(K)})
+        session.run(["items", "scores"], {"history": pad_histories(some), "k": np.array(K)})
 
     pieces = [histories[first : first + rows] for first in range(0, len(histories) - rows + 1, rows)]
     ways: dict[str, Callable[[list[list[int]]], None]] = {"torch": by_torch, "onnxruntime": by_onnx}

@@ -1,4 +1,4 @@
-"""Runs with random weights, in folders as `offrec train` leaves them: served alike, however well they were trained."""
+"""Runs with random weights, in folders as `offrec train` writes them. Serving does not depend on the training."""
 
 import json
 from collections.abc import Sequence
@@ -17,28 +17,39 @@ from offrec.training import checkpoint
 def write_run(
     path: Path, ids: Sequence[int] | Sequence[str], *, seed: int = 0, spread: float = 1.0, **settings: Any
 ) -> Path:
-    """`spread`: of the biases, so that some items are likelier than others. settings: `algorithm_name="dc"` …"""
+    """Write a run.
+
+    Args:
+        path: The folder to create.
+        ids: The item ids.
+        seed: The seed of the weights.
+        spread: The standard deviation of the item biases.
+        **settings: Options of the run, with an underscore for the dot: `algorithm_name="dc"`.
+
+    Returns:
+        The folder.
+    """
     small = {"network.width": 8, "network.history": 5, "algorithm.name": "sl"}
-    asked = {name.replace("_", ".", 1): value for name, value in settings.items()}
-    options = resolve_options({**small, **asked}, "events")
+    dotted = {name.replace("_", ".", 1): value for name, value in settings.items()}
+    options = resolve_options({**small, **dotted}, "events")
     torch.manual_seed(seed)
     agent = Agent(len(ids), options.learner, options.network, options.critic, restored=True)
     for name, tensor in agent.state_dict().items():
         if name.endswith("bias") and len(tensor) == len(ids):
             tensor.copy_(spread * torch.randn(len(ids)))
     path.mkdir(parents=True)
-    numeric = isinstance(ids[0], int)
+    is_numeric = isinstance(ids[0], int)
     facts = {
         "run_version": RUN_VERSION,
         "dataset": "nowhere",
         "fingerprint": "made-for-a-test",
         "data_hash": "made-for-a-test",
         "items": len(ids),
-        "item_id_type": "int" if numeric else "string",
+        "item_id_type": "int" if is_numeric else "string",
         "options": options.settings(),
     }
     (path / "run.json").write_text(json.dumps(facts))
-    if numeric:
+    if is_numeric:
         np.save(path / "item_ids.npy", np.array(ids, np.int64))
     else:
         texts = [str(text).encode() for text in ids]

@@ -1,9 +1,14 @@
 """Caser: convolutions over a fixed window (Tang & Wang 2018)."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
 from offrec.backbones.record import BackboneRecord
+
+if TYPE_CHECKING:
+    from offrec.backbones.onnx_graph import OnnxGraph
 
 
 class Caser(nn.Module):
@@ -33,6 +38,22 @@ class Caser(nn.Module):
         return state
 
 
+def write_onnx(graph: "OnnxGraph", module: Caser, inputs: str) -> str:
+    """Write `Caser.forward` to an ONNX graph: [B, window, d] → [B, d]."""
+    columns = graph.op("Transpose", inputs, perm=[0, 2, 1])
+    features = []
+    for layer in module.horizontal:
+        assert isinstance(layer, nn.Conv1d)
+        assert layer.bias is not None
+        union = graph.op("Relu", graph.op("Conv", columns, graph.weight(layer.weight), graph.weight(layer.bias)))
+        features.append(graph.op("ReduceMax", union, graph.integers(2), keepdims=0))
+    image, vertical = graph.op("Unsqueeze", inputs, graph.integers(1)), module.vertical
+    assert vertical.bias is not None
+    sums = graph.op("Conv", image, graph.weight(vertical.weight), graph.weight(vertical.bias))
+    features.append(graph.op("Flatten", sums, axis=1))
+    return graph.linear(graph.concat(*features, axis=1), module.linear)
+
+
 RECORD = BackboneRecord(
     name="caser",
     label="Caser",
@@ -41,4 +62,5 @@ RECORD = BackboneRecord(
     build=lambda sizes: Caser(sizes.width, min(sizes.window, sizes.history), sizes.dropout),
     reads=frozenset({"window"}),
     causal=False,
+    onnx=write_onnx,
 )

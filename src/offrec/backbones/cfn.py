@@ -1,9 +1,14 @@
 """CFN: the "chaos free" recurrent cell of Chen et al. 2019, which the paper uses."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
 from offrec.backbones.record import BackboneRecord
+
+if TYPE_CHECKING:
+    from offrec.backbones.onnx_graph import OnnxGraph
 
 
 class CFNCell(nn.Module):
@@ -42,6 +47,34 @@ class CFN(nn.Module):
         return inputs
 
 
+def write_onnx(graph: "OnnxGraph", module: CFN, inputs: str) -> str:
+    """Write `CFN.forward` to an ONNX graph: [B, L, d] → [B, L, d]."""
+    states = graph.op("Transpose", inputs, perm=[1, 0, 2])
+    for layer, cell in enumerate(module.cells):
+        assert isinstance(cell, CFNCell)
+        states = _write_onnx_cell(graph, cell, states, f"cell_{len(graph.nodes)}_{layer}_")
+    return graph.op("Transpose", states, perm=[1, 0, 2])
+
+
+def _write_onnx_cell(graph: "OnnxGraph", cell: CFNCell, inputs: str, prefix: str) -> str:
+    """[L, B, d] → [L, B, d]: the input's part for all steps at once, then a loop over the steps."""
+    width = cell.from_input.in_features
+    sizes = graph.integers(2 * width, width)
+    gates, new = graph.ops("Split", [graph.linear(inputs, cell.from_input), sizes], 2, axis=2)
+    body = graph.begin_loop(prefix)
+    before, step_gates, step_new = (f"{prefix}{name}" for name in ("before", "gates", "new"))
+    open_gates = body.op("Sigmoid", body.op("Add", body.linear(before, cell.from_state), step_gates))
+    keep, take = body.ops("Split", [open_gates, body.integers(width, width)], 2, axis=1)
+    old = body.op("Mul", keep, body.op("Tanh", before))
+    body.name_output(body.op("Add", old, body.op("Mul", take, step_new)), f"{prefix}after")
+    body.name_output(f"{prefix}after", f"{prefix}state")
+    loop = body.loop_body(
+        {before: width, step_gates: 2 * width, step_new: width}, {f"{prefix}after": width, f"{prefix}state": width}
+    )
+    start = graph.op("Expand", graph.real(0.0), graph.concat(graph.length(inputs, 1), graph.integers(width)))
+    return graph.ops("Scan", [start, gates, graph.op("Tanh", new)], 2, body=loop, num_scan_inputs=2)[1]
+
+
 RECORD = BackboneRecord(
     name="cfn",
     label="CFN",
@@ -49,4 +82,5 @@ RECORD = BackboneRecord(
     family="recurrent",
     build=lambda sizes: CFN(sizes.width, sizes.layers, sizes.dropout),
     reads=frozenset({"layers"}),
+    onnx=write_onnx,
 )

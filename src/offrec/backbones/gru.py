@@ -1,8 +1,14 @@
 """GRU: the gated recurrent unit."""
 
+from typing import TYPE_CHECKING
+
+import torch
 from torch import Tensor, nn
 
 from offrec.backbones.record import BackboneRecord
+
+if TYPE_CHECKING:
+    from offrec.backbones.onnx_graph import OnnxGraph
 
 
 class GRU(nn.Module):
@@ -15,6 +21,26 @@ class GRU(nn.Module):
         return states
 
 
+def write_onnx(graph: "OnnxGraph", module: GRU, inputs: str) -> str:
+    """Write `GRU.forward` to an ONNX graph: [B, L, d] → [B, L, d]."""
+    cells, states = module.cells, graph.op("Transpose", inputs, perm=[1, 0, 2])
+    for layer in range(cells.num_layers):
+        from_input, from_state, input_bias, state_bias = (
+            _onnx_gates(getattr(cells, f"{name}_l{layer}")) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        bias = torch.cat([input_bias, state_bias])
+        constants = [graph.array(tensor[None].numpy()) for tensor in (from_input, from_state, bias)]
+        outputs = graph.ops("GRU", [states, *constants], 2, hidden_size=cells.hidden_size, linear_before_reset=1)
+        states = graph.op("Squeeze", outputs[0], graph.integers(1))
+    return graph.op("Transpose", states, perm=[1, 0, 2])
+
+
+def _onnx_gates(gates: Tensor) -> Tensor:
+    """Reorder gates: torch stores reset, update, new; ONNX expects update, reset, new."""
+    reset, update, new = gates.detach().cpu().chunk(3)
+    return torch.cat([update, reset, new])
+
+
 RECORD = BackboneRecord(
     name="gru",
     label="GRU",
@@ -22,4 +48,5 @@ RECORD = BackboneRecord(
     family="recurrent",
     build=lambda sizes: GRU(sizes.width, sizes.layers, sizes.dropout),
     reads=frozenset({"layers"}),
+    onnx=write_onnx,
 )

@@ -1,9 +1,14 @@
 """NextItNet: dilated causal convolutions over a whole session (Yuan et al. 2019)."""
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor, nn
 from torch.nn import functional
 
 from offrec.backbones.record import BackboneRecord
+
+if TYPE_CHECKING:
+    from offrec.backbones.onnx_graph import OnnxGraph
 
 
 class NextItNetBlock(nn.Module):
@@ -47,6 +52,28 @@ class NextItNet(nn.Module):
         return states
 
 
+def write_onnx(graph: "OnnxGraph", module: NextItNet, inputs: str) -> str:
+    """Write `NextItNet.forward` to an ONNX graph: [B, L, d] → [B, L, d]."""
+    states = inputs
+    for block in module.blocks:
+        assert isinstance(block, NextItNetBlock)
+        hidden = states
+        for convolution, norm in zip((block.near, block.far), block.norms, strict=True):
+            assert isinstance(norm, nn.LayerNorm)
+            hidden = graph.op("Relu", graph.layer_norm(_write_onnx_convolution(graph, convolution, hidden), norm))
+        states = graph.op("Add", states, hidden)
+    return states
+
+
+def _write_onnx_convolution(graph: "OnnxGraph", layer: CausalConvolution, inputs: str) -> str:
+    convolution = layer.convolution
+    assert convolution.bias is not None
+    constants = graph.weight(convolution.weight), graph.weight(convolution.bias)
+    channels = graph.op("Transpose", inputs, perm=[0, 2, 1])
+    outputs = graph.op("Conv", channels, *constants, dilations=list(convolution.dilation), pads=[layer.reach, 0])
+    return graph.op("Transpose", outputs, perm=[0, 2, 1])
+
+
 RECORD = BackboneRecord(
     name="nextitnet",
     label="NextItNet",
@@ -55,4 +82,5 @@ RECORD = BackboneRecord(
     build=lambda sizes: NextItNet(sizes.width, sizes.layers, sizes.dropout),
     reads=frozenset({"layers"}),
     presets={"strong": {"training.learning_rate": 0.001}},
+    onnx=write_onnx,
 )

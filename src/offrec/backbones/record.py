@@ -8,6 +8,7 @@ from torch import nn
 
 from offrec.plugins import Registry, SearchSpace, Settings
 
+OnnxWriter = Callable[[Any, Any, str], str]  # (OnnxGraph, module, name of the inputs) → name of the outputs
 Family = Literal["recurrent", "convolutional", "attention", "other"]
 
 
@@ -40,7 +41,9 @@ class BackboneRecord:
         presets: Settings that a preset adds for this backbone.
         search: The settings that `offrec tune` searches for this backbone.
         check: Returns a sentence that begins with the name of a network option if the sizes do not fit together.
-        onnx: Writes the backbone to an ONNX graph; without it, `offrec export` refuses the backbone.
+        onnx: Writes what the module's `forward` does to an ONNX graph, for `offrec export`: (graph, module, name of the
+            inputs) → name of the outputs, with the shapes that `build` describes. See
+            `offrec.backbones.onnx_graph.OnnxGraph`. Without it, `offrec export` refuses the backbone.
     """
 
     name: str
@@ -53,7 +56,7 @@ class BackboneRecord:
     presets: Mapping[str, Settings] = field(default_factory=dict)
     search: SearchSpace = field(default_factory=dict)
     check: Callable[[Sizes], str | None] | None = None
-    onnx: Callable[..., Any] | None = None
+    onnx: OnnxWriter | None = None
 
 
 BACKBONES: Registry[BackboneRecord] = Registry("backbone")

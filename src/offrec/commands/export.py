@@ -11,32 +11,33 @@ from offrec.commands.printing import console_for, print_json
 
 @dataclass(frozen=True)
 class Export:
-    """Write a run as a model that ONNX Runtime serves without offrec and torch: histories in, the best k items out.
+    """Export a run as an ONNX model, which ONNX Runtime serves without offrec and torch.
 
     Example: offrec export runs/sl --out model.onnx
     """
 
     run_: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN")]
-    """A folder made by `offrec train`."""
+    """Run folder from `offrec train`."""
     out: Path
-    """The model's file, ending in .onnx; the item ids (.ids.json) and a description (.json) are written beside it."""
+    """File of the model, ending in .onnx. Item ids (.ids.json) and a description (.json) are written next to it."""
     format: Literal["onnx"] = "onnx"
-    """The format."""
+    """File format."""
     force: bool = False
-    """Replace what stands there."""
+    """Replace existing files."""
     json: bool = False
     """Print the description as JSON."""
 
     def run(self) -> None:
+        """Write the model and print how well it agrees with torch."""
         from offrec.serving.export import export_onnx
 
-        found = export_onnx(self.run_, self.out, force=self.force, console=console_for(self.json))
+        description = export_onnx(self.run_, self.out, force=self.force, console=console_for(self.json))
         if self.json:
-            print_json(found)
+            print_json(description)
             return
-        same = found["agreement"]
+        agreement = description["agreement"]
         print(
-            f"{self.out}: {found['policy']}, {found['items']:,} items, {found['bytes_of_weights'] / 1e6:.1f} MB of "
-            f"weights. Same top {same['k']} as torch on {same['histories']} histories, scores within "
-            f"{same['largest_difference']:.1g}."
+            f"{self.out}: {description['policy']}, {description['n_items']:,} items, "
+            f"{description['weight_bytes'] / 1e6:.1f} MB of weights. Same top {agreement['k']} as torch on "
+            f"{agreement['histories']} histories; scores differ by at most {agreement['largest_difference']:.1g}."
         )

@@ -1,10 +1,10 @@
-"""A run as a file that needs neither offrec nor torch: `offrec export RUN --format onnx --out model.onnx`.
+"""Export a run as an ONNX model, which ONNX Runtime serves without offrec and torch.
 
-    model.onnx         histories in, the best k items and their scores out; indices stand for items
-    model.ids.json     [the log's own id of item 0, of item 1, …]
-    model.json         what it is: fingerprint, options, how it was compared with torch
+    model.onnx         histories in, the k best items and their scores out; items are indices
+    model.ids.json     the item id of index 0, of index 1, …
+    model.json         what it is: fingerprint, options, and the comparison with torch
 
-docs/export.md says how to call it.
+docs/how-to/export.md explains how to call it.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from offrec.backbones import BACKBONES
 from offrec.console import Console
 from offrec.data.files import publish_files
 from offrec.errors import InputError, RunError
@@ -23,65 +24,75 @@ from offrec.serving import served_policy
 from offrec.serving.served_policy import ServedPolicy
 
 CHECKED_HISTORIES, CHECKED_K = 256, 20
-IN_ONE_FILE = 1 << 30  # bytes of weights; a protobuf holds no more than 2 GiB, so beyond this they stand beside it
+ONE_FILE_BYTES = 1 << 30  # a protobuf file holds at most 2 GiB, so larger weights go to a second file
 
 
 def export_onnx(run: Path, out: Path, *, force: bool = False, console: Console | None = None) -> dict[str, Any]:
-    """What stands in model.json."""
+    """Write a run as an ONNX model and check that it ranks as torch does.
+
+    Args:
+        run: The run folder.
+        out: The file of the model, which ends in .onnx. The other files are written next to it.
+        force: Whether existing files are replaced.
+        console: Prints the progress; None to print nothing.
+
+    Returns:
+        The content of model.json.
+
+    Raises:
+        InputError: If the run cannot be exported or the files cannot be written.
+        RunError: If ONNX Runtime does not rank as torch does; then nothing is written.
+    """
     facts, console = read_run(run), console or Console(quiet=True)
-    _check(out, force)
+    _check_packages()
+    _check_out(out, force)
     served = served_policy.load_policy(out.stem, run, "cpu")
     policy = served.policy
     assert isinstance(policy, NetworkPolicy)
-    _exportable(run, policy.agent)
+    _check_backbones(run, policy.agent)
     with publish_files(_files(out), advice="free disk space or choose another --out") as temporary:
-        meta = _describe(facts, served, out)
+        description = _describe(facts, served, out)
         console.line(f"writing {policy.name}, {policy.n_items:,} items")
-        meta |= _write_model(policy.agent, temporary / out.name, meta)
-        console.line(f"comparing it with torch on {CHECKED_HISTORIES} histories")
-        meta["agreement"] = _compared(policy, temporary / out.name)
+        description |= _write_model(policy.agent, temporary / out.name, description)
+        console.line(f"comparing with torch on {CHECKED_HISTORIES} histories")
+        description["agreement"] = _compare_with_torch(policy, temporary / out.name)
         ids = [policy.vocabulary.id(item) for item in range(policy.n_items)]
-        (temporary / meta["ids"]).write_text(json.dumps(ids, ensure_ascii=False) + "\n", encoding="utf-8")
-        (temporary / f"{out.stem}.json").write_text(
-            json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
-    return meta
+        _write_json(temporary / description["ids"], ids)
+        _write_json(temporary / f"{out.stem}.json", description, indent=2)
+    return description
 
 
-def _check(out: Path, force: bool) -> None:
-    _need_onnx()
-    if out.suffix != ".onnx":
-        raise InputError(f"--out is {out}; give a file that ends in .onnx.")
-    there = next((path for path in _files(out) if path.exists() or path.is_symlink()), None)
-    if there is not None and not there.is_file():
-        raise InputError(f"{there} exists and is no file; choose another --out.")
-    if there is not None and not force:
-        raise InputError(f"{there} exists already; choose another --out, or replace it with --force.")
-
-
-def _files(out: Path) -> list[Path]:
-    """All that an export may leave, the model last: where it is, the others are."""
-    return [out.with_name(f"{out.stem}{end}") for end in (".ids.json", ".json", ".onnx.data", ".onnx")]
-
-
-def _need_onnx() -> None:
+def _check_packages() -> None:
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
     except ImportError as error:
-        raise InputError(
-            f"Exporting needs {error.name}, which is not installed: pip install 'offrec[onnx]'."
-        ) from error
+        raise InputError(f"offrec export needs {error.name}; run pip install 'offrec[onnx]'.") from error
 
 
-def _exportable(run: Path, agent: Agent) -> None:
-    from offrec.serving.onnx_backbones import BACKBONES
+def _check_out(out: Path, force: bool) -> None:
+    if out.suffix != ".onnx":
+        raise InputError(f"--out {out} must end in .onnx.")
+    for path in _files(out):
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} exists and is not a file; choose another --out.")
+        if (path.exists() or path.is_symlink()) and not force:
+            raise InputError(f"{path} exists; choose another --out, or replace it with --force.")
 
+
+def _files(out: Path) -> list[Path]:
+    """Return all files of an export, the model last: if it exists, the others exist too."""
+    return [out.with_name(f"{out.stem}{suffix}") for suffix in (".ids.json", ".json", ".onnx.data", ".onnx")]
+
+
+def _check_backbones(run: Path, agent: Agent) -> None:
     for network in filter(None, (agent.actor, agent.critic, agent.prior)):
-        if type(network.backbone) not in BACKBONES:
+        record = BACKBONES[network.options.backbone]
+        if record.onnx is None:
+            others = ", ".join(name for name, other in BACKBONES.items() if other.onnx is not None)
             raise InputError(
-                f"{run} has the backbone {network.options.backbone}, which cannot be written as ONNX; train one of "
-                f"{', '.join(sorted(kind.__name__.lower() for kind in BACKBONES))}."
+                f"{run} has the backbone {record.name}, which has no ONNX writer; train one of {others}, or add a "
+                "writer to its record."
             )
 
 
@@ -94,40 +105,43 @@ def _describe(facts: dict[str, Any], served: ServedPolicy, out: Path) -> dict[st
         "dataset_fingerprint": facts["fingerprint"],
         "data_hash": facts["data_hash"],
         "offrec": facts.get("offrec"),
-        "items": policy.n_items,
-        "history": policy.history,
-        "scores": "softmax(scores) is the policy" if policy.stochastic else "values; they say an order only",
+        "n_items": policy.n_items,
+        "history_length": policy.history,
+        "scores": "softmax(scores) is the policy" if policy.stochastic else "values that define an order only",
         "ids": f"{out.stem}.ids.json",
         "options": facts["options"],
     }
 
 
-def _write_model(agent: Agent, path: Path, meta: dict[str, Any]) -> dict[str, Any]:
+def _write_model(agent: Agent, path: Path, description: dict[str, Any]) -> dict[str, Any]:
     import onnx
 
-    from offrec.serving.onnx_graph import OPSET
-    from offrec.serving.onnx_model import build
+    from offrec.backbones.onnx_graph import OPSET
+    from offrec.serving.onnx_model import build_model
 
-    props = {
-        key: str(meta[key])
-        for key in ("policy", "fingerprint", "dataset_fingerprint", "items", "history", "scores", "ids")
-    }
-    model, size = build(agent, props)
-    beside = size > IN_ONE_FILE
-    onnx.save_model(model, str(path), save_as_external_data=beside, location=f"{path.name}.data" if beside else None)
-    return {"opset": OPSET, "bytes_of_weights": size}
+    keys = ("policy", "fingerprint", "dataset_fingerprint", "n_items", "history_length", "scores", "ids")
+    model, weight_bytes = build_model(agent, {key: str(description[key]) for key in keys})
+    external = weight_bytes > ONE_FILE_BYTES
+    location = f"{path.name}.data" if external else None
+    onnx.save_model(model, str(path), save_as_external_data=external, location=location)
+    return {"opset": OPSET, "weight_bytes": weight_bytes}
 
 
-def _compared(policy: NetworkPolicy, path: Path) -> dict[str, Any]:
+def _compare_with_torch(policy: NetworkPolicy, path: Path) -> dict[str, Any]:
     import onnxruntime
 
-    from offrec.serving.onnx_check import compare, made_up
+    from offrec.serving.onnx_check import compare, random_histories
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    found = compare(policy, session, made_up(policy.n_items, policy.history, CHECKED_HISTORIES, seed=0), CHECKED_K)
-    if not found.sound:
+    histories = random_histories(policy.n_items, policy.history, CHECKED_HISTORIES, seed=0)
+    agreement = compare(policy, session, histories, CHECKED_K)
+    if not agreement.is_sound:
         raise RunError(
-            f"ONNX Runtime {onnxruntime.__version__} does not rank as torch does (scores differ by "
-            f"{found.largest_difference:.2g}), so nothing was written; please report it with the run's run.json."
+            f"ONNX Runtime {onnxruntime.__version__} does not rank as torch does: scores differ by "
+            f"{agreement.largest_difference:.2g}. Nothing was written; please report this with the file run.json."
         )
-    return found.as_json() | {"onnxruntime": onnxruntime.__version__, "torch": str(torch.__version__)}
+    return agreement.as_json() | {"onnxruntime": onnxruntime.__version__, "torch": str(torch.__version__)}
+
+
+def _write_json(path: Path, content: Any, indent: int | None = None) -> None:
+    path.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Does ONNX Runtime rank as torch does? Asked of every export before it is kept."""
+"""Compare the lists of ONNX Runtime with those of torch. Every export is checked before it is published."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,73 +13,104 @@ from offrec.catalogue import Head, top_k
 from offrec.data.replay import batch_from_histories
 from offrec.policy import Policy
 
-TOLERANCE = 1e-4  # of a score or, where it is beyond ±1, of its size
-ROUNDING = 1e-5  # of a log-probability
+TOLERANCE = 1e-4  # of a score; relative for scores beyond ±1
+LOG_TOLERANCE = 1e-5  # of a log probability near the bound of the support
 PADDING = -1
 
 
 @dataclass(frozen=True)
 class Agreement:
+    """How well two implementations agree.
+
+    Attributes:
+        histories: The number of histories.
+        k: The length of the lists.
+        largest_difference: The largest difference of a score, of the same item and of the same position in both lists.
+            Relative for scores beyond ±1.
+        largest_absolute_difference: The same, but absolute for all scores.
+        swapped: Positions at which the lists have different items of equal score.
+        undecided: Histories that were not compared, because rounding decides which items are in the support of π̂_b.
+    """
+
     histories: int
     k: int
     largest_difference: float
-    """Of a score: of the same item in both, and of the same place in both lists. Relative where it is beyond ±1."""
     largest_absolute_difference: float
-    """The same, whatever the score's size."""
     swapped: int
-    """Places where the lists name different items of equal score, as far as TOLERANCE goes."""
-    on_the_border: int
-    """Histories not compared, as rounding decides which items are likely enough to be shown (dqn with a delta)."""
+    undecided: int
 
     @property
-    def sound(self) -> bool:
-        return self.largest_difference <= TOLERANCE and self.on_the_border < max(2, self.histories // 10)
+    def is_sound(self) -> bool:
+        """Whether the lists agree."""
+        return self.largest_difference <= TOLERANCE and self.undecided < max(2, self.histories // 10)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
         return asdict(self)
 
 
-def padded(histories: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """[B, longest] for the model's input."""
-    found = np.full((len(histories), max(map(len, histories), default=0)), PADDING, dtype=np.int64)
+def pad_histories(histories: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """Return the input of the model: [B, length of the longest history], padded at the right."""
+    padded = np.full((len(histories), max(map(len, histories), default=0)), PADDING, dtype=np.int64)
     for row, items in enumerate(histories):
-        found[row, : len(items)] = items
-    return found
+        padded[row, : len(items)] = items
+    return padded
 
 
-def made_up(n_items: int, history: int, rows: int, seed: int) -> list[list[int]]:
-    """Histories of every length: empty, longer than a state knows, with repeats."""
-    draw = np.random.default_rng(seed)
-    lengths = [0, 1, history, history + 3, *draw.integers(1, history + 2, max(0, rows - 4))]
-    few = [draw.integers(0, n_items, max(1, int(length) // 2 + 1)) for length in lengths]
-    return [draw.choice(own, int(length)).tolist() for own, length in zip(few, lengths, strict=True)]
+def random_histories(n_items: int, history: int, rows: int, seed: int) -> list[list[int]]:
+    """Return random histories with repeated items: empty ones, and ones that are longer than a state reads.
+
+    Args:
+        n_items: The size of the catalogue.
+        history: The number of items that a state reads.
+        rows: The number of histories, at least 4.
+        seed: The seed.
+
+    Returns:
+        The histories.
+    """
+    random = np.random.default_rng(seed)
+    lengths = [0, 1, history, history + 3, *random.integers(1, history + 2, max(0, rows - 4))]
+    catalogues = [random.integers(0, n_items, max(1, int(length) // 2 + 1)) for length in lengths]
+    return [random.choice(few, int(length)).tolist() for few, length in zip(catalogues, lengths, strict=True)]
 
 
 @torch.no_grad()
 def compare(policy: Policy, session: Any, histories: Sequence[Sequence[int]], k: int, batch: int = 64) -> Agreement:
-    """`session`: an onnxruntime.InferenceSession of the policy."""
+    """Compare the lists of a policy with those of its exported model.
+
+    Args:
+        policy: The policy in torch.
+        session: An `onnxruntime.InferenceSession` of the exported model.
+        histories: The histories.
+        k: The length of the lists.
+        batch: The number of histories per batch.
+
+    Returns:
+        How well they agree.
+    """
     k = min(k, policy.n_items)
-    worst, absolute, swapped, border = 0.0, 0.0, 0, 0
+    relative, absolute, swapped, undecided = 0.0, 0.0, 0, 0
     for first in range(0, len(histories), batch):
         rows = [list(items) for items in histories[first : first + batch]]
-        items, scores = session.run(["items", "scores"], {"history": padded(rows), "k": np.array(k)})
+        outputs = session.run(["items", "scores"], {"history": pad_histories(rows), "k": np.array(k)})
+        onnx_items, onnx_scores = (torch.from_numpy(output).to(policy.device) for output in outputs)
         head = policy.head(batch_from_histories(rows, policy.n_items, policy.history, policy.device))
-        theirs, mine = torch.from_numpy(items).to(policy.device), top_k(head, k)
-        unsure = _on_the_border(head, torch.cat([theirs, mine[1]], 1))
-        wanted = torch.cat([mine[0], head.at(theirs)], 1)[~unsure].double()
-        found = torch.from_numpy(scores).to(policy.device).repeat(1, 2)[~unsure].double()
-        apart = (wanted - found).abs().nan_to_num(nan=torch.inf)
-        if apart.numel():
-            absolute = max(absolute, float(apart.max()))
-            worst = max(worst, float((apart / wanted.abs().clamp(min=1.0)).max()))
-        swapped += int((theirs != mine[1])[~unsure].sum())
-        border += int(unsure.sum())
-    return Agreement(len(histories), k, worst, absolute, swapped, border)
+        torch_scores, torch_items = top_k(head, k)
+        is_compared = ~_undecided_rows(head, torch.cat([onnx_items, torch_items], 1))
+        expected = torch.cat([torch_scores, head.at(onnx_items)], 1)[is_compared].double()
+        difference = (expected - onnx_scores.repeat(1, 2)[is_compared].double()).abs().nan_to_num(nan=torch.inf)
+        if difference.numel():
+            absolute = max(absolute, float(difference.max()))
+            relative = max(relative, float((difference / expected.abs().clamp(min=1.0)).max()))
+        swapped += int((onnx_items != torch_items)[is_compared].sum())
+        undecided += int((~is_compared).sum())
+    return Agreement(len(histories), k, relative, absolute, swapped, undecided)
 
 
-def _on_the_border(head: Head, items: Tensor) -> Tensor:
-    """[B] rows with an item whose π̂_b is at the bound, but for rounding."""
+def _undecided_rows(head: Head, items: Tensor) -> Tensor:
+    """[B] whether π̂_b of an item equals the bound of the support up to rounding."""
     if head.support is None:
         return torch.zeros(head.n_rows, dtype=torch.bool, device=items.device)
-    likely, bound = head.support.head.at(items), head.support.bound[:, None]
-    return ((likely - bound).abs() <= ROUNDING).any(1)
+    log_b, bound = head.support.head.at(items), head.support.bound[:, None]
+    return ((log_b - bound).abs() <= LOG_TOLERANCE).any(1)

@@ -1,132 +1,167 @@
-"""An agent as ONNX: histories in, the best k items and their scores out.
+"""Write an agent as an ONNX model: histories in, the k best items and their scores out.
 
-Unlike everywhere else in offrec, the scores of the whole catalogue are written out, [rows × items]: ONNX has no
-operator that would stream them.
+Unlike the rest of offrec, the model computes the scores of the whole catalogue, [rows × items], because ONNX has no
+operator that streams them.
 """
 
 import math
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
 
+from offrec.backbones import BACKBONES
+from offrec.backbones.onnx_graph import OnnxGraph, Values
 from offrec.catalogue.head import MASKED
 from offrec.models.agent import Agent
 from offrec.models.critic import ROUNDING
 from offrec.models.network import Network, RepeatTerm
-from offrec.serving.onnx_backbones import Histories, state
-from offrec.serving.onnx_graph import Graph
 
-INPUTS: dict[str, Any] = {"history": (np.int64, ["batch", "length"]), "k": (np.int64, [])}
-OUTPUTS: dict[str, Any] = {"items": (np.int64, ["batch", "k"]), "scores": (np.float32, ["batch", "k"])}
+INPUTS: Values = {"history": (np.int64, ["batch", "length"]), "k": (np.int64, [])}
+OUTPUTS: Values = {"items": (np.int64, ["batch", "k"]), "scores": (np.float32, ["batch", "k"])}
 
 
-def build(agent: Agent, facts: dict[str, str]) -> tuple[onnx.ModelProto, int]:
-    """The model, and how many bytes its weights take."""
-    graph = Graph()
-    scores = _ranked_by(graph, agent, _histories(graph, agent.n_items, agent.options.history))
-    wanted = graph.op("Min", "k", graph.array(np.array(agent.n_items, dtype=np.int64)))
-    best = graph.ops("TopK", [scores, graph.op("Reshape", wanted, graph.whole(1))], 2, axis=1)
-    graph.name(best[0], "scores")
-    graph.name(best[1], "items")
-    return graph.model(INPUTS, OUTPUTS, facts), graph.bytes
+@dataclass(frozen=True)
+class Histories:
+    """Names of the inputs of a network. T is the longest history of the batch, cut to the length that a state reads.
+
+    Attributes:
+        tokens: [B, T + 1] the start token, then the items, oldest first; padded at the right with n_items.
+        recent: [B, T] the same items, most recent first; padded with n_items.
+        count: [B, 1] the number of items of each history.
+    """
+
+    tokens: str
+    recent: str
+    count: str
 
 
-def _histories(graph: Graph, n_items: int, history: int) -> Histories:
-    """Items outside the catalogue are skipped wherever they stand, so they are padding; the last `history` are kept."""
-    zero, one = graph.whole(0), graph.whole(1)
-    inside = graph.op(
-        "And", graph.op("GreaterOrEqual", "history", zero), graph.op("Less", "history", graph.whole(n_items))
+def build_model(agent: Agent, metadata: dict[str, str]) -> tuple[onnx.ModelProto, int]:
+    """Write an agent as an ONNX model.
+
+    Args:
+        agent: The agent.
+        metadata: Texts to store in the model.
+
+    Returns:
+        The model, and the size of its weights in bytes.
+    """
+    graph = OnnxGraph()
+    scores = _write_ranking(graph, agent, _write_histories(graph, agent.n_items, agent.options.history))
+    k = graph.op("Min", "k", graph.integer(agent.n_items))
+    best = graph.ops("TopK", [scores, graph.op("Reshape", k, graph.integers(1))], 2, axis=1)
+    graph.name_output(best[0], "scores")
+    graph.name_output(best[1], "items")
+    return graph.model(INPUTS, OUTPUTS, metadata), graph.weight_bytes
+
+
+def _write_histories(graph: OnnxGraph, n_items: int, history: int) -> Histories:
+    """Drop the numbers outside the catalogue, wherever they are, and keep the last `history` items."""
+    zero, one = graph.integers(0), graph.integers(1)
+    is_item = graph.op(
+        "And", graph.op("GreaterOrEqual", "history", zero), graph.op("Less", "history", graph.integers(n_items))
     )
-    number = graph.op("CumSum", graph.cast(inside, np.int64), graph.array(np.array(1, dtype=np.int64)))
-    known = graph.op("ReduceSum", graph.cast(inside, np.int64), one, keepdims=1)  # [B, 1]
-    count = graph.op("Min", known, graph.whole(history))
-    place = graph.op("Sub", graph.op("Sub", number, one), graph.op("Sub", known, count))
-    kept = graph.op("And", inside, graph.op("GreaterOrEqual", place, zero))
+    number = graph.op("CumSum", graph.cast(is_item, np.int64), graph.integer(1))
+    n_known = graph.op("ReduceSum", graph.cast(is_item, np.int64), one, keepdims=1)  # [B, 1]
+    count = graph.op("Min", n_known, graph.integers(history))
+    position = graph.op("Sub", graph.op("Sub", number, one), graph.op("Sub", n_known, count))
+    is_used = graph.op("And", is_item, graph.op("GreaterOrEqual", position, zero))
     longest = graph.op("Max", graph.op("Reshape", graph.op("ReduceMax", count, keepdims=1), one), one)
-    room = graph.op(
-        "Expand",
-        graph.whole(n_items),
-        graph.join(graph.length("history", 0), graph.op("Add", longest, one)),
-    )
-    items = graph.op("Where", kept, "history", graph.whole(n_items))
+    shape = graph.concat(graph.length("history", 0), graph.op("Add", longest, one))
+    padding = graph.op("Expand", graph.integers(n_items), shape)
+    items = graph.op("Where", is_used, "history", graph.integers(n_items))
 
-    def placed(places: str) -> str:
-        """[B, T]; what is not kept falls into one column more, which is cut off."""
-        column = graph.op("Where", kept, places, longest)
-        return graph.slice(graph.op("ScatterElements", room, column, items, axis=1), longest, 1)
+    def scatter(positions: str) -> str:
+        """[B, T]; unused numbers go to one more column, which is cut off."""
+        column = graph.op("Where", is_used, positions, longest)
+        return graph.slice(graph.op("ScatterElements", padding, column, items, axis=1), longest, 1)
 
-    oldest_first = placed(place)
-    most_recent_first = placed(graph.op("Sub", graph.op("Sub", count, one), place))
-    start = graph.op("Expand", graph.whole(n_items), graph.join(graph.length("history", 0), one))
-    return Histories(graph.join(start, oldest_first, axis=1), most_recent_first, count)
+    oldest_first = scatter(position)
+    most_recent_first = scatter(graph.op("Sub", graph.op("Sub", count, one), position))
+    start = graph.op("Expand", graph.integers(n_items), graph.concat(graph.length("history", 0), one))
+    return Histories(graph.concat(start, oldest_first, axis=1), most_recent_first, count)
 
 
-def _ranked_by(graph: Graph, agent: Agent, histories: Histories) -> str:
-    """[B, A] what `Agent.forward` ranks by, written out."""
+def _write_ranking(graph: OnnxGraph, agent: Agent, histories: Histories) -> str:
+    """[B, A] the scores by which `Agent.forward` ranks."""
     needs = agent.needs
     if needs.ranks == "actor":
         assert agent.actor is not None
-        scores = _scores(graph, agent.actor, histories)
+        scores = _write_scores(graph, agent.actor, histories)
     else:
         assert agent.critic is not None
-        scores = _scores(graph, agent.critic, histories)
+        scores = _write_scores(graph, agent.critic, histories)
         if needs.temperature is not None:
             scores = graph.op("Mul", scores, graph.real(1.0 / needs.temperature))
     with_prior = needs.ranks == "critic" and needs.with_prior
     if agent.prior is None or not (with_prior or needs.within > 0):
         return scores
-    prior = _scores(graph, agent.prior, histories)
+    prior = _write_scores(graph, agent.prior, histories)
     if with_prior:
         scores = graph.op("Add", prior, scores)
-    return _within(graph, scores, prior, needs.within) if needs.within > 0 else scores
+    return _write_support(graph, scores, prior, needs.within) if needs.within > 0 else scores
 
 
-def _within(graph: Graph, scores: str, prior: str, delta: float) -> str:
-    """Only items with π̂_b ≥ δ and, where there is none, the likeliest."""
-    normaliser = graph.op("ReduceLogSumExp", prior, graph.whole(1), keepdims=1)
-    likeliest = graph.op("ReduceMax", prior, graph.whole(1), keepdims=1)
-    bound = graph.op("Min", graph.op("Add", normaliser, graph.real(math.log(delta))), likeliest)
+def _write_support(graph: OnnxGraph, scores: str, prior: str, delta: float) -> str:
+    """Mask items with π̂_b < δ, but never the most likely item."""
+    log_sum = graph.op("ReduceLogSumExp", prior, graph.integers(1), keepdims=1)
+    largest = graph.op("ReduceMax", prior, graph.integers(1), keepdims=1)
+    bound = graph.op("Min", graph.op("Add", log_sum, graph.real(math.log(delta))), largest)
     bound = graph.op("Sub", bound, graph.real(ROUNDING))
     return graph.op("Where", graph.op("Less", prior, bound), graph.real(MASKED), scores)
 
 
-def _scores(graph: Graph, network: Network, histories: Histories) -> str:
-    """[B, A]. One column more takes the corrections of padding, and is the start's row where the table is tied."""
+def _write_states(graph: OnnxGraph, network: Network, histories: Histories) -> str:
+    """[B, d] the state after each history."""
+    record = BACKBONES[network.options.backbone]
+    assert record.onnx is not None  # export checks it first
+    table = graph.weight(network.items_in)
+    if record.causal:
+        states = record.onnx(graph, network.backbone, graph.op("Gather", table, histories.tokens))
+        return graph.op("GatherND", states, histories.count, batch_dims=1)
+    size: int = network.backbone.window  # type: ignore[assignment]
+    rows = graph.length(histories.recent, 0)
+    padding = graph.op("Expand", graph.integers(network.n_items), graph.concat(rows, graph.integers(size)))
+    oldest_first = graph.integers(*reversed(range(size)))
+    window = graph.op("Gather", graph.concat(histories.recent, padding, axis=1), oldest_first, axis=1)
+    return record.onnx(graph, network.backbone, graph.op("Gather", table, window))
+
+
+def _write_scores(graph: OnnxGraph, network: Network, histories: Histories) -> str:
+    """[B, A]. An additional column takes the corrections of padding; it is the start token's row of a tied table."""
     n_items, rows = network.n_items, network.n_items + 1
     table = graph.weight(network.items_in) if network.items_out is None else graph.weight(network.items_out, rows)
-    states = state(graph, network.backbone, graph.weight(network.items_in), histories, n_items)
+    states = _write_states(graph, network, histories)
     scaled = states
     if network.scale is not None:
         scaled = graph.op("Mul", states, graph.weight(network.scale.gain))
     scores = graph.op("Gemm", scaled, table, graph.weight(network.bias, rows), transB=1)
     if network.scale is not None:
-        # state · (table + level) in two parts: the table need not be copied
+        # state · (table + level) in two products, so that the table is not copied
         level = graph.array((network.scale.level[:, None] / network.scale.small).detach().cpu().numpy())
         scores = graph.op("Add", scores, graph.op("MatMul", scaled, level))
     if network.repeat is not None:
-        values = _repeats(graph, network.repeat, states, histories.recent, n_items)
+        bonus = _write_repeat_bonus(graph, network.repeat, states, histories.recent, n_items)
         if network.options.repeat == "instead":
-            scores = graph.op(
-                "ScatterElements", scores, histories.recent, graph.op("Mul", values, graph.real(0.0)), axis=1
-            )
-        scores = graph.op("ScatterElements", scores, histories.recent, values, axis=1, reduction="add")
+            zeros = graph.op("Mul", bonus, graph.real(0.0))
+            scores = graph.op("ScatterElements", scores, histories.recent, zeros, axis=1)
+        scores = graph.op("ScatterElements", scores, histories.recent, bonus, axis=1, reduction="add")
     return graph.slice(scores, n_items, 1)
 
 
-def _repeats(graph: Graph, term: RepeatTerm, states: str, recent: str, n_items: int) -> str:
-    """[B, T]: the score at an item's most recent place, 0 at its earlier ones and at padding."""
-    places = graph.length(recent, 1)
+def _write_repeat_bonus(graph: OnnxGraph, term: RepeatTerm, states: str, recent: str, n_items: int) -> str:
+    """[B, T] the bonus at an item's most recent position; 0 at its earlier positions and at padding."""
+    length = graph.length(recent, 1)
     same = graph.op(
-        "Equal", graph.op("Unsqueeze", recent, graph.whole(2)), graph.op("Unsqueeze", recent, graph.whole(1))
+        "Equal", graph.op("Unsqueeze", recent, graph.integers(2)), graph.op("Unsqueeze", recent, graph.integers(1))
     )
-    each = graph.cast(same, np.float32)  # [B, T, T]
-    later = graph.op("Trilu", each, graph.array(np.array(-1, dtype=np.int64)), upper=0)
-    latest = graph.op("Less", graph.op("ReduceSum", later, graph.whole(2), keepdims=0), graph.real(0.5))
-    latest = graph.op("And", latest, graph.op("Less", recent, graph.whole(n_items)))
-    often = graph.op("Log", graph.op("ReduceSum", each, graph.whole(2), keepdims=0))
-    score = graph.op("Mul", often, graph.weight(term.by_count))
-    score = graph.op("Add", score, graph.slice(graph.weight(term.by_recency), places, 0))
+    is_same = graph.cast(same, np.float32)  # [B, T, T]
+    later = graph.op("Trilu", is_same, graph.integer(-1), upper=0)
+    is_latest = graph.op("Less", graph.op("ReduceSum", later, graph.integers(2), keepdims=0), graph.real(0.5))
+    is_latest = graph.op("And", is_latest, graph.op("Less", recent, graph.integers(n_items)))
+    log_count = graph.op("Log", graph.op("ReduceSum", is_same, graph.integers(2), keepdims=0))
+    bonus = graph.op("Mul", log_count, graph.weight(term.by_count))
+    bonus = graph.op("Add", bonus, graph.slice(graph.weight(term.by_recency), length, 0))
     if term.by_state is not None:
-        score = graph.op("Add", score, graph.slice(graph.linear(states, term.by_state), places, 1))
-    return graph.op("Mul", score, graph.op("Mul", graph.cast(latest, np.float32), graph.real(term.scale)))
+        bonus = graph.op("Add", bonus, graph.slice(graph.linear(states, term.by_state), length, 1))
+    return graph.op("Mul", bonus, graph.op("Mul", graph.cast(is_latest, np.float32), graph.real(term.scale)))
