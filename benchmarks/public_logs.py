@@ -30,6 +30,7 @@ import public_rewards
 import public_seen
 from offrec.algorithms import LEARNERS
 from offrec.studies import design
+from offrec.studies.arguments import parse_seeds
 from offrec.studies.folder import read_study, write_json
 from offrec.studies.study import RunGroup, Study
 
@@ -273,7 +274,7 @@ def main() -> None:
     parser.add_argument("--picture", type=Path)
     asked = parser.parse_args()
     if asked.what == "table":
-        found = rows(asked.out, design.parse_seeds(asked.seeds))
+        found = rows(asked.out, parse_seeds(asked.seeds))
         print(table(found))
         write(asked.json, found)
     elif asked.what == "seen":

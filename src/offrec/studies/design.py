@@ -1,6 +1,6 @@
-"""From what a person types to what a study asks. What can be refused is refused here, before anything is written."""
+"""Plan a study from the arguments of a command. Invalid requests are refused here, before anything is written."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -11,17 +11,17 @@ from offrec.backbones import BACKBONES
 from offrec.data.dataset import Dataset
 from offrec.data.transitions import REWARDS, reward_vector, reward_vector_or_none
 from offrec.errors import InputError
-from offrec.plugins import Registry, Settings
+from offrec.plugins import Settings
 from offrec.runs.option_text import parse_settings
 from offrec.runs.options import resolve_options
 from offrec.runs.presets import PRESETS
+from offrec.studies.arguments import RUN_OPTIONS, parse_learner_settings, parse_names, parse_seeds, parse_vary
 from offrec.studies.folder import extend_study, is_study_folder, read_study, write_study
 from offrec.studies.study import Run, RunGroup, Study, StudyDataset, StudyKind, describe_dataset
 
-SHOP_POLICIES = ("random", "logging", "greedy", "oracle")  # the shop's own policies
-LEARNER_OPTIONS = ("algorithm.", "critic.")  # options that mean something else, or nothing, to another learner
-RUN_OPTIONS = ("seed", "device")  # options that a run has and a policy has not
-SCORING_FIELDS = ("split", "split_parts", "score_first", "unseen", "score_last")  # what has to be equal within a table
+SHOP_POLICIES = ("random", "logging", "greedy", "oracle")
+LEARNER_OPTIONS = ("algorithm.", "critic.")  # prefixes of options that do not carry over to another learner
+SCORING_FIELDS = ("split", "split_parts", "score_first", "unseen", "score_last")  # equal for all logs of a table
 
 
 def plan_comparison(
@@ -39,35 +39,51 @@ def plan_comparison(
     repeated_splits: bool = False,
     value: bool = False,
 ) -> Study:
-    """Every learner with every backbone and every baseline on every log."""
+    """Plan every learner with every backbone, and every baseline, on every log.
+
+    Args:
+        datasets: Dataset folders.
+        out: The study's folder; nothing is written yet.
+        algorithms: Learners separated by commas, or "all".
+        backbones: Backbones separated by commas; None: the preset's backbone.
+        baselines: Baselines separated by commas, "all" or "none".
+        seeds: A number of seeds ("5") or a list ("0,3,7").
+        preset: Preset of all learners.
+        select: How checkpoints are selected; None: as each learner's preset says.
+        settings: KEY=VALUE for all learners, or LEARNER:KEY=VALUE for one.
+        visitors: Simulated visitors per policy.
+        repeated_splits: Whether the datasets are splits of one log; each then has one seed.
+        value: Whether the value of each policy is estimated.
+
+    Raises:
+        InputError: If a name, an option or a combination of datasets is invalid.
+    """
     from offrec.baselines import BASELINES  # imported here: a sweep needs no scipy
 
-    learners = _chosen(algorithms, LEARNERS)
-    networks = _chosen(backbones or PRESETS[preset].backbone, BACKBONES)
-    without = [] if baselines == "none" else _chosen(baselines, BASELINES)
-    opened = _opened(datasets)
-    repeats = list(_repeats(opened, seeds, repeated_splits))
-    own = _own_settings(settings, learners)
+    learner_names = parse_names(algorithms, LEARNERS)
+    backbone_names = parse_names(backbones or PRESETS[preset].backbone, BACKBONES)
+    baseline_names = [] if baselines == "none" else parse_names(baselines, BASELINES)
+    repeats = list(_repeats(_open(datasets), seeds, repeated_splits))
+    learner_settings = parse_learner_settings(settings, learner_names)
     groups: list[RunGroup] = []
     for log, dataset in _logs(repeats):
-        groups += [
-            RunGroup(f"{log}.{name}", log, "shop", name) for name in (SHOP_POLICIES if "shop" in dataset.meta else ())
-        ]
-        groups += [RunGroup(f"{log}.{name}", log, "baseline", name) for name in without]
-    for backbone in networks:
+        groups += _shop_groups(log, dataset)
+        groups += [RunGroup(f"{log}.{name}", log, "baseline", name) for name in baseline_names]
+    for backbone in backbone_names:
         for log, dataset in _logs(repeats):
-            for name in learners:
-                flat = {"network.backbone": backbone, "preset": preset, **({"select": select} if select else {})}
-                options = resolve_settings(dataset, name, {**flat, **own[name]}, valued=value)
+            for name in learner_names:
+                shared = {"network.backbone": backbone, "preset": preset, **({"select": select} if select else {})}
+                options = resolve_settings(dataset, name, {**shared, **learner_settings[name]}, estimate_value=value)
                 groups.append(RunGroup(f"{log}.{name}.{backbone}", log, "learner", name, backbone, preset, options))
     request = {
-        "algorithms": learners,
-        "backbones": networks,
+        "algorithms": learner_names,
+        "backbones": backbone_names,
         "preset": preset,
         "select": select,
         "repeated_splits": repeated_splits,
+        "settings": list(settings),
     }
-    study = _study("compare", out, groups, repeats, visitors, {**request, "settings": list(settings)})
+    study = _study("compare", out, groups, repeats, visitors, request)
     check_splits(study.datasets)
     return replace(study, estimate_value=value)
 
@@ -87,109 +103,158 @@ def plan_sweep(
     visitors: int = 4000,
     value: bool = False,
 ) -> Study:
-    """One learner, with one option at a time set to each of several values; `levels` are other settings to set them
-    beside."""
-    (algorithm,) = _chosen(algorithm, LEARNERS)
-    (network,) = _chosen(backbone or PRESETS[preset].backbone, BACKBONES)
+    """Plan one learner with one option at a time set to each of several values.
+
+    Args:
+        datasets: Dataset folders.
+        out: The study's folder; nothing is written yet.
+        algorithm: The learner.
+        vary: KEY=VALUE,VALUE… for each varied option.
+        compare_with: KEY=VALUE,KEY=VALUE… for each run that the varied ones are compared with.
+        backbone: The backbone; None: the preset's backbone.
+        seeds: A number of seeds ("3") or a list ("0,3,7").
+        preset: Preset of all runs.
+        select: How checkpoints are selected; None: as the learner's preset says.
+        settings: KEY=VALUE for all runs.
+        visitors: Simulated visitors per policy.
+        value: Whether value@5 is computed on test sessions.
+
+    Raises:
+        InputError: If a name, an option or a combination of datasets is invalid.
+    """
+    (algorithm,) = parse_names(algorithm, LEARNERS)
+    (network,) = parse_names(backbone or PRESETS[preset].backbone, BACKBONES)
     if not vary:
-        raise InputError("A sweep needs --vary KEY=VALUE,VALUE…, for example --vary algorithm.alpha=0.01,0.1,1.")
-    repeats = list(_repeats(_opened(datasets), seeds, repeated_splits=False))
-    flat = {"network.backbone": network, "preset": preset, **({"select": select} if select else {})}
-    flat |= _own_settings(settings, [algorithm])[algorithm]
+        raise InputError("--vary is missing; give KEY=VALUE,VALUE…, for example --vary algorithm.alpha=0.01,0.1,1.")
+    repeats = list(_repeats(_open(datasets), seeds, repeated_splits=False))
+    shared: Settings = {"network.backbone": network, "preset": preset, **({"select": select} if select else {})}
+    shared |= parse_learner_settings(settings, [algorithm])[algorithm]
     groups: list[RunGroup] = []
     for log, dataset in _logs(repeats):
         if value:
-            _check_worth(dataset)
-        if "shop" in dataset.meta:
-            groups += [RunGroup(f"{log}.{name}", log, "shop", name) for name in SHOP_POLICIES]
-        for key, values in map(_varied, vary):
+            _check_default_rewards(dataset)
+        groups += _shop_groups(log, dataset)
+        for key, values in map(parse_vary, vary):
             for text in values:
-                options = resolve_settings(dataset, algorithm, {**flat, key: text})
+                options = resolve_settings(dataset, algorithm, {**shared, key: text})
                 name = f"{log}.{algorithm}.{network}.{key}={text}"
-                groups.append(
-                    RunGroup(name, log, "learner", algorithm, network, preset, options, varied={key: options[key]})
-                )
-        groups += [_level(log, dataset, algorithm, flat, level) for level in compare_with]
-    request = {"algorithm": algorithm, "backbone": network, "preset": preset, "vary": list(vary)}
-    request["settings"] = list(settings)
+                varied = {key: options[key]}
+                groups.append(RunGroup(name, log, "learner", algorithm, network, preset, options, varied=varied))
+        groups += [_comparison_group(log, dataset, algorithm, shared, text) for text in compare_with]
+    request = {
+        "algorithm": algorithm,
+        "backbone": network,
+        "preset": preset,
+        "vary": list(vary),
+        "settings": list(settings),
+    }
     return replace(_study("sweep", out, groups, repeats, visitors, request), estimate_value=value)
 
 
-def _check_worth(dataset: Dataset) -> None:
-    """A sweep's values are in default rewards: a curve over rewards needs one unit."""
-    if reward_vector_or_none(dataset.behaviours, {}) is None:
-        raise InputError(
-            f"{dataset.path.name} has the behaviours {', '.join(dataset.behaviours)}; a sweep's --value counts in "
-            f"default rewards whatever its runs are given, and these are known for {', '.join(REWARDS)} only, so leave "
-            "--value out."
-        )
-
-
-def _level(log: str, dataset: Dataset, algorithm: str, flat: Settings, level: str) -> RunGroup:
-    """The same learner with other settings, or another learner, for which the first one's own settings mean nothing."""
-    extra = parse_settings(part for part in level.split(",") if part)
-    learner = str(extra.pop("algorithm.name", algorithm))
-    kept = flat if learner == algorithm else {k: v for k, v in flat.items() if not k.startswith(LEARNER_OPTIONS)}
-    options = resolve_settings(dataset, learner, {**kept, **extra})
-    network, preset = str(flat["network.backbone"]), str(flat["preset"])
-    return RunGroup(
-        f"{log}.{learner}.{network}.{level}", log, "learner", learner, network, preset, options, compare_with=level
-    )
-
-
 def create_or_extend(study: Study) -> Study:
-    """Write study.json; where the folder is a study already, go on with it, wider if more is asked."""
+    """Write study.json. If the folder already contains a study, extend it.
+
+    Returns:
+        The study as stored.
+
+    Raises:
+        InputError: If the folder contains something else, or a study that cannot be extended in this way.
+    """
     if is_study_folder(study.folder):
         study = extend_study(read_study(study.folder), study)
         check_protocols(study.datasets)
         if study.kind == "compare":
             check_splits(study.datasets)
     elif study.folder.is_file():
-        raise InputError(f"{study.folder} is a file, and a study is a folder; choose another --out.")
+        raise InputError(f"{study.folder} is a file; a study needs a folder; choose another --out.")
     elif study.folder.is_dir() and any(study.folder.iterdir()):
-        raise InputError(f"{study.folder} is not empty and no study; choose another --out.")
+        raise InputError(f"{study.folder} is not empty and not a study folder; choose another --out.")
     write_study(study)
     return study
 
 
-def resolve_settings(dataset: Dataset, algorithm: str, flat: Settings, *, valued: bool = False) -> dict[str, Any]:
-    """Every option of a policy, so that a study goes on with them whatever a later version's presets say. `valued`: its
-    value is to be estimated, which takes rewards.
+def resolve_settings(
+    dataset: Dataset, algorithm: str, settings: Settings, *, estimate_value: bool = False
+) -> dict[str, Any]:
+    """Return every option of a policy, so that a later version's presets do not change a study.
+
+    Args:
+        dataset: The dataset; presets depend on its format.
+        algorithm: The learner.
+        settings: The settings that differ from the preset.
+        estimate_value: Whether the policy's value is estimated, which needs a reward for every behaviour.
+
+    Raises:
+        InputError: If a setting is invalid or a reward is missing.
     """
     try:
-        options = resolve_options({**flat, "algorithm.name": algorithm}, dataset.protocol.format)
-        needed = valued or options.learner.needs_reward or options.select in ("reward", "value")
+        options = resolve_options({**settings, "algorithm.name": algorithm}, dataset.protocol.format)
+        needed = estimate_value or options.learner.needs_reward or options.select in ("reward", "value")
         reward_vector(dataset.behaviours, options.reward, needed=needed)
     except InputError as error:
         raise InputError(f"{algorithm} on {dataset.path.name}: {error}") from error
     return {key: value for key, value in options.settings().items() if key not in RUN_OPTIONS}
 
 
-def check_protocols(logs: Iterable[StudyDataset]) -> None:
-    """Figures of logs that are scored differently do not belong in one table."""
-    first, *others = logs
+def check_protocols(datasets: Iterable[StudyDataset]) -> None:
+    """Refuse datasets that are split or scored differently: their metrics are not comparable.
+
+    Raises:
+        InputError: If two datasets differ in one of `SCORING_FIELDS`.
+    """
+    first, *others = datasets
     for other in others:
         for name in SCORING_FIELDS:
             if first.protocol[name] != other.protocol[name]:
                 raise InputError(
-                    f"{first.name} has {name} = {_said(first.protocol[name])} and {other.name} has "
-                    f"{_said(other.protocol[name])}, so they do not belong in one table; prepare them alike, or make "
-                    "two studies."
+                    f"{first.name} has {name} = {_format(first.protocol[name])} and {other.name} has "
+                    f"{_format(other.protocol[name])}; one table needs equal values; prepare both alike, or create two "
+                    "studies."
                 )
 
 
-def check_splits(logs: Sequence[StudyDataset]) -> None:
-    """One log split twice is no second log: each would have a column, as if both were evidence of their own."""
-    for first, other in combinations(logs, 2):
-        again = {**other.protocol, "split_seed": first.protocol["split_seed"]} == first.protocol
-        if first.log != other.log and again and other.protocol != first.protocol and other.counts == first.counts:
+def check_splits(datasets: Sequence[StudyDataset]) -> None:
+    """Refuse two splits of one log as two logs: a table would count them as independent evidence.
+
+    Raises:
+        InputError: If two datasets differ only in their split seed and are not declared as repeated splits.
+    """
+    for first, other in combinations(datasets, 2):
+        same_protocol = {**other.protocol, "split_seed": first.protocol["split_seed"]} == first.protocol
+        same_log = same_protocol and other.protocol != first.protocol and other.counts == first.counts
+        if first.log != other.log and same_log:
             raise InputError(
                 f"{first.name} and {other.name} are one log with --split-seed {first.protocol['split_seed']} and "
                 f"{other.protocol['split_seed']}; add --repeated-splits and one seed per dataset, or leave one out."
             )
 
 
-def _said(value: Any) -> str:
+def _shop_groups(log: str, dataset: Dataset) -> list[RunGroup]:
+    return [RunGroup(f"{log}.{name}", log, "shop", name) for name in SHOP_POLICIES] if "shop" in dataset.meta else []
+
+
+def _check_default_rewards(dataset: Dataset) -> None:
+    """A sweep's values are in default rewards, because a curve over rewards needs one unit."""
+    if reward_vector_or_none(dataset.behaviours, {}) is None:
+        raise InputError(
+            f"{dataset.path.name} has the behaviours {', '.join(dataset.behaviours)}; --value of a sweep uses default "
+            f"rewards, which exist only for {', '.join(REWARDS)}; leave out --value."
+        )
+
+
+def _comparison_group(log: str, dataset: Dataset, algorithm: str, shared: Settings, text: str) -> RunGroup:
+    """Plan the same learner with other settings, or another learner without the first one's own options."""
+    settings = parse_settings(part for part in text.split(",") if part)
+    learner = str(settings.pop("algorithm.name", algorithm))
+    if learner != algorithm:
+        shared = {key: value for key, value in shared.items() if not key.startswith(LEARNER_OPTIONS)}
+    options = resolve_settings(dataset, learner, {**shared, **settings})
+    network, preset = str(shared["network.backbone"]), str(shared["preset"])
+    name = f"{log}.{learner}.{network}.{text}"
+    return RunGroup(name, log, "learner", learner, network, preset, options, compare_with=text)
+
+
+def _format(value: Any) -> str:
     return ":".join(f"{part:g}" for part in value) if isinstance(value, list) else str(value)
 
 
@@ -202,35 +267,34 @@ def _study(
     request: dict[str, Any],
 ) -> Study:
     if visitors < 1:
-        raise InputError(f"--visitors is {visitors}; it must be at least 1.")
+        raise InputError(f"--visitors must be at least 1; got {visitors}.")
     runs: list[Run] = []
     for group in groups:
-        mine = [(dataset, seed) for log, dataset, seed in repeats if log == group.log]
-        if group.kind != "learner":  # nothing to draw but the split
-            mine = list({dataset.fingerprint: (dataset, seed) for dataset, seed in reversed(mine)}.values())[::-1]
-        runs += [Run(f"{group.name}.{seed}", group.name, dataset.path.resolve().name, seed) for dataset, seed in mine]
-    kept = {dataset.fingerprint: describe_dataset(dataset, log) for log, dataset, _ in repeats}
-    logs = tuple(kept.values())
-    check_protocols(logs)
-    return Study(out, kind, logs, tuple(groups), tuple(runs), visitors=visitors, request=request)
+        of_log = [(dataset, seed) for log, dataset, seed in repeats if log == group.log]
+        if group.kind != "learner":  # without training, only the split makes a difference
+            of_log = list({dataset.fingerprint: (dataset, seed) for dataset, seed in reversed(of_log)}.values())[::-1]
+        runs += [Run(f"{group.name}.{seed}", group.name, dataset.path.resolve().name, seed) for dataset, seed in of_log]
+    described = {dataset.fingerprint: describe_dataset(dataset, log) for log, dataset, _ in repeats}
+    check_protocols(described.values())
+    return Study(out, kind, tuple(described.values()), tuple(groups), tuple(runs), visitors=visitors, request=request)
 
 
-def _opened(datasets: Sequence[Path]) -> list[Dataset]:
-    if not datasets:
-        raise InputError("Give at least one dataset: a folder made by `offrec prepare`.")
-    opened = [Dataset.open(path) for path in datasets]
-    names = [dataset.path.resolve().name for dataset in opened]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"Two datasets are called {twice}; give their folders different names.")
-    for one, other in combinations(opened, 2):
-        if one.fingerprint == other.fingerprint:
-            raise InputError(f"{one.path} and {other.path} are the same dataset; give it once.")
-    return opened
+def _open(paths: Sequence[Path]) -> list[Dataset]:
+    if not paths:
+        raise InputError("Give at least one dataset folder written by `offrec prepare`.")
+    datasets = [Dataset.open(path) for path in paths]
+    names = [dataset.path.resolve().name for dataset in datasets]
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise InputError(f"Two dataset folders are called {duplicate}; rename one of them.")
+    for first, other in combinations(datasets, 2):
+        if first.fingerprint == other.fingerprint:
+            raise InputError(f"{first.path} and {other.path} are the same dataset; give it once.")
+    return datasets
 
 
 def _repeats(datasets: Sequence[Dataset], seeds: str, repeated_splits: bool) -> Iterator[tuple[str, Dataset, int]]:
-    """(log, dataset, seed): where the split is redrawn, one log in several datasets, each with a seed of its own."""
+    """Yield (log, dataset, seed). Repeated splits are one log in several datasets, each with one seed."""
     numbers = parse_seeds(seeds)
     if not repeated_splits:
         yield from ((dataset.path.resolve().name, dataset, seed) for dataset in datasets for seed in numbers)
@@ -244,55 +308,11 @@ def _repeats(datasets: Sequence[Dataset], seeds: str, repeated_splits: bool) -> 
             )
     if len(numbers) != len(datasets):
         raise InputError(
-            f"--repeated-splits gives each of {len(datasets)} datasets a seed of its own; say --seeds {len(datasets)}."
+            f"--repeated-splits needs one seed for each of the {len(datasets)} datasets; give --seeds {len(datasets)}."
         )
     yield from ((first.path.resolve().name, dataset, seed) for dataset, seed in zip(datasets, numbers, strict=True))
 
 
 def _logs(repeats: Iterable[tuple[str, Dataset, int]]) -> list[tuple[str, Dataset]]:
+    """Return each log once, with one of its datasets: all have the same format."""
     return list({log: (log, dataset) for log, dataset, _ in repeats}.values())
-
-
-def parse_seeds(text: str) -> list[int]:
-    """ "5": five of them, 0 to 4; "0,3": these."""
-    try:
-        numbers = [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        numbers = []
-    if len(numbers) == 1 and "," not in text:
-        numbers = list(range(numbers[0]))
-    if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0:
-        raise InputError(f"--seeds is {text!r}; give a number of seeds, as in 5, or different seeds, as in 0,3,7.")
-    return numbers
-
-
-def _chosen(text: str, registry: Registry[Any]) -> list[str]:
-    """Names separated by commas, or all of a registry; an unknown name is refused."""
-    names = list(registry) if text == "all" else [part.strip() for part in text.split(",") if part.strip()]
-    return list(dict.fromkeys(registry[name].name for name in names or [text]))
-
-
-def _own_settings(pairs: Sequence[str], learners: Sequence[str]) -> Mapping[str, Settings]:
-    """--set KEY=VALUE is for all learners, --set dc:KEY=VALUE for one."""
-    found: dict[str, Settings] = {name: {} for name in learners}
-    for pair in sorted(pairs, key=lambda pair: ":" in pair.partition("=")[0]):
-        owner, colon, rest = pair.partition(":")
-        if not colon or "=" in owner:
-            owner, rest = "", pair
-        elif owner not in found:
-            raise InputError(f"--set {pair} is for {owner!r}, which is not asked; asked are {', '.join(found)}.")
-        for name in [owner] if owner else found:
-            found[name] |= parse_settings([rest])
-    return found
-
-
-def _varied(text: str) -> tuple[str, list[str]]:
-    key, equals, values = text.partition("=")
-    found = [value.strip() for value in values.split(",") if value.strip()]
-    if not equals or not found:
-        raise InputError(f"--vary {text} is not of the form KEY=VALUE,VALUE…, for example algorithm.alpha=0.01,0.1,1.")
-    if key.strip() in (*RUN_OPTIONS, "algorithm.name", "preset", "network.backbone"):
-        raise InputError(
-            f"--vary {key.strip()} is not for a sweep; `offrec compare` sets learners, backbones and seeds."
-        )
-    return key.strip(), list(dict.fromkeys(found))

@@ -1,7 +1,7 @@
-"""Tuning: trials proposed by optuna, judged on validation alone, kept in the folder of a study like any other runs.
+"""Tuning: a study whose trials optuna proposes from validation metrics.
 
-What a trial is given depends on the trials before it and on the seed, on nothing else: stopped and continued, the
-trials are those of an undisturbed search.
+The options of a trial depend only on the trials before it and on the seed of the search. A search that was stopped and
+continued therefore has the same trials as an uninterrupted one.
 """
 
 import fcntl
@@ -22,7 +22,8 @@ from offrec.errors import InputError
 from offrec.plugins import Range, SearchSpace, Settings
 from offrec.runs.option_text import parse_settings
 from offrec.runs.presets import PRESETS
-from offrec.studies import design
+from offrec.studies.arguments import RUN_OPTIONS, parse_seeds
+from offrec.studies.design import create_or_extend, resolve_settings
 from offrec.studies.folder import is_study_folder, locate_datasets, read_study, write_study
 from offrec.studies.run import run_study
 from offrec.studies.study import Run, RunGroup, Study, describe_dataset
@@ -31,8 +32,7 @@ from offrec.studies.worker import WorkerOptions
 
 OBJECTIVES = {"ndcg": "NDCG@10", "reward": "reward@10", "value": VALUE_AT_5}
 
-
-# Searched for every learner, next to what its record and its backbone's add. Options given with --set are not searched.
+# Searched for every learner. The records of the learner and of the backbone add their own options.
 SEARCH_ALL: SearchSpace = {
     "training.learning_rate": Range(3e-4, 1e-2),
     "network.dropout": Range(0.0, 0.6, log=False),
@@ -41,7 +41,20 @@ SEARCH_ALL: SearchSpace = {
 
 @dataclass(frozen=True)
 class Search:
-    """What is tuned, and how."""
+    """What is tuned, and how.
+
+    Attributes:
+        dataset: Dataset folder.
+        out: Study folder.
+        algorithm: The learner.
+        backbone: The backbone; None: the preset's backbone.
+        preset: Preset of all trials.
+        settings: KEY=VALUE options that are fixed and not searched.
+        trials: Number of trials.
+        seeds: Seeds of each trial, as a number or a list.
+        objective: "ndcg", "reward" or "value".
+        seed: Seed of the search.
+    """
 
     dataset: Path
     out: Path
@@ -54,65 +67,80 @@ class Search:
     objective: str = "ndcg"
     seed: int = 0
 
-    def base(self) -> Settings:
-        return {"preset": self.preset, "network.backbone": self.network, **parse_settings(self.settings)}
-
     @property
     def network(self) -> str:
         return self.backbone or PRESETS[self.preset].backbone
 
+    def fixed_settings(self) -> Settings:
+        """Return the settings that all trials share."""
+        return {"preset": self.preset, "network.backbone": self.network, **parse_settings(self.settings)}
+
     def space(self) -> SearchSpace:
-        searched = {**SEARCH_ALL, **BACKBONES[self.network].search, **LEARNERS[self.algorithm].search}
-        return {key: values for key, values in searched.items() if key not in self.base()}
+        """Return the searched options: those of all learners, of the backbone and of the learner, except fixed ones."""
+        space = {**SEARCH_ALL, **BACKBONES[self.network].search, **LEARNERS[self.algorithm].search}
+        fixed = self.fixed_settings()
+        return {key: values for key, values in space.items() if key not in fixed}
 
 
-def tune(search: Search, how: WorkerOptions, console: Console) -> Study:
-    """All trials, however often it takes. Trial 0 is the preset as it is."""
-    study = _begin(search)
-    with _alone(study):
+def tune(search: Search, options: WorkerOptions, console: Console) -> Study:
+    """Run all trials that are not done yet. Trial 0 is the preset.
+
+    Args:
+        search: What is tuned.
+        options: How the trials are executed.
+        console: Shows progress.
+
+    Returns:
+        The study with all trials.
+
+    Raises:
+        InputError: If the search is invalid, optuna is missing, or the folder contains another study.
+    """
+    study = _create_or_continue(search)
+    with _exclusive(study):
         while len(study.groups) < search.trials:
-            run_study(study, how, Console(quiet=True))
-            console.line(_so_far(search, study))
-            study = _asked(search, study, min(how.jobs, search.trials - len(study.groups)))
+            run_study(study, options, Console(quiet=True))
+            console.line(_progress(search, study))
+            study = _propose_trials(search, study, min(options.jobs, search.trials - len(study.groups)))
             write_study(study)
-        run_study(study, how, console)
+        run_study(study, options, console)
     return study
 
 
 def best_trial(study: Study) -> RunGroup | None:
-    """The trial with the best mean on validation, of those that are done."""
-    values = _values(study)
-    known = [group for group in study.groups if values.get(group.name) is not None]
-    return max(known, key=lambda group: values[group.name] or -math.inf, default=None)
+    """Return the finished trial with the best mean validation metric, if there is one."""
+    values = _objective_values(study)
+    finished = [group for group in study.groups if values.get(group.name) is not None]
+    return max(finished, key=lambda group: values[group.name] or -math.inf, default=None)
 
 
-def train_command(search: Search, found: RunGroup) -> str:
-    """What trains the model of this trial: with all that was held, and with what the search chose."""
-    named = ("algorithm.name", "network.backbone", "preset", *design.RUN_OPTIONS)  # flags, or of a run and no trial
-    held = {key: value for key, value in parse_settings(search.settings).items() if key not in named}
+def train_command(search: Search, trial: RunGroup) -> str:
+    """Return the command that trains a model with the options of a trial."""
+    own_flags = ("algorithm.name", "network.backbone", "preset", *RUN_OPTIONS)
+    fixed = {key: value for key, value in parse_settings(search.settings).items() if key not in own_flags}
     words = ["offrec", "train", str(search.dataset), "--algorithm", search.algorithm]
-    words += ["--backbone", found.options["network.backbone"], "--preset", found.options["preset"], "--out", "RUN"]
-    for key, value in {**held, **found.varied}.items():
+    words += ["--backbone", trial.options["network.backbone"], "--preset", trial.options["preset"], "--out", "RUN"]
+    for key, value in {**fixed, **trial.varied}.items():
         words += ["--set", f"{key}={value}"]
     return shlex.join(words)
 
 
-def _so_far(search: Search, study: Study) -> str:
-    found, values = best_trial(study), _values(study)
-    said = f"trial {len(study.groups)} of {search.trials}"
-    if found is None:
-        return f"{said}; none has succeeded so far"
-    return f"{said}; best so far: trial {found.trial}, {study.request['objective']} {values[found.name]:.4f}"
+def _progress(search: Search, study: Study) -> str:
+    best, values = best_trial(study), _objective_values(study)
+    message = f"Trial {len(study.groups)} of {search.trials}"
+    if best is None:
+        return f"{message}; no trial has succeeded so far"
+    return f"{message}; best so far: trial {best.trial}, {study.request['objective']} {values[best.name]:.4f}"
 
 
-def _begin(search: Search) -> Study:
+def _create_or_continue(search: Search) -> Study:
     search.space()  # refuses an unknown learner or backbone
     if search.trials < 1:
-        raise InputError(f"--trials is {search.trials}; it must be at least 1.")
-    _optuna()
+        raise InputError(f"--trials must be at least 1; got {search.trials}.")
+    _import_optuna()
     dataset = Dataset.open(search.dataset)
     if search.objective in ("reward", "value"):
-        design.resolve_settings(dataset, search.algorithm, {**search.base(), "select": search.objective})
+        resolve_settings(dataset, search.algorithm, {**search.fixed_settings(), "select": search.objective})
     request = {
         "algorithm": search.algorithm,
         "backbone": search.network,
@@ -124,89 +152,94 @@ def _begin(search: Search) -> Study:
     }
     if not is_study_folder(search.out):
         study = Study(search.out, "tune", (describe_dataset(dataset),), (), (), evaluate_test=False, request=request)
-        return design.create_or_extend(_with(search, study, [{}]))
+        return create_or_extend(_add_trials(search, study, [{}]))
     study = locate_datasets(read_study(search.out), [search.dataset])
     if study.kind != "tune" or study.request != request or study.datasets[0].fingerprint != dataset.fingerprint:
         raise InputError(
-            f"{search.out} is a study that asked something else than this; choose another --out, or ask the same with "
-            "more --trials."
+            f"{search.out} contains another study; choose another --out, or repeat its command with more --trials."
         )
     return study
 
 
-def _with(search: Search, study: Study, settings: Sequence[Settings]) -> Study:
-    """The study with more trials."""
+def _add_trials(search: Search, study: Study, proposals: Sequence[Settings]) -> Study:
     dataset = Dataset.open(search.dataset)
-    log, groups, runs = study.datasets[0].log, list(study.groups), list(study.runs)
-    for own in settings:
+    groups, runs = list(study.groups), list(study.runs)
+    for proposal in proposals:
         number = len(groups)
-        options = design.resolve_settings(dataset, search.algorithm, {**search.base(), **own})
-        name = f"trial-{number:03d}"
-        varied = {key: options[key] for key in search.space()}
-        backbone, preset = search.network, search.preset
-        groups.append(
-            RunGroup(name, log, "learner", search.algorithm, backbone, preset, options, varied=varied, trial=number)
+        options = resolve_settings(dataset, search.algorithm, {**search.fixed_settings(), **proposal})
+        group = RunGroup(
+            name=f"trial-{number:03d}",
+            log=study.datasets[0].log,
+            kind="learner",
+            policy=search.algorithm,
+            backbone=search.network,
+            preset=search.preset,
+            options=options,
+            varied={key: options[key] for key in search.space()},
+            trial=number,
         )
-        runs += [Run(f"{name}.{seed}", name, study.datasets[0].name, seed) for seed in design.parse_seeds(search.seeds)]
+        groups.append(group)
+        for seed in parse_seeds(search.seeds):
+            runs.append(Run(f"{group.name}.{seed}", group.name, study.datasets[0].name, seed))
     return replace(study, groups=tuple(groups), runs=tuple(runs))
 
 
-def _asked(search: Search, study: Study, more: int) -> Study:
-    """Further trials, proposed from all that are there."""
-    optuna = _optuna()
-    space = {key: _distribution(optuna, kind) for key, kind in search.space().items()}
-    values = _values(study)
+def _propose_trials(search: Search, study: Study, count: int) -> Study:
+    """Add trials that optuna proposes from the trials so far."""
+    optuna = _import_optuna()
+    space = {key: _distribution(optuna, values) for key, values in search.space().items()}
+    objective = _objective_values(study)
     proposals: list[Settings] = []
-    for number in range(len(study.groups), len(study.groups) + more):
+    for number in range(len(study.groups), len(study.groups) + count):
         sampler = optuna.samplers.TPESampler(seed=1_000_003 * search.seed + number)
-        memory = optuna.create_study(direction="maximize", sampler=sampler)
+        history = optuna.create_study(direction="maximize", sampler=sampler)
         for group in study.groups:
-            memory.add_trial(_trial(optuna, space, group, values.get(group.name)))
-        proposals.append(memory.ask(space).params)
-    return _with(search, study, proposals)
+            history.add_trial(_optuna_trial(optuna, space, group, objective.get(group.name)))
+        proposals.append(history.ask(space).params)
+    return _add_trials(search, study, proposals)
 
 
-def _trial(optuna: Any, space: dict[str, Any], group: RunGroup, value: float | None) -> Any:
+def _optuna_trial(optuna: Any, space: dict[str, Any], group: RunGroup, value: float | None) -> Any:
     state = optuna.trial.TrialState.FAIL if value is None else optuna.trial.TrialState.COMPLETE
     return optuna.trial.create_trial(params=group.varied, distributions=space, value=value, state=state)
 
 
-def _values(study: Study) -> dict[str, float | None]:
-    """Of each trial the mean over its seeds; None where one failed or is still to do."""
-    figure = study.request["objective"]
-    found: dict[str, list[float | None]] = {}
+def _objective_values(study: Study) -> dict[str, float | None]:
+    """Return the mean over seeds of each trial, or None if a seed failed or is waiting."""
+    metric = study.request["objective"]
+    by_trial: dict[str, list[float | None]] = {}
     for run in study.runs:
         value = None
         if study.is_done(run):
             facts = json.loads(study.path("results", f"{run.name}.json").read_text())
-            value = facts["validation"]["all"].get(figure)
-        found.setdefault(run.group, []).append(value)
+            value = facts["validation"]["all"].get(metric)
+        by_trial.setdefault(run.group, []).append(value)
     return {
         name: None if any(value is None for value in values) else sum(v for v in values if v is not None) / len(values)
-        for name, values in found.items()
+        for name, values in by_trial.items()
     }
 
 
-def _distribution(optuna: Any, kind: Range | tuple[Any, ...]) -> Any:
-    if isinstance(kind, tuple):
-        return optuna.distributions.CategoricalDistribution(kind)
-    if kind.whole:
-        return optuna.distributions.IntDistribution(int(kind.low), int(kind.high), log=kind.log)
-    return optuna.distributions.FloatDistribution(kind.low, kind.high, log=kind.log)
+def _distribution(optuna: Any, values: Range | tuple[Any, ...]) -> Any:
+    if isinstance(values, tuple):
+        return optuna.distributions.CategoricalDistribution(values)
+    if values.whole:
+        return optuna.distributions.IntDistribution(int(values.low), int(values.high), log=values.log)
+    return optuna.distributions.FloatDistribution(values.low, values.high, log=values.log)
 
 
-def _optuna() -> Any:
+def _import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise InputError("Tuning needs optuna, which is not installed; pip install 'offrec[tune]'.") from error
+        raise InputError("optuna is not installed; tuning needs it; pip install 'offrec[tune]'.") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 
 
 @contextmanager
-def _alone(study: Study) -> Iterator[None]:
-    """Trials are proposed by one process at a time; who works on them is another matter."""
+def _exclusive(study: Study) -> Iterator[None]:
+    """Let only one process propose trials; any number can execute them."""
     with (study.folder / "tune.lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
