@@ -1,4 +1,4 @@
-"""Studies that take a moment, and processes that work on them."""
+"""Small studies that run in about a second, and processes that execute them."""
 
 import multiprocessing
 import os
@@ -18,7 +18,7 @@ FAST = ["network.width=8", "network.history=5", "training.epochs=2", "training.b
 
 
 def small_dataset(folder: Path, name: str = "small", **protocol: Any) -> Path:
-    """60 sessions that go round among 12 items, with a cart at every fourth event."""
+    """60 sessions over 12 items, with a cart as the fourth event."""
     folder.mkdir(parents=True, exist_ok=True)
     sessions = [[(first * 5 + step) % 12 for step in range(3 + first % 4)] for first in range(60)]
     behaviours = [["cart" if step == 3 else "view" for step in range(len(session))] for session in sessions]
@@ -31,33 +31,33 @@ def small_study(dataset: Path, out: Path, **choices: Any) -> Study:
     return design.create_or_extend(design.plan_comparison([dataset], out, **{**usual, **choices}))
 
 
-def finished(study: Study, **how: Any) -> RunCounts:
-    return run_study(study, WorkerOptions(device="cpu", **how), QUIET)
+def finished(study: Study, **options: Any) -> RunCounts:
+    return run_study(study, WorkerOptions(device="cpu", **options), QUIET)
 
 
 def process(study: Study) -> Any:
-    """A process of its own that works on the study, forked from one that has torch loaded already."""
+    """Return a process that executes the study, forked from one that has already imported torch."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["offrec.studies.__main__", "small_studies", "torch._dynamo", "scipy.sparse"])
     return context.Process(target=_work, args=(str(study.folder),))
 
 
-def begun_by(study: Study) -> list[str]:
-    """The processes that have begun to work on it."""
-    path = study.folder / "begun.txt"
+def started_processes(study: Study) -> list[str]:
+    """Return the ids of the processes that were started."""
+    path = study.folder / "started.txt"
     return path.read_text().split() if path.exists() else []
 
 
 def _work(folder: str) -> None:
-    """As `python -m offrec.studies FOLDER` does it; who finishes a run says so."""
-    with Path(folder, "begun.txt").open("a") as file:
+    """Run `python -m offrec.studies FOLDER` and record which process stores which result."""
+    with Path(folder, "started.txt").open("a") as file:
         file.write(f"{os.getpid()}\n")
     store_result = results.store_result
 
-    def told(study: Study, name: str, judged: results.Measurements) -> None:
+    def recording(study: Study, name: str, measurements: results.Measurements) -> None:
         with (study.folder / "finished.txt").open("a") as file:
             file.write(f"{name} {os.getpid()}\n")
-        store_result(study, name, judged)
+        store_result(study, name, measurements)
 
-    results.store_result = told
+    results.store_result = recording
     assert main([folder, "--device", "cpu", "--json"]) == 0

@@ -1,4 +1,4 @@
-"""What a study asks, and the sentences for what it cannot ask."""
+"""Planning studies, and the messages for invalid requests."""
 
 import json
 import subprocess
@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from offrec.algorithms import LEARNERS
+from offrec.baselines import BASELINES
 from offrec.errors import InputError
 from offrec.reports.reading import read_studies
 from offrec.reports.report import build_report
@@ -21,26 +23,26 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_dataset(tmp_path_factory.mktemp("data"))
 
 
-def test_everything_by_default(dataset: Path, tmp_path: Path) -> None:
+def test_the_default_is_every_learner_and_baseline(dataset: Path, tmp_path: Path) -> None:
     study = design.plan_comparison([dataset], tmp_path / "study", backbones="gru,caser", seeds="0,3")
-    assert len(study.groups) == 5 + 2 * 11
-    assert len(study.runs) == 5 + 2 * 2 * 11, "a policy without training is made once"
+    assert len(study.groups) == len(BASELINES) + 2 * len(LEARNERS)
+    assert len(study.runs) == len(BASELINES) + 2 * 2 * len(LEARNERS), "a baseline has one run"
     assert {run.seed for run in study.runs if run.group == "small.dc.caser"} == {0, 3}
     dc = next(group for group in study.groups if group.name == "small.dc.gru")
-    assert dc.options["algorithm.alpha"] == 0.02, "presets are written out"
+    assert dc.options["algorithm.alpha"] == 0.02, "presets are resolved"
     assert dc.options["select"] == "last"
-    assert not (tmp_path / "study").exists(), "nothing is written before it is begun"
+    assert not (tmp_path / "study").exists(), "planning writes nothing"
 
 
-def test_study_json_says_what_is_asked(dataset: Path, tmp_path: Path) -> None:
+def test_study_json_stores_the_plan(dataset: Path, tmp_path: Path) -> None:
     study = small_study(dataset, tmp_path / "study")
     assert read_study(study.folder) == study
     stored = json.loads((study.folder / "study.json").read_text())
-    assert stored["logs"][0]["fingerprint"] == study.datasets[0].fingerprint
-    assert stored["logs"][0]["protocol"]["split"] == "random"
+    assert stored["datasets"][0]["fingerprint"] == study.datasets[0].fingerprint
+    assert stored["datasets"][0]["protocol"]["split"] == "random"
 
 
-def test_settings_for_one_learner(dataset: Path, tmp_path: Path) -> None:
+def test_a_setting_can_apply_to_one_learner(dataset: Path, tmp_path: Path) -> None:
     settings = ["training.epochs=3", "dc:algorithm.alpha=0.5", "dc:training.epochs=7"]
     study = design.plan_comparison([dataset], tmp_path / "study", algorithms="sl,dc", settings=settings)
     options = {group.policy: group.options for group in study.groups}
@@ -49,7 +51,7 @@ def test_settings_for_one_learner(dataset: Path, tmp_path: Path) -> None:
     assert options["sl"]["training.epochs"] == 3
 
 
-def test_a_redrawn_split_is_a_repeat(tmp_path: Path) -> None:
+def test_repeated_splits_are_one_log(tmp_path: Path) -> None:
     three = [small_dataset(tmp_path / str(seed), f"split-{seed}", split_seed=seed) for seed in range(3)]
     study = design.create_or_extend(
         design.plan_comparison(
@@ -66,18 +68,18 @@ def test_a_redrawn_split_is_a_repeat(tmp_path: Path) -> None:
         ("split-0", 0), ("split-1", 1), ("split-2", 2)
     ]  # fmt: skip
     assert finished(study).done == 6
-    found = read_studies([study.folder])
-    assert list(found.datasets) == ["split-0"], "one log, one column"
-    assert {len(entry.results) for entry in found.entries} == {3}
+    read = read_studies([study.folder])
+    assert list(read.logs) == ["split-0"], "one log, one column"
+    assert {len(entry.results) for entry in read.entries} == {3}
     assert build_report([study.folder]).every_table[0].spans == [("split-0, view", 4)]
-    with pytest.raises(InputError, match="say --seeds 3"):
+    with pytest.raises(InputError, match="give --seeds 3"):
         design.plan_comparison(three, tmp_path / "x", repeated_splits=True)
     once = r"split-0 and split-1 are one log with --split-seed 0 and 1; add --repeated-splits"
     with pytest.raises(InputError, match=once):
         design.plan_comparison(three, tmp_path / "x")
-    begun = small_study(three[0], tmp_path / "begun")
+    existing = small_study(three[0], tmp_path / "existing")
     with pytest.raises(InputError, match=r"split-1 and split-0 are one log"):
-        small_study(three[1], begun.folder)
+        small_study(three[1], existing.folder)
     another = small_dataset(tmp_path / "another", "another")
     with pytest.raises(InputError, match=r"split-0 and .*another are the same dataset; give it once"):
         design.plan_comparison([three[0], another], tmp_path / "x", algorithms="sl")
@@ -86,7 +88,7 @@ def test_a_redrawn_split_is_a_repeat(tmp_path: Path) -> None:
         design.plan_comparison([three[0], other], tmp_path / "x", seeds="2", repeated_splits=True)
 
 
-def test_a_sweep(dataset: Path, tmp_path: Path) -> None:
+def test_a_sweep_has_a_row_per_value_and_per_comparison(dataset: Path, tmp_path: Path) -> None:
     study = design.plan_sweep(
         [dataset], tmp_path / "study", algorithm="sr", vary=["algorithm.beta=0.1,1"],
         compare_with=["algorithm.adaptive=true,algorithm.epsilon=1", "algorithm.name=sl"], seeds="1", settings=FAST,
@@ -96,18 +98,16 @@ def test_a_sweep(dataset: Path, tmp_path: Path) -> None:
     assert adaptive.options["algorithm.adaptive"] is True
     assert sl.policy == "sl"
     assert finished(design.create_or_extend(study)).done == 4
-    found = build_report([study.folder])
-    (table,) = [table for table in found.every_table if table.key.startswith("sweep")]
+    report = build_report([study.folder])
+    (table,) = [table for table in report.every_table if table.key.startswith("sweep")]
     assert [row.label for row in table.rows] == ["β = 0.1", "β = 1", "adaptive, ε = 1", "SL"]
-    (section,) = [section for section in found.sections if section.title == "Sweeps"]
+    (section,) = [section for section in report.sections if section.title == "Sweeps"]
     assert table.heads[:4] == ["NDCG@10", "HR@5", "NDCG@10 of view", "NDCG@10 of cart"]
     dashed = [picture.svg.count("stroke-dasharray") for picture in section.pictures]
-    assert dashed == [2, 2, 2], "a picture of all behaviours and one of each, a dashed line a level"
+    assert dashed == [2, 2, 2], "one figure for all behaviours and one for each, with a dashed line per comparison"
 
 
-def test_another_learner_beside_a_sweep_takes_no_settings_that_mean_nothing_to_it(
-    dataset: Path, tmp_path: Path
-) -> None:
+def test_a_compared_learner_does_not_get_options_of_the_swept_learner(dataset: Path, tmp_path: Path) -> None:
     settings = ["critic.ground=3", "algorithm.start=supervised", "network.width=8"]
     study = design.plan_sweep(
         [dataset], tmp_path / "study", algorithm="dc", vary=["algorithm.alpha=0.1"], compare_with=["algorithm.name=sl"],
@@ -119,34 +119,37 @@ def test_another_learner_beside_a_sweep_takes_no_settings_that_mean_nothing_to_i
     assert not any(key.startswith("critic.") for key in sl)
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"algorithms": "sl,magic"}, r"There is no algorithm 'magic'; there are sl, dqn, pg"),
-    ({"backbones": "mlp"}, r"There is no backbone 'mlp'; there are gru"),
-    ({"baselines": "best"}, r"There is no baseline 'best'; there are popular"),
-    ({"seeds": "many"}, r"--seeds is 'many'; give a number of seeds"),
-    ({"seeds": "0"}, r"--seeds is '0'"),
-    ({"seeds": "1,1"}, r"--seeds is '1,1'"),
+INVALID: list[tuple[dict[str, Any], str]] = [
+    ({"algorithms": "sl,magic"}, r"There is no algorithm 'magic'; the known ones are sl, dqn, pg"),
+    ({"backbones": "mlp"}, r"There is no backbone 'mlp'; the known ones are gru"),
+    ({"baselines": "best"}, r"There is no baseline 'best'; the known ones are popular"),
+    ({"seeds": "many"}, r"--seeds must be a number of seeds \(5\) or a list .*; got 'many'"),
+    ({"seeds": "0"}, r"--seeds must be .*; got '0'"),
+    ({"seeds": "1,1"}, r"--seeds must be .*; got '1,1'"),
     (
         {"settings": ["training.epoch=3"]},
         r"sl on small: There is no option 'training.epoch'; the nearest is training.epochs;",
     ),
     ({"settings": ["algorithm.alpha=1"]}, r"sl on small: There is no option 'algorithm.alpha'"),
-    ({"settings": ["dc:algorithm.alpha=1"], "algorithms": "sl"}, r"is for 'dc', which is not asked; asked are sl"),
+    (
+        {"settings": ["dc:algorithm.alpha=1"], "algorithms": "sl"},
+        r"is for the learner 'dc', which is not part of this study; its learners are sl",
+    ),
     ({"settings": ["training.epochs=many"]}, r"training.epochs is 'many'; it must be an int"),
-    ({"visitors": 0}, r"--visitors is 0; it must be at least 1"),
+    ({"visitors": 0}, r"--visitors must be at least 1; got 0"),
 ]
 
 
-@pytest.mark.parametrize(("choices", "sentence"), REFUSED)
-def test_what_cannot_be_compared(dataset: Path, tmp_path: Path, choices: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
+@pytest.mark.parametrize(("choices", "message"), INVALID)
+def test_invalid_comparisons_are_refused(dataset: Path, tmp_path: Path, choices: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         design.plan_comparison([dataset], tmp_path / "study", **choices)
     assert not (tmp_path / "study").exists()
 
 
-def test_what_cannot_be_swept(dataset: Path, tmp_path: Path) -> None:
-    def refused(sentence: str, **choices: Any) -> None:
-        with pytest.raises(InputError, match=sentence):
+def test_invalid_sweeps_are_refused(dataset: Path, tmp_path: Path) -> None:
+    def refused(message: str, **choices: Any) -> None:
+        with pytest.raises(InputError, match=message):
             design.plan_sweep([dataset], tmp_path / "study", **choices)
 
     refused(
@@ -156,76 +159,82 @@ def test_what_cannot_be_swept(dataset: Path, tmp_path: Path) -> None:
     refused(
         "There is no option 'gama'; the nearest is gamma;", algorithm="dc", vary=["gamma=0.5"], compare_with=["gama=1"]
     )
-    refused("A sweep needs --vary KEY=VALUE,VALUE", algorithm="dc", vary=[])
-    refused("is not of the form KEY=VALUE,VALUE", algorithm="dc", vary=["algorithm.alpha"])
+    refused("--vary is missing; give KEY=VALUE,VALUE", algorithm="dc", vary=[])
+    refused("--vary must have the form KEY=VALUE,VALUE", algorithm="dc", vary=["algorithm.alpha"])
     refused("algorithm.alpha is 'high'; it must be a float", algorithm="dc", vary=["algorithm.alpha=high"])
-    refused("--vary seed is not for a sweep", algorithm="dc", vary=["seed=1,2"])
+    refused("--vary cannot vary seed", algorithm="dc", vary=["seed=1,2"])
     refused("There is no algorithm 'all'", algorithm="all,dc", vary=["gamma=0.5"])
 
 
-def test_what_is_asked_again_in_another_way(dataset: Path, tmp_path: Path) -> None:
+def test_an_extended_study_keeps_its_options(dataset: Path, tmp_path: Path) -> None:
     small_study(dataset, tmp_path / "study", visitors=300)
-    with pytest.raises(InputError, match="was asked with --visitors 300; ask it the same way, or choose another --out"):
+    with pytest.raises(InputError, match="was created with --visitors 300; repeat that, or choose another --out"):
         small_study(dataset, tmp_path / "study", visitors=200)
 
 
-def test_datasets_that_do_not_belong_together(dataset: Path, tmp_path: Path) -> None:
+def test_datasets_with_different_protocols_are_refused(dataset: Path, tmp_path: Path) -> None:
     other = small_dataset(tmp_path, "other", score_first=False)
-    with pytest.raises(InputError, match=r"small has score_first = True and other has False, so they do not belong"):
+    with pytest.raises(
+        InputError, match=r"small has score_first = True and other has False; one table needs equal values"
+    ):
         design.plan_comparison([dataset, other], tmp_path / "study")
     parts = small_dataset(tmp_path, "parts", split_parts=(6, 2, 2))
     with pytest.raises(InputError, match=r"split_parts = 8:1:1 and parts has 6:2:2"):
         design.plan_comparison([dataset, parts], tmp_path / "study")
     (tmp_path / "twice").mkdir()
-    with pytest.raises(InputError, match="Two datasets are called small"):
+    with pytest.raises(InputError, match="Two dataset folders are called small"):
         design.plan_comparison([dataset, small_dataset(tmp_path / "twice")], tmp_path / "study")
-    study = small_study(dataset, tmp_path / "begun")
+    study = small_study(dataset, tmp_path / "existing")
     with pytest.raises(InputError, match=r"score_first = False and small has True"):
         design.create_or_extend(design.plan_comparison([other], study.folder, algorithms="sl"))
 
 
-def test_folders_that_are_no_study(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"is not a study: it has no study.json; make one with `offrec compare`"):
+def test_other_folders_and_damaged_studies_are_refused(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"is not a study folder: it contains no study.json; create one with `offrec compare`"
+    ):
         read_study(tmp_path)
     study = small_study(dataset, tmp_path / "study")
     stored = json.loads((study.folder / "study.json").read_text())
-    (study.folder / "study.json").write_text(json.dumps({**stored, "study_version": 99}))
-    with pytest.raises(InputError, match=r"has study format 99, this offrec reads 1"):
-        read_study(study.folder)
-    log, *_ = stored["logs"]
-    for text, sentence in (
-        ("{", "it cannot be read as JSON, Expecting property name"),
-        ('{"a": 1}', "it has no study_version;"),
-        ("[1]", "it is no table of names and values;"),
-        ('{"study_version": 1}', "it has no kind and no logs;"),
+    for version, written_by in ((99, ""), (1, r" \(offrec 0.1\)")):
+        (study.folder / "study.json").write_text(json.dumps({**stored, "study_version": version}))
+        message = f"study has study format {version}{written_by}; this version of offrec reads format 2; run the study"
+        with pytest.raises(InputError, match=message):
+            read_study(study.folder)
+    known, *_ = stored["datasets"]
+    for text, reason in (
+        ("{", "it is not valid JSON \\(Expecting property name"),
+        ('{"a": 1}', "it lacks study_version;"),
+        ("[1]", "it is not a JSON object;"),
+        ('{"study_version": 2}', "it lacks kind, datasets;"),
         (
             json.dumps({**stored, "runs": [{"name": "a"}]}),
-            "an entry of its runs has no group and no dataset and no seed;",
+            "an entry of 'runs' lacks group, dataset, seed;",
         ),
         (
-            json.dumps({**stored, "logs": [{**log, "name": "x", "smell": 1}]}),
-            "it holds something that is not a study's",
+            json.dumps({**stored, "datasets": [{**known, "name": "x", "smell": 1}]}),
+            "it contains unexpected entries",
         ),
-        (json.dumps({**stored, "logs": [5]}), "an entry of its logs is no table"),
-        (json.dumps({**stored, "logs": 5}), "it holds something that is not a study's"),
+        (json.dumps({**stored, "datasets": [5]}), "an entry of 'datasets' is not a JSON object"),
+        (json.dumps({**stored, "datasets": 5}), "it contains unexpected entries"),
     ):
         (study.folder / "study.json").write_text(text)
-        with pytest.raises(InputError, match=f"study.json is damaged or no study's: {sentence}"):
+        with pytest.raises(InputError, match=f"study.json is damaged: {reason}"):
             read_study(study.folder)
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/notes").write_text("a person's own")
-    with pytest.raises(InputError, match="is not empty and no study"):
+    (tmp_path / "mine/notes").write_text("notes")
+    with pytest.raises(InputError, match="is not empty and not a study folder"):
         small_study(dataset, tmp_path / "mine")
-    with pytest.raises(InputError, match=r"mine/notes is a file, and a study is a folder; choose another --out."):
+    with pytest.raises(InputError, match=r"mine/notes is a file; a study needs a folder; choose another --out."):
         small_study(dataset, tmp_path / "mine/notes")
     with pytest.raises(InputError, match=r"cannot be written \(Not a directory\); choose another --out"):
         small_study(dataset, tmp_path / "mine/notes/below")
     empty = small_study(dataset, tmp_path / "empty")
-    with pytest.raises(InputError, match=r"No run of .* is done yet; there is nothing to report"):
+    with pytest.raises(InputError, match=r"No run of .* is done yet; run the study first"):
         build_report([empty.folder])
 
 
-def test_the_commands_as_typed(dataset: Path, tmp_path: Path) -> None:
+def test_the_commands_run_as_typed(dataset: Path, tmp_path: Path) -> None:
     def offrec(*words: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "offrec", *map(str, words)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
@@ -245,9 +254,9 @@ def test_the_commands_as_typed(dataset: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.csv"
     offrec("report", tmp_path / "study", "--out", out, "--out", tmp_path / "report.md", "--cutoffs", "5,10,20")
     assert out.exists()
-    assert not (tmp_path / "report.html").exists(), "what is asked for, and nothing beside it"
+    assert not (tmp_path / "report.html").exists(), "only the requested files"
     assert "NDCG@20" in (tmp_path / "report.md").read_text()
     refused = offrec("report", dataset, code=2)
     assert [line for line in refused.stderr.splitlines() if line][-1].startswith("offrec: ")
-    assert "is not a study" in refused.stderr
+    assert "is not a study folder" in refused.stderr
     assert "Traceback" not in refused.stderr

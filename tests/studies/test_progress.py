@@ -1,4 +1,4 @@
-"""What a person sees while a study runs."""
+"""Progress messages of a study."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from made_studies import made_log, made_study
 from offrec.console import Console
-from offrec.studies import progress as shown
+from offrec.studies import progress as progress_module
 from offrec.studies import value
 from offrec.studies.progress import RunConsole, StudyProgress, format_duration
 from offrec.studies.run import run_study
@@ -19,23 +19,23 @@ from small_studies import small_dataset, small_study
 def half_done(folder: Path) -> Study:
     study = made_study(folder / "study", [made_log("shop")], {"sl": 0.4, "dc": 0.6, "recent": 0.3}, seeds=2)
     study.path("results", "shop.sl.gru.1.json").unlink()
-    study.path("failed", "shop.sl.gru.1.json").write_text(json.dumps({"reason": "no room"}))
+    study.path("failed", "shop.sl.gru.1.json").write_text(json.dumps({"reason": "out of memory"}))
     study.path("results", "shop.dc.gru.1.json").unlink()
     return study
 
 
-def test_runs_done_time_left_and_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_note_has_time_left_and_the_best_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = half_done(tmp_path)
     with StudyProgress(study, Console()) as progress:
         assert len(progress.ended) == 4
-        assert progress.note().startswith("about 2 s left; best so far on shop: dc/gru, NDCG@10 0.")
+        assert progress.note().startswith("about 2 s left; best so far on shop: dc/gru, validation NDCG@10 0.")
         progress.report("epoch 3")
-        assert "shop.sl.gru.1 failed: no room" in capsys.readouterr().err
+        assert "shop.sl.gru.1 failed: out of memory" in capsys.readouterr().err
         progress.update()
-        assert capsys.readouterr().err == "", "away from a terminal, nothing is said where nothing is new"
+        assert capsys.readouterr().err == "", "without news, nothing is printed"
 
 
-def test_no_time_is_promised_before_any_is_known(tmp_path: Path) -> None:
+def test_no_time_left_without_a_finished_learner(tmp_path: Path) -> None:
     study = half_done(tmp_path)
     for path in study.path("results").glob("*gru*.json"):
         path.unlink()
@@ -43,7 +43,7 @@ def test_no_time_is_promised_before_any_is_known(tmp_path: Path) -> None:
         assert progress.note().startswith("best so far on shop: recent")
 
 
-def test_what_is_under_way_is_said_now_and_then(
+def test_without_a_terminal_the_current_run_is_reported_now_and_then(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = half_done(tmp_path)
@@ -53,19 +53,19 @@ def test_what_is_under_way_is_said_now_and_then(
         with following.steps("estimating its value: fitted Q", 1000) as advance:
             advance(100)
             assert capsys.readouterr().err == "", "not at every step"
-            progress.last_message -= shown.PLAIN_SECONDS
+            progress.last_message -= progress_module.PLAIN_SECONDS
             advance(100)
             advance(100)
     (line,) = capsys.readouterr().err.splitlines()
     now = f"now {study.runs[-1].name} estimating its value: fitted Q, 200 of 1,000"
     assert line == f"study  4 of 5 runs done; about 2 s left; {now}"
     with StudyProgress(study, Console(quiet=True)) as progress:
-        progress.last_message -= shown.PLAIN_SECONDS
+        progress.last_message -= progress_module.PLAIN_SECONDS
         progress.report("epoch 3")
     assert "epoch" not in capsys.readouterr().err
 
 
-def test_on_a_terminal_what_is_under_way_has_a_bar_of_its_own(
+def test_on_a_terminal_the_current_run_has_its_own_bar(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -81,22 +81,22 @@ def test_on_a_terminal_what_is_under_way_has_a_bar_of_its_own(
         seen = capsys.readouterr().err
     assert f"{study.runs[-1].name}  its value" in seen
     assert "4/9" in seen
-    assert "4/5" in seen, "and that of all runs stays"
+    assert "4/5" in seen, "the bar over all runs stays"
 
 
-def test_each_part_of_a_run_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_part_of_a_run_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(value, "UPDATES", 5)
-    said: list[str] = []
-    monkeypatch.setattr(StudyProgress, "report", lambda progress, text: said.append(text))
+    messages: list[str] = []
+    monkeypatch.setattr(StudyProgress, "report", lambda progress, text: messages.append(text))
     study = small_study(small_dataset(tmp_path / "data"), tmp_path / "study", algorithms="sl", seeds="1", value=True)
     run_study(study, WorkerOptions(device="cpu"), Console(quiet=True))
     for name in ("small.sl.gru.0", "small.recent.0"):
-        mine = [text for text in said if text.startswith(name)]
+        mine = [text for text in messages if text.startswith(name)]
         for part in ("ranking validation", "ranking test", "estimating its value: fitted Q, 5 of 5"):
             assert any(part in text for text in mine), f"{part} of {name}: {mine}"
 
 
-def test_spans_of_time() -> None:
+def test_durations() -> None:
     assert [format_duration(seconds) for seconds in (5, 89, 200, 5000, 9000)] == [
         "5 s",
         "89 s",

@@ -1,4 +1,4 @@
-"""Tuning: what is searched exists, test sessions are not looked at, a search that was stopped goes on as it would."""
+"""Tuning: search spaces, resuming a search, and no look at test sessions."""
 
 import json
 import shlex
@@ -32,7 +32,7 @@ def search(tmp_path: Path) -> Search:
 
 @pytest.mark.parametrize("name", LEARNERS)
 @pytest.mark.parametrize("preset", ["strong", "paper"])
-def test_spaces_hold_options_that_exist_and_the_presets_own_values(name: str, preset: str) -> None:
+def test_search_spaces_contain_existing_options_and_the_presets_values(name: str, preset: str) -> None:
     flat = {"algorithm.name": name, "preset": preset}
     options = resolve_options(flat, "events").settings()
     for key, kind in {**SEARCH_ALL, **LEARNERS[name].search}.items():
@@ -42,7 +42,7 @@ def test_spaces_hold_options_that_exist_and_the_presets_own_values(name: str, pr
 
 
 def trials(study: Study) -> list[tuple[dict[str, object], object]]:
-    """What each trial was given, and what came of it."""
+    """Return the options and the validation NDCG@10 of each trial."""
     found = []
     for run in study.runs:
         facts = json.loads(study.path("results", f"{run.name}.json").read_text())
@@ -50,14 +50,14 @@ def trials(study: Study) -> list[tuple[dict[str, object], object]]:
     return found
 
 
-def test_stopped_and_continued(search: Search, tmp_path: Path) -> None:
+def test_a_resumed_search_proposes_the_same_trials(search: Search, tmp_path: Path) -> None:
     whole = tune(search, CPU, QUIET)
     assert [group.trial for group in whole.groups] == [0, 1, 2, 3]
-    assert whole.groups[0].varied["algorithm.alpha"] == 0.02, "the preset as it is comes first"
+    assert whole.groups[0].varied["algorithm.alpha"] == 0.02, "trial 0 is the preset"
     assert len({group.options["algorithm.alpha"] for group in whole.groups}) == 4
     parts = replace(search, out=tmp_path / "parts")
     tune(replace(parts, trials=2), CPU, QUIET)
-    (tmp_path / "parts/results/trial-001.0.json").unlink()  # killed before it was judged
+    (tmp_path / "parts/results/trial-001.0.json").unlink()  # as if killed before its evaluation
     again = tune(parts, CPU, QUIET)
     assert trials(again) == trials(whole)
     found = best_trial(whole)
@@ -66,7 +66,7 @@ def test_stopped_and_continued(search: Search, tmp_path: Path) -> None:
     assert found.trial == values.index(max(values))  # type: ignore[type-var]
 
 
-def test_test_sessions_are_not_looked_at(search: Search) -> None:
+def test_tuning_does_not_evaluate_test_sessions(search: Search) -> None:
     study = tune(replace(search, trials=1), CPU, QUIET)
     facts = json.loads(study.path("results", "trial-000.0.json").read_text())
     assert "validation" in facts
@@ -76,27 +76,26 @@ def test_test_sessions_are_not_looked_at(search: Search) -> None:
     assert table.heads[0] == "NDCG@10 on validation"
 
 
-def test_what_cannot_be_tuned(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_searches_are_refused(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="There is no algorithm 'magic'"):
         tune(replace(search, algorithm="magic"), CPU, QUIET)
-    with pytest.raises(InputError, match="--trials is 0"):
+    with pytest.raises(InputError, match="--trials must be at least 1; got 0"):
         tune(replace(search, trials=0), CPU, QUIET)
     study = tune(replace(search, trials=1), CPU, QUIET)
-    with pytest.raises(InputError, match="is a study that asked something else"):
+    with pytest.raises(InputError, match="contains another study; choose another --out"):
         tune(replace(search, objective="reward"), CPU, QUIET)
-    with tuning._alone(study), pytest.raises(InputError, match="Another process is tuning"):
+    with tuning._exclusive(study), pytest.raises(InputError, match="Another process is tuning"):
         tune(search, CPU, QUIET)
 
 
-def test_a_failed_trial_is_told_to_the_search(search: Search) -> None:
+def test_a_failed_trial_does_not_stop_the_search(search: Search) -> None:
     broken = replace(search, settings=[*FAST, "training.learning_rate=1e30"], trials=2)
     study = tune(broken, CPU, QUIET)
     assert best_trial(study) is None
     assert [study.has_failed(run) for run in study.runs] == [True, True]
 
 
-def test_a_search_by_value(search: Search) -> None:
-    """The figure that --select value goes by, on validation, with one discount for all trials."""
+def test_value_at_5_as_objective(search: Search) -> None:
     study = tune(replace(search, objective="value", trials=2), CPU, QUIET)
     found = [json.loads(path.read_text())["validation"]["all"] for path in sorted(study.path("results").glob("*.json"))]
     assert [0 < one["value@5"] < 10 for one in found] == [True, True]
@@ -113,22 +112,24 @@ def test_a_search_by_value(search: Search) -> None:
         ("strong", "gru", ["network.backbone=sasrec", "preset=paper"]),
     ],
 )
-def test_the_next_command_trains_the_model_that_was_tuned(
+def test_the_printed_command_trains_with_the_tuned_options(
     search: Search, monkeypatch: pytest.MonkeyPatch, preset: str, backbone: str | None, more: list[str]
 ) -> None:
-    asked = replace(search, preset=preset, backbone=backbone, settings=[*FAST, *more])
-    found = tuning._with(asked, tuning._begin(asked), [{"algorithm.alpha": 0.123456789}]).groups[-1]
+    variant = replace(search, preset=preset, backbone=backbone, settings=[*FAST, *more])
+    trial = tuning._add_trials(variant, tuning._create_or_continue(variant), [{"algorithm.alpha": 0.123456789}]).groups[
+        -1
+    ]
     trained: list[dict[str, Any]] = []
-    monkeypatch.setattr("offrec.runs.train.train", lambda *_, settings, **__: trained.append(settings))
-    monkeypatch.setattr(sys, "argv", shlex.split(train_command(asked, found)))
+    monkeypatch.setattr(experiment, "train", lambda *_, settings, **__: trained.append(settings))
+    monkeypatch.setattr(sys, "argv", shlex.split(train_command(variant, trial)))
     cli.main()
-    options = resolve_options(trained[0], "events").settings()
-    assert {key: value for key, value in options.items() if key not in ("seed", "device")} == found.options
+    options = config.build(config.layered(trained[0], "events")).flat()
+    assert {key: value for key, value in options.items() if key not in ("seed", "device")} == trial.options
     assert options["algorithm.alpha"] == 0.123456789
-    assert options["seed"] == 0, "trials have seeds of their own, whatever is held"
+    assert options["seed"] == 0, "a trial has its own seeds"
 
 
-def test_the_commands_last_line(search: Search, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_is_the_train_command(search: Search, capsys: pytest.CaptureFixture[str]) -> None:
     from offrec.commands.studies import Execution, Tune
 
     Tune(search.dataset, search.out, "dc", Execution(device="cpu"), trials=1, preset="paper", set=tuple(FAST)).run()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from offrec.algorithms import LEARNERS
 from offrec.errors import InputError
-from offrec.studies.design import check_protocols
+from offrec.studies.compatibility import check_protocols
 from offrec.studies.folder import read_study
 from offrec.studies.study import Run, RunGroup, Study, StudyDataset
 
@@ -152,7 +152,7 @@ def read_studies(folders: Sequence[Path]) -> StudyResults:
         failed = [run for run in study.runs if study.has_failed(run) and not study.is_done(run)]
         failures += [FailedRun(study, run, _json(study.path("failed", f"{run.name}.json"))["reason"]) for run in failed]
     if not any(entry.results for entry in entries.values()) and not failures:
-        raise InputError(f"No run of {', '.join(map(str, folders))} is done yet; there is nothing to report.")
+        raise InputError(f"No run of {', '.join(map(str, folders))} is done yet; run the study first.")
     return StudyResults(studies, tuple(sorted(entries.values(), key=_place)), tuple(failures), logs)
 
 

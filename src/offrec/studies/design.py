@@ -16,12 +16,12 @@ from offrec.runs.option_text import parse_settings
 from offrec.runs.options import resolve_options
 from offrec.runs.presets import PRESETS
 from offrec.studies.arguments import RUN_OPTIONS, parse_learner_settings, parse_names, parse_seeds, parse_vary
+from offrec.studies.compatibility import check_protocols, check_splits
 from offrec.studies.folder import extend_study, is_study_folder, read_study, write_study
-from offrec.studies.study import Run, RunGroup, Study, StudyDataset, StudyKind, describe_dataset
+from offrec.studies.study import Run, RunGroup, Study, StudyKind, describe_dataset
 
 SHOP_POLICIES = ("random", "logging", "greedy", "oracle")
 LEARNER_OPTIONS = ("algorithm.", "critic.")  # prefixes of options that do not carry over to another learner
-SCORING_FIELDS = ("split", "split_parts", "score_first", "unseen", "score_last")  # equal for all logs of a table
 
 
 def plan_comparison(
@@ -196,39 +196,6 @@ def resolve_settings(
     return {key: value for key, value in options.settings().items() if key not in RUN_OPTIONS}
 
 
-def check_protocols(datasets: Iterable[StudyDataset]) -> None:
-    """Refuse datasets that are split or scored differently: their metrics are not comparable.
-
-    Raises:
-        InputError: If two datasets differ in one of `SCORING_FIELDS`.
-    """
-    first, *others = datasets
-    for other in others:
-        for name in SCORING_FIELDS:
-            if first.protocol[name] != other.protocol[name]:
-                raise InputError(
-                    f"{first.name} has {name} = {_format(first.protocol[name])} and {other.name} has "
-                    f"{_format(other.protocol[name])}; one table needs equal values; prepare both alike, or create two "
-                    "studies."
-                )
-
-
-def check_splits(datasets: Sequence[StudyDataset]) -> None:
-    """Refuse two splits of one log as two logs: a table would count them as independent evidence.
-
-    Raises:
-        InputError: If two datasets differ only in their split seed and are not declared as repeated splits.
-    """
-    for first, other in combinations(datasets, 2):
-        same_protocol = {**other.protocol, "split_seed": first.protocol["split_seed"]} == first.protocol
-        same_log = same_protocol and other.protocol != first.protocol and other.counts == first.counts
-        if first.log != other.log and same_log:
-            raise InputError(
-                f"{first.name} and {other.name} are one log with --split-seed {first.protocol['split_seed']} and "
-                f"{other.protocol['split_seed']}; add --repeated-splits and one seed per dataset, or leave one out."
-            )
-
-
 def _shop_groups(log: str, dataset: Dataset) -> list[RunGroup]:
     return [RunGroup(f"{log}.{name}", log, "shop", name) for name in SHOP_POLICIES] if "shop" in dataset.meta else []
 
@@ -252,10 +219,6 @@ def _comparison_group(log: str, dataset: Dataset, algorithm: str, shared: Settin
     network, preset = str(shared["network.backbone"]), str(shared["preset"])
     name = f"{log}.{learner}.{network}.{text}"
     return RunGroup(name, log, "learner", learner, network, preset, options, compare_with=text)
-
-
-def _format(value: Any) -> str:
-    return ":".join(f"{part:g}" for part in value) if isinstance(value, list) else str(value)
 
 
 def _study(
