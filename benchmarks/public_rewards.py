@@ -20,7 +20,10 @@ KNOB = {"dc": ("algorithm.alpha", "α"), "pc": ("algorithm.beta", "β")}
 FIGURE = "NDCG@10"
 SETTINGS = 0.2, 1.0, 5.0  # of the cart's reward: the three over which a learner has to move
 STEPS = (0.2, 1.0), (1.0, 5.0), (0.2, 5.0)
-DRAWN = {("dc", 0.5): "constrained", ("pc", 0.3): "free"}  # in absolute units → its mark; how they were chosen: results
+DRAWN = {
+    ("dc", 0.5): "constrained",
+    ("pc", 0.3): "unconstrained",
+}  # in absolute units → its mark; how they were chosen: results
 Row = dict[str, Any]
 Setting = tuple[str, float, str]  # learner, temperature, unit of reward
 

@@ -236,7 +236,7 @@ def test_a_lost_device_ends_the_process(dataset: Path, tmp_path: Path, monkeypat
 
     monkeypatch.setattr("offrec.studies.worker.train", lost)
     monkeypatch.setattr("offrec.studies.worker.torch.zeros", lost)
-    monkeypatch.setattr(experiment, "pick_device", torch.device)
+    monkeypatch.setattr("offrec.studies.worker.pick_device", torch.device)
     with pytest.raises(
         RunError, match=r"failed \(RuntimeError: an illegal memory.* and this process cannot use cpu any more"
     ):

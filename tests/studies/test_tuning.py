@@ -120,10 +120,10 @@ def test_the_printed_command_trains_with_the_tuned_options(
         -1
     ]
     trained: list[dict[str, Any]] = []
-    monkeypatch.setattr(experiment, "train", lambda *_, settings, **__: trained.append(settings))
+    monkeypatch.setattr("offrec.runs.train.train", lambda *_, settings, **__: trained.append(settings))
     monkeypatch.setattr(sys, "argv", shlex.split(train_command(variant, trial)))
     cli.main()
-    options = config.build(config.layered(trained[0], "events")).flat()
+    options = resolve_options(trained[0], "events").settings()
     assert {key: value for key, value in options.items() if key not in ("seed", "device")} == trial.options
     assert options["algorithm.alpha"] == 0.123456789
     assert options["seed"] == 0, "a trial has its own seeds"
