@@ -98,14 +98,14 @@ def test_sentences_for_bad_input(work: Path) -> None:
         return sentence(offrec(*words, code=2))
 
     assert "is not a prepared dataset" in said("train", work, "--out", work / "x")
-    assert "exists already" in said("train", work / "data", "--out", work / "run")
+    assert "exists; choose another --out" in said("train", work / "data", "--out", work / "run")
     wrong = said("train", work / "data", "--out", work / "x", "--set", "training.epoch=3")
-    assert "no option 'training.epoch'; the nearest is training.epochs; `offrec options --algorithm sl` lists" in wrong
+    assert "no option 'training.epoch'; did you mean training.epochs? `offrec options --algorithm sl` lists" in wrong
     assert "training.epochs is 'many'" in said(
         "train", work / "data", "--out", work / "x", "--set", "training.epochs=many"
     )
     assert "not of the form key=value" in said("train", work / "data", "--out", work / "x", "--set", "training.epochs")
-    assert "no algorithm 'magic'; there are sl" in said(
+    assert "no algorithm 'magic'; the known ones are sl" in said(
         "train", work / "data", "--out", work / "x", "--algorithm", "magic"
     )
     assert "no backbone 'mlp'" in said("train", work / "data", "--out", work / "x", "--backbone", "mlp")

@@ -169,16 +169,16 @@ def test_diagnostics_by_hand(dataset: Any) -> None:
     out.
     """
     made = plan_run(SharedData(dataset), built("sdac", gamma=0.5), CPU)
-    rows = [event for batch in made.watched for event in batch.event.tolist()]
+    rows = [event for batch in made.diagnostic_batches for event in batch.event.tolist()]
     assert sorted(rows) == list(range(90, 105))
     mine = build_agent(made).eval()
-    found = mean_diagnostics(mine, made.watched)
+    found = mean_diagnostics(mine, made.diagnostic_batches)
     validation = dataset.split("validation")
     return_to_go = transitions(validation, np.array([0.2, 1.0], dtype=np.float32), 0.5).return_to_go
     assert found["return_logged"] == pytest.approx(return_to_go.mean())
     q, entropy = [], []
     with torch.no_grad():
-        for batch in made.watched:
+        for batch in made.diagnostic_batches:
             values = reference.logits(mine.critic(batch)) * made.facts.unit
             q += values.gather(1, batch.action[:, None])[:, 0].tolist()
             pi = reference.logits(mine.actor(batch)).softmax(1)
@@ -250,7 +250,7 @@ def test_what_is_refused_is_refused_before_anything_is_fitted(
     with pytest.raises(InputError, match=r"gamma is 1, .* lower gamma or set critic.ground=0"):
         trained(dataset, tmp_path / "run", algorithm="dc", settings={"gamma": 1})
     (tmp_path / "run").mkdir()
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="exists; choose another --out"):
         trained(dataset, tmp_path / "run", algorithm="dc")
     assert not any((tmp_path / "run").iterdir())
 
@@ -262,8 +262,8 @@ def test_gamma_1_is_fine_where_nothing_is_grounded(dataset: Any, tmp_path: Path)
 def test_runs_of_an_older_format_are_refused(dataset: Any, tmp_path: Path) -> None:
     trained(dataset, tmp_path / "run")
     facts = json.loads((tmp_path / "run/run.json").read_text())
-    (tmp_path / "run/run.json").write_text(json.dumps({**facts, "run_version": 1}))
-    with pytest.raises(InputError, match="has run format 1, this offrec reads 2; train it again"):
+    (tmp_path / "run/run.json").write_text(json.dumps({**facts, "run_version": 2}))
+    with pytest.raises(InputError, match="has run format 2; this version of offrec reads format 3; train"):
         load(tmp_path / "run")
 
 
@@ -279,7 +279,7 @@ def test_every_learner_in_both_presets(dataset: Any, tmp_path: Path, name: str, 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"catalogue": "kernels", "device": "cpu"}, "they need a GPU"),
+        ({"catalogue": "kernels", "device": "cpu"}, "kernels need a GPU"),
         ({"algorithm.weight": "reward", "reward.view": -1.0}, "cannot be a weight"),
     ],
 )

@@ -50,7 +50,7 @@ def test_what_is_counted_is_what_is_held(dataset: Any, tmp_path: Path, state: st
     moments = sum(tensor.nbytes for name, tensor in state_.items() if not name.endswith(("step", "count")))
     plan = made.memory
     assert (plan.parameters, plan.gradients, plan.optimiser) == (held, gradients, moments)
-    replay, scored = made.epochs.replay, made.scored
+    replay, scored = made.epochs.replay, made.scored_events
     tensors = [replay.items, replay.bounds, *replay.mdp, scored.replay.items, scored.replay.bounds, *scored.replay.mdp]
     kept = sum(batch.nbytes for batch in scored.cached or [])
     assert scored.cached

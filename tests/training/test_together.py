@@ -133,7 +133,7 @@ def test_a_stop_saves_all_and_resume_goes_on(dataset: Any, tmp_path: Path, monke
 
 def test_what_is_refused_leaves_nothing(dataset: Any, tmp_path: Path) -> None:
     train(dataset, tmp_path / "many/one", settings=SMALL, device="cpu", console=Console(quiet=True))
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="exists; choose another --out"):
         train_many(dataset, RUNS, tmp_path / "many", console=Heard())
     assert sorted(folder.name for folder in (tmp_path / "many").iterdir()) == ["one"]
     assert json.loads((tmp_path / "many/one/run.json").read_text())["options"]["seed"] == 0

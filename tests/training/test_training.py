@@ -190,7 +190,7 @@ def test_another_dataset_or_other_options_are_refused(dataset: Any, tmp_path: Pa
         trained(other, tmp_path / "run", resume=True)
     with pytest.raises(InputError, match=r"started with network.width = 16, not 32"):
         trained(dataset, tmp_path / "run", resume=True, settings={"network.width": 32})
-    with pytest.raises(InputError, match="exists already; choose another --out, or --resume"):
+    with pytest.raises(InputError, match="exists; choose another --out, --resume to continue it"):
         trained(dataset, tmp_path / "run")
 
 
@@ -250,7 +250,7 @@ def test_implementations_and_precisions_agree(dataset: Any, tmp_path: Path) -> N
     assert losses["reference"] == pytest.approx(losses["tiled"], rel=1e-4)
     assert losses["bf16"] == pytest.approx(losses["tiled"], rel=0.03)
     assert losses["bf16"] != losses["tiled"]
-    with pytest.raises(InputError, match="catalogue is 'magic'; it must be one of auto, reference, tiled, kernels"):
+    with pytest.raises(InputError, match="catalogue must be one of auto, reference, tiled, kernels; got 'magic'"):
         trained(dataset, tmp_path / "magic", settings={"catalogue": "magic"})
 
 

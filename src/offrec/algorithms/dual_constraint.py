@@ -5,6 +5,9 @@
     actor    E_π[log(π(a|s)/π̂_b(a|s)) − sg[Q(s,a)]/α]                         paper, Eq. (DCPi)
 
 An unlogged item a⁻, where the critic is grounded, is worth sg[r⁻ + γ V(s)].
+
+Unlike the paper, which does not say how π̂_b is fitted: it is fitted to the same training sessions (in-sample). PG and
+SR read values that were fitted without the session (cross-fitted).
 """
 
 from dataclasses import dataclass, replace

@@ -6,6 +6,9 @@
 
 An unlogged item a⁻, where the critic is grounded, is worth sg[r⁻ + α log π̂_b(a⁻|s) + γ V(s)]. Q holds the prior, so
 V is DC's and needs no other.
+
+Unlike the paper, which does not say how π̂_b is fitted: it is fitted to the same training sessions (in-sample). PG and
+SR read values that were fitted without the session (cross-fitted).
 """
 
 from dataclasses import dataclass, replace

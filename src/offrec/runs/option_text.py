@@ -14,8 +14,16 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES
 from offrec.errors import InputError
-from offrec.plugins import Settings, bounds_of
+from offrec.plugins import Registry, Settings, bounds_of
 from offrec.runs.options import RunOptions
+from offrec.runs.presets import PRESETS
+
+REGISTERED: dict[str, tuple[str, Registry[Any]]] = {  # options whose values are the names in a registry
+    "algorithm.name": ("The learner", LEARNERS),
+    "network.backbone": ("The backbone", BACKBONES),
+    "critic.backbone": ("The critic's backbone; by default the actor's", BACKBONES),
+    "preset": ("The preset", PRESETS),
+}
 
 
 def parse_settings(pairs: Iterable[str]) -> Settings:
@@ -71,13 +79,12 @@ def describe_options(options: RunOptions) -> str:
         section, dot, name = key.partition(".")
         section, name = (section, name) if dot else ("", section)
         lines = blocks.setdefault(section, [f"[{section}]"] if section else [])
-        text = f"{field_help(classes[section]).get(name, '')} {accepted_values(classes[section], name)}".strip()
-        if key == "algorithm.name":
-            text = f"The learner: {', '.join(LEARNERS)}."
-        elif key in ("network.backbone", "critic.backbone"):
-            text = f"The backbone: {', '.join(BACKBONES)}."
+        if key in REGISTERED:
+            text = f"{REGISTERED[key][0]}: {', '.join(REGISTERED[key][1])}."
         elif section == "reward":
             text = "Reward of this behaviour."
+        else:
+            text = f"{field_help(classes[section]).get(name, '')} {accepted_values(classes[section], name)}".strip()
         lines += textwrap.wrap(text, 118, initial_indent="# ", subsequent_indent="# ")
         lines.append(f"# {name} =" if value is None else f"{_toml_key(name)} = {_toml_value(value)}")
     return "\n\n".join("\n".join(lines) for lines in blocks.values()) + "\n"

@@ -27,7 +27,7 @@ def test_force_replaces_runs_and_nothing_else(dataset: Any, tmp_path: Path) -> N
     assert (tmp_path / "precious/thesis.txt").read_text() == "years of work"
     assert (dataset.path / "dataset.json").exists()
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="is not a folder"):
         trained(dataset, tmp_path / "file", force=True)
     with pytest.raises(InputError, match="cannot be written"):
         trained(dataset, tmp_path / "file" / "run")
