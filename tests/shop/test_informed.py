@@ -93,3 +93,12 @@ def test_popular_items_can_be_the_good_ones() -> None:
 def _dynamics(**knobs: object) -> Dynamics:
     world = replace(SMALL, **knobs)  # type: ignore[arg-type]
     return Dynamics(world, make_items(world, 0, CPU, torch.double))
+
+
+@pytest.mark.parametrize("name", ["stay", "diverse", "strong-logging", "blind-logging", "cascade"])
+def test_every_world_writes_sessions_like_the_demos(name: str) -> None:
+    """Picks per session of the logging policy, within a factor of 1.5 of the demo's."""
+    demo, other = (
+        float(Shop.open(world, 10).rollout("logging", 1000, seed=3).lengths.mean()) for world in ("demo", name)
+    )
+    assert 1 / 1.5 < other / demo < 1.5
