@@ -69,6 +69,7 @@ def main() -> None:
     from offrec.estimation.collect import LoggingModel, collect_trajectories
     from offrec.estimation.decision_values import ValueOptions
     from offrec.estimation.list_policy import ListPolicy
+    from offrec.estimation.logged_decisions import LoggedDecisions
     from offrec.models.agent import Agent
     from offrec.models.network import Network, NetworkOptions
     from offrec.models.network_policy import NetworkPolicy
@@ -88,7 +89,12 @@ def main() -> None:
         with Console().counter("weights") as at:
             started, computed = time.perf_counter(), time.process_time()
             steps = collect_trajectories(
-                ListPolicy(policy), dataset, "test", rewards, logging, batch_size=asked.batch_size, progress=at
+                ListPolicy(policy),
+                LoggedDecisions.load(dataset, "test"),
+                rewards,
+                logging,
+                batch_size=asked.batch_size,
+                progress=at,
             )
             seconds, computed = time.perf_counter() - started, time.process_time() - computed
         found = {

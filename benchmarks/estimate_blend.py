@@ -85,14 +85,17 @@ def gathered(policy: Any, dataset: Any) -> list[Trajectories]:
     network = NetworkOptions(history=policy.history)
     logging = load_logging_model(dataset, network, TrainingOptions(), policy.device, Console(quiet=True))
     splits = [split for split in ("train", "validation", "test") if len(LoggedDecisions.load(dataset, split).sessions)]
-    return [collect_trajectories(ListPolicy(policy), dataset, split, rewards, logging) for split in splits]
+    return [
+        collect_trajectories(ListPolicy(policy), LoggedDecisions.load(dataset, split), rewards, logging)
+        for split in splits
+    ]
 
 
 def logs_of(parts: list[Trajectories], sessions: int) -> list[Any]:
     found = []
     for steps in parts:
         starts = range(0, len(steps) - sessions + 1, sessions)
-        found += [steps.of(np.arange(start, start + sessions)) for start in starts]
+        found += [steps.select(np.arange(start, start + sessions)) for start in starts]
     return found
 
 
@@ -107,9 +110,11 @@ def judged(run: Path, dataset: Any, known: list[dict[str, Any]], asked: argparse
         played, (truth, error) = ListPolicy(policy, blend=blend), true[blend]
         part = {name: [] for name in ESTIMATORS}
         for log in logs:
-            steps = replace(log, log_pi=played.blended(log.log_pi, log.log_b), rare=blend * log.rare)
+            steps = replace(
+                log, log_pi=played.blend_log_probabilities(log.log_pi, log.log_b), rare_mass=blend * log.rare_mass
+            )
             for name in ESTIMATORS:
-                part[name].append(said(assess(name, steps, parts=False, resamples=400)))
+                part[name].append(said(assess(name, steps, breakdown=False, resamples=400)))
         about = {"served": asked.served.name, "run": run.name, "blend": blend, "truth": truth, "truth_error": error}
         rows += [{**about, "estimator": name, "logs": found} for name, found in part.items()]
     return rows
@@ -118,7 +123,7 @@ def judged(run: Path, dataset: Any, known: list[dict[str, Any]], asked: argparse
 def said(one: Assessment) -> list[Any]:
     """Estimate, interval, sessions of the policy's own that the log is worth, verdict."""
     around = one.interval
-    figures = (around.estimate, around.low, around.high, one.support.effective or 0.0)
+    figures = (around.estimate, around.low, around.high, one.support.effective_sessions or 0.0)
     return [*(round(figure, 4) for figure in figures), one.verdict]
 
 

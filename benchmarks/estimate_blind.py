@@ -3,8 +3,8 @@
     python benchmarks/estimate_blind.py --seed 0 --out FILE [--sessions 12000] [--updates 2000]
 
 The shop's own policy knows visitors' tastes. Policies that know nothing of them, but show much of what the log shows,
-are judged on a new log of lists of one: by fitted Q with every decision alike, and weighted by their chances (`blind`),
-beside what they truly earn with 6,000 new visitors. One core: some ten minutes.
+are evaluated on a new log of lists of one: by fitted Q with equal weights and with exposure weights, next to what they
+earn with 6,000 new visitors. Takes about ten minutes on one core.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from offrec.estimation.collect import collect_trajectories, reward_trajectories
 from offrec.estimation.decision_values import ValueOptions
 from offrec.estimation.list_policy import ListPolicy
 from offrec.estimation.logged_decisions import LoggedDecisions
-from offrec.estimation.support import support
+from offrec.estimation.support import compute_support
 from offrec.models.critic import CriticOptions
 from offrec.models.network import NetworkOptions
 from offrec.policy import Policy
@@ -71,17 +71,17 @@ def policies(dataset: Any, rewards: Any) -> list[Same]:
 def direct(played: ListPolicy, dataset: Any, rewards: Any, options: ValueOptions) -> float:
     test = LoggedDecisions.load(dataset, "test")
     found = fitted_q.fit_q(played, dataset, rewards, 1.0, options, Console(quiet=True)).values(test)
-    return float(replace(reward_trajectories(test, rewards), q=found.q, v=found.v).starts.mean())  # type: ignore[union-attr]
+    return float(replace(reward_trajectories(test, rewards), q=found.q, v=found.v).start_values.mean())  # type: ignore[union-attr]
 
 
 def judged(policy: Same, dataset: Any, rewards: Any, shop: Shop, options: ValueOptions) -> dict[str, Any]:
     played = ListPolicy(policy, "sample", 1)
-    steps = collect_trajectories(played, dataset, "test", rewards, None)
+    steps = collect_trajectories(played, LoggedDecisions.load(dataset, "test"), rewards, None)
     truth = shop.rollout(policy, VISITORS, play="sample", seed=VISITORS_SEED).reward
     weighted = direct(played, dataset, rewards, options)
-    with mock.patch.object(LoggedDecisions, "blind", return_value=None):
+    with mock.patch.object(LoggedDecisions, "exposure_weights", return_value=None):
         alike = direct(played, dataset, rewards, options)
-    overlap = support("direct", steps, 1.0, np.inf).overlap
+    overlap = compute_support("direct", steps, 1.0, np.inf).overlap
     return {"policy": policy.name, "truth": truth.mean, "low": truth.low, "high": truth.high, "overlap": overlap,
             "all alike": alike, "by their chances": weighted}  # fmt: skip
 

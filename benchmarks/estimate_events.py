@@ -16,7 +16,7 @@ from typing import Any
 
 from estimate_shop import judged
 
-COLUMNS = ("offsets", "reward", "log_pi", "log_b", "q", "v", "rare", "log_marginal")
+COLUMNS = ("offsets", "reward", "log_pi", "log_b", "q", "v", "rare_mass", "log_cluster_ratio")
 
 
 def one(run: Path, data: Path, asked: argparse.Namespace) -> None:
@@ -51,7 +51,13 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
     import offrec
     from offrec.data.transitions import reward_vector
     from offrec.estimation.collect import reward_trajectories
-    from offrec.estimation.estimate import EstimateOptions, EstimateResult, difference, earned, possible
+    from offrec.estimation.estimate import (
+        EstimateOptions,
+        EstimateResult,
+        available_estimators,
+        difference_to_log,
+        logged_value,
+    )
     from offrec.estimation.estimate import PolicyEstimate as Row
     from offrec.estimation.logged_decisions import LoggedDecisions
     from offrec.estimation.trajectories import Trajectories
@@ -59,20 +65,22 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
 
     dataset, asked = offrec.Dataset.open(data), EstimateOptions(estimators=("all",))
     policies, figures, error = [], {}, 0.0
-    parts = reward_trajectories(LoggedDecisions.load(dataset, "test"), reward_vector(dataset.behaviours, {})).by
+    parts = reward_trajectories(
+        LoggedDecisions.load(dataset, "test"), reward_vector(dataset.behaviours, {})
+    ).reward_by_behaviour
     for path in sorted(out.glob("*.json")):
         row, stored = json.loads(path.read_text()), np.load(path.with_suffix(".npz"))
-        steps = Trajectories(**{name: stored[name] for name in stored.files}, by=parts)
+        steps = Trajectories(**{name: stored[name] for name in stored.files}, reward_by_behaviour=parts)
         assessed, differences = {}, {}
-        for name in possible(steps):
+        for name in available_estimators(steps):
             refits = np.array(row["refits"]) if name == "direct" and row["refits"] else None
             assessed[name] = assess(name, steps, refits=refits, propensity_error=row["propensity_error"])
-            differences[name] = difference(name, steps, asked, refits)
+            differences[name] = difference_to_log(name, steps, asked, refits)
         policies.append(Row(row["name"], "sample", 1, steps, assessed, differences))
         figures[row["name"]], error = row["figures"], row["propensity_error"]
-    around = earned(policies[0].steps, asked)
+    around = logged_value(policies[0].trajectories, asked)
     whole = EstimateResult(
-        dataset, asked, False, {"calibration_error": error}, around, len(policies[0].steps), policies
+        dataset, asked, False, {"calibration_error": error}, around, len(policies[0].trajectories), policies
     )
     return whole, figures
 
@@ -85,16 +93,16 @@ def summary(asked: argparse.Namespace) -> None:
     for row in found["policies"]:
         row["figures"] = figures[row["name"]]
         for said in row["estimates"].values():
-            del said["support"]["effective_by_step"]  # long, and of no use here
+            del said["support"]["effective_sessions_by_step"]  # long, and of no use here
     asked.summary.write_text(json.dumps({**found, "dataset": asked.dataset.name}, indent=1) + "\n")
-    best = [replace(one, assessed={"direct": one.assessed["direct"]}) for one in whole.policies]
+    best = [replace(one, assessments={"direct": one.assessments["direct"]}) for one in whole.policies]
     if asked.picture is not None:
         draw_forest_plot(replace(whole, policies=best), asked.picture)
     for one in whole.policies:
-        for name, said in one.assessed.items():
+        for name, said in one.assessments.items():
             around = said.interval
             shown = f"{around.estimate:8.3f} ({around.low:.3f} … {around.high:.3f})"
-            print(f"{one.name:12s} {name:24s} {shown}  {said.verdict}{', withheld' * said.withheld}: {said.reason}")
+            print(f"{one.name:12s} {name:24s} {shown}  {said.verdict}{', withheld' * said.is_withheld}: {said.reason}")
 
 
 def main() -> None:

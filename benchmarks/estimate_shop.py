@@ -106,7 +106,7 @@ def one(name: str, run: Path, data: Path, asked: argparse.Namespace) -> None:
             "propensity_error": error,
             "served": served,
         }
-        columns = ("offsets", "reward", "log_pi", "log_b", "q", "v", "rare", "log_marginal")
+        columns = ("offsets", "reward", "log_pi", "log_b", "q", "v", "rare_mass", "log_cluster_ratio")
         parts = {c: getattr(steps, c) for c in columns if getattr(steps, c) is not None}
         arrays |= {f"{play}.{c}": part if c == "offsets" else part.astype(np.float32) for c, part in parts.items()}
     found["seconds"] = time.time() - started
@@ -151,14 +151,14 @@ def judged(policy: Any, dataset: Any, play: Any, k: int, asked: argparse.Namespa
     network = NetworkOptions(width=base.network.width, history=policy.history)
     logging = load_logging_model(dataset, network, TrainingOptions(), policy.device, quiet)
     weighed = ListPolicy(policy, play, decisions.k if play == "sample" else k)
-    steps = collect_trajectories(weighed, dataset, "test", rewards, logging, grouped=True)
+    steps = collect_trajectories(weighed, LoggedDecisions.load(dataset, "test"), rewards, logging, with_clusters=True)
     played, values = ListPolicy(policy, play, k), {}
 
     def direct(options: Any, gamma: float, resample: int | None = None) -> Any:
-        critic = fitted_q.fit_q(played, dataset, rewards, gamma, options, quiet, resample=resample)
+        critic = fitted_q.fit_q(played, dataset, rewards, gamma, options, quiet, resample_seed=resample)
         found = critic.values(decisions)
         whole = replace(steps, q=found.q, v=found.v)
-        return whole, float(whole.starts.mean())
+        return whole, float(whole.start_values.mean())
 
     for label, change in list(VARIANTS.items())[: asked.variants]:
         if decisions.has_lists and label != "direct" and "gamma" not in change:
@@ -241,7 +241,7 @@ def chosen(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
 def assessed(row: dict[str, Any], part: dict[str, Any], play: str, asked: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
-    from offrec.estimation.estimate import possible
+    from offrec.estimation.estimate import available_estimators
     from offrec.estimation.trajectories import Trajectories
     from offrec.estimation.verdict import assess
 
@@ -250,7 +250,7 @@ def assessed(row: dict[str, Any], part: dict[str, Any], play: str, asked: argpar
     steps = Trajectories(**{key: part if key == "offsets" else part.astype(np.float64) for key, part in mine.items()})
     refits = np.array(part["refits"]) if len(part["refits"]) > 1 else None
     found = {}
-    for name in possible(steps):
+    for name in available_estimators(steps):
         one = assess(
             name,
             steps,
@@ -260,13 +260,13 @@ def assessed(row: dict[str, Any], part: dict[str, Any], play: str, asked: argpar
         )
         around = one.interval
         found[name] = {"estimate": around.estimate, "low": around.low, "high": around.high, "verdict": one.verdict,
-                       "withheld": one.withheld, "reason": one.reason,
+                       "withheld": one.is_withheld, "reason": one.reason,
                        "covers": around.low <= part["truth"] <= around.high}  # fmt: skip
     return found
 
 
 def coverage(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """WorkerOptions often an interval meets the truth's own, by play, estimator and verdict."""
+    """How often an interval meets the truth's own, by play, estimator and verdict."""
     count: dict[tuple[str, str, str], list[bool]] = {}
     for row in table:
         for name, found in row["covered"].items():

@@ -120,9 +120,15 @@ class Tiny:
         """`b`: the logging policy's chances, of whatever origin. All is read at what was logged."""
         at, (q, v) = (log.state, log.item), model
         return Trajectories(
-            log.offsets, log.reward, np.log(policy[at]), np.log(b[at]), q=q[at], v=v[log.state],
-            rare=np.zeros(len(log.state)), log_marginal=np.log(self.by_category(policy)[at] / self.by_category(b)[at]),
-        )  # fmt: skip
+            log.offsets,
+            log.reward,
+            np.log(policy[at]),
+            np.log(b[at]),
+            q=q[at],
+            v=v[log.state],
+            rare_mass=np.zeros(len(log.state)),
+            log_cluster_ratio=np.log(self.by_category(policy)[at] / self.by_category(b)[at]),
+        )
 
 
 def propensities(tiny: Tiny, log: Log) -> dict[str, Table]:
@@ -154,7 +160,7 @@ def estimates(
     tiny: Tiny, policy: Table, log: Log, other: Log, gamma: float, seed: int, resamples: int
 ) -> Iterator[tuple[str, str, Assessment]]:
     """Every estimator with true and counted propensities: (propensities, what it is called here, what it found)."""
-    judged = partial(assess, gamma=gamma, seed=seed, resamples=resamples, parts=False)
+    judged = partial(assess, gamma=gamma, seed=seed, resamples=resamples, breakdown=False)
     once = np.ones(len(other.offsets) - 1, np.int64)
     model, simple = tiny.fitted(other, once, policy, gamma), poor(other, policy)
     for source, b in propensities(tiny, log).items():
@@ -166,7 +172,7 @@ def estimates(
     random = np.random.default_rng(seed)
     drawn = [np.bincount(random.integers(len(once), size=len(once)), minlength=len(once)) for _ in range(REFITS)]
     again = np.array([tiny.fitted(other, counts, policy, gamma)[1][0] for counts in drawn])
-    yield "none", "direct, refitted", judged("direct", steps, refits=again, counted=True)
+    yield "none", "direct, refitted", judged("direct", steps, refits=again, is_tabular=True)
 
 
 def folded(tiny: Tiny, sessions: int, logs: int, gamma: float, resamples: int) -> list[dict[str, Any]]:
@@ -182,9 +188,14 @@ def folded(tiny: Tiny, sessions: int, logs: int, gamma: float, resamples: int) -
                 chance = across_folds(tiny, log, shrunk)
                 estimated = replace(steps, log_b=np.log(chance))
                 for name in ("importance", "self_normalised", "weighted_doubly_robust"):
-                    one = assess(name, estimated, gamma=gamma, seed=number, resamples=resamples, parts=False)
+                    one = assess(name, estimated, gamma=gamma, seed=number, resamples=resamples, breakdown=False)
                     held = one.interval.low <= truth <= one.interval.high
-                    row = (one.interval.estimate - truth, held, one.support.mass or 0.0, -float(np.log(chance).mean()))
+                    row = (
+                        one.interval.estimate - truth,
+                        held,
+                        one.support.mean_weight or 0.0,
+                        -float(np.log(chance).mean()),
+                    )
                     found.setdefault((target, shrunk, name), []).append(row)
     names = ("bias", "coverage", "mass", "log_loss")
     means = {key: dict(zip(names, np.mean(rows, 0).tolist(), strict=True)) for key, rows in found.items()}
@@ -205,7 +216,12 @@ def measured(tiny: Tiny, sessions: int, logs: int, gamma: float, resamples: int)
                 for held, value in ((name, truth), *([("marginal, of π̃", coarse)] if name == "marginal" else [])):
                     key, one = (target, source, held), found.interval
                     rows.setdefault(key, []).append(
-                        (one.estimate - value, one.low <= value <= one.high, one.error, found.support.effective or 0.0)
+                        (
+                            one.estimate - value,
+                            one.low <= value <= one.high,
+                            one.standard_error,
+                            found.support.effective_sessions or 0.0,
+                        )
                     )
                     verdicts.setdefault(key, []).append(found.verdict)
     return {

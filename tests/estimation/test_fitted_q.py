@@ -1,4 +1,4 @@
-"""Values of policies in logs whose truth is simple enough to be known."""
+"""Values of policies in logs whose exact values can be worked out by hand."""
 
 import math
 from dataclasses import replace
@@ -35,20 +35,20 @@ OFTEN = [0.0, math.log(3.0)]  # 1/4, 3/4
 
 @pytest.fixture(scope="module")
 def coins(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Two picks a session, each of two items evenly: a view of the first, a purchase of the second."""
+    """Two picks per session, each from two equally likely items: item 0 is viewed, item 1 is bought."""
     draws = np.random.default_rng(0).integers(2, size=(400, 2)).tolist()
     words = [[("view", "buy")[item] for item in session] for session in draws]
     return write_dataset(tmp_path_factory.mktemp("coins"), draws, words, (300, 50, 50))
 
 
-def values(dataset: Any, played: ListPolicy, gamma: float, options: ValueOptions = SMALL) -> fitted_q.PolicyValues:
+def values(dataset: Any, list_policy: ListPolicy, gamma: float, options: ValueOptions = SMALL) -> fitted_q.PolicyValues:
     rewards = reward_vector(dataset.behaviours, {})
-    critic = fitted_q.fit_q(played, dataset, rewards, gamma, options, QUIET)
+    critic = fitted_q.fit_q(list_policy, dataset, rewards, gamma, options, QUIET)
     return critic.values(LoggedDecisions.load(dataset, "test"))
 
 
-def test_two_steps(coins: Any) -> None:
-    """V of the last step is what a pick earns, 0.8; of the first twice that, discounted."""
+def test_values_of_two_steps(coins: Any) -> None:
+    """V of the last step is the expected reward of a pick, 0.8; V of the first adds the discounted second one."""
     for gamma, first in ((1.0, 1.6), (0.5, 1.2)):
         found = values(coins, ListPolicy(Fixed(coins, OFTEN)), gamma)
         assert found.v[0::2] == pytest.approx(first, abs=0.1)
@@ -57,14 +57,14 @@ def test_two_steps(coins: Any) -> None:
         assert found.q[1::2] == pytest.approx(np.where(items[1::2] == 1, 1.0, 0.2), abs=0.1)
 
 
-def test_the_best_item_alone(coins: Any) -> None:
+def test_values_of_the_top_items(coins: Any) -> None:
     found = values(coins, ListPolicy(Fixed(coins, OFTEN), "topk"), 1.0)
     assert found.v[0::2] == pytest.approx(2.0, abs=0.15)
     both = values(coins, ListPolicy(Fixed(coins, OFTEN), "topk", 2), 1.0)
-    assert both.v[0::2] == pytest.approx(1.2, abs=0.15)  # either item, evenly
+    assert both.v[0::2] == pytest.approx(1.2, abs=0.15)  # the mean of both items
 
 
-def test_the_same_seed_the_same_values(coins: Any) -> None:
+def test_the_same_seed_gives_the_same_values(coins: Any) -> None:
     few = replace(SMALL, updates=20)
     one, two = (values(coins, ListPolicy(Fixed(coins, OFTEN)), 1.0, few) for _ in range(2))
     assert np.array_equal(one.q, two.q)
@@ -73,15 +73,15 @@ def test_the_same_seed_the_same_values(coins: Any) -> None:
 
 
 def served_dataset(path: Path) -> Any:
-    """One item a list: the first is always ignored, the second always bought; half the visitors leave after a list."""
+    """Lists of one item: item 0 is always ignored, item 1 always bought; half of the visitors leave after a list."""
     random, sessions, decisions = np.random.default_rng(1), [], []
     for _ in range(500):
-        picks, lists, going = [], [], True
-        while going:
+        picks, lists, continues = [], [], True
+        while continues:
             item = int(random.integers(2))
             lists.append((len(picks), [item], 0.5, len(picks) if item else None))
             picks += [item] if item else []
-            going = random.random() < 0.5
+            continues = random.random() < 0.5
         sessions.append(picks)
         decisions.append(lists)
     words = [["buy"] * len(session) for session in sessions]
@@ -89,7 +89,7 @@ def served_dataset(path: Path) -> Any:
 
 
 def test_ignored_lists_are_steps(tmp_path: Path) -> None:
-    """A list earns 3/4, and half of the sessions go on: V = (3/4) / (1 − 1/2), whatever came before."""
+    """A list earns 3/4 and half of the sessions continue, so V = (3/4) / (1 − 1/2) in every state."""
     dataset = served_dataset(tmp_path)
     found = values(dataset, ListPolicy(Fixed(dataset, OFTEN)), 1.0)
     assert found.v.mean() == pytest.approx(1.5, abs=0.2)
@@ -97,12 +97,13 @@ def test_ignored_lists_are_steps(tmp_path: Path) -> None:
     assert found.q[shown == 1].mean() - found.q[shown == 0].mean() == pytest.approx(1.0, abs=0.2)
 
 
-def knowing(path: Path) -> Any:
-    """Visitors like one of two items, and only that one is bought. What logs knows which, and shows it 9 times in 10.
-    One decision a session.
+def informed_log(path: Path) -> Any:
+    """One decision per session. Visitors buy only the one of two items that they like.
+
+    The logging policy knows which one that is and shows it with probability 0.9.
     """
     random = np.random.default_rng(3)
-    likes = random.random(1000) < 0.25  # the second
+    likes = random.random(1000) < 0.25  # item 1
     right = random.random(1000) < 0.9
     shown = np.where(right, likes, ~likes).astype(int)
     decisions = [
@@ -113,41 +114,42 @@ def knowing(path: Path) -> Any:
     return write_dataset(path, sessions, words, (900, 50, 50), items=2, decisions=decisions)
 
 
-def test_what_the_logging_policy_knew_is_not_credited_to_another(tmp_path: Path) -> None:
-    """Shown to anyone, the second item is bought by 1 in 4 and the first by 3 in 4; as logged by 3 in 4 and 27 in 28.
-    Of 3 second items to each first, 3/8 of the visitors buy.
+def test_a_policy_gets_no_credit_for_what_only_the_logging_policy_knew(tmp_path: Path) -> None:
+    """Of all visitors 1/4 buy item 1 and 3/4 buy item 0; of those who were shown it, 3/4 and 27/28.
+
+    A policy that shows item 1 three times as often as item 0 sells to 3/8 of the visitors.
     """
-    dataset = knowing(tmp_path)
+    dataset = informed_log(tmp_path)
     found = values(dataset, ListPolicy(Fixed(dataset, OFTEN)), 1.0)
     assert found.v == pytest.approx(0.375, abs=0.08)
 
 
-def test_blind_weights_by_hand(tmp_path: Path) -> None:
+def test_exposure_weights_by_hand(tmp_path: Path) -> None:
     lists = [[(0, [0], 0.5, None), (0, [0], 0.25, None)], [(0, [1], 0.5, None), (0, [0], 1.0, None)]]
     one = write_dataset(tmp_path, [[], []], [[], []], (2, 0, 0), items=3, decisions=lists)
     weight = np.array([0.75 / 0.5, 0.75 / 0.25, 0.25 / 0.5, 0.75])
-    assert LoggedDecisions.load(one, "train").blind() == pytest.approx(weight / weight.mean())
+    assert LoggedDecisions.load(one, "train").exposure_weights() == pytest.approx(weight / weight.mean())
     two = [[(0, [0, 1], 0.5, None)], [(0, [1, 2], 0.5, None)]]
     longer = write_dataset(tmp_path, [[], []], [[], []], (2, 0, 0), items=3, decisions=two)
-    assert LoggedDecisions.load(longer, "train").blind() is None
+    assert LoggedDecisions.load(longer, "train").exposure_weights() is None
 
 
-def test_an_ignored_list_leaves_the_state(tmp_path: Path) -> None:
+def test_an_ignored_list_leaves_the_state_unchanged(tmp_path: Path) -> None:
     dataset = served_dataset(tmp_path)
-    decisions, played = LoggedDecisions.load(dataset, "train"), ListPolicy(Fixed(dataset, OFTEN, again=2.0))
+    decisions, list_policy = LoggedDecisions.load(dataset, "train"), ListPolicy(Fixed(dataset, OFTEN, again=2.0))
     torch.manual_seed(0)
-    critic = fitted_q.FittedQ(played, decisions, SMALL, 1.0, 1.0).eval()
-    mdp = decisions.mdp(reward_vector(dataset.behaviours, {}), 1.0)
+    critic = fitted_q.FittedQ(list_policy, decisions, SMALL, 1.0, 1.0).eval()
+    mdp = decisions.transitions(reward_vector(dataset.behaviours, {}), 1.0)
     batch = decisions.replay(mdp, 5, "sessions", torch.device("cpu")).batch(np.arange(40))
-    after, stay = critic._backed_up(batch)
-    ignored = torch.from_numpy(decisions.picked[batch.event.numpy()] < 0)
+    next_value, value_if_ignored = critic._target_values(batch)
+    ignored = torch.from_numpy(decisions.picked_event[batch.event.numpy()] < 0)
     assert 0 < int(ignored.sum()) < 40
-    assert torch.equal(after[ignored], stay[ignored])
-    assert (after[~ignored] != stay[~ignored]).all()
+    assert torch.equal(next_value[ignored], value_if_ignored[ignored])
+    assert (next_value[~ignored] != value_if_ignored[~ignored]).all()
 
 
-def test_an_unlogged_item_is_taken_to_be_ignored(tmp_path: Path) -> None:
-    """Nobody ever takes the third of three items: grounded, it is worth `patience` of its state's value."""
+def test_unlogged_items_are_assumed_to_be_ignored(tmp_path: Path) -> None:
+    """No visitor ever picks item 2, so its grounded value is `patience` times the value of the state."""
     random = np.random.default_rng(2)
     draws = [random.integers(2, size=2).tolist() for _ in range(400)]
     words = [[("view", "buy")[item] for item in session] for session in draws]
@@ -159,12 +161,12 @@ def test_an_unlogged_item_is_taken_to_be_ignored(tmp_path: Path) -> None:
     rewards, cpu = reward_vector(dataset.behaviours, {}), torch.device("cpu")
     logged = value_at_5.load_or_fit(dataset, rewards, 1.0, replace(options, batch_size=16), cpu, QUIET)
     batch = next(iter(ScoredEvents(dataset, "validation", 5, cpu).batches()))
-    worth = logged.critic(batch).at(torch.full((len(batch), 1), 2))[:, 0].detach() * logged.unit
-    assert float(worth[batch.position == 0].mean()) == pytest.approx(1.2 / 2, abs=0.15)  # a session earns 1.2
+    value = logged.critic(batch).at(torch.full((len(batch), 1), 2))[:, 0].detach() * logged.unit
+    assert float(value[batch.position == 0].mean()) == pytest.approx(1.2 / 2, abs=0.15)  # a session earns 1.2
 
 
-def test_values_of_the_log_are_what_followed(coins: Any) -> None:
-    """A purchase is worth 0.8 more than a view, whatever follows. Fitted once."""
+def test_the_logging_policys_q_is_the_return_that_followed(coins: Any) -> None:
+    """A purchase is worth 0.8 more than a view. Q is fitted once and then loaded from the cache."""
     rewards, options = reward_vector(coins.behaviours, {}), replace(SMALL, batch_size=16, updates=300)
     logged = value_at_5.load_or_fit(coins, rewards, 1.0, options, torch.device("cpu"), QUIET)
     batch = next(iter(ScoredEvents(coins, "validation", 5, torch.device("cpu")).batches()))
@@ -178,5 +180,5 @@ def test_values_of_the_log_are_what_followed(coins: Any) -> None:
     value_at_5.load_or_fit(coins, rewards, 0.5, options, torch.device("cpu"), QUIET)
     assert len(list((coins.path / "values").glob("*/about.json"))) == 2
     (about.parent / "network.safetensors").write_bytes(b"torn")
-    with pytest.raises(InputError, match="remove the folder, and they are fitted anew"):
+    with pytest.raises(InputError, match="remove the folder and the values will be fitted again"):
         value_at_5.load_or_fit(coins, rewards, 1.0, options, torch.device("cpu"), QUIET)

@@ -1,4 +1,4 @@
-"""--select value: the checkpoint whose best five were worth most to the log's visitors."""
+"""`--select value`: keep the checkpoint with the largest value@5."""
 
 import json
 from pathlib import Path
@@ -34,68 +34,69 @@ def log(path: Path, word: str = "buy", train: int = 60) -> Any:
     return write_dataset(path, sessions, words, (train, 10, 10), items=12)
 
 
-def test_the_kept_epoch_has_the_largest_value(tmp_path: Path) -> None:
+def test_the_selected_epoch_has_the_largest_value(tmp_path: Path) -> None:
     dataset = log(tmp_path)
     train(dataset, tmp_path / "run", algorithm="dqn", settings={**SMALL, "select": "value"}, console=QUIET)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    figures = [line["validation"]["value@5"] for line in lines]
+    values = [line["validation"]["value@5"] for line in lines]
     place = load(tmp_path / "run" / "best.safetensors")[1]["place"]
-    assert place["best_epoch"] == int(np.argmax(figures))
-    assert place["best"] == max(figures)
+    assert place["best_epoch"] == int(np.argmax(values))
+    assert place["best"] == max(values)
 
 
-def test_it_prefers_what_was_bought(tmp_path: Path) -> None:
-    """Four of five were bought, for 0.8 more than a view: 0.64 more. Grounded, an item counts as ignored as often as it
-    was taken, here: half of that.
+def test_value_at_5_prefers_items_that_were_bought(tmp_path: Path) -> None:
+    """Four of the top five were bought, each worth 0.8 more than a view: 0.64 more on average.
+
+    With grounding, each item counts as ignored as often as it was picked, which halves the difference.
     """
     dataset, cpu = log(tmp_path, train=300), torch.device("cpu")
-    bought, seen = (Fixed(dataset, [sign * item for item in range(12)]) for sign in (-1.0, 1.0))
+    buying, viewing = (Fixed(dataset, [sign * item for item in range(12)]) for sign in (-1.0, 1.0))
     for ground, gap in ((0, 0.64), (8, 0.32)):
         options = ValueOptions(NetworkOptions(width=8, history=5), CriticOptions(ground=ground), 300, 0.01, 32)
         logged = value_at_5.load_or_fit(dataset, reward_vector(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
-        judge = value_at_5.scorer(logged, ScoredEvents(dataset, "validation", 5, cpu))
-        assert judge(bought) - judge(seen) == pytest.approx(gap, abs=0.15)
+        score = value_at_5.scorer(logged, ScoredEvents(dataset, "validation", 5, cpu))
+        assert score(buying) - score(viewing) == pytest.approx(gap, abs=0.15)
 
 
-class Narrow(Fixed):
-    """Of its items only the first `left` of a state may be chosen."""
+class Restricted(Fixed):
+    """A policy that may choose only the first `allowed` items."""
 
-    left = 2
+    allowed = 2
 
     def head(self, batch: Batch) -> Head:
-        return super().head(batch).mask(torch.arange(self.left, self.n_items).expand(len(batch), -1))
+        return super().head(batch).mask(torch.arange(self.allowed, self.n_items).expand(len(batch), -1))
 
 
-def test_items_that_a_policy_may_not_choose_are_none_of_its_best(tmp_path: Path) -> None:
+def test_masked_items_do_not_count_in_value_at_5(tmp_path: Path) -> None:
     dataset, cpu = log(tmp_path), torch.device("cpu")
     options = ValueOptions(NetworkOptions(width=8, history=5), updates=30)
     logged = value_at_5.load_or_fit(dataset, reward_vector(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
     events = ScoredEvents(dataset, "validation", 5, cpu)
     with torch.no_grad():
-        worth = torch.cat(
+        values = torch.cat(
             [logged.critic(batch).at(torch.tensor([[1, 0]]).expand(len(batch), -1)) for batch in events.batches()]
         )
-    found = value_at_5.scorer(logged, events)(Narrow(dataset, [float(item) for item in range(12)]))
-    assert found == pytest.approx(float(worth.mean()) * logged.unit)
+    value = value_at_5.scorer(logged, events)(Restricted(dataset, [float(item) for item in range(12)]))
+    assert value == pytest.approx(float(values.mean()) * logged.unit)
 
 
-def test_states_are_as_long_as_the_policy_s(tmp_path: Path) -> None:
+def test_states_have_the_history_length_of_the_policy(tmp_path: Path) -> None:
     dataset, options = log(tmp_path), ValueOptions(NetworkOptions(width=8, history=7), updates=5)
     policy = Fixed(dataset, [0.0] * 12)
-    judge = value_at_5.scorer_for(dataset, "validation", reward_vector(dataset.behaviours, {}), options, policy, QUIET)
-    assert judge is not None
+    score = value_at_5.scorer_for(dataset, "validation", reward_vector(dataset.behaviours, {}), options, policy, QUIET)
+    assert score is not None
     (about,) = (dataset.path / "values").glob("*/about.json")
     assert json.loads(about.read_text())["options"]["network"]["history"] == policy.history == 5
 
 
-def test_nobody_else_pays_for_it(tmp_path: Path) -> None:
+def test_runs_that_select_by_another_metric_do_not_fit_values(tmp_path: Path) -> None:
     dataset = log(tmp_path)
     train(dataset, tmp_path / "run", settings=SMALL, console=QUIET)
     assert not (dataset.path / "values").exists()
     assert "value@5" not in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
-def test_it_needs_rewards(tmp_path: Path) -> None:
+def test_selecting_by_value_needs_rewards(tmp_path: Path) -> None:
     dataset = log(tmp_path, word="wink")
     with pytest.raises(InputError, match="No reward is known for the behaviour 'wink'"):
         train(dataset, tmp_path / "run", settings={**SMALL, "select": "value"}, console=QUIET)

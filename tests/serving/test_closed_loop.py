@@ -67,14 +67,14 @@ def test_estimates_from_the_decision_log_agree_with_the_truth(circle: dict[str, 
     shop, policies = circle["shop"], {name: circle[name] for name in ("served", "other")}
     asked = EstimateOptions(estimators=("importance", "self_normalised"), refits=0)
     found = {one.name: one for one in offrec.estimate(policies, circle["again"], asked, QUIET).policies}
-    own = found["served"].steps
+    own = found["served"].trajectories
     np.testing.assert_allclose(own.log_pi, own.log_b, atol=1e-4)  # what the server wrote down is what estimates compute
-    assert np.abs(found["other"].steps.log_pi - own.log_b).max() > 0.1, "the other is another policy"
+    assert np.abs(found["other"].trajectories.log_pi - own.log_b).max() > 0.1, "the other is another policy"
     for name, policy in policies.items():
         truth = shop.rollout(policy, 4000, "sample", seed=9).reward
-        for estimator, assessment in found[name].assessed.items():
+        for estimator, assessment in found[name].assessments.items():
             around = assessment.interval
-            error = math.hypot(around.error, (truth.high - truth.low) / 4)
+            error = math.hypot(around.standard_error, (truth.high - truth.low) / 4)
             assert abs(around.estimate - truth.mean) < 4 * error, f"{name} by {estimator}"
             # One visitor who stays very long is a reason for caution.
             assert assessment.verdict != "do not trust", assessment.reason

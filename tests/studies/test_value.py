@@ -49,7 +49,7 @@ def test_the_estimate_matches_a_known_value(tmp_path: Path, monkeypatch: pytest.
     assert estimate["value"] == pytest.approx(3.0, abs=0.4)
     assert estimate["low"] < estimate["value"] < estimate["high"]
     assert estimate["verdict"] == "do not trust"  # the log earned 1.6 per session
-    assert "more than the log paid" in estimate["reason"]
+    assert "excess over the logged reward" in estimate["reason"]
 
 
 def test_values_are_estimated_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""What a policy would earn, from the log alone, and how far that can be trusted."""
+"""Estimate what a policy would earn, from a log alone, and assess how far the estimate can be trusted."""

@@ -1,4 +1,4 @@
-"""From a policy and a dataset to what an estimate is made from: a pass over the states, streaming the catalogue."""
+"""Collect the trajectories of a policy: one pass over the logged states that streams the catalogue."""
 
 import math
 from collections.abc import Callable
@@ -12,45 +12,39 @@ from offrec import logging_policy
 from offrec.algorithms.diagnostics import RARE
 from offrec.catalogue import Head, logsumexp, reduce, top_k
 from offrec.console import Console
-from offrec.data.dataset import Dataset, SplitName
+from offrec.data.dataset import Dataset
 from offrec.data.transitions import Floats
 from offrec.errors import InputError
 from offrec.estimation.list_policy import ListPolicy, log_prob_of_lists
 from offrec.estimation.logged_decisions import LoggedDecisions
-from offrec.estimation.marginal import CLUSTERS, clusters, log_marginal
+from offrec.estimation.marginal import CLUSTERS, cluster_items, log_cluster_ratio
 from offrec.estimation.trajectories import Trajectories
 from offrec.models.network import Network, NetworkOptions
 from offrec.training.loop import TrainingOptions
 from offrec.types import Batch
 
 BATCH_SIZE = 1024
-LEAST = 1e-30  # what an item never shown counts as, when shares of what was shown are compared
+MIN_SHARE = 1e-30  # share of items that the log never shows
 
-Progress = Callable[[int, int], None]  # (decisions done, decisions)
+Progress = Callable[[int, int], None]  # (decisions done, all decisions)
 
 
 @dataclass(frozen=True)
 class LoggingModel:
-    """The policy that made the log: what is known of it."""
+    """What is known about the logging policy."""
 
-    network: Network | None  # π̂_b, where the log has no propensities
-    shown: Tensor | None  # [A] log share of the places of all training lists, where it has
-    calibration: dict[str, float]
+    network: Network | None  # π̂_b, if the log has no propensities
+    log_share: Tensor | None  # [A] log share of each item in the training lists, if the log has propensities
+    calibration: dict[str, float]  # of π̂_b
 
     def head(self, batch: Batch) -> Head:
-        """How often it takes what: π̂_b(·|s), or how often the log shows an item at all."""
+        """π̂_b(·|s), or the overall share of each item in the lists."""
         if self.network is not None:
-            found: Head = self.network(batch)
-            return found
-        assert self.shown is not None
-        nothing = self.shown.new_zeros(len(batch), 0)
-        return Head(nothing, self.shown.new_zeros(len(self.shown), 0), self.shown)
-
-    def clusters(self) -> Tensor:
-        """[A] items that it takes for alike."""
-        assert self.network is not None
-        table = self.network.table
-        return clusters(table, min(CLUSTERS, len(table)))
+            head: Head = self.network(batch)
+            return head
+        assert self.log_share is not None
+        empty = self.log_share.new_zeros(len(batch), 0)
+        return Head(empty, self.log_share.new_zeros(len(self.log_share), 0), self.log_share)
 
 
 def load_logging_model(
@@ -61,102 +55,110 @@ def load_logging_model(
     console: Console,
     seed: int = 0,
 ) -> LoggingModel:
-    """From the log's propensities or, where it has none, fitted to the training split: kept beside the dataset."""
+    """Count the shares of items in served lists or, for a log of picks, load or fit π̂_b."""
     decisions = LoggedDecisions.load(dataset, "train")
     if decisions.has_lists:
-        shown = np.bincount(decisions.lists.ravel(), minlength=dataset.n_items + 1)[: dataset.n_items]
-        share = torch.from_numpy(shown / max(1, shown.sum())).float()
-        return LoggingModel(None, share.clamp(min=LEAST).log().to(device), {})
-    found = logging_policy.load_or_fit(dataset, network, training, seed, device, console, need="network")
-    names = {name.removeprefix("network."): value for name, value in found.calibration.items()}
-    return LoggingModel(found.network, None, names)
-
-
-def check(played: ListPolicy, dataset: Dataset) -> None:
-    """Another log than its own will do, as long as items have the same numbers."""
-    policy = played.policy
-    if policy.data_hash == dataset.meta["data_hash"]:
-        return
-    if policy.vocabulary != dataset.vocabulary:
-        raise InputError(
-            f"{policy.name} knows other items than {dataset.path} ({dataset.fingerprint}), or by other numbers; "
-            "prepare that log with --catalogue and the policy's run."
-        )
+        count = np.bincount(decisions.lists.ravel(), minlength=dataset.n_items + 1)[: dataset.n_items]
+        share = torch.from_numpy(count / max(1, count.sum())).float()
+        return LoggingModel(None, share.clamp(min=MIN_SHARE).log().to(device), {})
+    fitted = logging_policy.load_or_fit(dataset, network, training, seed, device, console, need="network")
+    calibration = {name.removeprefix("network."): value for name, value in fitted.calibration.items()}
+    return LoggingModel(fitted.network, None, calibration)
 
 
 @torch.no_grad()
 def collect_trajectories(
-    played: ListPolicy,
-    dataset: Dataset,
-    split: SplitName,
+    list_policy: ListPolicy,
+    decisions: LoggedDecisions,
     rewards: Floats,
     logging: LoggingModel | None,
     *,
-    grouped: bool = False,
+    with_clusters: bool = False,
     batch_size: int = BATCH_SIZE,
     progress: Progress | None = None,
 ) -> Trajectories:
-    """All but Q and V. A policy that is played by its best k has no weights: log_pi is None. `logging`: None where only
-    rewards and the policy's own chances are wanted. `grouped`: also weights over clusters of items, which cost two
-    more passes and need π̂_b.
+    """Compute all columns of the trajectories except Q and V.
+
+    Args:
+        list_policy: The policy to evaluate. If it shows its top k, `log_pi` is None.
+        decisions: The logged decisions of a split.
+        rewards: Reward of each behaviour.
+        logging: The logging policy; None if only rewards and the policy's own probabilities are needed.
+        with_clusters: Whether to compute the ratios of item clusters too. They need π̂_b and two more passes.
+        batch_size: Decisions per batch.
+        progress: Called after every batch.
+
+    Returns:
+        The trajectories.
+
+    Raises:
+        InputError: If the policy has another catalogue than the log.
     """
-    check(played, dataset)
-    decisions, device = LoggedDecisions.load(dataset, split), played.policy.device
-    steps = reward_trajectories(decisions, rewards)
-    first, sampled = decisions.inside.start, played.play == "sample"
+    _check_catalogue(list_policy, decisions.dataset)
+    trajectories = reward_trajectories(decisions, rewards)
+    device, is_sampled = list_policy.policy.device, list_policy.play == "sample"
     lists = torch.from_numpy(decisions.lists).to(device)
-    mdp = decisions.mdp(rewards, 0.0)
-    replay = decisions.replay(mdp, played.policy.history, "exact", device)
-    found = np.zeros((4, steps.decisions))
+    replay = decisions.replay(decisions.transitions(rewards, 0.0), list_policy.policy.history, "exact", device)
     cluster = None
-    if grouped and sampled and logging is not None and logging.network is not None:
-        cluster = logging.clusters()
-    done = 0
+    if with_clusters and is_sampled and logging is not None and logging.network is not None:
+        table = logging.network.table
+        cluster = cluster_items(table, min(CLUSTERS, len(table)))
+    columns, done = np.zeros((4, trajectories.decisions)), 0
     for batch in replay.batches(batch_size):
-        row = batch.event - first
-        columns = _columns(played, batch, lists[row], logging, cluster)
-        found[:, row.cpu().numpy()] = columns.cpu().numpy()
+        row = batch.event - decisions.first
+        values = _batch_columns(list_policy, batch, lists[row], logging, cluster)
+        columns[:, row.cpu().numpy()] = values.cpu().numpy()
         done += len(batch)
         if progress is not None:
-            progress(done, steps.decisions)
-    log_pi, log_b, rare, ratio = found
+            progress(done, trajectories.decisions)
+    log_pi, log_b, rare_mass, log_ratio = columns
     if decisions.has_lists:
-        log_b = np.asarray(decisions.decisions.log_propensity[decisions.inside])
-    known = decisions.has_lists or logging is not None
-    assert known or played.blend == 1  # else there is nothing to blend with
+        log_b = decisions.log_propensity
+    is_known = decisions.has_lists or logging is not None
+    assert is_known or list_policy.blend == 1  # a blend needs the logging policy
+    blend = list_policy.blend_log_probabilities
     return replace(
-        steps,
-        log_pi=played.blended(log_pi, log_b) if sampled else None,
-        log_b=log_b if known else None,
-        rare=None if logging is None else played.blend * rare,
-        log_marginal=None if cluster is None else played.blended(ratio, np.zeros_like(ratio)),
+        trajectories,
+        log_pi=blend(log_pi, log_b) if is_sampled else None,
+        log_b=log_b if is_known else None,
+        rare_mass=None if logging is None else list_policy.blend * rare_mass,
+        log_cluster_ratio=None if cluster is None else blend(log_ratio, np.zeros_like(log_ratio)),
     )
 
 
 def reward_trajectories(decisions: LoggedDecisions, rewards: Floats) -> Trajectories:
-    """The decisions and what they earned."""
-    earned, parts = decisions.rewards(rewards)
-    offsets = np.asarray(decisions.decisions.offsets) - decisions.inside.start
-    return Trajectories(offsets.astype(np.int64), earned, by=parts)
+    """The decisions and their rewards, without anything about a policy."""
+    reward, by_behaviour = decisions.rewards(rewards)
+    return Trajectories(decisions.offsets, reward, reward_by_behaviour=by_behaviour)
 
 
-def _columns(
-    played: ListPolicy, batch: Batch, lists: Tensor, logging: LoggingModel | None, cluster: Tensor | None
+def _check_catalogue(list_policy: ListPolicy, dataset: Dataset) -> None:
+    """A policy may be evaluated on another log if the items have the same numbers."""
+    policy = list_policy.policy
+    if policy.data_hash != dataset.meta["data_hash"] and policy.vocabulary != dataset.vocabulary:
+        raise InputError(
+            f"{dataset.path} ({dataset.fingerprint}) has another catalogue than {policy.name}; prepare the log again "
+            "with --catalogue RUN."
+        )
+
+
+def _batch_columns(
+    list_policy: ListPolicy, batch: Batch, lists: Tensor, logging: LoggingModel | None, cluster: Tensor | None
 ) -> Tensor:
-    """[4, B] log π and log π̂_b of the logged list, π's mass on what the log hardly supports, the clusters' ratio."""
-    pi, sampled = played.head(batch), played.play == "sample"
-    log_b = rare = ratio = nothing = torch.zeros(len(batch), dtype=torch.double, device=lists.device)
+    """[4, B] log π and log π̂_b of the logged list, π's mass on rare items, and the log ratio of the cluster."""
+    pi, is_sampled = list_policy.head(batch), list_policy.play == "sample"
+    log_b = rare = ratio = zeros = torch.zeros(len(batch), dtype=torch.double, device=lists.device)
     if logging is None:
-        return torch.stack([log_prob_of_lists(pi, lists) if sampled else nothing, log_b, rare, ratio])
+        return torch.stack([log_prob_of_lists(pi, lists) if is_sampled else zeros, log_b, rare, ratio])
     b = logging.head(batch)
-    whole = logsumexp(b)
-    bound = whole + math.log(RARE)
+    lse = logsumexp(b)
+    bound = lse + math.log(RARE)
     if logging.network is not None:
-        log_b = (b.at(batch.action[:, None])[:, 0] - whole).double()
+        log_b = (b.at(batch.action[:, None])[:, 0] - lse).double()
     if cluster is not None:
-        ratio = log_marginal(pi, b, batch.action, cluster)
-    if not sampled:
-        rare = (b.at(top_k(pi, played.k)[1]) <= bound[:, None]).double().mean(1)
-        return torch.stack([nothing, log_b, rare, ratio])
-    found = reduce(pi, below=(b, bound))  # one pass for both
-    return torch.stack([log_prob_of_lists(pi, lists, found.lse), log_b, found.mass.double(), ratio])
+        ratio = log_cluster_ratio(pi, b, batch.action, cluster)
+    if not is_sampled:
+        rare = (b.at(top_k(pi, list_policy.k)[1]) <= bound[:, None]).double().mean(1)
+        return torch.stack([zeros, log_b, rare, ratio])
+    sums = reduce(pi, below=(b, bound))  # one pass gives both
+    return torch.stack([log_prob_of_lists(pi, lists, sums.lse), log_b, sums.mass.double(), ratio])

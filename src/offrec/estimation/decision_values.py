@@ -1,10 +1,10 @@
-"""What Q of the policy judged and Q of the policy that logged have in common: a network over decisions, its fitting.
+"""A Q network over logged decisions, and how it is fitted. Shared by fitted Q evaluation and value@5.
 
-    Q(s,a)  ← reward + discount · V     of the logged decision; a list is worth the mean of its items (an assumption)
-    Q(s,a⁻) ← patience · V(s)           picks only: an unlogged item is taken to be ignored, and to leave the state
-                                        as it is
+    Q(s,a)  ← reward + discount · V     for the logged decision; a list is worth the mean of its items (an assumption)
+    Q(s,a⁻) ← patience · V(s)           logs of picks only: an unlogged item is assumed to be ignored, which leaves the
+                                        state unchanged
 
-Where lists were served, those that were ignored are decisions like others, and nothing has to be made up.
+In a log of served lists, ignored lists are decisions themselves, so no such assumption is needed.
 """
 
 from collections.abc import Iterator
@@ -33,86 +33,93 @@ from offrec.types import Batch, Size
 
 @dataclass(frozen=True)
 class ValueOptions:
+    """How a Q network over logged decisions is fitted."""
+
     network: NetworkOptions = field(default_factory=lambda: NetworkOptions(width=64, dropout=0.1))
     critic: CriticOptions = field(default_factory=lambda: CriticOptions(target_rate=0.02))
     updates: int = 2000
     learning_rate: float = 0.002
     batch_size: int | None = None
     patience: float = 0.9
-    """Picks only: what is left of a state's value after an ignored item; never more than γ."""
+    """Logs of picks only: share of the state value that remains after an ignored item; at most γ."""
     seed: int = 0
     capture: bool = True
-    """Capture updates as CUDA graphs, where that can be."""
+    """Capture updates as CUDA graphs where possible."""
 
     def __post_init__(self) -> None:
-        if self.updates < 1 or not 0 <= self.patience < 1:
-            raise InputError(
-                f"There are {self.updates} updates of values and a patience of {self.patience}; give at least 1 update "
-                "and a patience in [0, 1)."
-            )
+        if self.updates < 1:
+            raise InputError(f"updates must be at least 1; got {self.updates}.")
+        if not 0 <= self.patience < 1:
+            raise InputError(f"patience must be at least 0 and below 1; got {self.patience}.")
+
+    def with_history(self, history: int) -> "ValueOptions":
+        """The same options for states of another length."""
+        return replace(self, network=replace(self.network, history=history))
 
 
 class DecisionValues(nn.Module):
-    """Q over decisions. Inside, in units of the log's returns."""
+    """Q over logged decisions. Internally it is scaled by `unit`, the spread of the returns."""
 
     lists: Tensor | None
     ignored: Tensor | None
 
     def __init__(self, decisions: LoggedDecisions, options: ValueOptions, unit: float, gamma: float) -> None:
         super().__init__()
-        self.n_items, self.unit, self.options = decisions.n_items, unit, options
+        self.n_items, self.unit, self.options = decisions.dataset.n_items, unit, options
         self.discount_if_ignored = min(gamma, options.patience)
         self.ground = 0 if decisions.has_lists else options.critic.ground
         self.critic = Network(self.n_items, options.critic.network(options.network), value=True)
-        self.show(decisions)
+        self.set_decisions(decisions)
 
     @property
     def device(self) -> torch.device:
         return self.critic.bias.device
 
-    def show(self, decisions: LoggedDecisions) -> None:
-        """The decisions of which batches are to speak."""
-        self.first = decisions.inside.start
-        lists, ignored = (torch.from_numpy(decisions.lists), torch.from_numpy(decisions.picked < 0))
+    def set_decisions(self, decisions: LoggedDecisions) -> None:
+        """Set the decisions that the next batches refer to."""
+        self.first = decisions.first
+        lists, ignored = torch.from_numpy(decisions.lists), torch.from_numpy(decisions.picked_event < 0)
         self.register_buffer("lists", lists.to(self.device) if decisions.has_lists else None, persistent=False)
         self.register_buffer("ignored", ignored.to(self.device) if decisions.has_lists else None, persistent=False)
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Loss per row, {"loss": [B]}."""
         raise NotImplementedError
 
-    def after(self) -> None:
-        """What an update does besides the optimiser's step."""
+    def after_update(self) -> None:
+        """Called after every optimiser step."""
 
-    def logged(self, q: Head, batch: Batch) -> Tensor:
-        """[B] what the logged decision is worth."""
+    def logged_value(self, q: Head, batch: Batch) -> Tensor:
+        """[B] Q of the logged decision."""
         if self.lists is None:
             return q.at(batch.action[:, None])[:, 0]
         lists = self.lists[batch.event - self.first]
         inside = lists < self.n_items
-        worth = torch.where(inside, q.at(lists.clamp(max=self.n_items - 1)), 0.0)
-        return worth.sum(1) / inside.sum(1)
+        values = torch.where(inside, q.at(lists.clamp(max=self.n_items - 1)), 0.0)
+        return values.sum(1) / inside.sum(1)
 
-    def squared(
-        self, batch: Batch, rewards: Tensor, discounts: Tensor, next_value: Tensor, value_if_ignored: Tensor
+    def squared_errors(
+        self, batch: Batch, reward: Tensor, discount: Tensor, next_value: Tensor, value_if_ignored: Tensor
     ) -> dict[str, Tensor]:
-        """All [B]: (Q − sg[reward + discount · next value])², and of unlogged items (Q − sg[patience · value])²."""
+        """All [B]: (Q − sg[reward + discount · next value])², and (Q − sg[patience · value])² for unlogged items."""
         q = self.critic(batch)
-        worth, earned, kept = (column[:, None] for column in (self.logged(q, batch), rewards, discounts))
+        value, reward, discount = (column[:, None] for column in (self.logged_value(q, batch), reward, discount))
         if not self.ground:
-            return {"loss": losses.td(worth, earned, kept, next_value)[:, 0]}
+            return {"loss": losses.td(value, reward, discount, next_value)[:, 0]}
         others = q.at(unlogged(batch.action, self.ground, self.n_items))
-        worth = torch.cat([worth, others], 1)
-        earned = torch.cat([earned, torch.zeros_like(others)], 1)
-        kept = torch.cat([kept, torch.full_like(others, self.discount_if_ignored)], 1)
-        errors = losses.td(worth, earned, kept, next_value, value_if_ignored)
+        value = torch.cat([value, others], 1)
+        reward = torch.cat([reward, torch.zeros_like(others)], 1)
+        discount = torch.cat([discount, torch.full_like(others, self.discount_if_ignored)], 1)
+        errors = losses.td(value, reward, discount, next_value, value_if_ignored)
         return {"loss": losses.grounded(errors, self.options.critic.ground_weight)}
 
 
-def unit_of(mdp: Transitions) -> float:
+def return_unit(mdp: Transitions) -> float:
+    """The spread of the returns: the unit in which Q is fitted."""
     return return_spread(torch.from_numpy(mdp.return_to_go))
 
 
-def fit(
+def fit_values(
     values: DecisionValues,
     decisions: LoggedDecisions,
     mdp: Transitions,
@@ -120,44 +127,53 @@ def fit(
     label: str,
     *,
     capture: bool = True,
-    resample: int | None = None,
+    resample_seed: int | None = None,
 ) -> None:
-    """To the decisions or, with a seed to `resample` by, to those of as many sessions drawn with replacement.
-    `capture`: nothing in the loss waits for the host.
+    """Fit the network to logged decisions.
+
+    Args:
+        values: The network, changed in place.
+        decisions: The decisions to fit to.
+        mdp: Their transitions.
+        console: Shows the progress.
+        label: Name of the progress bar.
+        capture: Whether the loss can be captured as a CUDA graph, that is, never waits for the host.
+        resample_seed: If given, fit to as many sessions drawn with replacement.
+
+    Raises:
+        Interrupted: If the user stops the fit.
+        RunError: If the loss is not finite.
     """
     options, device = values.options, values.device
-    captured = capture and options.capture and device.type == "cuda" and has_triton()
+    is_captured = capture and options.capture and device.type == "cuda" and has_triton()
     replay = decisions.replay(mdp, options.network.history, "sessions", device)
-    replay = replay if resample is None else decisions.resampled(replay, resample)
-    size = options.batch_size or automatic_batch_size(len(mdp.reward))
-    epochs = Epochs(replay, size, options.seed, rounded=captured)
-    moving = [table for table in item_tables(values, values.n_items) if table.requires_grad]
-    task = TrainingTask(values, values.loss, epochs, dict, None, after=values.after, tables=moving)
-    optimiser = Optimiser(values, options.learning_rate, moving)
-    update, isolation = Update(task, optimiser, device, capture=captured), Isolation(options.seed, device)
+    if resample_seed is not None:
+        replay = decisions.resample(replay, resample_seed)
+    batch_size = options.batch_size or automatic_batch_size(len(mdp.reward))
+    epochs = Epochs(replay, batch_size, options.seed, rounded=is_captured)
+    tables = [table for table in item_tables(values, values.n_items) if table.requires_grad]
+    task = TrainingTask(values, values.loss, epochs, dict, None, after=values.after_update, tables=tables)
+    optimiser = Optimiser(values, options.learning_rate, tables)
+    update, isolation = Update(task, optimiser, device, capture=is_captured), Isolation(options.seed, device)
     with console.steps(label, options.updates) as advance, stop_requests() as stop, isolation():
         values.train()
-        for done, length in enumerate(_sizes(task, update, options.updates), start=1):
+        for done, size in enumerate(_batch_sizes(task, update, options.updates), start=1):
             if stop.is_set():
-                raise Interrupted("Stopped while fitting values; nothing of it is kept.")
-            update(length)
+                raise Interrupted("Stopped while fitting values; nothing was saved.")
+            update(size)
             if done % LOOK_EVERY == 0 or done == options.updates:
                 fault = update.look()[1]
                 if fault is not None:
                     raise RunError(f"The loss of fitted values became {fault.value} after {done} updates.")
-                # The last half ever more slowly: values settle instead of following the last batches.
+                # The learning rate decays over the second half, so that the values do not follow the last batches.
                 optimiser.rate = options.learning_rate * min(1.0, 2 * (1 - done / options.updates) + 0.02)
                 advance((done - 1) % LOOK_EVERY + 1)
     isolation.finish()
     values.eval()
 
 
-def with_history(options: ValueOptions, history: int) -> ValueOptions:
-    """States as long as the policy's."""
-    return replace(options, network=replace(options.network, history=history))
-
-
-def _sizes(task: TrainingTask, update: Update, updates: int) -> Iterator[Size]:
+def _batch_sizes(task: TrainingTask, update: Update, updates: int) -> Iterator[Size]:
+    """The size of each batch, epoch after epoch, until the number of updates is reached."""
     done = epoch = 0
     while done < updates:
         sizes = task.batches.begin(epoch)[: updates - done]

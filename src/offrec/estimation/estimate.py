@@ -1,306 +1,378 @@
-"""Several policies judged on one log, beside the policy that made it: from policies and a dataset to a table's rows."""
+"""Estimate what policies would earn on the visitors of a log, next to the policy that logged it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import reward_vector
+from offrec.data.transitions import Floats, reward_vector
 from offrec.errors import InputError
-from offrec.estimation import fitted_q, value_at_5
+from offrec.estimation import value_at_5
 from offrec.estimation.collect import LoggingModel, collect_trajectories, load_logging_model, reward_trajectories
 from offrec.estimation.decision_values import ValueOptions
-from offrec.estimation.estimators import ESTIMATORS, SessionTerms, estimator, terms
-from offrec.estimation.interval import Interval, interval, refitted
+from offrec.estimation.estimators import ESTIMATORS, SessionTerms, get_estimator, session_terms
+from offrec.estimation.fitted_q import PolicyValues, fit_q
+from offrec.estimation.interval import Interval, bootstrap_interval, refit_interval
 from offrec.estimation.list_policy import ListPolicy, Play
 from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.estimation.mean_rank import order_by_mean_rank
-from offrec.estimation.trajectories import Doubles, Trajectories
+from offrec.estimation.trajectories import Trajectories
 from offrec.estimation.verdict import Assessment, assess
+from offrec.evaluation.ranking import EvaluationSplit
 from offrec.models.network import NetworkOptions
 from offrec.policy import Policy
 from offrec.training.loop import TrainingOptions
+from offrec.types import Doubles
 
 RECOMMENDED = "direct"
-OF_BLENDS = "self_normalised"  # where the direct method cannot speak
-
-EvaluationSplit = Literal["test", "validation"]
+RECOMMENDED_FOR_BLENDS = "self_normalised"  # the direct method cannot evaluate a blend
+ALL = "all"
 
 
 @dataclass(frozen=True)
 class EstimateOptions:
-    """What is to be estimated, and how."""
+    """What to estimate, and how.
+
+    Args:
+        split: The sessions to estimate from. Q is always fitted to the training sessions.
+        estimators: Names from `ESTIMATORS`; "all" for every one that the log and the policy allow; empty for the
+            recommended one.
+        gamma: Discount per decision.
+        play: Whether policies sample their lists or show their top k.
+        k: Items per list; None for the length of the logged lists.
+        temperature: Softmax temperature of sampled lists.
+        blend: Share of the decisions that the policy makes; the logging policy makes the others.
+        reward: Reward of each behaviour; missing ones have the default.
+        cap: Largest importance weight; None for the estimator's own.
+        refits: How often Q is fitted again to resampled sessions; 0 for no interval of the direct method.
+        value_at_5: Whether to compute value@5 too if Q is fitted anyway. It needs one more fit, which is cached.
+        seed: Seed of the bootstrap and the logging policy.
+        values: How Q is fitted.
+        network: Network of π̂_b, if the log has no propensities.
+        training: Training of π̂_b.
+
+    Raises:
+        InputError: If a value is out of range or an estimator does not fit the other options.
+    """
 
     split: EvaluationSplit = "test"
-    estimators: tuple[str, ...] = ()  # none: the recommended one; "all": every one that the log and the play allow
+    estimators: tuple[str, ...] = ()
     gamma: float = 1.0
     play: Play = "sample"
-    k: int | None = None  # of the lists played; None: as long as the log's
+    k: int | None = None
     temperature: float = 1.0
-    blend: float = 1.0  # share of the decisions that the policy makes; the others are left to the one that logged
+    blend: float = 1.0
     reward: Mapping[str, float] = field(default_factory=dict)
     cap: float | None = None
-    refits: int = 4  # of Q, to resamples of the training sessions: an interval of the direct method takes two or more
-    value_at_5: bool = (
-        True  # also value@5, where Q is fitted anyway: one more fit, of the log's own Q, kept beside the log
-    )
+    refits: int = 4
+    value_at_5: bool = True
     seed: int = 0
     values: ValueOptions = field(default_factory=ValueOptions)
-    network: NetworkOptions = field(default_factory=NetworkOptions)  # of π̂_b, where the log has no propensities
+    network: NetworkOptions = field(default_factory=NetworkOptions)
     training: TrainingOptions = field(default_factory=TrainingOptions)
 
     def __post_init__(self) -> None:
         if not 0 <= self.gamma <= 1:
-            raise InputError(f"gamma is {self.gamma}; it must lie between 0 and 1.")
-        for name in self.named:
-            estimator(name)
-        weighted = [name for name in self.named if ESTIMATORS[name].weighted]
-        if self.play == "topk" and weighted:
-            raise InputError(
-                f"A policy that is played by its best k has no weights, so {weighted[0]} cannot judge it; "
-                "leave it at direct, or --play sample."
-            )
-        modelled = [name for name in self.named if ESTIMATORS[name].modelled]
-        if self.blend < 1 and modelled:
-            raise InputError(
-                f"{modelled[0]} cannot judge a blend, for what the logging policy would have done besides what it did "
-                "is not known; leave it out, or --blend 1."
-            )
-        if self.refits == 1 or self.refits < 0:
-            raise InputError(f"An interval from {self.refits} refits cannot be given; fit at least 2, or 0 for none.")
+            raise InputError(f"--gamma must be between 0 and 1; got {self.gamma}.")
+        if self.refits < 0 or self.refits == 1:
+            raise InputError(f"--refits must be 0 or at least 2; got {self.refits}.")
+        for estimator in map(get_estimator, self.named_estimators):
+            if estimator.uses_weights and self.play == "topk":
+                raise InputError(
+                    f"--estimator {estimator.name} needs list probabilities, but --play topk has none; use "
+                    "--estimator direct or --play sample."
+                )
+            if estimator.uses_q and self.blend < 1:
+                raise InputError(
+                    f"--estimator {estimator.name} cannot evaluate a blend: the logging policy's probabilities for "
+                    "unshown lists are unknown. Use another estimator or --blend 1."
+                )
 
     @property
-    def named(self) -> tuple[str, ...]:
-        """Estimators that were asked for by name."""
-        return tuple(name for name in self.estimators if name != "all")
+    def named_estimators(self) -> tuple[str, ...]:
+        """The estimators that were chosen by name; their numbers are always shown."""
+        return tuple(name for name in self.estimators if name != ALL)
 
-    def chosen(self, steps: Trajectories) -> list[str]:
-        """The estimators to judge by."""
-        if "all" in self.estimators:
-            return [name for name in possible(steps) if self.blend == 1 or not ESTIMATORS[name].modelled]
-        return list(self.named or (RECOMMENDED if self.blend == 1 else OF_BLENDS,))
+    def choose_estimators(self, trajectories: Trajectories) -> list[str]:
+        """The estimators to use for these trajectories."""
+        if ALL in self.estimators:
+            return [
+                name for name in available_estimators(trajectories) if self.blend == 1 or not ESTIMATORS[name].uses_q
+            ]
+        return list(self.named_estimators or (RECOMMENDED if self.blend == 1 else RECOMMENDED_FOR_BLENDS,))
 
 
 @dataclass(frozen=True)
 class PolicyEstimate:
-    """One policy."""
+    """The estimates of one policy."""
 
     name: str
     play: Play
     k: int
-    steps: Trajectories
-    assessed: dict[str, Assessment]  # by estimator
-    differences: dict[str, Interval]  # to the logging policy, paired over sessions; by estimator
-    value: float | None = None  # value@5
+    trajectories: Trajectories
+    assessments: dict[str, Assessment]  # by estimator
+    differences: dict[str, Interval]  # by estimator: difference to the logging policy, paired over sessions
+    value_at_5: float | None = None
 
 
 @dataclass(frozen=True)
 class EstimateResult:
+    """The estimates of all policies on one log."""
+
     dataset: Dataset
-    asked: EstimateOptions
-    has_lists: bool  # the log has propensities
-    calibration: dict[str, float]  # of π̂_b, where it has none
-    logged: Interval  # what the logging policy earned, discounted
+    options: EstimateOptions
+    has_propensities: bool
+    calibration: dict[str, float]  # of π̂_b, if the log has no propensities
+    logged: Interval  # what the logging policy earned per session
     sessions: int
     policies: list[PolicyEstimate]
 
     @property
-    def order(self) -> dict[str, int]:
-        """name → place, from 1: which to try first, by the mean of its ranks by value@5 and by the direct method. Of
-        those that have both, the direct figure not withheld; nothing where they are not several.
-        """
-        direct = [one.assessed.get("direct") for one in self.policies]
-        figures = [np.nan if found is None or found.withheld else found.interval.estimate for found in direct]
-        cheap = [np.nan if one.value is None else one.value for one in self.policies]
-        places = zip(self.policies, order_by_mean_rank(cheap, figures), strict=True)
-        placed = {one.name: place for one, place in places if place is not None}
-        return placed if len(placed) > 1 else {}
+    def suggested_order(self) -> dict[str, int]:
+        """name → place, starting at 1: the mean of the ranks by value@5 and by the direct method.
 
-    def has_interval(self, name: str) -> bool:
-        """By an estimator: without refits one of the direct method is of the sessions alone, and looks certain."""
-        return name != "direct" or self.asked.refits > 0
+        Contains the policies that have both numbers and whose direct estimate is not withheld; empty if there are
+        fewer than two of them.
+        """
+        direct = [policy.assessments.get("direct") for policy in self.policies]
+        estimates = [np.nan if one is None or one.is_withheld else one.interval.estimate for one in direct]
+        values = [np.nan if policy.value_at_5 is None else policy.value_at_5 for policy in self.policies]
+        places = zip(self.policies, order_by_mean_rank(values, estimates), strict=True)
+        order = {policy.name: place for policy, place in places if place is not None}
+        return order if len(order) > 1 else {}
+
+    def has_interval(self, estimator: str) -> bool:
+        """Whether the interval of this estimator is meaningful: without refits the direct method ignores Q's error."""
+        return estimator != "direct" or self.options.refits > 0
+
+    def is_shown(self, assessment: Assessment) -> bool:
+        """Whether the numbers are shown: not withheld, or the estimator was chosen by name."""
+        return not assessment.is_withheld or assessment.estimator in self.options.named_estimators
 
     def as_json(self) -> dict[str, Any]:
-        asked = self.asked
-        found = {
-            "dataset": str(self.dataset.path),
-            "fingerprint": self.dataset.fingerprint,
-            "split": asked.split,
-            "gamma": asked.gamma,
-            "temperature": asked.temperature,
-            "blend": asked.blend,
-            "propensities": "logged" if self.has_lists else "estimated",
-            "calibration": self.calibration,
-            "logging": {"sessions": self.sessions, **self.logged.as_json()},
-            "policies": [self._row(one) for one in self.policies],
-        }
-        finite: dict[str, Any] = _finite(found)
-        return finite
+        """Return everything that `offrec estimate --json` prints. Infinite numbers become None."""
+        options = self.options
+        tree: dict[str, Any] = _finite(
+            {
+                "dataset": str(self.dataset.path),
+                "fingerprint": self.dataset.fingerprint,
+                "split": options.split,
+                "gamma": options.gamma,
+                "temperature": options.temperature,
+                "blend": options.blend,
+                "propensities": "logged" if self.has_propensities else "estimated",
+                "propensity_calibration": self.calibration,
+                "logging_policy": {"sessions": self.sessions, **self.logged.as_json()},
+                "policies": [self._policy_as_json(policy) for policy in self.policies],
+            }
+        )
+        return tree
 
-    def _row(self, one: PolicyEstimate) -> dict[str, Any]:
-        found = {}
-        for name, assessment in one.assessed.items():
-            shown = name in self.asked.named or not assessment.withheld
-            lacking = {} if self.has_interval(name) else dict.fromkeys(("low", "high", "error"))
-            difference = {**one.differences[name].as_json(), **lacking} if shown else None
-            figures = assessment.as_json(name in self.asked.named)
-            found[name] = {**figures, **lacking, "over_logging": difference}
-        cheap = {value_at_5.METRIC: one.value, "order": self.order.get(one.name)}
-        return {"name": one.name, "play": one.play, "k": one.k, **cheap, "estimates": found}
+    def _policy_as_json(self, policy: PolicyEstimate) -> dict[str, Any]:
+        estimates = {}
+        for name, assessment in policy.assessments.items():
+            is_shown = self.is_shown(assessment)
+            missing = {} if self.has_interval(name) else dict.fromkeys(("low", "high", "standard_error"))
+            difference = {**policy.differences[name].as_json(), **missing} if is_shown else None
+            numbers = assessment.as_json(always_show=is_shown)
+            estimates[name] = {**numbers, **missing, "difference_to_logging_policy": difference}
+        return {
+            "name": policy.name,
+            "play": policy.play,
+            "k": policy.k,
+            value_at_5.METRIC: policy.value_at_5,
+            "suggested_order": self.suggested_order.get(policy.name),
+            "estimates": estimates,
+        }
 
 
 def estimate(
-    policies: "Policy | Mapping[str, Policy]",
+    policies: Policy | Mapping[str, Policy],
     dataset: Dataset,
-    asked: EstimateOptions | None = None,
+    options: EstimateOptions | None = None,
     console: Console | None = None,
 ) -> EstimateResult:
-    """What policies would earn in a session of the log's visitors, from the log alone."""
-    asked, console = asked or EstimateOptions(), console or Console(quiet=True)
+    """Estimate what policies would earn per session, from a log alone.
+
+    Args:
+        policies: One policy, or several by name.
+        dataset: The log. Its items must have the same numbers as those of the policies.
+        options: What to estimate, and how.
+        console: Shows the progress; silent by default.
+
+    Returns:
+        For each policy and estimator the estimate, its interval, its diagnostics and a verdict.
+
+    Raises:
+        InputError: If the split has no sessions, or an estimator was named that the log or a policy does not allow.
+
+    Example:
+        >>> result = offrec.estimate({"sl": policy}, dataset)
+        >>> result.policies[0].assessments["direct"].verdict
+        'caution'
+    """
+    options, console = options or EstimateOptions(), console or Console(quiet=True)
     named = {policies.name: policies} if isinstance(policies, Policy) else dict(policies)
-    decisions = LoggedDecisions.load(dataset, asked.split)
-    rewards = reward_vector(dataset.behaviours, dict(asked.reward))
-    steps = reward_trajectories(decisions, rewards)
-    if not len(steps):
-        raise InputError(f"The {asked.split} split of {dataset.path} has no sessions; judge another split.")
-    plays = {name: played_as(policy, asked, decisions) for name, policy in named.items()}
-    for name, played in plays.items():
-        check_askable(name, played, decisions, asked)
-    logging: dict[object, LoggingModel] = {}
-    cheap: dict[object, Callable[[Policy], float] | None] = {}
-    found = []
-    for name, played in plays.items():
-        policy = played.policy
+    decisions = LoggedDecisions.load(dataset, options.split)
+    rewards = reward_vector(dataset.behaviours, dict(options.reward))
+    if not len(decisions.sessions):
+        raise InputError(f"The {options.split} split of {dataset.path} has no sessions; choose another --split.")
+    list_policies = {name: as_list_policy(name, policy, options, decisions) for name, policy in named.items()}
+    logging_models: dict[object, LoggingModel] = {}
+    scorers: dict[object, Callable[[Policy], float] | None] = {}
+    estimates = []
+    for name, list_policy in list_policies.items():
+        policy = list_policy.policy
         key = (policy.history, policy.device)
-        if key not in logging:
-            network = replace(asked.network, history=policy.history)
-            logging[key] = load_logging_model(dataset, network, asked.training, policy.device, console, asked.seed)
-        one = _judged(name, played, dataset, asked, logging[key], console)
-        if asked.value_at_5 and any(ESTIMATORS[by].modelled for by in one.assessed):
-            if key not in cheap:
-                cheap[key] = value_at_5.scorer_for(dataset, asked.split, rewards, asked.values, policy, console)
-            value = cheap[key]
-            one = replace(one, value=value and value(policy))
-        found.append(one)
-    calibration = next(iter(logging.values())).calibration if logging else {}
-    return EstimateResult(dataset, asked, decisions.has_lists, calibration, earned(steps, asked), len(steps), found)
+        if key not in logging_models:
+            network = replace(options.network, history=policy.history)
+            logging_models[key] = load_logging_model(
+                dataset, network, options.training, policy.device, console, options.seed
+            )
+        one = _estimate_policy(name, list_policy, decisions, rewards, options, logging_models[key], console)
+        if options.value_at_5 and any(ESTIMATORS[estimator].uses_q for estimator in one.assessments):
+            if key not in scorers:
+                scorers[key] = value_at_5.scorer_for(dataset, options.split, rewards, options.values, policy, console)
+            score = scorers[key]
+            one = replace(one, value_at_5=None if score is None else score(policy))
+        estimates.append(one)
+    calibration = next(iter(logging_models.values())).calibration if logging_models else {}
+    logged = logged_value(reward_trajectories(decisions, rewards), options)
+    sessions = len(decisions.sessions)
+    return EstimateResult(dataset, options, decisions.has_lists, calibration, logged, sessions, estimates)
 
 
-def played_as(policy: Policy, asked: EstimateOptions, decisions: LoggedDecisions) -> ListPolicy:
-    """As asked; but a policy that is no distribution can only be played by its best k."""
-    k = asked.k or decisions.k
-    if asked.play == "topk" or not policy.stochastic:
-        return ListPolicy(policy, "topk", k, blend=asked.blend)
+def as_list_policy(name: str, policy: Policy, options: EstimateOptions, decisions: LoggedDecisions) -> ListPolicy:
+    """Decide how a policy builds its lists; one without probabilities can only show its top k.
+
+    Raises:
+        InputError: If an estimator was named that this policy or this log does not allow. "all" skips such estimators.
+    """
+    k, is_topk = options.k or decisions.k, options.play == "topk" or not policy.stochastic
+    for estimator in map(get_estimator, options.named_estimators):
+        if estimator.uses_weights and is_topk:
+            raise InputError(
+                f"--estimator {estimator.name} needs list probabilities, but {name} has only scores; use "
+                "--estimator direct or omit this policy."
+            )
+        if estimator.uses_clusters and decisions.has_lists:
+            raise InputError(
+                f"--estimator {estimator.name} needs propensities of item clusters, but the log has propensities of "
+                "lists; choose another estimator."
+            )
+    if is_topk:
+        return ListPolicy(policy, "topk", k, blend=options.blend)
     if decisions.has_lists and k != decisions.k:
-        raise InputError(f"The log's lists have {decisions.k} items, so lists of {k} have no weights; leave out k.")
-    return ListPolicy(policy, "sample", k, asked.temperature, asked.blend)
+        raise InputError(f"-k is {k}, but the logged lists have {decisions.k} items; omit -k or use --play topk.")
+    return ListPolicy(policy, "sample", k, options.temperature, options.blend)
 
 
-def check_askable(name: str, played: ListPolicy, decisions: LoggedDecisions, asked: EstimateOptions) -> None:
-    """Refuse an estimator by name that this policy, or this log, cannot have; "all" leaves such ones out."""
-    for one in map(estimator, asked.named):
-        if one.weighted and played.play == "topk":
-            raise InputError(
-                f"{name} gives scores, not chances, so it has no weights and {one.name} cannot judge it; "
-                "leave it out, or ask for direct."
-            )
-        if one.marginal and decisions.has_lists:
-            raise InputError(
-                "The log has propensities of its lists and none of clusters of items, so marginal cannot judge by it; "
-                "ask for another estimator."
-            )
-
-
-def returned(steps: Trajectories, gamma: float) -> Doubles:
-    """[S] what each session earned, discounted."""
-    return np.bincount(steps.session, gamma**steps.step * steps.reward, minlength=len(steps)).astype(np.float64)
-
-
-def earned(steps: Trajectories, asked: EstimateOptions) -> Interval:
-    """What the sessions earned."""
-    nothing, returns = np.zeros(steps.decisions), returned(steps, asked.gamma)
-    return interval(SessionTerms(steps.offsets, steps.step, returns, nothing, nothing + 1.0, False), seed=asked.seed)
-
-
-def possible(steps: Trajectories) -> list[str]:
-    """The estimators that can speak of it."""
-    weights = steps.log_pi is not None and steps.log_b is not None
+def available_estimators(trajectories: Trajectories) -> list[str]:
+    """The estimators whose columns are known, assuming that Q can be fitted."""
+    has_weights = trajectories.log_pi is not None and trajectories.log_b is not None
+    has_clusters = trajectories.log_cluster_ratio is not None
     return [
         name
-        for name, one in ESTIMATORS.items()
-        if (weights or not one.weighted) and (steps.log_marginal is not None or not one.marginal)
+        for name, estimator in ESTIMATORS.items()
+        if (has_weights or not estimator.uses_weights) and (has_clusters or not estimator.uses_clusters)
     ]
 
 
-def _judged(
-    name: str, played: ListPolicy, dataset: Dataset, asked: EstimateOptions, logging: LoggingModel, console: Console
-) -> PolicyEstimate:
-    rewards = reward_vector(dataset.behaviours, dict(asked.reward))
-    with console.counter(f"{name}: weights") as at:
-        grouped = "all" in asked.estimators or "marginal" in asked.estimators
-        steps = collect_trajectories(played, dataset, asked.split, rewards, logging, grouped=grouped, progress=at)
-    chosen = asked.chosen(steps)
-    again = None
-    if any(ESTIMATORS[one].modelled for one in chosen):
-        steps, again = _valued(name, played, dataset, asked, steps, "direct" in chosen, console)
-    error = logging.calibration.get("calibration_error")
-    assessed, differences = {}, {}
-    for one in chosen:
-        refits = again if one == "direct" else None
-        found = assess(
-            one, steps, gamma=asked.gamma, cap=asked.cap, seed=asked.seed, refits=refits, propensity_error=error
-        )
-        assessed[one] = found
-        differences[one] = difference(one, steps, asked, refits)
-    return PolicyEstimate(name, played.play, played.k, steps, assessed, differences)
+def logged_value(trajectories: Trajectories, options: EstimateOptions) -> Interval:
+    """What the logging policy earned per session."""
+    zeros, returns = np.zeros(trajectories.decisions), trajectories.returns(options.gamma)
+    terms = SessionTerms(trajectories.offsets, trajectories.step, returns, zeros, zeros + 1.0, is_normalised=False)
+    return bootstrap_interval(terms, seed=options.seed)
 
 
-def _valued(
+def difference_to_log(
+    name: str, trajectories: Trajectories, options: EstimateOptions, refits: Doubles | None = None
+) -> Interval:
+    """Interval of estimate − logged reward over the same sessions. `refits`: as in `assess`."""
+    terms = session_terms(name, trajectories, options.gamma, options.cap)
+    paired = replace(terms, base=terms.base - trajectories.returns(options.gamma))
+    interval = bootstrap_interval(paired, seed=options.seed)
+    return interval if refits is None else refit_interval(interval.estimate, refits, interval.standard_error)
+
+
+def _estimate_policy(
     name: str,
-    played: ListPolicy,
-    dataset: Dataset,
-    asked: EstimateOptions,
-    steps: Trajectories,
-    refitting: bool,
+    list_policy: ListPolicy,
+    decisions: LoggedDecisions,
+    rewards: Floats,
+    options: EstimateOptions,
+    logging: LoggingModel,
     console: Console,
-) -> tuple[Trajectories, Doubles | None]:
-    """The same decisions with Q and V, and the direct method's value of Q fitted again to resampled sessions."""
-    rewards, decisions = (
-        reward_vector(dataset.behaviours, dict(asked.reward)),
-        LoggedDecisions.load(dataset, asked.split),
+) -> PolicyEstimate:
+    """Collect the trajectories of one policy, fit Q if an estimator needs it, and assess every estimator."""
+    with_clusters = ALL in options.estimators or "marginal" in options.estimators
+    with console.counter(f"{name}: weights") as progress:
+        trajectories = collect_trajectories(
+            list_policy, decisions, rewards, logging, with_clusters=with_clusters, progress=progress
+        )
+    estimators, refits = options.choose_estimators(trajectories), None
+    if any(ESTIMATORS[estimator].uses_q for estimator in estimators):
+        fits = 1 + (options.refits if "direct" in estimators else 0)
+        values = [
+            _fit_values(name, list_policy, decisions, rewards, options, number, console) for number in range(fits)
+        ]
+        whole, *resampled = [replace(trajectories, q=one.q, v=one.v) for one in values]
+        trajectories = whole
+        if resampled:
+            refits = np.array([_mean_start_value(one) for one in resampled])
+    assessments, differences = {}, {}
+    for estimator in estimators:
+        used = refits if estimator == "direct" else None
+        assessments[estimator] = assess(
+            estimator,
+            trajectories,
+            gamma=options.gamma,
+            cap=options.cap,
+            seed=options.seed,
+            refits=used,
+            propensity_error=logging.calibration.get("calibration_error"),
+        )
+        differences[estimator] = difference_to_log(estimator, trajectories, options, used)
+    return PolicyEstimate(name, list_policy.play, list_policy.k, trajectories, assessments, differences)
+
+
+def _fit_values(
+    name: str,
+    list_policy: ListPolicy,
+    decisions: LoggedDecisions,
+    rewards: Floats,
+    options: EstimateOptions,
+    number: int,
+    console: Console,
+) -> PolicyValues:
+    """Fit Q to all training sessions (number 0) or to resampled ones, and evaluate it on the split."""
+    label = f"{name}: fitted Q" if number == 0 else f"{name}: refit {number} of {options.refits}"
+    settings = replace(options.values, seed=options.values.seed + number)
+    resample_seed = number or None
+    fitted = fit_q(
+        list_policy,
+        decisions.dataset,
+        rewards,
+        options.gamma,
+        settings,
+        console,
+        label=label,
+        resample_seed=resample_seed,
     )
-
-    def values(seed: int | None, label: str) -> fitted_q.PolicyValues:
-        options = replace(asked.values, seed=asked.values.seed + (0 if seed is None else seed))
-        return fitted_q.fit_q(
-            played, dataset, rewards, asked.gamma, options, console, label=f"{name}: {label}", resample=seed
-        ).values(decisions)
-
-    whole = values(None, "fitted Q")
-    valued = replace(steps, q=whole.q, v=whole.v)
-    if not refitting or not asked.refits:
-        return valued, None
-    again = []
-    for number in range(1, asked.refits + 1):
-        found = values(number, f"fitted Q again, {number} of {asked.refits}")
-        starts = replace(steps, q=found.q, v=found.v).starts
-        assert starts is not None
-        again.append(float(starts.mean()))
-    return valued, np.array(again)
+    return fitted.values(decisions)
 
 
-def difference(name: str, steps: Trajectories, asked: EstimateOptions, refits: Doubles | None = None) -> Interval:
-    """To what the same sessions earned. `refits`: as in `assess`, of the direct method."""
-    plain = terms(name, steps, asked.gamma, asked.cap)
-    around = interval(replace(plain, base=plain.base - returned(steps, asked.gamma)), seed=asked.seed)
-    return around if refits is None else refitted(around.estimate, refits, around.error)
+def _mean_start_value(trajectories: Trajectories) -> float:
+    start_values = trajectories.start_values
+    assert start_values is not None
+    return float(start_values.mean())
 
 
 def _finite(tree: Any) -> Any:
-    """One session alone has no interval: null, not infinity."""
+    """Replace infinite numbers by None, which JSON can represent."""
     if isinstance(tree, dict):
         return {name: _finite(value) for name, value in tree.items()}
     if isinstance(tree, list | tuple):

@@ -1,22 +1,22 @@
-"""The estimators: what a policy would earn in a session, from sessions that another policy logged.
+"""Off-policy estimators: what a policy would earn per session, from sessions that another policy logged.
 
-Each is one sum over a session i, whose mean over the S sessions is the estimate. With w the product of the ratios π / b
-so far, capped or not, and δ what a decision says beyond what was already expected,
+Each estimator computes one contribution c_i per session; the estimate is their mean over the S sessions. With the
+weight w (the product of the ratios π / b so far) and an increment δ per decision,
 
     c_i = base_i + Σ_t γ^t w_it δ_it                          plain
-    c_i = base_i + Σ_t γ^t w_it δ_it / mean_j w_jt            normalised: weights of a step are 1 on average
+    c_i = base_i + Σ_t γ^t w_it δ_it / mean_j w_jt            normalised: the weights at each step have mean 1
 
     importance                 base = 0        δ = r                    per-decision importance sampling
-    capped                     base = 0        δ = r                    w ≤ cap, √S unless it is given
+    capped                     base = 0        δ = r                    w ≤ cap; default √S
     self_normalised            base = 0        δ = r                    normalised
-    marginal                   base = 0        δ = r                    ratios of clusters, not of items; normalised
+    marginal                   base = 0        δ = r                    ratios of item clusters; normalised
     direct                     base = V(s₀)                             no weights
     doubly_robust              base = V(s₀)    δ = r + γ V(s′) − Q(s, a)
     weighted_doubly_robust     base = V(s₀)    δ = r + γ V(s′) − Q(s, a) normalised
 
-V(s′) is 0 after a session's last decision. The mean over j is over all sessions, each with the weight it had last where
-it is over by step t: its end is a state that nobody leaves and in which all policies do the same. A mean over the
-sessions still there would estimate what a decision earns *given* that the session got so far, which is another thing.
+V(s′) is 0 after the last decision of a session. The mean over j includes sessions that have ended before step t, with
+their last weight: they stay in an absorbing state in which all policies act alike. A mean over the remaining sessions
+would estimate the reward of a decision *given* that the session lasted so long, which is a different quantity.
 """
 
 from dataclasses import dataclass, replace
@@ -24,138 +24,156 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from offrec.errors import InputError
-from offrec.estimation.trajectories import Doubles, Trajectories, weights
-from offrec.types import Longs
+from offrec.estimation.trajectories import Trajectories, weights
+from offrec.types import Doubles, Longs
 
 
 @dataclass(frozen=True)
 class Estimator:
-    """What tells one estimator from another."""
+    """The properties that distinguish the estimators."""
 
     name: str
-    weighted: bool = True  # by ratios of probabilities
-    modelled: bool = False  # on Q and V
-    normalised: bool = False
-    capped: bool = False  # also where no cap is given
-    marginal: bool = False
+    uses_weights: bool = True
+    uses_q: bool = False
+    is_normalised: bool = False
+    is_capped: bool = False  # also if no cap is given
+    uses_clusters: bool = False
 
-    def cap(self, steps: Trajectories, cap: float | None) -> float:
-        """The cap in force: weights above √S cost more variance than the bias of cutting them (Ionides 2008)."""
+    def effective_cap(self, sessions: int, cap: float | None) -> float:
+        """The cap on the weights: `cap` if given, else √S for `capped` (Ionides 2008), else infinity."""
         if cap is not None:
             return cap
-        return float(len(steps)) ** 0.5 if self.capped else np.inf
+        return float(sessions) ** 0.5 if self.is_capped else np.inf
 
 
 ESTIMATORS = {
-    one.name: one
-    for one in (
+    estimator.name: estimator
+    for estimator in (
         Estimator("importance"),
-        Estimator("capped", capped=True),
-        Estimator("self_normalised", normalised=True),
-        Estimator("marginal", normalised=True, marginal=True),
-        Estimator("direct", weighted=False, modelled=True),
-        Estimator("doubly_robust", modelled=True),
-        Estimator("weighted_doubly_robust", modelled=True, normalised=True),
+        Estimator("capped", is_capped=True),
+        Estimator("self_normalised", is_normalised=True),
+        Estimator("marginal", is_normalised=True, uses_clusters=True),
+        Estimator("direct", uses_weights=False, uses_q=True),
+        Estimator("doubly_robust", uses_q=True),
+        Estimator("weighted_doubly_robust", uses_q=True, is_normalised=True),
     )
 }
 
 
 @dataclass(frozen=True)
 class SessionTerms:
-    """An estimate before it is summed: all that a resample of sessions needs."""
+    """An estimate before the sum over sessions: everything that a bootstrap resample needs."""
 
     offsets: Longs  # [S + 1]
     step: Longs  # [D]
     base: Doubles  # [S]
     gain: Doubles  # [D] γ^t w δ
     weight: Doubles  # [D] w
-    normalised: bool
+    is_normalised: bool
 
     def __len__(self) -> int:
         return len(self.base)
 
     @property
-    def last(self) -> Doubles:
-        """[S] the weight each session ended with: 1 for one without a decision."""
-        found, lengths = np.ones(len(self)), np.diff(self.offsets)
-        found[lengths > 0] = self.weight[self.offsets[1:][lengths > 0] - 1]
-        return found
+    def last_weight(self) -> Doubles:
+        """[S] the weight at the end of each session; 1 for a session without decisions."""
+        last, lengths = np.ones(len(self)), np.diff(self.offsets)
+        last[lengths > 0] = self.weight[self.offsets[1:][lengths > 0] - 1]
+        return last
 
-    def by_session(self, values: Doubles) -> Doubles:
-        """[D] → [S] sums over each session."""
+    def sum_by_session(self, values: Doubles) -> Doubles:
+        """[D] → [S] sum over each session."""
         session = np.repeat(np.arange(len(self)), np.diff(self.offsets))
-        return np.bincount(session, values, minlength=len(self)).astype(np.float64)  # integers where there are none
+        return np.bincount(session, values, minlength=len(self)).astype(np.float64)  # bincount of nothing is integer
 
     def mean_weight(self) -> Doubles:
         """[T] mean weight at each step, over all sessions."""
-        return mean_weight(self.offsets, self.step, self.weight, self.last)
+        return mean_weight(self.offsets, self.step, self.weight, self.last_weight)
 
 
-def terms(name: str, steps: Trajectories, gamma: float = 1.0, cap: float | None = None) -> SessionTerms:
-    """What the estimator `name` sums over each session."""
+def session_terms(name: str, trajectories: Trajectories, gamma: float = 1.0, cap: float | None = None) -> SessionTerms:
+    """Compute what the estimator `name` sums over each session.
+
+    Args:
+        name: One of `ESTIMATORS`.
+        trajectories: Logged sessions with the columns that the estimator needs.
+        gamma: Discount per decision.
+        cap: Largest weight; None for the estimator's own cap.
+
+    Returns:
+        The terms; `contributions` turns them into one number per session.
+
+    Raises:
+        InputError: If gamma or cap is out of range, or if a column that the estimator needs is missing.
+    """
     if not 0 <= gamma <= 1:
-        raise InputError(f"The discount is {gamma}; it must lie between 0 and 1.")
+        raise InputError(f"gamma must be between 0 and 1; got {gamma}.")
     if cap is not None and not cap > 0:
-        raise InputError(f"The cap on weights is {cap}; it must be above 0.")
-    one = estimator(name)
-    if one.marginal:
-        steps = marginalised(steps)
-    base, gain = _modelled(name, steps, gamma) if one.modelled else (np.zeros(len(steps)), steps.reward)
-    if not one.weighted:
-        nothing = np.zeros(steps.decisions)
-        return SessionTerms(steps.offsets, steps.step, base, nothing, nothing + 1.0, normalised=False)
-    weight = weights(steps, one.cap(steps, cap))[0]
-    return SessionTerms(steps.offsets, steps.step, base, gamma**steps.step * weight * gain, weight, one.normalised)
+        raise InputError(f"cap must be positive; got {cap}.")
+    estimator = get_estimator(name)
+    if estimator.uses_clusters:
+        trajectories = with_cluster_ratios(trajectories)
+    if estimator.uses_q:
+        base, increment = _base_and_residual(name, trajectories, gamma)
+    else:
+        base, increment = np.zeros(len(trajectories)), trajectories.reward
+    offsets, step = trajectories.offsets, trajectories.step
+    if not estimator.uses_weights:
+        zeros = np.zeros(trajectories.decisions)
+        return SessionTerms(offsets, step, base, zeros, zeros + 1.0, is_normalised=False)
+    weight = weights(trajectories, estimator.effective_cap(len(trajectories), cap))[0]
+    return SessionTerms(offsets, step, base, gamma**step * weight * increment, weight, estimator.is_normalised)
 
 
-def contributions(found: SessionTerms) -> Doubles:
-    """[S] what each session adds; their mean is the estimate. Where normalised they hang on each other."""
-    if not found.normalised:
-        return found.base + found.by_session(found.gain)
-    mean = found.mean_weight()[found.step]
-    share = np.divide(found.gain, mean, out=np.zeros_like(mean), where=mean > 0)
-    return found.base + found.by_session(share)
+def contributions(terms: SessionTerms) -> Doubles:
+    """[S] contribution of each session; their mean is the estimate. Normalised contributions depend on each other."""
+    if not terms.is_normalised:
+        return terms.base + terms.sum_by_session(terms.gain)
+    mean = terms.mean_weight()[terms.step]
+    normalised = np.divide(terms.gain, mean, out=np.zeros_like(mean), where=mean > 0)
+    return terms.base + terms.sum_by_session(normalised)
 
 
-def value(name: str, steps: Trajectories, gamma: float = 1.0, cap: float | None = None) -> float:
-    """What the policy would earn in a session."""
-    return float(contributions(terms(name, steps, gamma, cap)).mean())
+def estimate_value(name: str, trajectories: Trajectories, gamma: float = 1.0, cap: float | None = None) -> float:
+    """Estimate the value per session, without an interval. The arguments are those of `session_terms`."""
+    return float(contributions(session_terms(name, trajectories, gamma, cap)).mean())
 
 
-def estimator(name: str) -> Estimator:
+def get_estimator(name: str) -> Estimator:
+    """Return the estimator with this name, or raise `InputError`."""
     if name not in ESTIMATORS:
-        raise InputError(f"There is no estimator {name!r}; known are {', '.join(ESTIMATORS)}.")
+        raise InputError(f"Unknown estimator {name!r}; choose from {', '.join(ESTIMATORS)}.")
     return ESTIMATORS[name]
 
 
-def marginalised(steps: Trajectories) -> Trajectories:
-    """The same decisions with ratios of clusters in place of items."""
-    if steps.log_marginal is None:
-        raise InputError("Marginal weights need the clusters' ratios (log_marginal), and these steps have none.")
-    return replace(steps, log_pi=steps.log_marginal, log_b=np.zeros(steps.decisions))
+def with_cluster_ratios(trajectories: Trajectories) -> Trajectories:
+    """Replace the ratios of items by the ratios of their clusters."""
+    if trajectories.log_cluster_ratio is None:
+        raise InputError("The estimator marginal needs log_cluster_ratio, which is missing; choose another estimator.")
+    return replace(trajectories, log_pi=trajectories.log_cluster_ratio, log_b=np.zeros(trajectories.decisions))
 
 
-def mean_weight(offsets: Longs, step: Longs, weight: Doubles, last: Doubles) -> Doubles:
-    """[T] at each step, over all sessions: those that are over keep the weight they had last."""
+def mean_weight(offsets: Longs, step: Longs, weight: Doubles, last_weight: Doubles) -> Doubles:
+    """[T] mean weight at each step over all sessions; a session that has ended keeps its last weight."""
     sessions, lengths = len(offsets) - 1, np.diff(offsets)
     horizon = int(lengths.max(initial=0))
-    here = np.bincount(step, weight, minlength=horizon)
-    over = np.cumsum(np.bincount(lengths, last, minlength=horizon))[:horizon]
-    return (here + over) / sessions
+    running = np.bincount(step, weight, minlength=horizon)
+    ended = np.cumsum(np.bincount(lengths, last_weight, minlength=horizon))[:horizon]
+    return (running + ended) / sessions
 
 
-def _modelled(name: str, steps: Trajectories, gamma: float) -> tuple[Doubles, Doubles]:
+def td_residual(reward: Doubles, q: Doubles, v: Doubles, step: Longs, gamma: float) -> Doubles:
+    """[D] r + γ V(s′) − Q(s, a); its expectation is 0 at every decision if Q is exact."""
+    next_value = np.zeros_like(v)
+    next_value[:-1] = np.where(step[1:] > 0, v[1:], 0.0)
+    return reward + gamma * next_value - q
+
+
+def _base_and_residual(name: str, trajectories: Trajectories, gamma: float) -> tuple[Doubles, Doubles]:
     """V(s₀) [S] and r + γ V(s′) − Q(s, a) [D]."""
-    base = steps.starts
-    if base is None or (name != "direct" and (steps.q is None or steps.v is None)):
-        raise InputError(f"The estimator {name!r} needs Q and V of the policy, and these steps have none.")
-    if steps.q is None or steps.v is None:
-        return base, np.zeros(steps.decisions)
-    return base, residual(steps.reward, steps.q, steps.v, steps.step, gamma)
-
-
-def residual(reward: Doubles, q: Doubles, v: Doubles, step: Longs, gamma: float) -> Doubles:
-    """[D] r + γ V(s′) − Q(s, a): 0 in expectation, at every decision, where Q is right."""
-    after = np.zeros_like(v)
-    after[:-1] = np.where(step[1:] > 0, v[1:], 0.0)
-    return reward + gamma * after - q
+    base, q, v = trajectories.start_values, trajectories.q, trajectories.v
+    if base is None or (name != "direct" and (q is None or v is None)):
+        raise InputError(f"The estimator {name} needs Q and V, which are missing; fit Q first or choose another one.")
+    if q is None or v is None:
+        return base, np.zeros(trajectories.decisions)
+    return base, td_residual(trajectories.reward, q, v, trajectories.step, gamma)

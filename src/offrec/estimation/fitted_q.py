@@ -1,9 +1,10 @@
-"""Fitted Q evaluation: what a given policy's choices are worth, learned from the log of another.
+"""Fitted Q evaluation: the value of a policy's choices, learned from the log of another policy.
 
-    Q(s,a) ← r + discount · V(s′)       V(s) = E_{a ~ π(·|s)}[Q̄(s,a)], exactly; Q̄: the target network
+    Q(s,a) ← r + discount · V(s′)       V(s) = E_{a ~ π(·|s)}[Q̄(s,a)], exactly; Q̄ is the target network
 
-An ignored item, or list, leaves the state as it is (`values.py`). Where single items were shown with known chances, a
-decision weighs as `LoggedDecisions.blind` says: else Q would credit π with what the logging policy knew of visitors.
+An ignored item or list leaves the state unchanged (`decision_values.py`). If single items were shown with known
+propensities, decisions are weighted by `LoggedDecisions.exposure_weights`; otherwise π would get credit for what the
+logging policy knew about the visitors.
 """
 
 from copy import deepcopy
@@ -20,8 +21,7 @@ from offrec.data.dataset import Dataset
 from offrec.data.replay import batch_from_histories
 from offrec.data.transitions import Floats
 from offrec.errors import InputError
-from offrec.estimation import decision_values
-from offrec.estimation.decision_values import DecisionValues, ValueOptions
+from offrec.estimation.decision_values import DecisionValues, ValueOptions, fit_values, return_unit
 from offrec.estimation.list_policy import ListPolicy
 from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.models.agent import frozen
@@ -34,26 +34,31 @@ BATCH_SIZE = 1024
 
 
 class PolicyValues(NamedTuple):
-    """In the log's own units."""
+    """Q and V of a policy at logged decisions, in units of the reward."""
 
     q: Doubles  # [D] of the logged decision
     v: Doubles  # [D] of its state
 
 
 class FittedQ(DecisionValues):
-    """Q of the policy played, and its target network."""
+    """Q of the evaluated policy, with its target network."""
 
-    blind: Tensor | None
+    exposure_weight: Tensor | None
 
     def __init__(
-        self, played: ListPolicy, decisions: LoggedDecisions, options: ValueOptions, unit: float, gamma: float
+        self,
+        list_policy: ListPolicy,
+        decisions: LoggedDecisions,
+        options: ValueOptions,
+        unit: float,
+        gamma: float,
     ) -> None:
         super().__init__(decisions, options, unit, gamma)
-        self.played = played
+        self.list_policy = list_policy
         self.target = Target(frozen(deepcopy(self.critic)), options.critic)
-        weight = decisions.blind()
-        blind = None if weight is None else torch.from_numpy(weight).float()
-        self.register_buffer("blind", blind, persistent=False)
+        weight = decisions.exposure_weights()
+        on_device = None if weight is None else torch.from_numpy(weight).float()
+        self.register_buffer("exposure_weight", on_device, persistent=False)
 
     def train(self, mode: bool = True) -> "FittedQ":
         super().train(mode)
@@ -61,51 +66,52 @@ class FittedQ(DecisionValues):
         return self
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        found = self.squared(batch, batch.reward / self.unit, batch.discount, *self._backed_up(batch))
-        if self.blind is None:
-            return found
-        return {"loss": self.blind[batch.event - self.first] * found["loss"]}
+        next_value, value_if_ignored = self._target_values(batch)
+        errors = self.squared_errors(batch, batch.reward / self.unit, batch.discount, next_value, value_if_ignored)
+        if self.exposure_weight is None:
+            return errors
+        return {"loss": self.exposure_weight[batch.event - self.first] * errors["loss"]}
 
-    def after(self) -> None:
+    def after_update(self) -> None:
         self.target.follow(self.critic)
 
     @torch.no_grad()
-    def _backed_up(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """V(s′) and V(s), [B] each, by the target network. After an ignored list s′ is s."""
-        network, after = self.target.network, _after(batch)
+    def _target_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """V(s′) and V(s) by the target network, [B] each. After an ignored list s′ is s."""
+        network, next_batch = self.target.network, _after_action(batch)
         states, next_states = network.states_and_next(batch)
-        next_value = self._expect(after, network.head(next_states, after.recent))
+        next_value = self._expected_value(next_batch, network.head(next_states, next_batch.recent))
         if not self.ground and self.ignored is None:
             return next_value, next_value
-        value_if_ignored = self._expect(batch, network.head(states, batch.recent))
+        value_if_ignored = self._expected_value(batch, network.head(states, batch.recent))
         if self.ignored is not None:
             next_value = torch.where(self.ignored[batch.event - self.first], value_if_ignored, next_value)
         return next_value, value_if_ignored
 
-    def _expect(self, batch: Batch, q: Head) -> Tensor:
+    def _expected_value(self, batch: Batch, q: Head) -> Tensor:
         generator = None
-        if not self.played.exact:
+        if not self.list_policy.is_exact:
             generator = torch.Generator(batch.action.device).manual_seed(int(torch.randint(1 << 62, ())))
-        return self.played.expect(self.played.head(batch), q, generator)
+        return self.list_policy.expected_value(self.list_policy.head(batch), q, generator)
 
     @torch.no_grad()
     def values(self, decisions: LoggedDecisions, batch_size: int = BATCH_SIZE) -> PolicyValues:
-        """Of the decisions of a split it was not fitted to."""
-        mdp = decisions.mdp(np.zeros(len(decisions.behaviours), dtype=np.float32), 0.0)
-        self.show(decisions)
-        replay = decisions.replay(mdp, self.played.policy.history, "exact", self.device)
-        found = np.zeros((2, len(mdp.reward)))
+        """Q and V at the decisions of another split."""
+        mdp = decisions.transitions(np.zeros(len(decisions.dataset.behaviours), dtype=np.float32), 0.0)
+        self.set_decisions(decisions)
+        replay = decisions.replay(mdp, self.list_policy.policy.history, "exact", self.device)
+        values = np.zeros((2, len(mdp.reward)))
         with evaluating(self), torch.random.fork_rng():
             torch.manual_seed(self.options.seed)
             for batch in replay.batches(batch_size):
                 q = self.critic(batch)
-                pair = torch.stack([self.logged(q, batch), self._expect(batch, q)]).double() * self.unit
-                found[:, (batch.event - self.first).cpu().numpy()] = pair.cpu().numpy()
-        return PolicyValues(found[0], found[1])
+                pair = torch.stack([self.logged_value(q, batch), self._expected_value(batch, q)])
+                values[:, (batch.event - self.first).cpu().numpy()] = (pair.double() * self.unit).cpu().numpy()
+        return PolicyValues(values[0], values[1])
 
 
 def fit_q(
-    played: ListPolicy,
+    list_policy: ListPolicy,
     dataset: Dataset,
     rewards: Floats,
     gamma: float,
@@ -113,34 +119,51 @@ def fit_q(
     console: Console,
     *,
     label: str = "fitted Q",
-    resample: int | None = None,
+    resample_seed: int | None = None,
 ) -> FittedQ:
-    """Q of the policy played, fitted to the training split or, with a seed to `resample` by, to as many of its sessions
-    drawn with replacement.
+    """Fit Q of a policy to the training split.
+
+    Args:
+        list_policy: The policy to evaluate.
+        dataset: The log.
+        rewards: Reward of each behaviour.
+        gamma: Discount per decision.
+        options: How Q is fitted.
+        console: Shows the progress.
+        label: Name of the progress bar.
+        resample_seed: If given, fit to as many training sessions drawn with replacement.
+
+    Returns:
+        The fitted Q.
+
+    Raises:
+        InputError: If the training split has no decisions.
     """
     decisions = LoggedDecisions.load(dataset, "train")
-    mdp = decisions.mdp(rewards, gamma)
+    mdp = decisions.transitions(rewards, gamma)
     if not len(mdp.reward):
-        raise InputError(f"{dataset.path} has no training decisions to learn values from; prepare a larger log.")
+        raise InputError(f"{dataset.path} has no training decisions; Q needs at least one. Prepare a larger log.")
+    options = options.with_history(list_policy.policy.history)
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
-        whole = decision_values.with_history(options, played.policy.history)
-        critic = FittedQ(played, decisions, whole, decision_values.unit_of(mdp), gamma).to(played.policy.device)
-    decision_values.fit(critic, decisions, mdp, console, label, capture=_capturable(played), resample=resample)
-    return critic
+        fitted = FittedQ(list_policy, decisions, options, return_unit(mdp), gamma).to(list_policy.policy.device)
+    capture = _can_capture(list_policy)
+    fit_values(fitted, decisions, mdp, console, label, capture=capture, resample_seed=resample_seed)
+    return fitted
 
 
 @torch.no_grad()
-def _capturable(played: ListPolicy) -> bool:
-    """Lists that are drawn, and the head of a baseline, are made on the host; all but kernels wait for the device."""
-    policy = played.policy
-    if not played.exact or not isinstance(policy, NetworkPolicy):
+def _can_capture(list_policy: ListPolicy) -> bool:
+    """Whether an update never waits for the host. Sampled lists and the heads of baselines need the host."""
+    policy = list_policy.policy
+    if not list_policy.is_exact or not isinstance(policy, NetworkPolicy):
         return False
     return (
-        backend_for(played.head(batch_from_histories([[]], policy.n_items, policy.history, policy.device))) == "kernels"
+        backend_for(list_policy.head(batch_from_histories([[]], policy.n_items, policy.history, policy.device)))
+        == "kernels"
     )
 
 
-def _after(batch: Batch) -> Batch:
+def _after_action(batch: Batch) -> Batch:
     """The same rows after their actions."""
     return batch.with_columns(position=batch.position + 1, recent=batch.next_recent)

@@ -1,5 +1,7 @@
-"""How a policy is played, which is what an estimate speaks of: by drawing its lists, or by its best k; at all
-decisions, or blended into the policy that logged: at each with a chance `blend`, and else the log's own policy decides.
+"""How a policy builds its lists, which determines what an estimate means.
+
+A policy either samples its lists or shows its top k. It makes every decision, or it is blended with the logging policy:
+each decision is then made by the policy with probability `blend` and by the logging policy otherwise.
 """
 
 from dataclasses import dataclass
@@ -16,11 +18,24 @@ from offrec.types import Batch, Doubles
 
 Play = Literal["sample", "topk"]
 
-LITTLE = 1e-3  # where less than this share is left to draw from, it is summed up anew: 1 − Σ would lose its digits
+MIN_REMAINING = 1e-3  # below this remaining probability, 1 − Σ loses digits and the sum is computed again
 
 
 @dataclass(frozen=True)
 class ListPolicy:
+    """A policy and how it builds its lists.
+
+    Args:
+        policy: The policy that scores the catalogue.
+        play: "sample" to sample lists without replacement, "topk" to show the k best items.
+        k: Items per list.
+        temperature: Softmax temperature of sampled lists.
+        blend: Share of the decisions that the policy makes; the logging policy makes the others.
+
+    Raises:
+        InputError: If a value is out of range or does not fit `play`.
+    """
+
     policy: Policy
     play: Play = "sample"
     k: int = 1
@@ -30,39 +45,38 @@ class ListPolicy:
     def __post_init__(self) -> None:
         name = self.policy.name
         if self.play not in get_args(Play):
-            raise InputError(f"A policy cannot be played by {self.play!r}; there are {', '.join(get_args(Play))}.")
+            raise InputError(f"play must be one of {', '.join(get_args(Play))}; got {self.play!r}.")
         if self.play == "sample" and not self.policy.stochastic:
-            raise InputError(f"{name} gives scores, not chances, so it cannot be sampled; judge it by --play topk.")
+            raise InputError(f"{name} has scores but no probabilities, so it cannot be sampled; use --play topk.")
         if not self.temperature > 0:
-            raise InputError(f"The temperature is {self.temperature}; it must be above 0.")
+            raise InputError(f"--temperature must be positive; got {self.temperature}.")
         if self.play == "topk" and self.temperature != 1:
-            raise InputError("A temperature does not change a policy's best k; leave it out, or --play sample.")
+            raise InputError("--temperature has no effect on the top k; omit it or use --play sample.")
         if not 0 < self.blend <= 1:
-            raise InputError(f"The blend is {self.blend}; it is a share of the decisions, above 0 and at most 1.")
+            raise InputError(f"--blend must be above 0 and at most 1; got {self.blend}.")
         if self.play == "topk" and self.blend < 1:
-            raise InputError(f"{name} is played by its best k and has no weights, so no blend of it can be judged.")
+            raise InputError(f"--blend needs list probabilities, but {name} shows its top k; omit --blend.")
         if not 1 <= self.k <= self.policy.n_items:
-            raise InputError(
-                f"Lists of {self.k} items cannot be made of a catalogue of {self.policy.n_items}; give another k."
-            )
+            raise InputError(f"k must be between 1 and the {self.policy.n_items} items of the catalogue; got {self.k}.")
 
     @property
-    def exact(self) -> bool:
-        """Are expectations taken without drawing?"""
+    def is_exact(self) -> bool:
+        """Whether expectations over lists are computed without sampling."""
         return self.play == "topk" or self.k == 1
 
     def head(self, batch: Batch) -> Head:
+        """The policy's head at its temperature."""
         head = self.policy.head(batch)
         return head if self.temperature == 1 else head.scale(1 / self.temperature)
 
-    def blended(self, log_pi: Doubles, log_b: Doubles) -> Doubles:
-        """[D] log of blend · π + (1 − blend) · b, of what π and b are known of."""
+    def blend_log_probabilities(self, log_pi: Doubles, log_b: Doubles) -> Doubles:
+        """[D] log(blend · π + (1 − blend) · b)."""
         if self.blend == 1:
             return log_pi
         return np.asarray(np.logaddexp(np.log(self.blend) + log_pi, np.log1p(-self.blend) + log_b))
 
-    def expect(self, head: Head, q: Head, generator: torch.Generator | None = None) -> Tensor:
-        """[B] E[mean of q over the list shown]; a longer list that is drawn is drawn once."""
+    def expected_value(self, head: Head, q: Head, generator: torch.Generator | None = None) -> Tensor:
+        """[B] expectation of the mean q of a list; lists of several items are sampled once."""
         if self.play == "topk":
             return q.at(top_k(head, self.k)[1]).mean(1)
         if self.k == 1:
@@ -71,20 +85,20 @@ class ListPolicy:
         return q.at(sample_k(head, self.k, generator)).mean(1)
 
 
-def log_prob_of_lists(head: Head, lists: Tensor, whole: Tensor | None = None) -> Tensor:
-    """[B] log probability of ordered lists [B, K] drawn without replacement from softmax(z), in double precision.
+def log_prob_of_lists(head: Head, lists: Tensor, lse: Tensor | None = None) -> Tensor:
+    """[B] log probability of ordered lists [B, K] sampled without replacement from softmax(z), in double precision.
 
-        log π(l₁) + Σ_j [z(l_j) − log(Σ_a e^{z(a)} − Σ_{i<j} e^{z(l_i)})]        Plackett and Luce
+        log π(l₁) + Σ_j [z(l_j) − log(Σ_a e^{z(a)} − Σ_{i<j} e^{z(l_i)})]        (Plackett–Luce)
 
-    Lists that are shorter are padded with n_items at the right. `whole`: log Σ_a e^{z(a)} [B], where it is known.
+    Shorter lists are padded with n_items on the right. `lse`: log Σ_a e^{z(a)} [B], if it is known.
     """
     inside = lists < head.n_items
     z = head.at(lists.clamp(max=head.n_items - 1)).double()
-    whole = (logsumexp(head) if whole is None else whole).double()[:, None]
-    share = torch.where(inside, (z - whole).exp(), 0.0)
-    left = 1 - (share.cumsum(1) - share)
-    rest = whole + left.clamp(min=LITTLE).log()
-    for place in range(1, lists.shape[1]):
-        if bool((left[:, place] < LITTLE).any()):
-            rest[:, place] = logsumexp(head.mask(lists[:, :place])).double()
-    return torch.where(inside, z - rest, 0.0).sum(1)
+    lse = (logsumexp(head) if lse is None else lse).double()[:, None]
+    share = torch.where(inside, (z - lse).exp(), 0.0)
+    remaining = 1 - (share.cumsum(1) - share)
+    log_remaining = lse + remaining.clamp(min=MIN_REMAINING).log()
+    for position in range(1, lists.shape[1]):
+        if bool((remaining[:, position] < MIN_REMAINING).any()):
+            log_remaining[:, position] = logsumexp(head.mask(lists[:, :position])).double()
+    return torch.where(inside, z - log_remaining, 0.0).sum(1)

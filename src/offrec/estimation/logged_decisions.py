@@ -1,7 +1,7 @@
-"""A log as decisions: the lists that were served, or, where only picks were kept, each pick as a list of one.
+"""The decisions of a log: served lists or, if the log has only picks, each pick as a list of one item.
 
-served   lists with their propensities; one that was ignored is a decision too, and leaves the state as it is
-picks    what was ignored is not known; propensities have to be estimated
+A served list has a propensity, and it is a decision even if the visitor ignored it; the state then does not change. In
+a log of picks it is unknown what was ignored, and the propensities have to be estimated.
 """
 
 from copy import copy
@@ -19,132 +19,154 @@ from offrec.types import Batch, Decisions, Doubles, Longs, Sessions, Size
 
 @dataclass(frozen=True)
 class LoggedDecisions:
-    """The decisions of a split."""
+    """The D decisions of a split."""
 
+    dataset: Dataset
     sessions: Sessions
-    decisions: Decisions
-    has_lists: bool
-    n_items: int
-    behaviours: list[str]
+    decisions: Decisions  # of the whole log; only its offsets are those of the split
+    has_lists: bool  # the log has served lists with propensities, not only picks
 
     @staticmethod
     def load(dataset: Dataset, split: SplitName) -> "LoggedDecisions":
+        """Load the decisions of a split."""
         sessions, lists = dataset.split(split), dataset.split_decisions(split)
-        has_lists = lists is not None
-        return LoggedDecisions(
-            sessions, lists or _picks(dataset.sessions, sessions), has_lists, dataset.n_items, dataset.behaviours
-        )
+        decisions = lists or _picks_as_decisions(dataset.sessions, sessions)
+        return LoggedDecisions(dataset, sessions, decisions, lists is not None)
+
+    def __len__(self) -> int:
+        return len(self.decisions)
 
     @property
     def k(self) -> int:
+        """Items per list."""
         return self.decisions.k
 
     @property
-    def inside(self) -> slice:
-        """Where the split's decisions stand among all."""
-        return slice(int(self.decisions.offsets[0]), int(self.decisions.offsets[-1]))
+    def first(self) -> int:
+        """Number of the split's first decision in the whole log."""
+        return int(self.decisions.offsets[0])
 
     @property
-    def picked(self) -> Longs:
-        """[D] the event picked, −1: none."""
-        return np.asarray(self.decisions.event[self.inside])
+    def rows(self) -> slice:
+        """The split's decisions in the whole log."""
+        return slice(self.first, int(self.decisions.offsets[-1]))
+
+    @property
+    def offsets(self) -> Longs:
+        """[S + 1] first decision of each session, starting at 0."""
+        return (np.asarray(self.decisions.offsets) - self.first).astype(np.int64)
+
+    @property
+    def picked_event(self) -> Longs:
+        """[D] the event that was picked from the list; −1 if none."""
+        return np.asarray(self.decisions.event[self.rows])
 
     @property
     def lists(self) -> Longs:
-        """[D, K]"""
-        return np.asarray(self.decisions.items[self.inside]).astype(np.int64)
+        """[D, K] the items of each list."""
+        return np.asarray(self.decisions.items[self.rows]).astype(np.int64)
+
+    @property
+    def log_propensity(self) -> Doubles:
+        """[D] log probability of each list under the logging policy."""
+        return np.asarray(self.decisions.log_propensity[self.rows])
 
     def behaviour(self) -> Longs:
-        """[D] what was done with the pick; one number more than there are behaviours where nothing was picked."""
-        picked = self.picked
-        found = np.asarray(self.sessions.behaviours)[picked.clip(min=0)].astype(np.int64)
-        return np.where(picked >= 0, found, len(self.behaviours))
+        """[D] behaviour of the pick; the number of behaviours if nothing was picked."""
+        picked = self.picked_event
+        behaviour = np.asarray(self.sessions.behaviours)[picked.clip(min=0)].astype(np.int64)
+        return np.where(picked >= 0, behaviour, len(self.dataset.behaviours))
 
-    def mdp(self, rewards: Floats, gamma: float) -> Transitions:
-        """A step is a decision. `rewards`: of each behaviour; an ignored list earns nothing."""
-        offsets = np.asarray(self.decisions.offsets) - self.inside.start
-        steps = Sessions(self.lists[:, 0].astype(np.int32), self.behaviour().astype(np.uint8), offsets)
+    def transitions(self, rewards: Floats, gamma: float) -> Transitions:
+        """Transitions whose steps are decisions; an ignored list has reward 0."""
+        steps = Sessions(self.lists[:, 0].astype(np.int32), self.behaviour().astype(np.uint8), self.offsets)
         return transitions(steps, np.append(rewards, np.float32(0)), gamma)
 
     def rewards(self, rewards: Floats) -> tuple[Doubles, dict[str, Doubles]]:
-        """[D], and each behaviour's part of it."""
+        """[D] the reward of each decision, and the part of each behaviour."""
         behaviour = self.behaviour()
-        earned = np.append(rewards, np.float32(0)).astype(np.float64)[behaviour]
-        parts = {name: np.where(behaviour == number, earned, 0.0) for number, name in enumerate(self.behaviours)}
-        return earned, parts
+        reward = np.append(rewards, np.float32(0)).astype(np.float64)[behaviour]
+        names = enumerate(self.dataset.behaviours)
+        return reward, {name: np.where(behaviour == number, reward, 0.0) for number, name in names}
 
-    def blind(self) -> Doubles | None:
-        """[D] an item's share of all that was shown over its chance at this decision, 1 on average; None where lists
-        are longer (few weights would be left) or their chances not known.
+    def exposure_weights(self) -> Doubles | None:
+        """[D] overall share of the shown item / its propensity at this decision, with mean 1.
 
-        What logged may have known more of a visitor than the picks so far. Then who is shown an item likes it more
-        than others with the same picks would. So weighted, decisions are as if items had been shown to anyone.
+        The logging policy may know more about a visitor than the log contains. Visitors who are shown an item then like
+        it more than other visitors with the same history. With these weights the decisions count as if every item had
+        been shown to every visitor alike. None for lists of several items, for which too few weights would remain
+        relevant, and for unknown propensities.
         """
-        chance = np.asarray(self.decisions.log_propensity[self.inside])
-        if not self.has_lists or self.k > 1 or not np.isfinite(chance).all():
+        log_propensity = self.log_propensity
+        if not self.has_lists or self.k > 1 or not np.isfinite(log_propensity).all():
             return None
-        shown = np.bincount(self.lists[:, 0], minlength=self.n_items)
-        weight = (shown / max(1, len(self.lists)))[self.lists[:, 0]] / np.exp(chance)
+        shown = self.lists[:, 0]
+        share = np.bincount(shown, minlength=self.dataset.n_items) / max(1, len(shown))
+        weight = share[shown] / np.exp(log_propensity)
         return np.asarray(weight / weight.mean()) if len(weight) else weight
 
     def replay(self, mdp: Transitions, history: int, how: Segmentation, device: torch.device) -> Replay:
-        """Batches whose rows are decisions and whose `event` is the decision's number in the whole log."""
+        """Batches whose rows are decisions; `event` is the number of the decision in the whole log."""
         if self.has_lists:
             return ListReplay(self, mdp, history, device)
-        return Replay(self.sessions, mdp, self.n_items, history, how, device)
+        return Replay(self.sessions, mdp, self.dataset.n_items, history, how, device)
 
-    def resampled(self, replay: Replay, seed: int) -> Replay:
-        """Only the segments of sessions drawn with replacement; the log lies on the device once."""
-        offsets = np.asarray(self.decisions.offsets)  # of picks: where sessions begin among the events
+    def resample(self, replay: Replay, seed: int) -> Replay:
+        """Draw as many sessions as there are, with replacement, and keep only their part of the replay."""
+        offsets = np.asarray(self.decisions.offsets)  # for a log of picks, a decision is an event
         first = replay.number if isinstance(replay, ListReplay) else replay.segments.first
         session = np.searchsorted(offsets, first, side="right") - 1
-        drawn = np.random.default_rng(seed).integers(len(self.sessions), size=len(self.sessions))
-        index = np.repeat(np.arange(len(session)), np.bincount(drawn, minlength=len(self.sessions))[session])
+        chosen = np.random.default_rng(seed).integers(len(self.sessions), size=len(self.sessions))
+        index = np.repeat(np.arange(len(session)), np.bincount(chosen, minlength=len(self.sessions))[session])
         part = copy(replay)
         part.segments, part.rows, part.lengths = replay.segments[index], replay.rows[index], replay.lengths[index]
         part.bounds = replay.bounds[:, torch.from_numpy(index).to(replay.device)]
         if isinstance(part, ListReplay):
             part.number = part.number[index]
-            part.number_there = torch.from_numpy(part.number).to(replay.device)
+            part.number_on_device = torch.from_numpy(part.number).to(replay.device)
         return part
 
 
 class ListReplay(Replay):
-    """A row is a list served, its state the picks before it, encoded by itself. `action` is the item picked or, if none
-    was, the list's first.
+    """A replay whose rows are served lists, each with its own encoding of the picks before it.
+
+    `action` is the item that was picked or, if none was, the first item of the list.
     """
 
     def __init__(self, log: LoggedDecisions, mdp: Transitions, history: int, device: torch.device) -> None:
-        sessions, decisions = log.sessions, log.decisions
-        nothing = transitions(sessions, np.zeros(len(log.behaviours), dtype=np.float32), 0.0)
-        super().__init__(sessions, nothing, log.n_items, history, "windows", device)
+        sessions, decisions, dataset = log.sessions, log.decisions, log.dataset
+        no_reward = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), 0.0)
+        super().__init__(sessions, no_reward, dataset.n_items, history, "windows", device)
         start = np.repeat(np.asarray(sessions.offsets[:-1]), np.diff(decisions.offsets))
-        state = start + np.asarray(decisions.positions[log.inside])
+        state = start + np.asarray(decisions.positions[log.rows])
         self.segments = Segments(np.maximum(start, state - history), state, state + 1)
         self.rows, self.lengths = np.ones_like(state), self.segments.end - self.segments.begin
         bounds = np.stack([self.segments.begin, self.segments.first, self.segments.end]) - self.base
         self.bounds = torch.from_numpy(bounds).to(device)
-        # A list after the last pick of all has a state and no event: one is added for it.
+        # A list after the last pick of the log has a state but no event, so one event is appended.
         self.items = torch.cat([self.items, self.items.new_zeros(1)])
         self.mdp = torch.cat([self.mdp, self.mdp.new_zeros(3, 1)], 1)
-        self.first_decision = log.inside.start
-        self.number = np.arange(len(state)) + self.first_decision  # [P] the decision of each segment, in the whole log
-        self.number_there = torch.from_numpy(self.number).to(device)
+        self.first_decision = log.first
+        self.number = np.arange(len(state)) + self.first_decision  # [P] number of the decision in the whole log
+        self.number_on_device = torch.from_numpy(self.number).to(device)
         self.steps = torch.tensor(np.stack([mdp.reward, mdp.discount, mdp.return_to_go]), device=device)
-        picked = log.picked
-        taken = np.where(picked >= 0, np.asarray(sessions.items)[picked.clip(min=0)], log.lists[:, 0])
-        self.taken = torch.from_numpy(taken.astype(np.int64)).to(device)
+        picked = log.picked_event
+        action = np.where(picked >= 0, np.asarray(sessions.items)[picked.clip(min=0)], log.lists[:, 0])
+        self.action = torch.from_numpy(action.astype(np.int64)).to(device)
 
     def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size, *, by_kernel: bool = False) -> Batch:
+        """Gather a batch as `Replay.gather` does and replace what belongs to events by what belongs to decisions."""
         batch = super().gather(order, edges, step, size, by_kernel=by_kernel)
-        number = self.number_there[self._index(order, edges, step, size)[0][batch.segment]]
+        number = self.number_on_device[self._index(order, edges, step, size)[0][batch.segment]]
         row = number - self.first_decision
         reward, discount, return_to_go = self.steps[:, row]
-        changed = {"action": self.taken[row], "event": number, "reward": reward}
-        return batch.with_columns(**changed, discount=discount, return_to_go=return_to_go)
+        action = self.action[row]
+        return batch.with_columns(
+            action=action, event=number, reward=reward, discount=discount, return_to_go=return_to_go
+        )
 
 
-def _picks(whole: Sessions, split: Sessions) -> Decisions:
+def _picks_as_decisions(whole: Sessions, split: Sessions) -> Decisions:
     events = len(whole.items)
     starts = np.repeat(np.asarray(whole.offsets[:-1]), np.diff(whole.offsets))
     return Decisions(

@@ -1,13 +1,13 @@
-"""Marginal weights: ratios of clusters of items in place of items, for catalogues in which no list is seen twice.
+"""Marginal weights: ratios of item clusters instead of items, for catalogues in which few lists occur twice.
 
     ρ_c = π(c | s) / b(c | s),     π(c | s) = Σ_{a ∈ c} π(a | s),     c the cluster of the logged item
 
-They are smaller and far less spread than ratios of items (Saito & Joachims 2022). In a session of many decisions they
-give the exact value of another policy: one that takes the cluster as π does and the item in it as the log does,
+These ratios vary much less than ratios of items (Saito & Joachims 2022). In sessions with many decisions they give the
+exact value of a different policy, which chooses the cluster like π and the item within it like the logging policy:
 
-    π̃(a | s) = π(c(a) | s) · b(a | s, c(a)),
+    π̃(a | s) = π(c(a) | s) · b(a | s, c(a))
 
-so the estimate is right for π as far as items of a cluster are alike in what they earn and in what they do to visitors.
+The estimate is unbiased for π if the items of a cluster earn the same and change the state in the same way.
 """
 
 import torch
@@ -17,35 +17,35 @@ from offrec.catalogue import Head, reduce
 from offrec.catalogue.head import UpperBound
 from offrec.errors import InputError
 
-CLUSTERS, ROUNDS = 64, 25
-SAMPLE, ROWS = 50_000, 16_384  # items that the centres are fitted to; items that are looked at together
+CLUSTERS, ITERATIONS = 64, 25
+SAMPLE, ROWS = 50_000, 16_384  # items that k-means is fitted to; items assigned at a time
 
 
 @torch.no_grad()
-def clusters(table: Tensor, count: int = CLUSTERS, seed: int = 0) -> Tensor:
-    """[A] which of `count` clusters each row of an item table [A, d] belongs to: k-means."""
+def cluster_items(table: Tensor, count: int = CLUSTERS, seed: int = 0) -> Tensor:
+    """Cluster the rows of an item table [A, d] with k-means; returns the cluster of each item [A]."""
     items = len(table)
     if not 1 <= count <= items:
-        raise InputError(f"{items} items cannot be put into {count} clusters; ask for 1 to {items}.")
-    random = torch.Generator().manual_seed(seed)
-    sample = table[torch.randperm(items, generator=random)[:SAMPLE].to(table.device)].float()
-    centres = _spread(sample, count, random)
-    for _ in range(ROUNDS):
+        raise InputError(f"The number of clusters must be between 1 and the {items} items; got {count}.")
+    generator = torch.Generator().manual_seed(seed)
+    sample = table[torch.randperm(items, generator=generator)[:SAMPLE].to(table.device)].float()
+    centres = _initial_centres(sample, count, generator)
+    for _ in range(ITERATIONS):
         nearest = _nearest(sample, centres)
         members = torch.bincount(nearest, minlength=count)
         sums = torch.zeros_like(centres).index_add_(0, nearest, sample)
-        moved = torch.where(members[:, None] > 0, sums / members.clamp(min=1)[:, None], centres)
-        if torch.equal(moved, centres):
+        updated = torch.where(members[:, None] > 0, sums / members.clamp(min=1)[:, None], centres)
+        if torch.equal(updated, centres):
             break
-        centres = moved
+        centres = updated
     return _nearest(table, centres)
 
 
 @torch.no_grad()
-def log_marginal(pi: Head, b: Head, action: Tensor, cluster: Tensor) -> Tensor:
-    """[B] log of π(c | s) / b(c | s), c the cluster of the logged items [B]; the clusters of all items [A] are given.
+def log_cluster_ratio(pi: Head, b: Head, action: Tensor, cluster: Tensor) -> Tensor:
+    """[B] log π(c | s) / b(c | s), c being the cluster of the logged item; `cluster` [A] has the cluster of each item.
 
-    One streaming pass for each policy: a third head says by its value which items are of the cluster.
+    Needs one streaming pass per policy: a third head marks the items of the cluster by its score.
     """
     codes = _codes(cluster, pi.dtype)
     inside: UpperBound = (Head(-codes[action], codes), codes.new_full(action.shape, 1.0 - codes.shape[1]))
@@ -55,23 +55,24 @@ def log_marginal(pi: Head, b: Head, action: Tensor, cluster: Tensor) -> Tensor:
 
 
 def _codes(cluster: Tensor, dtype: torch.dtype) -> Tensor:
-    """[A, L] a cluster's number in ±1: the product of two codes is L if they are the same and at most L − 2 if not.
+    """[A, L] the number of each cluster in binary, as ±1.
 
-    Such products are exact in every precision, so a bound in between tells members from others on any device.
+    The product of two codes is L if they are equal and at most L − 2 otherwise. It is exact in every precision, so a
+    threshold in between separates members from other items on every device.
     """
     bits = max(1, int(cluster.max()).bit_length())
-    places = torch.arange(bits, device=cluster.device)
-    return ((cluster[:, None] >> places & 1) * 2 - 1).to(dtype)
+    shifts = torch.arange(bits, device=cluster.device)
+    return ((cluster[:, None] >> shifts & 1) * 2 - 1).to(dtype)
 
 
-def _spread(sample: Tensor, count: int, random: torch.Generator) -> Tensor:
-    """[count, d] rows to start from, each drawn the likelier the farther it is from those drawn (k-means++)."""
-    chosen = [int(torch.randint(len(sample), (1,), generator=random))]
+def _initial_centres(sample: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """[count, d] initial centres by k-means++: rows far from the chosen ones are more likely."""
+    chosen = [int(torch.randint(len(sample), (1,), generator=generator))]
     distance = (sample - sample[chosen[0]]).square().sum(1)
     for _ in range(count - 1):
         total = distance.cumsum(0, dtype=torch.double)
-        mark = torch.rand(1, generator=random, dtype=torch.double).to(total.device) * total[-1]
-        chosen.append(int(torch.searchsorted(total, mark).clamp(max=len(sample) - 1)))
+        target = torch.rand(1, generator=generator, dtype=torch.double).to(total.device) * total[-1]
+        chosen.append(int(torch.searchsorted(total, target).clamp(max=len(sample) - 1)))
         distance = torch.minimum(distance, (sample - sample[chosen[-1]]).square().sum(1))
     return sample[torch.tensor(chosen, device=sample.device)].clone()
 

@@ -1,27 +1,31 @@
-"""Which policy to try first, where two figures that err differently speak of the same policies."""
+"""Order policies by the mean of their ranks under several metrics."""
 
 from collections.abc import Sequence
 from math import isnan
 
 
-def order_by_mean_rank(*figures: Sequence[float]) -> list[int | None]:
-    """Places from 1, by the mean of the ranks that each figure gives, larger being better.
+def order_by_mean_rank(*metrics: Sequence[float]) -> list[int | None]:
+    """Order policies by the mean of their ranks under each metric; larger values are better.
 
-    A policy that any figure lacks (NaN) gets None and no rank of anything. Equals of a figure share the mean of their
-    ranks. Of equal means the better by the last figure comes first; equals by that too share a place, and the next
-    one's is as many further.
+    Args:
+        *metrics: One value per policy and metric. NaN means that the value is unknown.
+
+    Returns:
+        The place of each policy, starting at 1. A policy with an unknown value gets None and does not count in any
+        rank. Equal values share the mean of their ranks. Policies with equal mean ranks are ordered by the last
+        metric; if that is equal too, they share a place.
     """
-    rows = list(zip(*figures, strict=True))
-    there = [row for row in rows if not any(map(isnan, row))]
-    columns = list(zip(*there, strict=True))
+    rows = list(zip(*metrics, strict=True))
+    known = [row for row in rows if not any(map(isnan, row))]
+    columns = list(zip(*known, strict=True))
 
     def key(row: tuple[float, ...]) -> tuple[float, float]:
         return sum(_rank(value, column) for value, column in zip(row, columns, strict=True)), -row[-1]
 
-    keys = [key(row) for row in there]
-    return [None if any(map(isnan, row)) else 1 + sum(one < key(row) for one in keys) for row in rows]
+    keys = [key(row) for row in known]
+    return [None if any(map(isnan, row)) else 1 + sum(other < key(row) for other in keys) for row in rows]
 
 
-def _rank(value: float, among: Sequence[float]) -> float:
-    """From 1; `among` holds the value itself."""
-    return sum(one > value for one in among) + (1 + sum(one == value for one in among)) / 2
+def _rank(value: float, column: Sequence[float]) -> float:
+    """Rank of a value in a column that contains it, starting at 1; ties share their mean rank."""
+    return sum(other > value for other in column) + (1 + sum(other == value for other in column)) / 2

@@ -1,116 +1,129 @@
-"""How much of a log speaks of a policy, and how well a fitted Q keeps its own promises: what a verdict rests on."""
+"""Diagnostics of an estimate: how much the log supports a policy, and how well a fitted Q matches the log."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from offrec.estimation.estimators import SessionTerms, mean_weight, residual, terms
-from offrec.estimation.estimators import estimator as named
-from offrec.estimation.trajectories import BEYOND, Doubles, Trajectories
+from offrec.estimation.estimators import SessionTerms, get_estimator, mean_weight, session_terms, td_residual
+from offrec.estimation.trajectories import MAX_LOG_WEIGHT, Trajectories
+from offrec.types import Doubles
 
 GROUPS = 10
 
 
 @dataclass(frozen=True)
 class Support:
-    """What the weights say, before any cap: cutting them adds nothing to what the log knows."""
+    """How well the log supports a policy, from the uncapped weights. None: unknown without weights."""
 
     sessions: int
     decisions: int
-    effective: float | None  # sessions of the policy's own that the log is worth
-    effective_by_step: tuple[float, ...]  # the same at each step
+    effective_sessions: float | None  # number of on-policy sessions with the same information
+    effective_sessions_by_step: tuple[float, ...]
     largest_weight: float | None
-    mass: float | None  # mean of the weights sessions end with: 1 in expectation, if the log has all the policy does
-    mass_error: float | None  # its standard error
-    capped: float | None  # share of the decisions whose weight was cut
-    cut: float | None  # share of all the weight that was cut off, later decisions discounted
-    divergence: float | None  # KL(π‖b) a decision, in nats, at the log's states
-    overlap: float | None  # Σ min(π, b) over lists, at the log's states: 1 where both do the same
-    rare: float | None  # share of the policy's choices at the log's states that fall on items π_b hardly ever takes
+    mean_weight: float | None  # of the last weights: 1 in expectation if the log contains all that the policy does
+    mean_weight_error: float | None  # its standard error
+    capped_share: float | None  # share of the decisions whose weight was capped
+    cut_weight: float | None  # share of the discounted weight that the cap removed
+    divergence: float | None  # KL(π ‖ b) per decision in nats, at the logged states
+    overlap: float | None  # Σ min(π, b) over lists at the logged states; 1 if both policies are the same
+    rare_share: float | None  # share of the policy's choices that are rare under the logging policy
 
 
 @dataclass(frozen=True)
-class Fit:
-    """How far Q keeps r + γ V(s′) = Q(s, a) on average, at logged decisions. In shares of the mean |Q|."""
+class QCalibration:
+    """How closely Q satisfies r + γ V(s′) = Q(s, a) at the logged decisions, relative to the mean |Q|."""
 
-    calibration: float  # mean distance over ten groups of equal size, by Q
-    drift: float  # mean distance over all: |mean of r + γ V(s′) − Q|
+    error: float  # mean absolute residual over ten groups of equal size, sorted by Q
+    bias: float  # absolute mean residual over all decisions
 
 
-def support(name: str, steps: Trajectories, gamma: float, cap: float) -> Support:
-    rare = None if steps.rare is None or not steps.decisions else float(steps.rare.mean())
-    divergence, common = _divergence(steps), _overlap(steps)
-    if not named(name).weighted:
-        return Support(len(steps), steps.decisions, None, (), None, None, None, None, None, divergence, common, rare)
-    found = terms("marginal" if named(name).marginal else "importance", steps, gamma)
-    overall, by_step = effective(found, gamma)
-    discounted = gamma**steps.step * found.weight
-    kept = gamma**steps.step * np.minimum(found.weight, cap)
+def compute_support(name: str, trajectories: Trajectories, gamma: float, cap: float) -> Support:
+    """Compute the support diagnostics of the estimator `name`; `cap` is the cap in use."""
+    rare = trajectories.rare_mass
+    rare_share = None if rare is None or not trajectories.decisions else float(rare.mean())
+    divergence, overlap = _divergence(trajectories), _overlap(trajectories)
+    sessions, decisions = len(trajectories), trajectories.decisions
+    if not get_estimator(name).uses_weights:
+        unknown = (None, None, None, None, None)
+        return Support(sessions, decisions, None, (), *unknown, divergence, overlap, rare_share)
+    weighting = "marginal" if get_estimator(name).uses_clusters else "importance"
+    terms = session_terms(weighting, trajectories, gamma)
+    overall, by_step = effective_sessions(terms, gamma)
+    discounted = gamma**trajectories.step * terms.weight
+    capped = gamma**trajectories.step * np.minimum(terms.weight, cap)
     return Support(
-        sessions=len(steps),
-        decisions=steps.decisions,
-        effective=overall,
-        effective_by_step=tuple(by_step.tolist()),
-        largest_weight=float(found.weight.max(initial=0.0)),
-        mass=float(found.last.mean()),
-        mass_error=float(found.last.std() / len(steps) ** 0.5),
-        capped=float((found.weight > cap).mean()) if steps.decisions else 0.0,
-        cut=1 - float(kept.sum() / discounted.sum()) if discounted.any() else 0.0,
+        sessions=sessions,
+        decisions=decisions,
+        effective_sessions=overall,
+        effective_sessions_by_step=tuple(by_step.tolist()),
+        largest_weight=float(terms.weight.max(initial=0.0)),
+        mean_weight=float(terms.last_weight.mean()),
+        mean_weight_error=float(terms.last_weight.std() / sessions**0.5),
+        capped_share=float((terms.weight > cap).mean()) if decisions else 0.0,
+        cut_weight=1 - float(capped.sum() / discounted.sum()) if discounted.any() else 0.0,
         divergence=divergence,
-        overlap=common,
-        rare=rare,
+        overlap=overlap,
+        rare_share=rare_share,
     )
 
 
-def effective(found: SessionTerms, gamma: float) -> tuple[float, Doubles]:
-    """How many sessions played by the policy itself the weighted ones are worth: overall, and [T] at each step.
+def effective_sessions(terms: SessionTerms, gamma: float) -> tuple[float, Doubles]:
+    """Effective sample size in sessions: overall, and at each step [T].
 
-    At step t (Σ w)² / Σ w², over all sessions. Overall the harmonic mean of these, since variances add up, each step
-    weighing as much as it matters: γ^t times the share of the policy's sessions that get so far.
+    At step t it is (Σ w)² / Σ w² over all sessions. The overall value is the harmonic mean, because variances add up.
+    Step t counts with γ^t times the share of the policy's sessions that reach it.
     """
-    sessions, last = len(found), found.last
-    first = mean_weight(found.offsets, found.step, found.weight, last) * sessions
-    second = mean_weight(found.offsets, found.step, found.weight**2, last**2) * sessions
+    sessions, last = len(terms), terms.last_weight
+    first = mean_weight(terms.offsets, terms.step, terms.weight, last) * sessions
+    second = mean_weight(terms.offsets, terms.step, terms.weight**2, last**2) * sessions
     by_step = np.divide(first**2, second, out=np.zeros_like(first), where=second > 0)
-    there = np.bincount(found.step, found.weight, minlength=len(first))
-    matters = gamma ** np.arange(len(first)) * np.divide(there, first, out=np.zeros_like(first), where=first > 0)
+    running = np.bincount(terms.step, terms.weight, minlength=len(first))
+    share = np.divide(running, first, out=np.zeros_like(first), where=first > 0)
+    importance = gamma ** np.arange(len(first)) * share
     if not len(first):
         return float(sessions), by_step
-    if not matters.sum() > 0:
+    if not importance.sum() > 0:
         return 0.0, by_step
-    some = matters > 0
-    return float(matters.sum() / (matters[some] / by_step[some]).sum()), by_step
+    positive = importance > 0
+    return float(importance.sum() / (importance[positive] / by_step[positive]).sum()), by_step
 
 
-def fit(steps: Trajectories, gamma: float) -> Fit | None:
-    """None where Q or V is not known at the logged decisions."""
-    if steps.q is None or steps.v is None or not steps.decisions:
+def calibrate_q(trajectories: Trajectories, gamma: float) -> QCalibration | None:
+    """Compare Q with the rewards and values that followed; None if Q or V is unknown."""
+    q, v = trajectories.q, trajectories.v
+    if q is None or v is None or not trajectories.decisions:
         return None
-    gap = residual(steps.reward, steps.q, steps.v, steps.step, gamma)
-    scale = float(np.abs(steps.q).mean()) or 1.0
-    groups = [part for part in np.array_split(np.argsort(steps.q, kind="stable"), GROUPS) if len(part)]
-    distance = sum(abs(float(gap[part].mean())) * len(part) for part in groups) / steps.decisions
-    return Fit(calibration=distance / scale, drift=abs(float(gap.mean())) / scale)
+    residual = td_residual(trajectories.reward, q, v, trajectories.step, gamma)
+    scale = float(np.abs(q).mean()) or 1.0
+    groups = [group for group in np.array_split(np.argsort(q, kind="stable"), GROUPS) if len(group)]
+    distance = sum(abs(float(residual[group].mean())) * len(group) for group in groups) / trajectories.decisions
+    return QCalibration(error=distance / scale, bias=abs(float(residual.mean())) / scale)
 
 
-def above(steps: Trajectories, gamma: float, estimate: float) -> float:
-    """By how much an estimate is above what the sessions earned, in shares of what they earned (of its size)."""
-    earned = np.bincount(steps.session, gamma**steps.step * steps.reward, minlength=len(steps))
-    more, size = estimate - float(earned.mean()), float(np.abs(earned).mean())
-    return more / size if size else float(np.sign(more)) * np.inf if more else 0.0
+def excess_over_log(trajectories: Trajectories, gamma: float, estimate: float) -> float:
+    """(estimate − logged return) / mean |logged return|."""
+    returns = trajectories.returns(gamma)
+    excess, scale = estimate - float(returns.mean()), float(np.abs(returns).mean())
+    return excess / scale if scale else float(np.sign(excess)) * np.inf if excess else 0.0
 
 
-def _overlap(steps: Trajectories) -> float | None:
+def _overlap(trajectories: Trajectories) -> float | None:
     """Σ min(π, b) = E_b[min(ρ, 1)]; None without probabilities."""
-    if steps.log_pi is None or steps.log_b is None or not steps.decisions:
-        return None
-    return float(np.exp(np.minimum(steps.log_pi - steps.log_b, 0.0)).mean())
+    log_ratio = _log_ratio(trajectories)
+    return None if log_ratio is None else float(np.exp(np.minimum(log_ratio, 0.0)).mean())
 
 
-def _divergence(steps: Trajectories) -> float | None:
-    """E_π[log π/b] = E_b[ρ log ρ − ρ + 1], whose terms are never below 0; None without probabilities."""
-    if steps.log_pi is None or steps.log_b is None or not steps.decisions:
+def _divergence(trajectories: Trajectories) -> float | None:
+    """E_π[log π/b] = E_b[ρ log ρ − ρ + 1], whose terms are never negative; None without probabilities."""
+    log_ratio = _log_ratio(trajectories)
+    if log_ratio is None:
         return None
-    log_ratio = np.minimum(steps.log_pi - steps.log_b, BEYOND)
+    log_ratio = np.minimum(log_ratio, MAX_LOG_WEIGHT)
     ratio = np.exp(log_ratio)
     return float((ratio * np.where(ratio > 0, log_ratio, 0.0) - ratio + 1).mean())
+
+
+def _log_ratio(trajectories: Trajectories) -> Doubles | None:
+    if trajectories.log_pi is None or trajectories.log_b is None or not trajectories.decisions:
+        return None
+    return trajectories.log_pi - trajectories.log_b

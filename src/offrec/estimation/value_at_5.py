@@ -1,10 +1,10 @@
-"""Q of the policy that logged: what a decision was followed by. It judges a policy in one pass over states, while a run
-trains: by how much more its choices were worth to the visitors of the log than others.
+"""value@5: what a policy's best five items were worth to the visitors of the log.
 
-    Q_b(s,a) ← G        the return that followed, no target network
-    value@5 = mean over logged states of the mean Q_b of the policy's best five, or of as many as it allows
+    Q_b(s,a) ← G        the return that followed a logged decision; no target network
+    value@5 = mean over logged states of the mean Q_b of the policy's top five, or of as many items as it allows
 
-Fitted once and kept beside the dataset, DATASET/values/<key>/, as π̂_b is.
+Q_b is the value of a choice under the logging policy. It is fitted once and cached in DATASET/values/<key>/. Scoring a
+policy then needs one pass over the states, so runs can select checkpoints by value@5.
 """
 
 import hashlib
@@ -26,8 +26,7 @@ from offrec.data.files import publish_folder
 from offrec.data.replay import automatic_batch_size
 from offrec.data.transitions import Floats
 from offrec.errors import InputError, first_line
-from offrec.estimation import decision_values
-from offrec.estimation.decision_values import DecisionValues, ValueOptions, with_history
+from offrec.estimation.decision_values import DecisionValues, ValueOptions, fit_values, return_unit
 from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.evaluation import ScoredEvents
 from offrec.evaluation.ranking import EvaluationSplit, is_scored
@@ -37,49 +36,85 @@ from offrec.policy import Policy
 from offrec.training import checkpoint
 from offrec.types import Batch
 
-VERSION = 2
+VERSION = 3
 K = 5
 METRIC = f"value@{K}"
-GAMMA = 0.9  # where policies are compared by it: the same for all, whatever each was trained for
-EPOCHS = 10  # more would learn the returns of single sessions by heart
+GAMMA = 0.9  # the same for all policies that are compared, whatever each was trained for
+MAX_EPOCHS = 10  # more epochs would memorise the returns of single sessions
+SUBJECT = "the values of logged decisions"
 
 
 class LoggingQ(DecisionValues):
+    """Q of the logging policy: the expected return after a logged decision."""
+
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         return_to_go = batch.return_to_go / self.unit
-        nothing = torch.zeros_like(return_to_go)
-        return self.squared(batch, return_to_go, nothing, nothing, return_to_go)
+        zeros = torch.zeros_like(return_to_go)
+        return self.squared_errors(batch, return_to_go, zeros, zeros, return_to_go)
 
 
 def load_or_fit(
     dataset: Dataset, rewards: Floats, gamma: float, options: ValueOptions, device: torch.device, console: Console
 ) -> LoggingQ:
-    """Of a dataset, from beside it or, the first time, fitted and left there."""
+    """Load the logging policy's Q of a dataset from the cache, or fit it and add it to the cache."""
     decisions = LoggedDecisions.load(dataset, "train")
-    mdp = decisions.mdp(rewards, gamma)
+    mdp = decisions.transitions(rewards, gamma)
     batches = math.ceil(len(mdp.reward) / (options.batch_size or automatic_batch_size(len(mdp.reward))))
-    options = replace(options, updates=min(options.updates, EPOCHS * max(1, batches)))
+    options = replace(options, updates=min(options.updates, MAX_EPOCHS * max(1, batches)))
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
-        made = LoggingQ(decisions, options, decision_values.unit_of(mdp), gamma).to(device)
-    about = _about(dataset, rewards, gamma, options)
-    name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
-    home = dataset.path / "values"
-    if not cache.is_complete(home / name):
-        home = cache.writable_root(home, console, "the log's values")
-        with cache.fit_lock(home / name, console, "the log's values"):
-            if not cache.is_complete(home / name):
-                console.line(f"fitting the values of the log's own decisions; to be kept in {home / name}")
-                with publish_folder(home / name, replace=True) as folder:
-                    decision_values.fit(made, decisions, mdp, console, "the log's values")
-                    _keep(made, about, folder)
-                return made
-    _load(made, home / name)
-    return made.eval()
+        logging_q = LoggingQ(decisions, options, return_unit(mdp), gamma).to(device)
+    description = _describe(dataset, rewards, gamma, options)
+    key = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:12]
+    root = dataset.path / "values"
+    if not cache.is_complete(root / key):
+        root = cache.writable_root(root, console, SUBJECT)
+        with cache.fit_lock(root / key, console, SUBJECT):
+            if not cache.is_complete(root / key):
+                console.line(f"Fitting {SUBJECT}; they will be cached in {root / key}")
+                with publish_folder(root / key, replace=True) as folder:
+                    fit_values(logging_q, decisions, mdp, console, SUBJECT)
+                    _write(logging_q, description, folder)
+                return logging_q
+    _read(logging_q, root / key)
+    return logging_q.eval()
 
 
-def _about(dataset: Dataset, rewards: Floats, gamma: float, options: ValueOptions) -> dict[str, Any]:
-    """All that shapes it."""
+def scorer(logging_q: LoggingQ, events: ScoredEvents) -> Callable[[Policy], float]:
+    """Return a function that computes value@5 of a policy on the scored events of a split."""
+
+    @torch.no_grad()
+    def score(policy: Policy) -> float:
+        total, rows = 0.0, 0
+        with evaluating(logging_q):
+            for batch in events.batches():
+                scores, items = top_k(policy.head(batch), min(K, policy.n_items))
+                allowed = scores > ALL_MASKED
+                value = (logging_q.critic(batch).at(items) * allowed).sum(1) / allowed.sum(1).clamp(min=1)
+                total, rows = total + float(value.double().sum()), rows + len(batch)
+        return total / rows * logging_q.unit
+
+    return score
+
+
+def scorer_for(
+    dataset: Dataset, split: EvaluationSplit, rewards: Floats, options: ValueOptions, policy: Policy, console: Console
+) -> Callable[[Policy], float] | None:
+    """Return a function that computes value@5 of policies with the history length and device of `policy`.
+
+    Returns:
+        The function; None if the log has no training events or the split has no scored events.
+    """
+    scored = is_scored(dataset.split(split), dataset.protocol, dataset.train_counts)
+    if not scored.any() or not dataset.split("train").events:
+        return None
+    options = options.with_history(policy.history)
+    logging_q = load_or_fit(dataset, rewards, GAMMA, options, policy.device, console)
+    return scorer(logging_q, ScoredEvents(dataset, split, policy.history, policy.device))
+
+
+def _describe(dataset: Dataset, rewards: Floats, gamma: float, options: ValueOptions) -> dict[str, Any]:
+    """Everything that the fitted values depend on; the cache key is its hash."""
     return {
         "version": VERSION,
         "data_hash": dataset.meta["data_hash"],
@@ -90,45 +125,16 @@ def _about(dataset: Dataset, rewards: Floats, gamma: float, options: ValueOption
     }
 
 
-def _keep(made: LoggingQ, about: dict[str, Any], folder: Path) -> None:
-    checkpoint.save(folder / "network.safetensors", made.critic.state_dict(), {"data_hash": about["data_hash"]})
-    (folder / "about.json").write_text(json.dumps(about, indent=2) + "\n")
+def _write(logging_q: LoggingQ, description: dict[str, Any], folder: Path) -> None:
+    facts = {"data_hash": description["data_hash"]}
+    checkpoint.save(folder / "network.safetensors", logging_q.critic.state_dict(), facts)
+    (folder / "about.json").write_text(json.dumps(description, indent=2) + "\n")
 
 
-def _load(made: LoggingQ, folder: Path) -> None:
+def _read(logging_q: LoggingQ, folder: Path) -> None:
     try:
-        made.critic.load_state_dict(checkpoint.load(folder / "network.safetensors")[0])
+        logging_q.critic.load_state_dict(checkpoint.load(folder / "network.safetensors")[0])
     except (RuntimeError, InputError) as error:
         raise InputError(
-            f"The values in {folder} cannot be read ({first_line(error)}); remove the folder, and they are fitted anew."
+            f"{folder} cannot be read ({first_line(error)}); remove the folder and the values will be fitted again."
         ) from error
-
-
-def scorer(logged: LoggingQ, events: ScoredEvents) -> Callable[[Policy], float]:
-    """value@5 on the scored events of a split, as often as one likes."""
-
-    @torch.no_grad()
-    def value(policy: Policy) -> float:
-        total, rows = 0.0, 0
-        with evaluating(logged):
-            for batch in events.batches():
-                scores, best = top_k(policy.head(batch), min(K, policy.n_items))
-                allowed = scores > ALL_MASKED
-                worth = (logged.critic(batch).at(best) * allowed).sum(1) / allowed.sum(1).clamp(min=1)
-                total, rows = total + float(worth.double().sum()), rows + len(batch)
-        return total / rows * logged.unit
-
-    return value
-
-
-def scorer_for(
-    dataset: Dataset, split: EvaluationSplit, rewards: Floats, options: ValueOptions, like: Policy, console: Console
-) -> Callable[[Policy], float] | None:
-    """value@5 on a split of policies whose states are as long as `like`'s; None where the log has no event to learn it
-    from, or the split none that counts.
-    """
-    counts = is_scored(dataset.split(split), dataset.protocol, dataset.train_counts)
-    if not counts.any() or not dataset.split("train").events:
-        return None
-    logged = load_or_fit(dataset, rewards, GAMMA, with_history(options, like.history), like.device, console)
-    return scorer(logged, ScoredEvents(dataset, split, like.history, like.device))

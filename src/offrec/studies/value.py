@@ -49,7 +49,7 @@ def estimate_value(
         "low": estimated["low"],
         "high": estimated["high"],
         "verdict": estimated["verdict"],
-        "reason": estimated["reason"],
+        "reason": "; ".join(reason["text"] for reason in estimated["reasons"]),
     }
 
 
