@@ -58,8 +58,8 @@ def test_notes_of_the_dataset_are_printed(tmp_path: Path, capsys: pytest.Capture
     rows = [f"{n},{'ab'[n % 2]},0.5,{'view' if n % 3 else 'buy'}" for n in range(60)]
     log = tmp_path / "log.csv"
     log.write_text("\n".join(["session,item,propensity,behaviour", *rows]))
-    offrec.prepare(log, out=tmp_path / "data", drop=("buy",))
-    note = "drop buy left 40 of 60 sessions and 40 of 60 events: estimates speak of what is left."
+    dataset = offrec.prepare(log, out=tmp_path / "data", drop=("buy",))
+    (note,) = dataset.meta["decisions"]["notes"]
     for as_json in (False, True):
         options = {"json": as_json, **FAST}
         Estimate(dataset=tmp_path / "data", baselines="markov", **options).run()  # type: ignore[arg-type]
