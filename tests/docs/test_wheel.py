@@ -63,10 +63,6 @@ def test_commands_work_from_the_wheel(offrec: Path, tmp_path: Path) -> None:
     run(offrec, "shop", "--world", "tiny", "--sessions", "300", "--out", "log", cwd=tmp_path)
     run(offrec, "prepare", "log/events.parquet", "--out", "data", cwd=tmp_path)
     assert "NDCG@10" in run(offrec, "evaluate", "--baseline", "recent", "--dataset", "data", cwd=tmp_path)
-    run(offrec, "compare", "data", "--algorithms", "sl", "--backbones", "gru", "--seeds", "1",
-        "--set", "training.epochs=1", "--set", "network.width=8", "--out", "study", cwd=tmp_path)  # fmt: skip
-    run(offrec, "report", "study", "--out", "report.html", cwd=tmp_path)
-    assert "</html>" in (tmp_path / "report.html").read_text()
 
 
 def test_version_is_the_one_of_the_project(offrec: Path, tmp_path: Path) -> None:
