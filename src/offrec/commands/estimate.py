@@ -93,9 +93,8 @@ class Estimate:
 
         if self.picture is not None and self.picture.suffix not in (".png", ".svg", ".pdf"):
             raise InputError(f"--picture must end in .png, .svg or .pdf; got {self.picture}.")
-        dataset = self._open_dataset()
-        options = self._estimate_options()
-        result = estimate(self._load_policies(dataset), dataset, options, console_for(self.json))
+        policies, dataset, options = self._load()
+        result = estimate(policies, dataset, options, console_for(self.json))
         if self.picture is not None:
             from offrec.estimation.forest_plot import draw_forest_plot
 
@@ -104,6 +103,12 @@ class Estimate:
             print_json(result.as_json() | {"notes": _dataset_notes(dataset)})
         else:
             print_result(result)
+
+    def _load(self) -> "tuple[dict[str, Policy], Dataset, EstimateOptions]":
+        """Load everything that the options name; cheap checks come first."""
+        dataset = self._open_dataset()
+        options = self._estimate_options()
+        return self._load_policies(dataset), dataset, options
 
     def _open_dataset(self) -> "Dataset":
         from offrec.data.dataset import Dataset

@@ -215,12 +215,7 @@ def estimate(
         'caution'
     """
     options, console = options or EstimateOptions(), console or Console(quiet=True)
-    named = {policies.name: policies} if isinstance(policies, Policy) else dict(policies)
-    decisions = LoggedDecisions.load(dataset, options.split)
-    rewards = reward_vector(dataset.behaviours, dict(options.reward))
-    if not len(decisions.sessions):
-        raise InputError(f"The {options.split} split of {dataset.path} has no sessions; choose another --split.")
-    list_policies = {name: as_list_policy(name, policy, options, decisions) for name, policy in named.items()}
+    decisions, rewards, list_policies = _load(policies, dataset, options)
     logging_models: dict[object, LoggingModel] = {}
     scorers: dict[object, Callable[[Policy], float] | None] = {}
     estimates = []
@@ -243,6 +238,18 @@ def estimate(
     logged = logged_value(reward_trajectories(decisions, rewards), options)
     sessions = len(decisions.sessions)
     return EstimateResult(dataset, options, decisions.has_lists, calibration, logged, sessions, estimates)
+
+
+def _load(
+    policies: Policy | Mapping[str, Policy], dataset: Dataset, options: EstimateOptions
+) -> tuple[LoggedDecisions, Floats, dict[str, ListPolicy]]:
+    """The decisions of the split, the reward of each behaviour, and the policies by name."""
+    named = {policies.name: policies} if isinstance(policies, Policy) else dict(policies)
+    decisions = LoggedDecisions.load(dataset, options.split)
+    if not len(decisions.sessions):
+        raise InputError(f"The {options.split} split of {dataset.path} has no sessions; choose another --split.")
+    list_policies = {name: as_list_policy(name, policy, options, decisions) for name, policy in named.items()}
+    return decisions, reward_vector(dataset.behaviours, dict(options.reward)), list_policies
 
 
 def as_list_policy(name: str, policy: Policy, options: EstimateOptions, decisions: LoggedDecisions) -> ListPolicy:
@@ -307,22 +314,8 @@ def _estimate_policy(
     logging: LoggingModel,
     console: Console,
 ) -> PolicyEstimate:
-    """Collect the trajectories of one policy, fit Q if an estimator needs it, and assess every estimator."""
-    with_clusters = ALL in options.estimators or "marginal" in options.estimators
-    with console.counter(f"{name}: weights") as progress:
-        trajectories = collect_trajectories(
-            list_policy, decisions, rewards, logging, with_clusters=with_clusters, progress=progress
-        )
-    estimators, refits = options.choose_estimators(trajectories), None
-    if any(ESTIMATORS[estimator].uses_q for estimator in estimators):
-        fits = 1 + (options.refits if "direct" in estimators else 0)
-        values = [
-            _fit_values(name, list_policy, decisions, rewards, options, number, console) for number in range(fits)
-        ]
-        whole, *resampled = [replace(trajectories, q=one.q, v=one.v) for one in values]
-        trajectories = whole
-        if resampled:
-            refits = np.array([_mean_start_value(one) for one in resampled])
+    """Collect the trajectories of one policy and assess every estimator."""
+    trajectories, estimators, refits = _collect(name, list_policy, decisions, rewards, options, logging, console)
     assessments, differences = {}, {}
     for estimator in estimators:
         used = refits if estimator == "direct" else None
@@ -337,6 +330,30 @@ def _estimate_policy(
         )
         differences[estimator] = difference_to_log(estimator, trajectories, options, used)
     return PolicyEstimate(name, list_policy.play, list_policy.k, trajectories, assessments, differences)
+
+
+def _collect(
+    name: str,
+    list_policy: ListPolicy,
+    decisions: LoggedDecisions,
+    rewards: Floats,
+    options: EstimateOptions,
+    logging: LoggingModel,
+    console: Console,
+) -> tuple[Trajectories, list[str], Doubles | None]:
+    """The trajectories, with Q and V if an estimator needs them; the estimators; the direct estimates of the refits."""
+    with_clusters = ALL in options.estimators or "marginal" in options.estimators
+    with console.counter(f"{name}: weights") as progress:
+        trajectories = collect_trajectories(
+            list_policy, decisions, rewards, logging, with_clusters=with_clusters, progress=progress
+        )
+    estimators = options.choose_estimators(trajectories)
+    if not any(ESTIMATORS[estimator].uses_q for estimator in estimators):
+        return trajectories, estimators, None
+    fits = 1 + (options.refits if "direct" in estimators else 0)
+    values = [_fit_values(name, list_policy, decisions, rewards, options, number, console) for number in range(fits)]
+    whole, *resampled = [replace(trajectories, q=one.q, v=one.v) for one in values]
+    return whole, estimators, np.array([_mean_start_value(one) for one in resampled]) if resampled else None
 
 
 def _fit_values(
