@@ -1,4 +1,4 @@
-"""`python -m offrec` is the `offrec` command."""
+"""`python -m offrec` runs the `offrec` command."""
 
 from offrec.cli import main
 

@@ -1,7 +1,9 @@
-"""The command line: which commands there are, and how their errors read."""
+"""The command line: the commands, `--version`, and how errors are printed."""
 
 import signal
 import sys
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 from offrec.console import plain_text
@@ -9,16 +11,22 @@ from offrec.errors import InputError, Interrupted, RunError
 
 
 def main() -> None:
+    """Run the command in sys.argv. Exit codes: 2 for wrong input, 1 for a failed run, 130 for an interruption."""
     if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `offrec … | head` is no error
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `offrec … | head` is not an error
+    if sys.argv[1:] in (["--version"], ["-V"]):
+        from offrec.runs.version import offrec_version
+
+        print(f"offrec {offrec_version()}")
+        return
     try:
         _command().run()
     except InputError as error:
-        sys.exit(_say(error, 2))
+        sys.exit(_print_error(error, 2))
     except RunError as error:
-        sys.exit(_say(error, 1))
+        sys.exit(_print_error(error, 1))
     except (Interrupted, KeyboardInterrupt) as error:
-        sys.exit(_say(str(error) or "Stopped.", 130))
+        sys.exit(_print_error(str(error) or "Stopped.", 130))
 
 
 def commands() -> dict[str, type]:
@@ -60,14 +68,54 @@ def _command() -> Any:
     for name, kind in commands().items():
         one = Annotated[kind, tyro.conf.subcommand(name)]  # type: ignore[valid-type]
         union = one if union is None else union | one
-    return tyro.cli(
+    command, unknown = tyro.cli(
         union,
         prog="offrec",
-        description="Recommendation policies learned offline from logged sessions.",
+        description="Learn recommendation policies offline from logged sessions. --version prints the version.",
         config=(tyro.conf.FlagCreatePairsOff, tyro.conf.UseAppendAction),
+        return_unknown_args=True,
     )
+    if unknown:
+        raise InputError(_unknown_argument(command, unknown))
+    return command
 
 
-def _say(error: object, code: int) -> int:
+def _unknown_argument(command: Any, words: list[str]) -> str:
+    """The message for a flag that the command does not have, with the nearest flag or option."""
+    flag, equals, value = words[0].partition("=")
+    if not flag.startswith("-"):
+        return f"{flag!r} is one argument too many; `offrec {_name(command)} --help` lists the arguments."
+    if not equals and len(words) > 1 and not words[1].startswith("-"):
+        value = words[1]
+    name = flag.lstrip("-")
+    advice = f"`offrec {_name(command)} --help` lists all flags"
+    if near := get_close_matches(name, _flags(command), n=1, cutoff=0.75):
+        return f"There is no flag {flag}; did you mean --{near[0]}? {advice}."
+    if hasattr(command, "set"):
+        from offrec.algorithms import LEARNERS
+        from offrec.runs.option_errors import nearest_options
+        from offrec.runs.options import option_names
+
+        algorithm = str(getattr(command, "algorithm", None))
+        known = option_names(algorithm if algorithm in LEARNERS else "sl")
+        if options := nearest_options(name.replace("-", "_"), known):
+            return f"There is no flag {flag}; did you mean --set {options[0]}={value or 'VALUE'}? {advice}."
+    return f"There is no flag {flag}; {advice}."
+
+
+def _name(command: Any) -> str:
+    return next(name for name, kind in commands().items() if isinstance(command, kind))
+
+
+def _flags(command: Any) -> list[str]:
+    """The names of a command's flags; groups of flags are nested dataclasses."""
+    names: list[str] = []
+    for one in fields(command):
+        value = getattr(command, one.name)
+        names += _flags(value) if is_dataclass(value) else [one.name.strip("_").replace("_", "-")]
+    return names
+
+
+def _print_error(error: object, code: int) -> int:
     print(plain_text(f"offrec: {error}"), file=sys.stderr)
     return code

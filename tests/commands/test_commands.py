@@ -1,4 +1,4 @@
-"""The commands as a person types them, in processes of their own: outputs, exit codes, sentences."""
+"""The commands as typed, each in its own process: output, exit codes and error messages."""
 
 import json
 import re
@@ -21,7 +21,7 @@ def offrec(*words: str | Path, code: int = 0, **options: object) -> subprocess.C
 
 
 def sentence(done: subprocess.CompletedProcess[str]) -> str:
-    """What a person reads on an error: one line, no traceback."""
+    """The error message: one line and no traceback."""
     assert "Traceback" not in done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("offrec: ")]
     assert len(lines) == 1, done.stderr
@@ -30,7 +30,7 @@ def sentence(done: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log with string ids, prepared and trained on."""
+    """A log with string ids, its dataset and a run."""
     folder = tmp_path_factory.mktemp("work")
     rows = ["visit,sku,when,what"]
     for visit in range(80):
@@ -69,11 +69,11 @@ def test_evaluate_a_run_and_a_baseline(work: Path) -> None:
     for name in ("popular", "recent", "markov", "sknn", "vsknn"):
         done = offrec("evaluate", "--baseline", name, "--dataset", work / "data", "--on", "validation")
         assert "NDCG@10" in done.stdout
-    assert "either a run's folder or --baseline" in sentence(offrec("evaluate", code=2))
+    assert "either a run folder or --baseline" in sentence(offrec("evaluate", code=2))
     assert "needs --dataset" in sentence(offrec("evaluate", "--baseline", "popular", code=2))
 
 
-def test_recommend_gives_the_original_ids(work: Path) -> None:
+def test_recommend_prints_the_ids_of_the_log(work: Path) -> None:
     found = json.loads(
         offrec("recommend", work / "run", "--history", "sku-001,sku-002,nope", "-k", "4", "--json").stdout
     )
@@ -83,7 +83,7 @@ def test_recommend_gives_the_original_ids(work: Path) -> None:
     assert found["unknown"] == 1
     assert 0 < sum(row["probability"] for row in found["recommendations"]) <= 1
     done = offrec("recommend", work / "run", "--history", "sku-001,nope", "-k", "3")
-    assert "1 of the history's items" in done.stderr
+    assert "1 item of the history is not in the catalogue" in done.stderr
     assert "sku-00" in done.stdout
     seen = offrec("recommend", work / "run", "--history", "sku-001,sku-002", "--exclude-seen", "--exclude", "sku-003",
                   "-k", "9", "--json")  # fmt: skip
@@ -93,7 +93,7 @@ def test_recommend_gives_the_original_ids(work: Path) -> None:
     assert {row["item"] for row in json.loads(few.stdout)["recommendations"]} == {"sku-004", "sku-007"}
 
 
-def test_sentences_for_bad_input(work: Path) -> None:
+def test_bad_input_gets_one_sentence(work: Path) -> None:
     def said(*words: str | Path) -> str:
         return sentence(offrec(*words, code=2))
 
@@ -101,7 +101,7 @@ def test_sentences_for_bad_input(work: Path) -> None:
     assert "exists; choose another --out" in said("train", work / "data", "--out", work / "run")
     wrong = said("train", work / "data", "--out", work / "x", "--set", "training.epoch=3")
     assert "no option 'training.epoch'; did you mean training.epochs? `offrec options --algorithm sl` lists" in wrong
-    assert "training.epochs is 'many'" in said(
+    assert "training.epochs must be a whole number; got 'many'" in said(
         "train", work / "data", "--out", work / "x", "--set", "training.epochs=many"
     )
     assert "not of the form key=value" in said("train", work / "data", "--out", work / "x", "--set", "training.epochs")
@@ -111,16 +111,16 @@ def test_sentences_for_bad_input(work: Path) -> None:
     assert "no backbone 'mlp'" in said("train", work / "data", "--out", work / "x", "--backbone", "mlp")
     assert "cannot be used here" in said("train", work / "data", "--out", work / "x", "--device", "abacus")
     assert "reward.buy names a behaviour" in said("train", work / "data", "--out", work / "x", "--set", "reward.buy=1")
-    assert not (work / "x").exists(), "a refused run leaves nothing behind"
+    assert not (work / "x").exists(), "a refused run writes nothing"
     assert "is not a run" in said("evaluate", work / "data")
     assert "k is 99" in said("recommend", work / "run", "-k", "99")
     assert "None of the candidates" in said("recommend", work / "run", "--candidates", "nope", "-k", "2")
     assert "exists" in said("prepare", work / "log.csv", "--item", "sku", "--session", "visit", "--out", work / "data")
     (work / "bad.toml").write_text("[training\n")
-    assert "is not TOML" in said("train", work / "data", "--out", work / "x", "--config", work / "bad.toml")
+    assert "is not a TOML file" in said("train", work / "data", "--out", work / "x", "--config", work / "bad.toml")
 
 
-def test_toml_flags_and_set_are_one_tree(work: Path) -> None:
+def test_set_and_flags_override_the_toml_file(work: Path) -> None:
     (work / "run.toml").write_text('preset = "paper"\n[training]\nepochs = 1\nbatch_size = 64\n[network]\nwidth = 8\n')
     offrec("train", work / "data", "--out", work / "toml", "--config", work / "run.toml", "--backbone", "cfn",
            "--set", "training.batch_size=32", "--seed", "5")  # fmt: skip
@@ -138,7 +138,7 @@ def test_toml_flags_and_set_are_one_tree(work: Path) -> None:
     assert (work / "repeated/metrics.jsonl").read_text() == (work / "toml/metrics.jsonl").read_text()
 
 
-def test_several_seeds_at_once(work: Path) -> None:
+def test_several_seeds_train_concurrently(work: Path) -> None:
     done = offrec("train", work / "data", "--out", work / "many", "--seeds", "3,0", *FAST)
     assert "memory of the 2 runs at once" in done.stderr
     assert "seed-3  epoch   1" in done.stderr
@@ -148,10 +148,10 @@ def test_several_seeds_at_once(work: Path) -> None:
     assert "already trained" in again.stderr
     for wrong in ("1,1", "a", ""):
         said = sentence(offrec("train", work / "data", "--out", work / "no", "--seeds", wrong, code=2))
-        assert "give different numbers, as in 0,1,2" in said
+        assert "--seeds must be different whole numbers" in said
 
 
-def test_the_readme_example_in_python(tmp_path: Path) -> None:
+def test_the_python_example_of_the_readme_runs(tmp_path: Path) -> None:
     readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
     code = readme.split("```python\n")[1].split("```")[0]
     rows = [f"{n // 4},{(n // 4 + n % 4) % 9 + (46 if n % 4 == 1 else 3)},{n}" for n in range(400)]
@@ -163,7 +163,7 @@ def test_the_readme_example_in_python(tmp_path: Path) -> None:
     assert len(fingerprint) == 12
 
 
-def test_options_lists_every_key() -> None:
+def test_options_prints_values_and_help() -> None:
     listed = offrec("options", "--preset", "paper", "--backbone", "cfn").stdout
     assert "[training]" in listed
     assert "batch_size = 256" in listed
@@ -175,7 +175,7 @@ def test_options_lists_every_key() -> None:
     assert "no algorithm 'magic'" in sentence(offrec("options", "--algorithm", "magic", code=2))
 
 
-def test_a_learner_by_name(work: Path) -> None:
+def test_train_with_a_named_learner(work: Path) -> None:
     done = offrec("train", work / "data", "--out", work / "dc", "--algorithm", "dc", "--select", "reward", *FAST)
     assert "q_logged" in done.stderr
     options = json.loads((work / "dc/run.json").read_text())["options"]
@@ -183,16 +183,16 @@ def test_a_learner_by_name(work: Path) -> None:
     found = json.loads(offrec("recommend", work / "dc", "--history", "sku-001", "-k", "2", "--json").stdout)
     assert all("probability" in row for row in found["recommendations"])
     listed = " ".join(offrec("train", "--help").stdout.split())
-    assert all(name in listed for name in ("sl+dqn", "sl+pg", "sdac", "dc or re"))
+    assert all(name in listed for name in ("sl+dqn", "sl+pg", "sdac", "dc, re"))
 
 
 @pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "recommend", "options", "demo"])
-def test_help(command: str) -> None:
+def test_every_command_has_help(command: str) -> None:
     text = offrec(command, "--help").stdout
     assert len(text.splitlines()) > 8
 
 
-def test_ctrl_c_stops_cleanly_and_resumes(work: Path) -> None:
+def test_ctrl_c_saves_the_run_and_resume_continues_it(work: Path) -> None:
     words = ["train", work / "data", "--out", work / "stopped", "--set", "training.epochs=100000", "--set",
              "training.patience=100000", "--set", "training.decay=1", "--set", "network.width=16"]  # fmt: skip
     process = subprocess.Popen(
@@ -223,3 +223,52 @@ def test_ctrl_c_stops_cleanly_and_resumes(work: Path) -> None:
     epochs = [json.loads(line)["epoch"] for line in metrics.read_text().splitlines()]
     assert epochs == list(range(1, len(epochs) + 1))
     assert len(epochs) > before
+
+
+def test_version() -> None:
+    assert re.fullmatch(r"offrec \d+\.\d+\.\d+\S*\n", offrec("--version").stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--epochs", "3"], "no flag --epochs; did you mean --set training.epochs=3?"),
+        (["--learning-rate=0.1"], "did you mean --set training.learning_rate=0.1?"),
+        (["--algoritm", "dc"], "no flag --algoritm; did you mean --algorithm?"),
+        (["--alpha", "1", "--algorithm", "dc"], "did you mean --set algorithm.alpha=1?"),
+        (["--magic"], "no flag --magic; `offrec train --help` lists all flags"),
+        (["more"], "'more' is one argument too many"),
+    ],
+)
+def test_an_unknown_flag_gets_a_hint(work: Path, words: list[str], hint: str) -> None:
+    assert hint in sentence(offrec("train", work / "data", "--out", work / "x", *words, code=2))
+
+
+def test_a_flag_that_contradicts_set_is_refused(work: Path) -> None:
+    words = ["train", work / "data", "--out", work / "x", "--algorithm", "dqn", "--set", "algorithm.name=sl"]
+    assert "--algorithm is dqn, but algorithm.name is set to sl" in sentence(offrec(*words, code=2))
+    assert not (work / "x").exists()
+
+
+def test_train_says_how_it_ended(work: Path) -> None:
+    words = ["--set", "training.epochs=30", "--set", "training.patience=1", "--set", "training.warmup=0"]
+    margin = ["--set", "training.margin=10", "--set", "network.width=8"]  # no epoch is better by so much
+    done = offrec("train", work / "data", "--out", work / "early", *words, *margin)
+    assert re.search(r"Trained: stopped early after epoch 2 of 30; epoch [12] is best\.", done.stderr)
+    assert "Trained: 2 epochs; epoch" in offrec("train", work / "data", "--out", work / "whole", *FAST).stderr
+
+
+def test_ids_and_behaviours_are_printed_as_they_are(tmp_path: Path) -> None:
+    """Neither rich's markup nor control characters are interpreted."""
+    rows = [f"{n // 3},[/sku{n % 3}],{n},[red]view" for n in range(90)] + ["30,\x1b[31msku,90,[red]view"]
+    (tmp_path / "log.csv").write_text("session,item,time,behaviour\n" + "\n".join(rows) + "\n")
+    prepared = offrec("prepare", tmp_path / "log.csv", "--out", tmp_path / "data")
+    assert "[red]view" in prepared.stdout
+    evaluated = offrec("evaluate", "--baseline", "recent", "--dataset", tmp_path / "data")
+    assert "[red]view" in evaluated.stdout
+    reward = ["--set", "reward.[red]view=1", "--set", "training.epochs=1", "--set", "network.width=8"]
+    offrec("train", tmp_path / "data", "--out", tmp_path / "run", *reward)
+    done = offrec("recommend", tmp_path / "run", "--history", "[/sku1]", "-k", "4")
+    assert all(f"[/sku{n}]" in done.stdout for n in range(3))
+    assert r"\x1b[31msku" in done.stdout
+    assert "\x1b[31m" not in done.stdout

@@ -1,4 +1,4 @@
-"""Tables on a terminal."""
+"""Tables on the terminal."""
 
 import pytest
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from offrec.commands.printing import console_for, ids, print_json, print_table, significant, unset
+from offrec.commands.printing import console_for, print_json, print_table, significant, split_ids, unset
 from offrec.errors import InputError
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Estimate:
         histories = {policy.history for policy in policies.values()}
         # value@5 depends on the history length: with different ones the suggested order would compare two critics.
         shared = {"history": histories.pop()} if len(histories) == 1 else {}
-        for name in ids(self.baselines):
+        for name in split_ids(self.baselines):
             policies[name] = baseline(name, dataset, device=pick_device(self.device), **shared)
         return policies
 
@@ -161,7 +161,7 @@ class Estimate:
             raise InputError("The runs have different rewards; choose one, for example --reward cart=1.")
         options = EstimateOptions(
             split=self.split,
-            estimators=tuple(ids(self.estimator)),
+            estimators=tuple(split_ids(self.estimator)),
             gamma=self.gamma,
             play=self.play,
             k=self.k,

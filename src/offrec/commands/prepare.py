@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from offrec.commands.printing import console_for, print_json, print_table
+from offrec.commands.printing import console_for, names_for_help, print_json, print_table
 from offrec.data.options import PrepareOptions
 
 
@@ -40,3 +40,7 @@ class Prepare:
         else:
             title = f"{self.out}  fingerprint {dataset.fingerprint}"
             print_table(title, ["", ""], [list(row) for row in rows(dataset.meta)])
+
+
+if names := names_for_help("format"):
+    Prepare.__doc__ = f"{Prepare.__doc__}\n    Formats, those of plug-ins included: {names}."

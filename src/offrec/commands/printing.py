@@ -1,8 +1,10 @@
-"""What the commands print, and how their flags read."""
+"""How commands print tables and numbers, and how their flags are declared."""
 
 import json
 import math
 import sys
+from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import tyro
@@ -14,16 +16,57 @@ if TYPE_CHECKING:
 
 
 def unset(metavar: str) -> Any:
-    """For a flag whose default is told in its text."""
+    """Declare a flag whose help text states the default itself."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
 
 
-def ids(text: str) -> list[str]:
+def registered(kind: str, text: str, metavar: str = "NAME") -> Any:
+    """Declare a flag that takes names from a registry; its help lists them, those of plug-ins included.
+
+    Args:
+        kind: "learner", "backbone", "baseline" or "format".
+        text: The help text before the names, without a full stop.
+        metavar: What the value is called in the help.
+    """
+    names = names_for_help(kind)
+    return tyro.conf.arg(metavar=metavar, help=f"{text}: {names}." if names else text, help_behavior_hint="")
+
+
+def names_for_help(kind: str) -> str:
+    """The names in a registry, or nothing if no help is printed: importing the learners takes a second."""
+    shown = "torch" in sys.modules or not {"-h", "--help"}.isdisjoint(sys.argv)
+    return ", ".join(_registry(kind)) if shown else ""
+
+
+def _registry(kind: str) -> Mapping[str, Any]:
+    module, name = {
+        "learner": ("offrec.algorithms", "LEARNERS"),
+        "backbone": ("offrec.backbones", "BACKBONES"),
+        "baseline": ("offrec.baselines", "BASELINES"),
+        "format": ("offrec.data.formats", "FORMATS"),
+        "metric": ("offrec.evaluation", "METRICS"),
+    }[kind]
+    registry: Mapping[str, Any] = getattr(import_module(module), name)
+    return registry
+
+
+def registered_names() -> str:
+    """Every registered name with its help text, by registry."""
+    lines: list[str] = []
+    for kind in ("learner", "backbone", "baseline", "format", "metric"):
+        registry = _registry(kind)
+        width = max(map(len, registry))
+        lines += [f"{kind}s", *(f"  {name:<{width}}  {record.help}" for name, record in registry.items())]
+    return "\n".join(lines)
+
+
+def split_ids(text: str) -> list[str]:
+    """Item ids separated by commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def console_for(json_wanted: bool) -> Console:
-    """Silent where a program reads, unless a person watches."""
+    """A console that is quiet if the output is JSON for a program and nobody watches."""
     return Console(quiet=json_wanted and not sys.stderr.isatty())
 
 
@@ -53,10 +96,12 @@ def significant(value: float | None, digits: int = 3, scale: float | None = None
 
 
 def print_json(tree: Any) -> None:
+    """Print a JSON document to standard output."""
     print(json.dumps(tree, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """Print a table. Cells are plain text: markup is not interpreted and control characters are escaped."""
     from rich.console import Console as RichConsole
     from rich.table import Table
     from rich.text import Text
@@ -66,7 +111,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
     table = Table(show_header=any(columns))
     for index, column in enumerate(columns):
-        # Folded where the terminal is too narrow: a figure that is cut short reads as another figure.
+        # Long cells are folded, not cut: a truncated number reads as another number.
         table.add_column(cell(column), justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(cell, row))
@@ -75,9 +120,11 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     out.print(table)
 
 
-def figures_table(found: "Evaluation") -> tuple[list[str], list[list[str]]]:
-    """A row for each figure, a column for each behaviour."""
-    columns = ["", *(f"{name} ({figures.events:,})" for name, figures in found.metrics.items())]
-    names = list(found.metrics["all"].values)
-    table = [[name, *(f"{f.values[name]:.4f}" if f.events else "–" for f in found.metrics.values())] for name in names]
-    return columns, table
+def metrics_table(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
+    """One row per metric, one column per behaviour."""
+    columns = ["", *(f"{name} ({values.events:,})" for name, values in evaluation.metrics.items())]
+    rows = [
+        [metric, *(f"{values[metric]:.4f}" if values.events else "–" for values in evaluation.metrics.values())]
+        for metric in evaluation.metrics["all"].values
+    ]
+    return columns, rows

@@ -1,13 +1,22 @@
 """`offrec train`, `evaluate`, `recommend` and `options`."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from offrec.commands.printing import console_for, figures_table, ids, print_json, print_table, unset
+from offrec.commands.printing import (
+    console_for,
+    metrics_table,
+    print_json,
+    print_table,
+    registered,
+    registered_names,
+    significant,
+    split_ids,
+    unset,
+)
 from offrec.console import Console
 from offrec.errors import InputError, RunError
 
@@ -17,78 +26,84 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Train:
-    """Train a policy on a dataset. Ctrl-C stops cleanly; --resume goes on exactly where it stopped.
+    """Train a policy on a dataset. Ctrl-C saves the run; --resume continues it exactly where it stopped.
 
     Example: offrec train data/retailrocket --backbone gru --out runs/sl --set training.epochs=10
     """
 
     dataset: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
-    """A folder made by `offrec prepare`."""
+    """Dataset folder written by `offrec prepare`."""
     out: Path
-    """The folder for the run: options, metrics.jsonl, best and last checkpoint."""
-    algorithm: Annotated[str | None, unset("NAME")] = None
-    """The learner: sl (the default), dqn, pg, sl+dqn, sl+pg, sdac, sc, sr, pc, dc or re."""
-    backbone: Annotated[str | None, unset("NAME")] = None
-    """History to state: gru (the default; of `paper`, cfn), cfn, caser, nextitnet or sasrec."""
+    """Run folder: options, metrics.jsonl, best and last checkpoint."""
+    algorithm: Annotated[str | None, registered("learner", "The learner; by default sl. One of")] = None
+    backbone: Annotated[
+        str | None, registered("backbone", "The backbone; by default gru, with --preset paper cfn. One of")
+    ] = None
     preset: Annotated[Literal["strong", "paper"] | None, unset("strong|paper")] = None
-    """`strong` (the default) does well; `paper` is the paper's setting (Xin et al. 2020's, which its figures imply)."""
+    """`strong` (the default) works well on most logs; `paper` uses the paper's settings (those of Xin et al. 2020)."""
     select: Annotated[Literal["ndcg", "reward", "value", "last"] | None, unset("ndcg|reward|value|last")] = None
-    """The checkpoint kept: by NDCG@10 on validation, by hits weighted by their reward, by a cheap estimate of value, or
-    the last. By default what the learner does best with."""
+    """Which checkpoint to keep: the one with the best validation NDCG@10, the best reward@10 (hits weighted by reward),
+    the best value@5 (estimated value), or the last. The default depends on the learner."""
     config: Annotated[Path | None, unset("FILE")] = None
-    """A TOML file with options of the run, such as the run.toml of another run."""
+    """A TOML file with options of the run, such as the run.toml of another run. Flags and --set override it."""
     set: tuple[str, ...] = ()
-    """An option by its dotted key, as often as needed: --set training.epochs=3 --set reward.cart=2. Overrides --config.
-    `offrec options --algorithm NAME` lists them."""
+    """An option by its dotted key; can be repeated: --set training.epochs=3 --set reward.cart=2. `offrec options
+    --algorithm NAME` lists the options."""
     seed: Annotated[int | None, unset("INT")] = None
-    """Seed of weights, batches and dropout. Default 0."""
+    """Seed of weights, batches and dropout; by default 0."""
     seeds: Annotated[str | None, unset("INTS")] = None
-    """Several seeds, separated by commas: trained at once on one device, into --out/seed-0, --out/seed-1 …"""
+    """Several seeds, separated by commas: trained concurrently on one device, in --out/seed-0, --out/seed-1, …"""
     device: Annotated[str | None, unset("DEVICE")] = None
-    """auto (the default), cpu, cuda, cuda:1 …"""
+    """auto (the default), cpu, cuda, cuda:1, …"""
     resume: bool = False
-    """Go on with the run in --out."""
+    """Continue the run in --out."""
     force: bool = False
     """Replace the run in --out."""
 
     def run(self) -> None:
-        from offrec.runs.option_text import parse_settings, read_toml
         from offrec.runs.train import train, train_many
 
-        settings = read_toml(self.config) if self.config else {}
-        settings = {key: value for key, value in settings.items() if key not in ("dataset", "out")}
-        if self.preset is not None and settings.get("preset", self.preset) != self.preset:
-            raise InputError(f"{self.config} was made with the preset {settings['preset']}; leave out --preset.")
-        settings |= parse_settings(self.set)
-        flags = {
-            "algorithm.name": self.algorithm,
-            "network.backbone": self.backbone,
-            "preset": self.preset,
-            "select": self.select,
-            "seed": self.seed,
-            "device": self.device,
-        }
-        settings |= {key: value for key, value in flags.items() if value is not None}
-        console = Console()
+        settings, console = self._settings(), Console()
         if self.seeds is None:
             train(self.dataset, self.out, settings=settings, resume=self.resume, force=self.force, console=console)
-            console.line(f"Done. Next: offrec evaluate {self.out}")
+            console.line(f"Next: offrec evaluate {self.out}")
             return
         if "seed" in settings:
-            raise InputError("--seeds says which seeds; leave seed out of --set and --config.")
-        runs = {f"seed-{seed}": {**settings, "seed": seed} for seed in self._seeds()}
-        done = train_many(self.dataset, runs, self.out, resume=self.resume, force=self.force, console=console)
-        if len(done) < len(runs):
-            raise RunError(f"{len(runs) - len(done)} of {len(runs)} runs failed; {len(done)} are done.")
-        console.line(f"Done. Next: offrec evaluate {self.out}/{next(iter(runs))}")
+            raise InputError("--seeds names the seeds; leave out --seed, and seed in --set and --config.")
+        runs = {f"seed-{seed}": {**settings, "seed": seed} for seed in self._seeds(self.seeds)}
+        policies = train_many(self.dataset, runs, self.out, resume=self.resume, force=self.force, console=console)
+        if len(policies) < len(runs):
+            raise RunError(f"{len(runs) - len(policies)} of {len(runs)} runs failed.")
+        console.line(f"Next: offrec evaluate {self.out}/{next(iter(runs))}")
 
-    def _seeds(self) -> list[int]:
+    def _settings(self) -> dict[str, Any]:
+        """All options under dotted keys: the file, overridden by --set and flags, which must not disagree."""
+        from offrec.runs.option_errors import merge_flags
+        from offrec.runs.option_text import parse_settings, read_toml
+
+        file = read_toml(self.config) if self.config else {}
+        file = {key: value for key, value in file.items() if key not in ("dataset", "out")}
+        if self.preset is not None and file.get("preset", self.preset) != self.preset:
+            # The file may contain every option of a run, so another preset would change nothing.
+            raise InputError(f"--preset is {self.preset}, but {self.config} has preset {file['preset']}; leave it out.")
+        flags = {
+            "--algorithm": ("algorithm.name", self.algorithm),
+            "--backbone": ("network.backbone", self.backbone),
+            "--preset": ("preset", self.preset),
+            "--select": ("select", self.select),
+            "--seed": ("seed", self.seed),
+            "--device": ("device", self.device),
+        }
+        return {**file, **merge_flags(flags, parse_settings(self.set))}
+
+    @staticmethod
+    def _seeds(text: str) -> list[int]:
         try:
-            seeds = [int(part) for part in (self.seeds or "").split(",")]
+            seeds = [int(part) for part in text.split(",")]
         except ValueError:
             seeds = []
-        if not seeds or len(set(seeds)) < len(seeds) or self.seed is not None:
-            raise InputError(f"--seeds is {self.seeds!r}; give different numbers, as in 0,1,2, and no --seed.")
+        if not seeds or len(set(seeds)) < len(seeds):
+            raise InputError(f"--seeds must be different whole numbers, such as 0,1,2; got {text!r}.")
         return seeds
 
 
@@ -103,21 +118,23 @@ class Evaluate:
     run_: Annotated[
         Path | None, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN", help_behavior_hint="")
     ] = None
-    """A folder made by `offrec train`."""
-    baseline: Annotated[str | None, unset("NAME")] = None
-    """A policy without training, instead of a run: popular, recent, markov, sknn or vsknn."""
+    """Run folder written by `offrec train`."""
+    baseline: Annotated[
+        str | None,
+        registered("baseline", "A policy without training instead of a run, with --dataset. One of"),
+    ] = None
     dataset: Annotated[Path | None, unset("DATASET")] = None
-    """The dataset of the baseline, or of a run whose dataset has moved."""
+    """Dataset of the baseline, or of a run whose dataset has moved."""
     on: Literal["test", "validation"] = "test"
     """The split to rank."""
     score_first: Annotated[bool | None, unset("True|False")] = None
-    """Score first events of sessions or not, whatever the dataset's protocol says. Changes the fingerprint."""
+    """Whether to score the first event of a session; by default as in the dataset. Changes the fingerprint."""
     unseen: Annotated[Literal["keep", "drop"] | None, unset("keep|drop")] = None
-    """Score items that never occur in training or not. Changes the fingerprint."""
+    """Whether to score items that never occur in training. Changes the fingerprint."""
     score_last: Annotated[int | None, unset("N")] = None
-    """Score only the last n events of each session. Changes the fingerprint."""
+    """Score only the last N events of each session. Changes the fingerprint."""
     device: str = "auto"
-    """auto, cpu, cuda …"""
+    """auto, cpu, cuda, cuda:1, …"""
     json: bool = False
     """Print JSON."""
 
@@ -130,64 +147,64 @@ class Evaluate:
 
         policy: Policy
         if (self.run_ is None) == (self.baseline is None):
-            raise InputError("Give either a run's folder or --baseline NAME --dataset DATASET.")
+            raise InputError("Give either a run folder or --baseline NAME with --dataset DATASET.")
         if self.run_ is not None:
-            dataset = open_dataset(self.run_, self.dataset)
-            policy = load(self.run_, self.device)
+            dataset, policy = open_dataset(self.run_, self.dataset), load(self.run_, self.device)
         elif self.dataset is not None and self.baseline is not None:
             dataset = Dataset.open(self.dataset)
             policy = baseline(self.baseline, dataset, device=pick_device(self.device))
         else:
-            raise InputError("A baseline needs --dataset DATASET.")
-        asked = {"score_first": self.score_first, "unseen": self.unseen, "score_last": self.score_last}
-        dataset = dataset.with_protocol(**{key: value for key, value in asked.items() if value is not None})
+            raise InputError("--baseline needs --dataset DATASET.")
+        protocol = {"score_first": self.score_first, "unseen": self.unseen, "score_last": self.score_last}
+        dataset = dataset.with_protocol(**{key: value for key, value in protocol.items() if value is not None})
         with console_for(self.json).counter(f"ranking {self.on} events") as at:
-            found = evaluate(policy, dataset, self.on, progress=at)
+            evaluation = evaluate(policy, dataset, self.on, progress=at)
         if self.json:
-            print_json(found.as_json())
+            print_json(evaluation.as_json())
         else:
-            columns, rows = figures_table(found)
-            print_table(f"{found.policy} on {self.on}  {found.fingerprint}", columns, rows)
+            columns, rows = metrics_table(evaluation)
+            print_table(f"{evaluation.policy} on {self.on}  {evaluation.fingerprint}", columns, rows)
 
 
 @dataclass(frozen=True)
 class Recommend:
-    """The best items after a history, or after every session of a table, under the log's own ids.
+    """Print the best items after a history, or write them for every session of a table, with the log's own ids.
 
     Examples: offrec recommend runs/sl --history 12,55,9 -k 10
               offrec recommend runs/sl --input sessions.parquet --out recommendations.parquet -k 20
     """
 
     run_: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN")]
-    """A folder made by `offrec train`."""
+    """Run folder written by `offrec train`."""
     history: str = ""
     """Item ids, oldest first, separated by commas; empty for a new visitor."""
     k: Annotated[int, tyro.conf.arg(aliases=["-k"])] = 10
-    """How many."""
+    """Number of items to recommend."""
     exclude_seen: bool = False
     """Leave out the items of the history."""
     exclude: str = ""
     """Item ids to leave out, separated by commas."""
     candidates: Annotated[str | None, unset("IDS")] = None
-    """Choose among these item ids only, separated by commas."""
+    """Recommend only these item ids, separated by commas."""
     input: tuple[str, ...] = ()
-    """A table with an event a row, as `prepare` reads it, its sessions one after the other: a list for each of them."""
+    """A table with one event per row, as `prepare` reads it, sorted by session: one list per session is written."""
     out: Annotated[Path | None, unset("FILE")] = None
-    """With --input: the table to write, .parquet, .csv, .tsv or .jsonl: session, rank, item, score, probability."""
+    """With --input: the file to write (.parquet, .csv, .tsv or .jsonl) with session, rank, item, score, probability."""
     chunk: int = 4096
-    """With --input: sessions held in memory at once, besides a block of the table (16 MB of text, 262,144 rows)."""
-    format: str = "events"
-    """With --input: what the table is, as for `prepare`."""
+    """With --input: sessions in memory at once, in addition to a block of the table (16 MB of text, 262,144 rows)."""
+    format: Annotated[str, registered("format", "With --input: format of the table; by default events. One of")] = (
+        "events"
+    )
     session: Annotated[str | None, unset("COLUMN")] = None
-    """With --input: the column that tells sessions apart (default: `session`, else `user`)."""
+    """With --input: the session column (default: `session`, else `user`)."""
     item: Annotated[str | None, unset("COLUMN")] = None
-    """With --input: the column with the item's id (default: `item`)."""
+    """With --input: the item column (default: `item`)."""
     time: Annotated[str | None, unset("COLUMN")] = None
-    """With --input: the column that orders a session's events (default: `time`, else `position`, else the file)."""
+    """With --input: the column that orders events (default: `time`, else `position`, else the order of the file)."""
     force: bool = False
     """With --out: replace the file if it exists."""
     device: str = "auto"
-    """auto, cpu, cuda …"""
+    """auto, cpu, cuda, cuda:1, …"""
     json: bool = False
     """Print JSON."""
 
@@ -200,28 +217,31 @@ class Recommend:
             raise InputError("--history, --exclude and --candidates are for one history; leave them out with --input.")
         policy = load(self.run_, self.device)
         if self.out is not None:
-            self._table(policy, self.out)
+            self._write_table(policy, self.out)
             return
-        found = policy.recommend(
-            ids(self.history),
+        answer = policy.recommend(
+            split_ids(self.history),
             self.k,
             exclude_seen=self.exclude_seen,
-            exclude=ids(self.exclude),
-            candidates=None if self.candidates is None else ids(self.candidates),
+            exclude=split_ids(self.exclude),
+            candidates=None if self.candidates is None else split_ids(self.candidates),
         )
         if self.json:
-            print_json(found.as_json())
+            print_json(answer.as_json())
             return
-        if found.unknown:
-            print(f"{found.unknown} of the history's items are not in the catalogue: skipped.", file=sys.stderr)
+        if answer.unknown:
+            verb = "item of the history is" if answer.unknown == 1 else "items of the history are"
+            Console().line(f"{answer.unknown} {verb} not in the catalogue and ignored.")
+        columns = ["", "item", "score"] + (["probability"] if answer.probabilities else [])
         rows = [
-            [str(n + 1), str(i), f"{s:.4f}"] for n, (i, s) in enumerate(zip(found.items, found.scores, strict=True))
+            [str(rank), str(item), significant(score, 4)]
+            for rank, (item, score) in enumerate(zip(answer.items, answer.scores, strict=True), 1)
         ]
-        for row, probability in zip(rows, found.probabilities or [], strict=False):
-            row.append(f"{probability:.4%}")
-        print_table(f"{policy.name} after {self.history or 'nothing'}", ["", "item", "score", "probability"], rows)
+        for row, probability in zip(rows, answer.probabilities or [], strict=False):
+            row.append(f"{significant(100 * probability)} %")
+        print_table(f"{policy.name} after {self.history or 'an empty history'}", columns, rows)
 
-    def _table(self, policy: "Policy", out: Path) -> None:
+    def _write_table(self, policy: "Policy", out: Path) -> None:
         from offrec.data.formats import Columns
         from offrec.serving.recommend_table import TableOptions, recommend_table
 
@@ -232,25 +252,31 @@ class Recommend:
         if self.json:
             print_json(done.as_json())
             return
-        skipped = f"; {done.unknown_items:,} of items not in the catalogue: skipped" if done.unknown_items else ""
-        console.line(f"Written: {out}, {done.sessions:,} sessions of {done.events:,} events{skipped}")
+        ignored = f"; {done.unknown_items:,} events with unknown items ignored" if done.unknown_items else ""
+        console.line(f"Written: {out}, {done.sessions:,} sessions with {done.events:,} events{ignored}.")
 
 
 @dataclass(frozen=True)
 class Options:
-    """List every option of a run with its value under a preset and what it means, as TOML."""
+    """Print every option of a run as TOML, with its value in a preset, its help text and its bounds.
 
-    algorithm: str = "sl"
-    """The learner: sl, dqn, pg, sl+dqn, sl+pg, sdac, sc, sr, pc, dc or re."""
-    backbone: Annotated[str | None, unset("NAME")] = None
-    """The backbone; by default the preset's."""
+    Example: offrec options --algorithm dc --preset paper
+    """
+
+    algorithm: Annotated[str, registered("learner", "The learner; by default sl. One of")] = "sl"
+    backbone: Annotated[str | None, registered("backbone", "The backbone; by default the preset's. One of")] = None
     preset: Literal["strong", "paper"] = "strong"
     """The preset."""
+    names: bool = False
+    """Print the names of all learners, backbones, baselines, formats and metrics instead, with those of plug-ins."""
 
     def run(self) -> None:
         from offrec.runs.option_text import describe_options
         from offrec.runs.options import resolve_options
 
-        flat = {"algorithm.name": self.algorithm, "preset": self.preset}
-        flat |= {"network.backbone": self.backbone} if self.backbone else {}
-        print(describe_options(resolve_options(flat, "events")), end="")
+        if self.names:
+            print(registered_names())
+            return
+        settings = {"algorithm.name": self.algorithm, "preset": self.preset}
+        settings |= {"network.backbone": self.backbone} if self.backbone else {}
+        print(describe_options(resolve_options(settings, "events")), end="")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from offrec.commands.printing import ids, unset
+from offrec.commands.printing import split_ids, unset
 from offrec.console import Console
 from offrec.errors import InputError
 
@@ -77,7 +77,7 @@ class Serve:
 
         self._check()
         options = server.ServerOptions(
-            sources=parse_sources(self.runs, tuple(ids(self.baselines)), self.dataset),
+            sources=parse_sources(self.runs, tuple(split_ids(self.baselines)), self.dataset),
             host=self.host,
             port=self.port,
             token=server.read_token(self.token_file),

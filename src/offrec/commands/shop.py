@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from offrec.commands.printing import console_for, print_json, print_table, unset
+from offrec.commands.printing import console_for, print_json, print_table, registered, unset
 from offrec.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ class Simulate:
     policy: Annotated[Literal["logging", "greedy", "oracle", "random", "informed"] | None, unset("NAME")] = None
     """A policy of the shop instead: logging, greedy (most clicks now), oracle (knows everything and looks ahead),
     random, or informed (knows the items and infers the visitor's taste from lists and picks)."""
-    baseline: Annotated[str | None, unset("NAME")] = None
-    """A policy without training instead: popular, recent, markov, sknn or vsknn, with --dataset."""
+    baseline: Annotated[
+        str | None, registered("baseline", "A policy without training instead of a run, with --dataset. One of")
+    ] = None
     dataset: Annotated[Path | None, unset("DATASET")] = None
     """The dataset of the baseline, of a run whose dataset has moved, or whose shop --policy is to be played in."""
     world: Annotated[str | None, unset("NAME")] = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from offrec.commands.printing import console_for, print_json, print_table, unset
+from offrec.commands.printing import console_for, print_json, print_table, registered, unset
 from offrec.errors import InputError, RunError
 
 if TYPE_CHECKING:
@@ -78,12 +78,14 @@ class Compare:
     out: Path
     """Study folder."""
     execution: Annotated[Execution, tyro.conf.arg(name="")]
-    algorithms: str = "all"
-    """Learners, separated by commas."""
-    backbones: Annotated[str | None, unset("NAMES")] = None
-    """Backbones, separated by commas. By default gru; with `--preset paper`, cfn."""
-    baselines: str = "all"
-    """Policies without training, separated by commas, or none."""
+    algorithms: Annotated[str, registered("learner", "Learners, separated by commas; by default all", "NAMES")] = "all"
+    backbones: Annotated[
+        str | None,
+        registered("backbone", "Backbones, separated by commas; by default gru, with --preset paper cfn", "NAMES"),
+    ] = None
+    baselines: Annotated[
+        str, registered("baseline", "Policies without training, separated by commas, or none; by default all", "NAMES")
+    ] = "all"
     seeds: str = "5"
     """Number of seeds, or a list of seeds: 0,1,2."""
     preset: Literal["strong", "paper"] = "strong"
@@ -131,16 +133,16 @@ class Sweep:
     """Dataset folders written by `offrec prepare`."""
     out: Path
     """Study folder."""
-    algorithm: str
-    """The learner."""
+    algorithm: Annotated[str, registered("learner", "The learner")]
     execution: Annotated[Execution, tyro.conf.arg(name="")]
     vary: tuple[str, ...] = ()
     """KEY=VALUE,VALUE… Can be repeated: several options are varied separately, not crossed."""
     compare_with: tuple[str, ...] = ()
     """Settings KEY=VALUE,KEY=VALUE of a run to compare with: a horizontal line in the figures. algorithm.name=sl
     compares with another learner. Can be repeated."""
-    backbone: Annotated[str | None, unset("NAME")] = None
-    """The backbone. By default gru; with `--preset paper`, cfn."""
+    backbone: Annotated[
+        str | None, registered("backbone", "The backbone; by default gru, with --preset paper cfn. One of")
+    ] = None
     seeds: str = "3"
     """Number of seeds, or a list of seeds: 0,1,2."""
     preset: Literal["strong", "paper"] = "strong"
@@ -186,16 +188,16 @@ class Tune:
     """Dataset folder written by `offrec prepare`."""
     out: Path
     """Study folder."""
-    algorithm: str
-    """The learner."""
+    algorithm: Annotated[str, registered("learner", "The learner")]
     execution: Annotated[Execution, tyro.conf.arg(name="")]
     trials: int = 30
     """Number of trials. The first one is the preset."""
     objective: Literal["ndcg", "reward", "value"] = "ndcg"
     """Validation metric to maximise: NDCG@10, reward@10 (hits weighted by their reward) or value@5 (estimated value of
     the top five items)."""
-    backbone: Annotated[str | None, unset("NAME")] = None
-    """The backbone. By default gru; with `--preset paper`, cfn."""
+    backbone: Annotated[
+        str | None, registered("backbone", "The backbone; by default gru, with --preset paper cfn. One of")
+    ] = None
     preset: Literal["strong", "paper"] = "strong"
     """Preset that the search starts from."""
     seeds: str = "1"

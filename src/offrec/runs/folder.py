@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from offrec.errors import InputError
 from offrec.plugins import Registry
 from offrec.runs.option_text import to_toml
 from offrec.runs.options import RunOptions
+from offrec.runs.version import offrec_version
 
 RUN_VERSION = 3
 KEYS = ("run_version", "dataset", "fingerprint", "data_hash", "items", "item_id_type", "options")
@@ -96,14 +96,6 @@ def read_run(run: Path) -> dict[str, Any]:
                 f"{run} needs the {registry.kind} {name!r} of {package}, which is not installed; install the package."
             )
     return facts
-
-
-def offrec_version() -> str:
-    """The version of the installed package; "unknown" in a source tree that is not installed."""
-    try:
-        return version("offrec")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _check_replaceable(dataset: Dataset, out: Path, force: bool) -> None:
