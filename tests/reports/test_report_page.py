@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from chromium import Browser, browser, missing
+from chromium import Browser, missing_browser, open_browser
 from made_studies import BASELINES, LEARNERS, OWN, made_log, made_study
 from offrec.reports import html as page
 from offrec.reports.report import build_report
@@ -47,9 +47,9 @@ def test_nothing_from_outside(written: Path) -> None:
     assert "yoochoose <64>" not in text
 
 
-@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@pytest.mark.skipif(missing_browser() is not None, reason=str(missing_browser()))
 def test_in_a_real_browser(written: Path, tmp_path: Path) -> None:
-    with browser(tmp_path) as chrome:
+    with open_browser(tmp_path) as chrome:
         for width, dark in ((375, True), (820, False), (1440, True)):
             chrome.window(width, 900, dark)
             chrome.open(written.as_uri())
@@ -72,7 +72,7 @@ def test_in_a_real_browser(written: Path, tmp_path: Path) -> None:
         assert outside == [], "no label is cut off"
         _shaded(chrome)
         _sorts(chrome)
-        assert chrome.complaints() == []
+        assert chrome.console_messages() == []
         asked = chrome.requests()
         assert asked, "requests are seen"
         assert [address for address in asked if not address.startswith(("file:", "data:"))] == []
@@ -103,15 +103,15 @@ def _sorts(chrome: Browser) -> None:
     assert [len(rows) for rows in found] == [5, 11]
 
 
-@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@pytest.mark.skipif(missing_browser() is not None, reason=str(missing_browser()))
 def test_it_can_be_read_without_scripts(written: Path, tmp_path: Path) -> None:
-    with browser(tmp_path) as chrome:
-        chrome.tool("Emulation.setScriptExecutionDisabled", value=True)
+    with open_browser(tmp_path) as chrome:
+        chrome.devtools("Emulation.setScriptExecutionDisabled", value=True)
         chrome.window(820, 900, False)
         chrome.open(written.as_uri())
-        chrome.picture(tmp_path / "page.png")
+        chrome.screenshot(tmp_path / "page.png")
         assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
-        chrome.tool("Emulation.setScriptExecutionDisabled", value=False)
+        chrome.devtools("Emulation.setScriptExecutionDisabled", value=False)
         assert chrome.run("return document.querySelectorAll('thead button').length") == 0
         assert chrome.run("return document.querySelectorAll('tbody td').length") > 500
 
@@ -130,9 +130,9 @@ def test_few_answers_in_full_and_many_folded(tmp_path: Path) -> None:
     assert "Clearly: p ≤ .05" in few
 
 
-@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@pytest.mark.skipif(missing_browser() is not None, reason=str(missing_browser()))
 def test_what_is_folded_is_opened_and_printed(written: Path, tmp_path: Path) -> None:
-    with browser(tmp_path) as chrome:
+    with open_browser(tmp_path) as chrome:
         chrome.open(written.as_uri())
         seen = "return document.querySelector('details ul').checkVisibility()"
         assert not chrome.run(seen)

@@ -1,44 +1,51 @@
-// element("button", { type: "button", class: "plain" }, "Clear")
+// Create elements and format numbers.
+
+// Example: element("button", { type: "button", class: "plain" }, "Clear")
 export function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const created = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (value === true) made.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
+    if (value === true) created.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) created.setAttribute(name, value);
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
+  created.append(...children.filter((child) => child !== null && child !== undefined));
+  return created;
 }
 
 export const byId = (id) => document.getElementById(id);
 
-// Arrow keys move among what `all` gives; true if there was somewhere to go.
-export function step(all, from, by) {
-  const next = all[all.indexOf(from) + by];
-  next?.focus();
-  return next !== undefined;
+// Show control characters and direction marks as symbols: invisible, they could change how an id reads.
+export const printable = (text) =>
+  text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (char) => {
+    const code = char.codePointAt(0);
+    return code < 0x20 ? String.fromCodePoint(0x2400 + code) : code === 0x7f ? "␡" : "�";
+  });
+
+// Move the focus by `offset` within a list of elements.
+export function moveFocus(elements, from, offset) {
+  elements[elements.indexOf(from) + offset]?.focus();
 }
 
-const percents = [1, 2, 3].map(
+const percentFormats = [1, 2, 3].map(
   (digits) => new Intl.NumberFormat("en", { style: "percent", minimumFractionDigits: digits, maximumFractionDigits: digits }),
 );
 
-export function percent(share) {
-  if (share >= 0.1) return percents[0].format(share);
-  if (share >= 0.001) return percents[1].format(share);
-  return share >= 0.00001 ? percents[2].format(share) : share > 0 ? "<0.001%" : "0%";
+export function formatPercent(probability) {
+  if (probability >= 0.1) return percentFormats[0].format(probability);
+  if (probability >= 0.001) return percentFormats[1].format(probability);
+  return probability >= 0.00001 ? percentFormats[2].format(probability) : probability > 0 ? "<0.001%" : "0%";
 }
 
-// 2.9 × 10⁻⁷, from its logarithm: a list's probability may be smaller than any number a computer holds.
-export function chance(log) {
-  const ten = log / Math.LN10;
-  if (ten > -3) return percent(Math.exp(log));
-  let power = Math.floor(ten);
-  let digits = (10 ** (ten - power)).toFixed(1);
-  if (digits === "10.0") [digits, power] = ["1.0", power + 1];
-  return `${digits} × 10${[...String(power)].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("")}`;
+// Example: 2.9 × 10⁻⁷. It takes the logarithm, because the probability of a list can be too small for a number.
+export function formatLogProbability(log) {
+  const log10 = log / Math.LN10;
+  if (log10 > -3) return formatPercent(Math.exp(log));
+  let exponent = Math.floor(log10);
+  let digits = (10 ** (log10 - exponent)).toFixed(1);
+  if (digits === "10.0") [digits, exponent] = ["1.0", exponent + 1];
+  return `${digits} × 10${[...String(exponent)].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("")}`;
 }
 
-export function times(ratio) {
+export function formatRatio(ratio) {
   if (ratio >= 9.95) return `${ratio < 1000 ? Math.round(ratio) : ratio.toExponential(0).replace("e+", "e")}×`;
   return ratio >= 0.01 ? `${ratio.toFixed(ratio < 0.095 ? 2 : 1)}×` : "<0.01×";
 }

@@ -1,237 +1,242 @@
-// The session explorer: what is chosen, and what the server says to it.
+// The session explorer: the user's choices, and the lists that the server returns for them.
 import * as api from "./api.js";
-import { byId, element } from "./dom.js";
-import { makeColumn } from "./lists.js";
-import { makeSearch } from "./search.js";
-import { makeSession } from "./session.js";
+import { byId, element, printable } from "./dom.js";
+import { createColumn } from "./lists.js";
+import { createSearch } from "./search.js";
+import { createSession } from "./session.js";
 
-const MOST = 3; // policies side by side
-const DEPTH = 100; // so far down, an item's old and new place are known
-const KEPT = 200; // lists kept, so that going back a click asks nothing
+const MAX_POLICIES = 3; // columns next to each other
+const COMPARED_RANKS = 100; // ranks before and after a click are known up to here
+const MAX_CACHED_LISTS = 200; // so that removing a click sends no request
 const LENGTHS = [5, 10, 20, 50, 100];
 
-const state = { session: [], chosen: [], length: 10, mode: "best", unseen: false, temperature: 1, ...fromAddress() };
-let served = { policies: [], limits: { k: 1000, history: 1000 } };
-let columns = new Map();
-let running = new AbortController();
-let tokenGiven = false; // and not yet known to be right
-const kept = new Map(); // what was asked, as text → a promise of the answer
-const prints = new Map(); // policy → fingerprint; another one means that it was reloaded
+const state = { session: [], policies: [], length: 10, mode: "best", excludeSeen: false, temperature: 1, ...readAddress() };
+let server = { policies: [], limits: { k: 1000, history: 1000 } };
+let columns = new Map(); // policy name → column
+let pending = new AbortController(); // the requests of the current view
+let isTokenUnverified = false; // the user entered a token, and no request has succeeded with it yet
+const cachedLists = new Map(); // request as JSON → promise of its response
+const fingerprints = new Map(); // policy name → fingerprint; a new one means that the policy was reloaded
 
-const showSession = makeSession({
-  remove: (at) => change({ session: state.session.filter((_, place) => place !== at) }, "Removed a click."),
-  clear: () => change({ session: [] }, "The session is empty."),
+const showSession = createSession({
+  removeClick: (position) => update({ session: state.session.filter((_, index) => index !== position) }, "Removed a click."),
+  clear: () => update({ session: [] }, "The session is empty."),
 });
-makeSearch({
-  policy: () => state.chosen[0],
-  take,
-  drop: () => state.session.length && change({ session: state.session.slice(0, -1) }, "Removed the last click."),
-  failed: trouble,
+createSearch({
+  getPolicy: () => state.policies[0],
+  clickItem,
+  removeLastClick: () => state.session.length && update({ session: state.session.slice(0, -1) }, "Removed the last click."),
+  showError: showServerError,
 });
 
-function take(item) {
-  const session = [...state.session, item].slice(-served.limits.history);
-  change({ session }, `Clicked ${item}. ${session.length} in the session.`);
+function clickItem(item) {
+  const session = [...state.session, item].slice(-server.limits.history);
+  update({ session }, `Clicked ${printable(item)}. Clicks in the session: ${session.length}.`);
 }
 
-function change(next, said) {
-  Object.assign(state, next);
-  if (said) byId("said").textContent = said;
-  toAddress();
+function update(changes, announcement) {
+  Object.assign(state, changes);
+  if (announcement) byId("announcement").textContent = announcement;
+  writeAddress();
   showSession(state.session);
   refresh();
 }
 
-// Every choice is in the address: it can be reloaded, kept and sent to somebody.
-function fromAddress() {
-  const given = new URLSearchParams(location.hash.slice(1));
-  const length = Number(given.get("length"));
+// All choices are stored in the address, so that a view can be reloaded, bookmarked and shared.
+function readAddress() {
+  const parameters = new URLSearchParams(location.hash.slice(1));
+  const length = Number(parameters.get("length"));
   return {
-    session: given.getAll("click"),
-    chosen: given.getAll("policy").slice(0, MOST),
-    unseen: given.has("unseen"),
+    session: parameters.getAll("click"),
+    policies: parameters.getAll("policy").slice(0, MAX_POLICIES),
+    excludeSeen: parameters.has("exclude_seen"),
     ...(LENGTHS.includes(length) ? { length } : {}),
   };
 }
 
-function toAddress() {
-  const said = new URLSearchParams();
-  state.session.forEach((item) => said.append("click", item));
-  state.chosen.forEach((name) => said.append("policy", name));
-  said.set("length", state.length);
-  if (state.unseen) said.set("unseen", "1");
-  history.replaceState(null, "", `#${said}`);
+function writeAddress() {
+  const parameters = new URLSearchParams();
+  state.session.forEach((item) => parameters.append("click", item));
+  state.policies.forEach((name) => parameters.append("policy", name));
+  parameters.set("length", state.length);
+  if (state.excludeSeen) parameters.set("exclude_seen", "1");
+  history.replaceState(null, "", `#${parameters}`);
 }
 
 async function start() {
-  byId("failure").hidden = true;
+  byId("error").hidden = true;
   try {
-    served = await api.policies();
+    server = await api.fetchPolicies();
   } catch (error) {
-    trouble(error);
+    showServerError(error);
     return;
   }
   byId("token-form").hidden = true;
-  byId("token-said").textContent = "";
-  tokenGiven = false;
-  const names = served.policies.map(({ policy }) => policy);
-  state.chosen = state.chosen.filter((name) => names.includes(name));
-  if (!state.chosen.length) state.chosen = names.slice(0, MOST);
+  byId("token-error").textContent = "";
+  isTokenUnverified = false;
+  const names = server.policies.map(({ policy }) => policy);
+  state.policies = state.policies.filter((name) => names.includes(name));
+  if (!state.policies.length) state.policies = names.slice(0, MAX_POLICIES);
   showControls();
-  change({});
+  update({});
 }
 
-function trouble(error) {
+function showServerError(error) {
   if (!columns.size) byId("columns").replaceChildren();
   if (error.status === 401) {
-    const form = byId("token-form");
-    if (tokenGiven) byId("token-said").textContent = "The server does not take this token.";
-    tokenGiven = false;
-    form.hidden = false;
+    if (isTokenUnverified) byId("token-error").textContent = "The server does not accept this token.";
+    isTokenUnverified = false;
+    byId("token-form").hidden = false;
     byId("token").focus();
     return;
   }
-  byId("failure-said").textContent = error.message;
-  byId("failure").hidden = false;
+  byId("error-text").textContent = error.message;
+  byId("error").hidden = false;
 }
 
 function showControls() {
-  const most = Math.min(served.limits.k, ...served.policies.map(({ n_items }) => n_items));
-  const lengths = LENGTHS.filter((length) => length <= most);
-  if (!lengths.includes(state.length)) state.length = lengths.filter((length) => length <= 10).pop() ?? most;
-  if (!lengths.length) lengths.push(most);
+  const maxLength = Math.min(server.limits.k, ...server.policies.map(({ n_items }) => n_items));
+  const lengths = LENGTHS.filter((length) => length <= maxLength);
+  if (!lengths.includes(state.length)) state.length = lengths.filter((length) => length <= 10).pop() ?? maxLength;
+  if (!lengths.length) lengths.push(maxLength);
   byId("length").replaceChildren(
     ...lengths.map((length) => element("option", { value: length, selected: length === state.length }, String(length))),
   );
-  byId("unseen").checked = state.unseen;
-  document.querySelector(`input[name=mode][value=${state.mode}]`).checked = true; // browsers restore what was there
+  byId("exclude-seen").checked = state.excludeSeen;
+  document.querySelector(`input[name=mode][value=${state.mode}]`).checked = true; // browsers restore earlier choices
   byId("policies").replaceChildren(
     byId("policies").querySelector("legend"),
-    ...served.policies.map(({ policy }) => {
-      const box = element("input", { type: "checkbox", value: policy, checked: state.chosen.includes(policy) });
+    ...server.policies.map(({ policy }) => {
+      const box = element("input", { type: "checkbox", value: policy, checked: state.policies.includes(policy) });
       return element("label", { title: policy }, box, element("span", {}, policy));
     }),
   );
-  byId("policies").hidden = served.policies.length < 2;
+  byId("policies").hidden = server.policies.length < 2;
   byId("controls").hidden = false;
-  bound();
+  limitPolicies();
 }
 
-// Neither none nor more than three.
-function bound() {
+// At least one policy and at most three are selected.
+function limitPolicies() {
   for (const box of byId("policies").querySelectorAll("input"))
-    box.disabled = box.checked ? state.chosen.length === 1 : state.chosen.length >= MOST;
+    box.disabled = box.checked ? state.policies.length === 1 : state.policies.length >= MAX_POLICIES;
 }
 
-function layColumns() {
-  const facts = state.chosen.map((name) => served.policies.find(({ policy }) => policy === name));
-  const fresh = new Map(facts.map((one) => [one.policy, columns.get(one.policy) ?? makeColumn(one, { take, retry: refresh })]));
-  if ([...fresh.keys()].join("\n") !== [...columns.keys()].join("\n")) {
-    byId("columns").replaceChildren(...[...fresh.values()].map(({ column }) => column));
+function arrangeColumns() {
+  const policies = state.policies.map((name) => server.policies.find(({ policy }) => policy === name));
+  const callbacks = { clickItem, retry: refresh };
+  const arranged = new Map(policies.map((policy) => [policy.policy, columns.get(policy.policy) ?? createColumn(policy, callbacks)]));
+  if ([...arranged.keys()].join("\n") !== [...columns.keys()].join("\n")) {
+    byId("columns").replaceChildren(...[...arranged.values()].map(({ column }) => column));
   }
-  columns = fresh;
-  return facts;
+  columns = arranged;
+  return policies;
 }
 
 async function refresh() {
-  running.abort();
-  const mine = (running = new AbortController());
-  byId("failure").hidden = true;
-  const facts = layColumns();
-  const lists = await Promise.all(facts.map((one) => fill(one, mine.signal)));
-  if (!mine.signal.aborted) legend(lists.filter(Boolean).flat());
+  pending.abort();
+  const mine = (pending = new AbortController());
+  byId("error").hidden = true;
+  const lists = await Promise.all(arrangeColumns().map((policy) => fillColumn(policy, mine.signal)));
+  if (!mine.signal.aborted) showLegend(lists.filter(Boolean).flat());
 }
 
-// The rows a column now shows, or nothing where it failed.
-async function fill(facts, signal) {
-  const { session, length, mode, temperature } = state, drawn = mode === "drawn", column = columns.get(facts.policy);
-  if (drawn && !facts.stochastic) {
-    column.say("It ranks by a score and is no distribution, so no list can be drawn from it.");
+// Returns the rows that the column shows, or null if it shows none.
+async function fillColumn(policy, signal) {
+  const { session, length, mode, temperature } = state, isSampled = mode === "sampled", column = columns.get(policy.policy);
+  if (isSampled && !policy.stochastic) {
+    column.showText("This policy ranks by scores and is not a distribution, so its lists cannot be sampled.");
     return null;
   }
-  column.waiting();
+  column.showLoading();
   try {
-    const asked = drawn ? [draw(facts, signal)] : [best(facts, session), session.length ? best(facts, session.slice(0, -1)) : null];
-    const [now, before = null] = await Promise.all(asked);
+    const requests = isSampled
+      ? [sampleList(policy, signal)]
+      : [bestList(policy, session), session.length ? bestList(policy, session.slice(0, -1)) : null];
+    const [current, previous = null] = await Promise.all(requests);
     if (signal.aborted) return null;
-    column.show({ now, before, length, session, drawn, temperature });
-    return now.items.slice(0, length);
+    column.showList({ current, previous, length, session, isSampled, temperature });
+    return current.items.slice(0, length);
   } catch (error) {
     if (error.name === "AbortError" || signal.aborted) return null;
-    if (error.status === 401) trouble(error);
-    column.fail(error.message);
+    if (error.status === 401) showServerError(error);
+    column.showError(error.message);
     return null;
   }
 }
 
-function wish(facts, session, k) {
-  const wanted = { policy: facts.policy, history: session, k: Math.min(k, served.limits.k, facts.n_items), exclude_seen: state.unseen };
-  return facts.has_logging_policy ? { ...wanted, logging_probability: true } : wanted;
+function buildRequest(policy, session, k) {
+  const limitedK = Math.min(k, server.limits.k, policy.n_items);
+  const request = { policy: policy.policy, history: session, k: limitedK, exclude_seen: state.excludeSeen };
+  return policy.has_logging_policy ? { ...request, logging_probability: true } : request;
 }
 
-function draw(facts, signal) {
-  const temperature = state.temperature;
-  return api.recommend({ ...wish(facts, state.session, state.length), sample: true, temperature }, signal);
+function sampleList(policy, signal) {
+  const request = buildRequest(policy, state.session, state.length);
+  return api.recommend({ ...request, sample: true, temperature: state.temperature }, signal);
 }
 
-function best(facts, session) {
-  const wanted = wish(facts, session, Math.max(state.length, DEPTH)), key = JSON.stringify(wanted);
-  if (!kept.has(key)) {
-    if (kept.size >= KEPT) kept.delete(kept.keys().next().value);
-    const answer = api.recommend(wanted).then((found) => {
-      const known = prints.get(facts.policy);
-      prints.set(facts.policy, found.fingerprint);
-      if (known && known !== found.fingerprint) kept.clear();
-      return found;
+function bestList(policy, session) {
+  const request = buildRequest(policy, session, Math.max(state.length, COMPARED_RANKS)), key = JSON.stringify(request);
+  if (!cachedLists.has(key)) {
+    if (cachedLists.size >= MAX_CACHED_LISTS) cachedLists.delete(cachedLists.keys().next().value);
+    const promise = api.recommend(request).then((response) => {
+      const known = fingerprints.get(policy.policy);
+      fingerprints.set(policy.policy, response.fingerprint);
+      if (known && known !== response.fingerprint) cachedLists.clear();
+      return response;
     });
-    kept.set(key, answer);
-    answer.catch(() => kept.delete(key));
+    cachedLists.set(key, promise);
+    promise.catch(() => cachedLists.delete(key));
   }
-  return kept.get(key);
+  return cachedLists.get(key);
 }
 
-// Bars of all columns share one scale, so that they can be compared.
-function legend(rows) {
-  const shares = rows.map(({ probability }) => probability).filter((share) => share !== null);
-  const logged = rows.map((row) => row.logging_probability).filter((share) => share !== null && share !== undefined);
-  byId("columns").style.setProperty("--scale", Math.max(...shares, ...logged, 1e-12));
-  const words = [element("span", { class: "key pi" }, "policy π")];
-  if (logged.length) words.push(element("span", { class: "key b" }, "logging policy π̂", element("sub", {}, "b")));
-  if (logged.length) words.push(element("span", {}, "× how much likelier than in the log"));
-  const moved = state.session.length && state.mode === "best";
-  if (moved) words.push(element("span", {}, "▲▼ what the last click moved"));
-  byId("columns").classList.toggle("three-lines", Boolean(moved || logged.length || state.mode === "drawn"));
-  byId("legend").replaceChildren(...words);
-  byId("legend").hidden = !shares.length;
+// The bars of all columns have one scale, so that they can be compared.
+function showLegend(rows) {
+  const probabilities = rows.map(({ probability }) => probability).filter((value) => value !== null);
+  const logging = rows.map((row) => row.logging_probability).filter((value) => value !== null && value !== undefined);
+  byId("columns").style.setProperty("--scale", Math.max(...probabilities, ...logging, 1e-12));
+  const entries = [element("span", { class: "key pi" }, "policy π")];
+  if (logging.length) {
+    entries.push(element("span", { class: "key b" }, "logging policy π̂", element("sub", {}, "b")));
+    entries.push(element("span", {}, "× ratio π ÷ π̂", element("sub", {}, "b")));
+  }
+  const hasChanges = state.session.length > 0 && state.mode === "best";
+  if (hasChanges) entries.push(element("span", {}, "▲▼ change of rank by the last click"));
+  byId("columns").classList.toggle("three-lines", hasChanges || logging.length > 0 || state.mode === "sampled");
+  byId("legend").replaceChildren(...entries);
+  byId("legend").hidden = !probabilities.length;
 }
 
 byId("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  api.useToken(byId("token").value.trim());
-  tokenGiven = true;
+  api.setToken(byId("token").value.trim());
+  isTokenUnverified = true;
   byId("token").value = "";
   start();
 });
-byId("retry").addEventListener("click", () => (served.policies.length ? refresh() : start()));
-byId("again").addEventListener("click", refresh);
-byId("length").addEventListener("change", (event) => change({ length: Number(event.target.value) }));
-byId("unseen").addEventListener("change", (event) => change({ unseen: event.target.checked }));
-byId("temperature").addEventListener("change", ({ target }) => target.value && target.checkValidity() && change({ temperature: Number(target.value) }));
+byId("retry").addEventListener("click", () => (server.policies.length ? refresh() : start()));
+byId("sample-again").addEventListener("click", refresh);
+byId("length").addEventListener("change", (event) => update({ length: Number(event.target.value) }));
+byId("exclude-seen").addEventListener("change", (event) => update({ excludeSeen: event.target.checked }));
+byId("temperature").addEventListener("change", ({ target }) => {
+  if (target.value && target.checkValidity()) update({ temperature: Number(target.value) });
+});
 byId("policies").addEventListener("change", () => {
-  const chosen = [...byId("policies").querySelectorAll("input:checked")].map(({ value }) => value);
-  change({ chosen });
-  bound();
+  update({ policies: [...byId("policies").querySelectorAll("input:checked")].map(({ value }) => value) });
+  limitPolicies();
 });
 for (const radio of document.querySelectorAll("input[name=mode]"))
   radio.addEventListener("change", () => {
-    byId("drawing").hidden = radio.value !== "drawn";
-    change({ mode: radio.value });
+    byId("sampling").hidden = radio.value !== "sampled";
+    update({ mode: radio.value });
   });
-// The same item in every column.
-for (const [name, on] of [["pointerover", true], ["pointerout", false], ["focusin", true], ["focusout", false]])
+// Highlight the same item in all columns.
+for (const [name, isOver] of [["pointerover", true], ["pointerout", false], ["focusin", true], ["focusout", false]])
   byId("columns").addEventListener(name, (event) => {
     const item = event.target.closest(".row")?.dataset.item;
-    for (const one of byId("columns").querySelectorAll(".row")) one.classList.toggle("same", on && one.dataset.item === item);
+    for (const row of byId("columns").querySelectorAll(".row")) row.classList.toggle("same", isOver && row.dataset.item === item);
   });
 
 showSession(state.session);

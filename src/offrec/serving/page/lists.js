@@ -1,71 +1,77 @@
-// A policy's column: its list, how likely each item is, and what the last click changed.
-import { chance, element, percent, step, times } from "./dom.js";
+// The column of a policy: its list, the probability of each item, and what the last click changed.
+import { element, formatLogProbability, formatPercent, formatRatio, moveFocus, printable } from "./dom.js";
 
-const NAMED_LEFT = 4;
+const MAX_NAMED_LEAVERS = 4; // items that left the list and are shown by name
 
-// Where each item of a list stands, counted from 1.
-const places = (items) => new Map(items.map(({ item }, at) => [item, at + 1]));
+// Item → rank, from 1.
+const ranksOf = (items) => new Map(items.map(({ item }, index) => [item, index + 1]));
 
-// How an item came to its place: { way: "up" | "down" | "new" | "same", by }, or null where nothing was clicked.
-function moved(item, place, before) {
-  if (!before) return null;
-  const was = before.get(item);
-  if (was === undefined) return { way: "new", by: 0 };
-  return { way: was > place ? "up" : was < place ? "down" : "same", by: Math.abs(was - place) };
+// How an item's rank changed: { direction: "up" | "down" | "new" | "same", by }, or null without a previous list.
+function rankChange(item, rank, previousRanks) {
+  if (!previousRanks) return null;
+  const previous = previousRanks.get(item);
+  if (previous === undefined) return { direction: "new", by: 0 };
+  return { direction: previous > rank ? "up" : previous < rank ? "down" : "same", by: Math.abs(previous - rank) };
 }
 
-const SAID = { up: (by) => `up ${by}`, down: (by) => `down ${by}`, new: () => "new here", same: () => "unmoved" };
-const DRAWN = { up: (by) => `▲ ${by}`, down: (by) => `▼ ${by}`, new: () => "new", same: () => "–" };
+const CHANGE_LABELS = { up: (by) => `up ${by}`, down: (by) => `down ${by}`, new: () => "new in the list", same: () => "same rank" };
+const CHANGE_SYMBOLS = { up: (by) => `▲ ${by}`, down: (by) => `▼ ${by}`, new: () => "new", same: () => "–" };
 
-function row(shown, place, { before, seen, drawn }) {
-  const { item, score, probability: share, logging_probability: logged, position_probability: here } = shown;
-  const move = moved(item, place, before);
-  const known = share !== null;
+function createRow(entry, rank, { previousRanks, clickedItems, isSampled }) {
+  const { item, score, probability, logging_probability: logging, position_probability: position } = entry;
+  const change = rankChange(item, rank, previousRanks);
+  const hasProbability = probability !== null, hasLogging = hasProbability && logging !== undefined && logging !== null;
   const figures = [];
-  if (drawn) figures.push(`this place ${percent(here)}`);
-  if (known && logged !== undefined && logged !== null)
-    figures.push(`log ${percent(logged)}`, logged > 0 ? times(share / logged) : "∞×");
+  if (isSampled) figures.push(`position ${formatPercent(position)}`);
+  if (hasLogging) figures.push(`log ${formatPercent(logging)}`, logging > 0 ? formatRatio(probability / logging) : "∞×");
+  const figure = hasProbability ? formatPercent(probability) : score.toFixed(3);
   const label = [
-    `${place}: ${item}`,
-    known ? `probability ${percent(share)}` : `score ${score.toFixed(3)}`,
+    `${rank}: ${printable(item)}`,
+    `${hasProbability ? "probability" : "score"} ${figure}`,
     ...figures,
-    move && SAID[move.way](move.by),
-    seen.has(item) && "clicked before",
-    "Click it",
+    change && CHANGE_LABELS[change.direction](change.by),
+    clickedItems.has(item) && "clicked before",
+    "Click this item",
   ];
-  const bar = known && element("span", { class: "bar" }, element("span", { class: "fill" }));
-  if (bar) bar.style.setProperty("--share", share);
-  if (bar && figures.length && logged !== undefined && logged !== null) {
+  const bar = hasProbability ? element("span", { class: "bar" }, element("span", { class: "fill" })) : null;
+  bar?.style.setProperty("--probability", probability);
+  if (hasLogging) {
     bar.append(element("span", { class: "tick" }));
-    bar.style.setProperty("--logged", logged);
+    bar.style.setProperty("--logging", logging);
   }
   const tags = [];
-  if (move) tags.push(element("span", { class: `move ${move.way}` }, DRAWN[move.way](move.by)));
-  if (seen.has(item)) tags.push(element("span", {}, "clicked"));
+  if (change) tags.push(element("span", { class: `change ${change.direction}` }, CHANGE_SYMBOLS[change.direction](change.by)));
+  if (clickedItems.has(item)) tags.push(element("span", {}, "clicked"));
+  const attributes = { type: "button", class: "row", "data-item": item, title: printable(item), "aria-label": label.filter(Boolean).join(", ") };
   return element(
     "li",
     {},
     element(
       "button",
-      { type: "button", class: "row", "data-item": item, title: item, "aria-label": label.filter(Boolean).join(", ") },
-      element("span", { class: "place" }, String(place)),
-      element("span", { class: "id" }, item),
-      element("span", { class: "share" }, known ? percent(share) : score.toFixed(3)),
-      bar || null,
+      attributes,
+      element("span", { class: "rank" }, String(rank)),
+      element("span", { class: "id" }, printable(item)),
+      element("span", { class: "figure" }, figure),
+      bar,
       tags.length ? element("span", { class: "tags" }, ...tags) : null,
-      figures.length ? element("span", { class: "log" }, ...figures.map((text) => element("span", {}, text))) : null,
+      figures.length ? element("span", { class: "details" }, ...figures.map((text) => element("span", {}, text))) : null,
     ),
   );
 }
 
-function leftBehind(now, before, length) {
-  const at = places(now), shown = new Set(now.slice(0, length).map(({ item }) => item));
-  const gone = before.slice(0, length).filter(({ item }) => !shown.has(item));
-  if (!gone.length) return null;
-  const named = gone.slice(0, NAMED_LEFT).map(({ item }) =>
-    element("li", {}, element("span", { class: "id", title: item }, item), element("span", {}, at.has(item) ? `now ${at.get(item)}` : `beyond ${now.length}`)),
+function createLeavers(current, previous, length) {
+  const ranks = ranksOf(current), shown = new Set(current.slice(0, length).map(({ item }) => item));
+  const leavers = previous.slice(0, length).filter(({ item }) => !shown.has(item));
+  if (!leavers.length) return null;
+  const named = leavers.slice(0, MAX_NAMED_LEAVERS).map(({ item }) =>
+    element(
+      "li",
+      {},
+      element("span", { class: "id", title: printable(item) }, printable(item)),
+      element("span", {}, ranks.has(item) ? `now ${ranks.get(item)}` : `below ${current.length}`),
+    ),
   );
-  const more = gone.length - named.length;
+  const more = leavers.length - named.length;
   return element(
     "footer",
     {},
@@ -75,83 +81,87 @@ function leftBehind(now, before, length) {
   );
 }
 
-function notes({ now, drawn, temperature }) {
-  const said = [];
-  if (drawn) {
-    const at = temperature === 1 ? "" : ` at temperature ${temperature}`;
-    said.push(element("p", { class: "drawn" }, "Probability of this list, in this order", at, ": ", element("b", {}, chance(now.log_probability))));
+function createNotes({ current, isSampled, temperature }) {
+  const notes = [];
+  if (isSampled) {
+    const suffix = temperature === 1 ? "" : ` at temperature ${temperature}`;
+    const probability = element("b", {}, formatLogProbability(current.log_probability));
+    notes.push(element("p", { class: "list-probability" }, `Probability of this ordered list${suffix}: `, probability));
   }
-  if (now.unknown_items) said.push(element("p", { class: "quiet" }, `${now.unknown_items} ${now.unknown_items === 1 ? "click is" : "clicks are"} unknown to it, and skipped.`));
-  return said;
+  const unknown = current.unknown_items;
+  if (unknown) {
+    const text = unknown === 1 ? "1 clicked item is not in this catalogue and is ignored." : `${unknown} clicked items are not in this catalogue and are ignored.`;
+    notes.push(element("p", { class: "quiet" }, text));
+  }
+  return notes;
 }
 
-function about({ learner, n_items: items, stochastic }) {
-  return `${learner} · ${items.toLocaleString("en")} items${stochastic ? "" : " · scores, no probabilities"}`;
-}
+const describe = ({ learner, n_items, stochastic }) =>
+  `${learner} · ${n_items.toLocaleString("en")} items${stochastic ? "" : " · scores, not probabilities"}`;
 
-export function makeColumn(facts, { take, retry }) {
+export function createColumn(policy, { clickItem, retry }) {
   const body = element("div", { class: "body" });
   const column = element(
     "article",
-    { class: "column card", "aria-label": facts.policy, "data-policy": facts.policy },
+    { class: "column card", "aria-label": policy.policy, "data-policy": policy.policy },
     element(
       "header",
       {},
-      element("h2", { title: facts.policy }, facts.policy),
-      element("p", { class: "quiet", title: `run ${facts.run}, fingerprint ${facts.fingerprint}` }, about(facts)),
+      element("h2", { title: policy.policy }, policy.policy),
+      element("p", { class: "quiet", title: `run ${policy.run}, fingerprint ${policy.fingerprint}` }, describe(policy)),
     ),
     body,
   );
   column.addEventListener("click", (event) => {
     const button = event.target.closest(".row");
-    if (button) take(button.dataset.item);
+    if (button) clickItem(button.dataset.item);
   });
-  column.addEventListener("keydown", (event) => moveAmong(event, column));
+  column.addEventListener("keydown", (event) => onKey(event, column));
   return {
     column,
-    waiting() {
+    showLoading() {
       column.setAttribute("aria-busy", "true");
       if (!body.childElementCount) body.append(element("p", { class: "quiet loading" }, "Loading …"));
     },
-    show(found) {
+    showList(view) {
       column.removeAttribute("aria-busy");
-      const { now, before, length, session, drawn } = found;
-      const context = { before: before && places(before.items), seen: new Set(session), drawn };
-      const focused = column.contains(document.activeElement) ? document.activeElement.dataset.item : null;
-      const rows = now.items.slice(0, length).map((shown, at) => row(shown, at + 1, context));
-      const left = before && leftBehind(now.items, before.items, length);
-      body.replaceChildren(...notes(found), element("ol", { class: "rows" }, ...rows), ...(left ? [left] : []));
-      if (focused !== null) refocus(body, focused);
+      const { current, previous, length, session, isSampled } = view;
+      const context = { previousRanks: previous && ranksOf(previous.items), clickedItems: new Set(session), isSampled };
+      const focusedItem = column.contains(document.activeElement) ? document.activeElement.dataset.item : null;
+      const rows = current.items.slice(0, length).map((entry, index) => createRow(entry, index + 1, context));
+      const leavers = previous && createLeavers(current.items, previous.items, length);
+      body.replaceChildren(...createNotes(view), element("ol", { class: "rows" }, ...rows), ...(leavers ? [leavers] : []));
+      if (focusedItem !== null) restoreFocus(body, focusedItem);
     },
-    say(sentence) {
+    showText(sentence) {
       column.removeAttribute("aria-busy");
       body.replaceChildren(element("p", { class: "quiet" }, sentence));
     },
-    fail(sentence) {
+    showError(sentence) {
       column.removeAttribute("aria-busy");
       const button = element("button", { type: "button" }, "Try again");
       button.addEventListener("click", retry);
-      body.replaceChildren(element("p", { class: "failed", role: "alert" }, sentence), button);
+      body.replaceChildren(element("p", { class: "error", role: "alert" }, sentence), button);
     },
   };
 }
 
-// After a click in the list the focus stays with the item or, if that has left, at the top.
-function refocus(body, item) {
-  const all = [...body.querySelectorAll(".row")];
-  (all.find((button) => button.dataset.item === item) ?? all[0])?.focus({ preventScroll: true });
+// After a click, the focus stays on the item; if the item left the list, it moves to the first row.
+function restoreFocus(body, item) {
+  const rows = [...body.querySelectorAll(".row")];
+  (rows.find((row) => row.dataset.item === item) ?? rows[0])?.focus({ preventScroll: true });
 }
 
-function moveAmong(event, column) {
-  const button = event.target.closest(".row");
-  if (!button) return;
-  const all = [...column.querySelectorAll(".row")];
-  const beside = { ArrowLeft: column.previousElementSibling, ArrowRight: column.nextElementSibling }[event.key];
-  if (event.key === "ArrowDown") step(all, button, 1);
-  else if (event.key === "ArrowUp") step(all, button, -1);
-  else if (beside) {
-    const others = [...beside.querySelectorAll(".row")];
-    others[Math.min(all.indexOf(button), others.length - 1)]?.focus();
+function onKey(event, column) {
+  const row = event.target.closest(".row");
+  if (!row) return;
+  const rows = [...column.querySelectorAll(".row")];
+  const neighbour = { ArrowLeft: column.previousElementSibling, ArrowRight: column.nextElementSibling }[event.key];
+  if (event.key === "ArrowDown") moveFocus(rows, row, 1);
+  else if (event.key === "ArrowUp") moveFocus(rows, row, -1);
+  else if (neighbour) {
+    const others = [...neighbour.querySelectorAll(".row")];
+    others[Math.min(rows.indexOf(row), others.length - 1)]?.focus();
   } else return;
   event.preventDefault();
 }

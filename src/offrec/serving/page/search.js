@@ -1,18 +1,18 @@
-// The field that finds items: a combobox. Arrows choose, Enter takes, Escape closes.
+// The search field, a combobox: arrow keys select an item, Enter clicks it, Escape closes the list.
 import * as api from "./api.js";
-import { byId, element } from "./dom.js";
+import { byId, element, printable } from "./dom.js";
 
-const PAUSE = 120; // milliseconds without a key before the server is asked
+const TYPING_PAUSE_MS = 120; // time without a key press before a request is sent
 
-export function makeSearch({ policy, take, drop, failed }) {
-  const input = byId("search"), list = byId("found"), said = byId("search-said");
-  let chosen = -1, pause, running;
+export function createSearch({ getPolicy, clickItem, removeLastClick, showError }) {
+  const input = byId("search"), list = byId("matches"), status = byId("search-status");
+  let items = [], selected = -1, timer, request;
 
   const options = () => [...list.children];
 
-  function choose(index) {
-    chosen = index;
-    options().forEach((option, at) => option.setAttribute("aria-selected", at === index));
+  function select(index) {
+    selected = index;
+    options().forEach((option, position) => option.setAttribute("aria-selected", position === index));
     const option = options()[index];
     option?.scrollIntoView({ block: "nearest" });
     if (option) input.setAttribute("aria-activedescendant", option.id);
@@ -20,70 +20,74 @@ export function makeSearch({ policy, take, drop, failed }) {
   }
 
   function close() {
-    clearTimeout(pause);
-    running?.abort();
+    clearTimeout(timer);
+    request?.abort();
     list.hidden = true;
     input.setAttribute("aria-expanded", "false");
-    choose(-1);
+    select(-1);
   }
 
-  function show(items) {
+  function show(matches) {
+    items = matches;
     list.replaceChildren(
-      ...items.map((item, at) => element("li", { id: `found-${at}`, role: "option", "aria-selected": false, title: item }, item)),
+      ...items.map((item, position) => {
+        const attributes = { id: `match-${position}`, role: "option", "aria-selected": false, title: printable(item) };
+        return element("li", attributes, printable(item));
+      }),
     );
     list.hidden = items.length === 0;
     input.setAttribute("aria-expanded", String(items.length > 0));
-    choose(items.length && input.value ? 0 : -1);
+    select(items.length && input.value ? 0 : -1);
     list.scrollTop = 0;
-    said.textContent = items.length ? "" : `No item has “${input.value}” in its id.`;
+    status.textContent = items.length ? "" : `No item id contains “${input.value}”.`;
   }
 
   async function find() {
-    running?.abort();
-    const mine = (running = new AbortController());
-    if (!policy()) return;
+    request?.abort();
+    const mine = (request = new AbortController());
+    if (!getPolicy()) return;
     try {
-      const items = await api.items(input.value, policy(), mine.signal);
-      if (!mine.signal.aborted) show(items);
+      const matches = await api.searchItems(input.value, getPolicy(), mine.signal);
+      if (!mine.signal.aborted) show(matches);
     } catch (error) {
       if (error.name === "AbortError" || mine.signal.aborted) return;
       close();
-      failed(error);
+      showError(error);
     }
   }
 
   function pick(index) {
-    const item = options()[index]?.textContent;
+    const item = items[index];
     if (item === undefined) return;
     input.value = "";
     close();
-    take(item);
+    clickItem(item);
   }
 
-  function keyed(event) {
-    const open = !list.hidden, last = options().length - 1;
-    if (event.key === "ArrowDown" && !open) find();
-    else if (event.key === "ArrowDown") choose(chosen >= last ? 0 : chosen + 1);
-    else if (event.key === "ArrowUp" && open) choose(chosen <= 0 ? last : chosen - 1);
-    else if (event.key === "Enter" && open && chosen >= 0) pick(chosen);
-    else if (event.key === "Escape" && (open || input.value)) {
-      if (!open) input.value = "";
-      said.textContent = "";
+  function onKey(event) {
+    const isOpen = !list.hidden, last = options().length - 1;
+    if (event.key === "ArrowDown" && !isOpen) find();
+    else if (event.key === "ArrowDown") select(selected >= last ? 0 : selected + 1);
+    else if (event.key === "ArrowUp" && isOpen) select(selected <= 0 ? last : selected - 1);
+    else if (event.key === "Enter" && isOpen && selected >= 0) pick(selected);
+    else if (event.key === "Escape" && (isOpen || input.value)) {
+      if (!isOpen) input.value = "";
+      status.textContent = "";
       close();
-    } else if ((event.key === "Backspace" || event.key === "Delete") && !input.value) drop();
+    } else if ((event.key === "Backspace" || event.key === "Delete") && !input.value) removeLastClick();
     else return;
     event.preventDefault();
   }
 
   input.addEventListener("input", () => {
-    clearTimeout(pause);
-    said.textContent = "";
-    pause = setTimeout(find, PAUSE);
+    clearTimeout(timer);
+    status.textContent = "";
+    timer = setTimeout(find, TYPING_PAUSE_MS);
   });
   input.addEventListener("click", () => list.hidden && find());
-  input.addEventListener("keydown", keyed);
+  input.addEventListener("keydown", onKey);
   input.addEventListener("blur", close);
-  list.addEventListener("mousedown", (event) => event.preventDefault()); // the field keeps the focus
+  list.addEventListener("mousedown", (event) => event.preventDefault()); // keeps the focus in the field
   list.addEventListener("click", (event) => pick(options().indexOf(event.target.closest("li"))));
   document.addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.target.matches("input:not([type=radio], [type=checkbox]), select, textarea")) return;

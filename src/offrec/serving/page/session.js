@@ -1,44 +1,50 @@
-// The session: items in the order clicked. Arrows move among them, Delete takes one away.
-import { byId, element, step } from "./dom.js";
+// The session: items in the order in which they were clicked. Arrow keys move between them, Delete removes one.
+import { byId, element, moveFocus, printable } from "./dom.js";
 
-export function makeSession({ remove, clear }) {
-  const list = byId("session"), emptied = byId("clear"), nothing = byId("session-empty");
+export function createSession({ removeClick, clear }) {
+  const list = byId("session"), clearButton = byId("clear"), emptyText = byId("session-empty");
   const buttons = () => [...list.querySelectorAll("button")];
 
-  function entry(item, at, last) {
-    const label = `Remove click ${at + 1}, ${item}${last ? ", the last" : ""}`;
+  function createEntry(item, position, isLast) {
+    const label = `Remove click ${position + 1}, ${printable(item)}${isLast ? ", the last click" : ""}`;
     const cross = element("span", { class: "cross", "aria-hidden": "true" }, "×");
-    const text = element("span", { class: "id" }, item);
+    const text = element("span", { class: "id" }, printable(item));
     return element(
       "li",
-      { class: last ? "last" : null },
-      element("button", { type: "button", "aria-label": label, title: item, "data-at": at }, text, cross),
+      { class: isLast ? "last" : null },
+      element(
+        "button",
+        { type: "button", "aria-label": label, title: printable(item), "data-position": position },
+        text,
+        cross,
+      ),
     );
   }
 
   list.addEventListener("click", (event) => {
     const button = event.target.closest("button");
-    if (button) remove(Number(button.dataset.at));
+    if (button) removeClick(Number(button.dataset.position));
   });
   list.addEventListener("keydown", (event) => {
-    const button = event.target.closest("button"), by = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
-    if (by) step(buttons(), button, by);
+    const button = event.target.closest("button");
+    const offset = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+    if (offset) moveFocus(buttons(), button, offset);
     else if (event.key === "Delete" || event.key === "Backspace") {
-      const at = Number(button.dataset.at);
-      remove(at);
-      (buttons()[Math.min(at, buttons().length - 1)] ?? byId("search")).focus();
+      const position = Number(button.dataset.position);
+      removeClick(position);
+      (buttons()[Math.min(position, buttons().length - 1)] ?? byId("search")).focus();
     } else return;
     event.preventDefault();
   });
-  emptied.addEventListener("click", () => {
+  clearButton.addEventListener("click", () => {
     clear();
     byId("search").focus();
   });
 
-  return function show(items) {
-    list.replaceChildren(...items.map((item, at) => entry(item, at, at === items.length - 1)));
+  return function showSession(items) {
+    list.replaceChildren(...items.map((item, position) => createEntry(item, position, position === items.length - 1)));
     list.scrollTop = list.scrollHeight;
-    emptied.hidden = items.length === 0;
-    nothing.hidden = items.length > 0;
+    clearButton.hidden = items.length === 0;
+    emptyText.hidden = items.length > 0;
   };
 }
