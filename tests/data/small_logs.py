@@ -1,4 +1,4 @@
-"""Small logs, and datasets read back as plain sessions of the log's own ids."""
+"""Helpers for small logs: write them, prepare them, and read datasets back as plain Python values."""
 
 import io
 import math
@@ -15,39 +15,46 @@ from offrec.errors import InputError
 
 Session = list[tuple[Any, str]]
 Prepare = Callable[..., Dataset]
-Told = tuple[int, list[Any], float, tuple[Any, str] | None]  # position, list, propensity, pick
+StoredDecision = tuple[
+    int, list[Any], float, tuple[Any, str] | None
+]  # position, list, propensity, (item, behaviour) of the pick
 
 
 def sessions_of(dataset: Dataset, split: str | None = None) -> list[Session]:
-    """Each session as (item id, behaviour), in the order stored."""
-    found = dataset.sessions if split is None else dataset.split(split)  # type: ignore[arg-type]
+    """Return the stored sessions as lists of (item id, behaviour)."""
+    sessions = dataset.sessions if split is None else dataset.split(split)  # type: ignore[arg-type]
     return [
-        [(dataset.vocabulary.id(found.items[e]), dataset.behaviours[found.behaviours[e]]) for e in range(begin, end)]
-        for begin, end in zip(found.offsets[:-1], found.offsets[1:], strict=True)
+        [
+            (dataset.vocabulary.id(sessions.items[event]), dataset.behaviours[sessions.behaviours[event]])
+            for event in range(begin, end)
+        ]
+        for begin, end in zip(sessions.offsets[:-1], sessions.offsets[1:], strict=True)
     ]
 
 
 def items_of(dataset: Dataset, split: str | None = None) -> list[list[Any]]:
+    """Return the item ids of the stored sessions."""
     return [[item for item, _ in session] for session in sessions_of(dataset, split)]
 
 
-def told(dataset: Dataset) -> list[list[Told]]:
-    """Each session's decisions in the log's own ids."""
-    found = dataset.decisions
-    assert found is not None
+def stored_decisions(dataset: Dataset) -> list[list[StoredDecision]]:
+    """Return the decisions of each session, with item ids."""
+    decisions = dataset.decisions
+    assert decisions is not None
     name, events = dataset.vocabulary.id, dataset.sessions
 
-    def one(place: int) -> Told:
-        event = int(found.event[place])
+    def decision(index: int) -> StoredDecision:
+        event = int(decisions.event[index])
         pick = None if event < 0 else (name(events.items[event]), dataset.behaviours[events.behaviours[event]])
-        items = [name(item) for item in found.items[place] if item < dataset.n_items]
-        return int(found.positions[place]), items, round(math.exp(found.log_propensity[place]), 9), pick
+        items = [name(item) for item in decisions.items[index] if item < dataset.n_items]
+        return int(decisions.positions[index]), items, round(math.exp(decisions.log_propensity[index]), 9), pick
 
-    edges = found.offsets.tolist()
-    return [[one(place) for place in range(begin, end)] for begin, end in pairwise(edges)]
+    edges = decisions.offsets.tolist()
+    return [[decision(index) for index in range(begin, end)] for begin, end in pairwise(edges)]
 
 
-def written(folder: Path, sources: Sequence[tuple[str, str | bytes] | Path]) -> list[Path]:
+def write_sources(folder: Path, sources: Sequence[tuple[str, str | bytes] | Path]) -> list[Path]:
+    """Write (name, content) pairs to files and return all paths."""
     paths = []
     for source in sources:
         if isinstance(source, Path):
@@ -60,16 +67,17 @@ def written(folder: Path, sources: Sequence[tuple[str, str | bytes] | Path]) -> 
 
 
 def parquet(frame: pl.DataFrame) -> bytes:
-    packed = io.BytesIO()
-    frame.write_parquet(packed)
-    return packed.getvalue()
+    """Return a table as the bytes of a Parquet file."""
+    file = io.BytesIO()
+    frame.write_parquet(file)
+    return file.getvalue()
 
 
-def refused(prepared: Prepare, source: tuple[str, str | bytes], **choices: Any) -> str:
-    """The one sentence that comes instead of a dataset."""
+def error_message(prepare_log: Prepare, source: tuple[str, str | bytes], **choices: Any) -> str:
+    """Prepare a log that must be refused and return the message, which is one sentence."""
     with pytest.raises(InputError) as caught:
-        prepared(source, **choices)
-    sentence = str(caught.value)
-    assert "\n" not in sentence
-    assert sentence.endswith((".", "?"))
-    return sentence
+        prepare_log(source, **choices)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.endswith(".")
+    return message

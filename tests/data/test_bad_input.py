@@ -1,4 +1,4 @@
-"""One clear sentence for whatever is wrong: the file, the first line, the value, how many, and what to do."""
+"""Bad input gives one message: the file, the first bad line, its value, how many there are, and what to do."""
 
 import gzip
 import io
@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 import zstandard
-from small_logs import Prepare, refused
+from small_logs import Prepare, error_message
 
 from offrec.console import plain_text
 from offrec.data.prepare import prepare
@@ -40,9 +40,9 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "neither session nor user": (
         rows("1,2", header="visit,item"),
         {},
-        "log.csv has neither a column 'session' nor 'user'; it has visit, item; name one with --session or --user.",
+        "log.csv has no column 'session' or 'user'; it has visit, item; name one with --session or --user.",
     ),
-    "double column": (
+    "duplicate column": (
         rows("1,2,3", header="session,item,item"),
         {},
         "log.csv has 2 columns 'item'; rename all but one.",
@@ -50,11 +50,11 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "retailrocket column": (
         rows("1,2,view,3", header="timestamp,visitorid,event,item"),
         {"format": "retailrocket"},
-        "log.csv has no column 'itemid'; it has timestamp, visitorid, event, item; is it RetailRocket's events.csv?",
+        "log.csv has no column 'itemid', only timestamp, visitorid, event, item; expected RetailRocket's events.csv.",
     ),
     "empty": ("", {}, "log.csv is empty; expected a table of events."),
     "blank": ("\n \n", {}, "log.csv is empty; expected a table of events."),
-    "header only": ("session,item\n", {}, "There are no events in log.csv, only a header; expected rows below it."),
+    "header only": ("session,item\n", {}, "log.csv contains only a header; expected events below it."),
     "time": (
         rows("1,1,5,view", "1,1,yesterday,view", "2,1,6,view", "2,1,soon,view"),
         {},
@@ -103,30 +103,30 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "retailrocket transaction": (
         RETAIL + "1,1,view,1,\n2,1,view,1,77\n",
         {"format": "retailrocket"},
-        "log.csv, line 3: a transactionid for 'view' (the only such row); only transactions have one.",
+        "log.csv, line 3: a transactionid for 'view' (the only such row); expected one only for transactions.",
     ),
     "position": (
         rows("1,1,1", "1,1,first", header="session,item,position"),
         {},
-        "log.csv, line 3: an unreadable position 'first' (the only such row); expected whole numbers.",
+        "log.csv, line 3: an unreadable position 'first' (the only such row); expected an integer.",
     ),
     "short row": (
         rows("1,1,5,view", "1,1", "1,1,5,view", "1,1"),
         {},
-        "log.csv, line 3: a row with another number of fields than the header: 2 (the first of 2 such rows); "
-        "expected 4: quote fields that hold the separator, or repair the file.",
+        "log.csv, line 3: wrong number of fields: 2 (the first of 2 such rows); "
+        "expected 4 as in the header: quote fields that contain the separator, or repair the file.",
     ),
     "short row after a blank line": (
         rows("1,1,5,view", "", "1,1"),
         {},
-        "log.csv, line 4: a row with another number of fields than the header: 2 (the only such row); "
-        "expected 4: quote fields that hold the separator, or repair the file.",
+        "log.csv, line 4: wrong number of fields: 2 (the only such row); "
+        "expected 4 as in the header: quote fields that contain the separator, or repair the file.",
     ),
     "long row": (
         rows("1,1,5,view", "1,1,5,view,x"),
         {},
-        "log.csv, line 3: a row with another number of fields than the header: 5 (the only such row); "
-        "expected 4: quote fields that hold the separator, or repair the file.",
+        "log.csv, line 3: wrong number of fields: 5 (the only such row); "
+        "expected 4 as in the header: quote fields that contain the separator, or repair the file.",
     ),
     "lines are counted past blank lines and quoted line ends": (
         'session,item\n\n1,"a\nb"\n\n2,\n'.replace("\n\n2", "\n2"),
@@ -142,52 +142,51 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "yoochoose id": (
         "1,2014-04-07T10:51:09.277Z,5,0\n1,2014-04-07T10:51:09.277Z,x,0\n",
         {"format": "yoochoose"},
-        "log.csv, line 2: no number as item id: 'x' (the only such row); YooChoose numbers its sessions and items.",
+        "log.csv, line 2: the item id 'x' (the only such row); expected an integer.",
     ),
     "yoochoose time": (
         "1,2014-04-07T10:51:09.277Z,5,0\n1,2014-04-07T10:51:99.277Z,6,0\n",
         {"format": "yoochoose"},
         "log.csv, line 2: an unreadable time '2014-04-07T10:51:99.277Z' (the only such row); expected a number "
-        "since 1970 "
-        "(s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z.",
+        "since 1970 (s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z.",
     ),
-    "filters leave nothing": (
+    "filters remove everything": (
         GOOD,
         {"filter": ("item=3", "session=2")},
-        "filter session=2 leaves nothing of 30 sessions, 30 events; loosen the filters.",
+        "filter session=2 removes all of the 30 sessions, 30 events; relax the filters.",
     ),
     "filter": (
         GOOD,
         {"filter": ("items>3",)},
-        "The filter 'items>3' cannot be read; expected item=3, session=3 or session.click=3.",
+        "--filter 'items>3' cannot be read; expected item=3, session=3 or session.click=3.",
     ),
-    "filter of no behaviour": (
+    "filter by an unknown behaviour": (
         GOOD,
         {"filter": ("session.click=2",)},
-        "The filter 'session.click=2' names no behaviour of this log; it has view.",
+        "--filter 'session.click=2' names no behaviour of the log, which has view.",
     ),
     "too few sessions": (
         rows("1,1,5,view", "2,1,6,view"),
         {},
-        "Only 2 sessions are left, too few for three splits; loosen the filters or add data.",
+        "Only 2 sessions remain, too few for three splits; relax the filters or add data.",
     ),
     "time split without times": (
         rows("1,1", header="session,item"),
         {"split": "time"},
-        "The log has no times to split by; use --split random, or name a column with --time.",
+        "--split time needs times, but the log has none; name a column with --time or use random.",
     ),
     "gap without times": (
         rows("1,1", header="user,item"),
         {},
-        "The log has no times to cut users by; use --sessions user, or name a column with --time.",
+        "--sessions gap needs times, but the log has none; name a column with --time or use user.",
     ),
-    "sessions of users that are not there": (
+    "sessions by user without a user column": (
         rows("1,1", header="session,item"),
         {"sessions": "user"},
         "log.csv has no column 'user'; it has session, item; name one with --session or --user.",
     ),
-    "drop": (GOOD, {"drop": ("buy",)}, "There is no behaviour 'buy' to drop; the log has view."),
-    "option": (GOOD, {"splits": 3}, "Preparing has no option 'splits'; it has format, protocol, "),
+    "drop": (GOOD, {"drop": ("buy",)}, "--drop 'buy' is not a behaviour of the log, which has view."),
+    "option": (GOOD, {"splits": 3}, "prepare has no option 'splits'; its options are format, protocol, "),
     "format": (
         GOOD,
         {"format": "csv"},
@@ -196,119 +195,122 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "parts": (
         GOOD,
         {"split_parts": (8, 1, 0)},
-        "The split parts (8, 1, 0) cannot be; expected three finite numbers above 0, such as 8 1 1.",
+        "--split-parts must be three positive numbers, such as 8 1 1; got 8 1 0.",
     ),
     "json": (
         '{"session": 1, "item": 2}\n{"session": 1,\n[1]\n',
         {},
-        "log.csv, line 2: no JSON object: '{\"session\": 1,' (the first of 2 such rows); expected one object a line.",
+        "log.csv, line 2: not a JSON object: '{\"session\": 1,' (the first of 2 such rows); expected one object "
+        "per line.",
     ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_sentence_says_what_is_wrong(prepared: Prepare, name: str) -> None:
+def test_the_message_says_what_is_wrong(prepare_log: Prepare, name: str) -> None:
     text, choices, expected = CASES[name]
-    sentence = refused(prepared, ("log.csv", text), **choices)
-    assert sentence == expected or (expected.endswith(", ") and sentence.startswith(expected))
+    message = error_message(prepare_log, ("log.csv", text), **choices)
+    assert message == expected or (expected.endswith(", ") and message.startswith(expected))
 
 
-def test_a_fault_is_named_by_its_line_and_counted_far_into_the_file(
-    prepared: Prepare, monkeypatch: pytest.MonkeyPatch
+def test_bad_rows_far_into_the_file_are_counted_and_the_first_line_is_named(
+    prepare_log: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("offrec.data.sources.read_chunks.__defaults__", (100,))
     lines = [f"{number},1,{number}" for number in range(500)]
     lines[300], lines[490] = "300,1,x", "490,1,y"
-    sentence = refused(prepared, ("log.csv", rows(*lines, header="session,item,time")))
-    assert sentence.startswith("log.csv, line 302: an unreadable time 'x', the first of 2;")
+    message = error_message(prepare_log, ("log.csv", rows(*lines, header="session,item,time")))
+    assert message.startswith("log.csv, line 302: an unreadable time 'x' (the first of 2 such rows);")
 
 
-def test_lines_are_counted_after_any_header(prepared: Prepare) -> None:
+def test_lines_are_counted_after_any_header(prepare_log: Prepare) -> None:
     text = "\ufeff\r\nsession,item\r\n1,2\r\n\r\n,3\r\n"
-    assert refused(prepared, ("log.csv", text)).startswith("log.csv, line 5: a missing session id")
+    assert error_message(prepare_log, ("log.csv", text)).startswith("log.csv, line 5: a missing session id")
 
 
-def test_wrong_encoding_names_the_line(prepared: Prepare) -> None:
+def test_the_message_about_a_wrong_encoding_names_the_line(prepare_log: Prepare) -> None:
     text = rows("1,café", "2,naïve", "3,x", header="session,item").encode("latin1")
-    sentence = refused(prepared, ("log.csv", text))
-    assert sentence.startswith("log.csv, line 2: byte 0xe9 is not UTF-8, on the first of 2 such lines; convert")
-    assert "zero byte" in refused(prepared, ("wide.csv", GOOD.encode("utf-16-le")))
+    message = error_message(prepare_log, ("log.csv", text))
+    assert message.startswith("log.csv, line 2: byte 0xe9 is not UTF-8 (the first of 2 such lines); convert")
+    assert "zero byte" in error_message(prepare_log, ("wide.csv", GOOD.encode("utf-16-le")))
 
 
 @pytest.mark.parametrize("size", [3, 20, 80])
 @pytest.mark.parametrize("ending", ["gz", "zst", "zip"])
-def test_truncated_archives(prepared: Prepare, ending: str, size: int) -> None:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
+def test_truncated_archives_are_reported(prepare_log: Prepare, ending: str, size: int) -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("log.csv", GOOD)
-    whole = {"gz": gzip.compress(GOOD.encode()), "zst": zstandard.compress(GOOD.encode()), "zip": packed.getvalue()}
-    sentence = refused(prepared, (f"log.csv.{ending}", whole[ending][:size]))
-    assert re.match(rf"log\.csv\.{ending} is (truncated or damaged|not a \w+ file although its name says so)", sentence)
+    whole = {"gz": gzip.compress(GOOD.encode()), "zst": zstandard.compress(GOOD.encode()), "zip": file.getvalue()}
+    message = error_message(prepare_log, (f"log.csv.{ending}", whole[ending][:size]))
+    assert re.match(rf"log\.csv\.{ending} is (truncated or damaged|not a \w+ file although its name ends in)", message)
 
 
 @pytest.mark.parametrize("ending", ["gz", "zst", "zip"])
-def test_damaged_archives(prepared: Prepare, ending: str) -> None:
+def test_damaged_archives_are_reported(prepare_log: Prepare, ending: str) -> None:
     text = "".join(f"{number},{number * 7919 % 1000}\n" for number in range(3000))
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("log.csv", "session,item\n" + text)
     whole = {
         "gz": gzip.compress(b"session,item\n" + text.encode()),
         "zst": zstandard.ZstdCompressor(write_checksum=True).compress(b"session,item\n" + text.encode()),
-        "zip": packed.getvalue(),
+        "zip": file.getvalue(),
     }
     damaged = bytearray(whole[ending])
     damaged[len(damaged) // 2] ^= 0xFF
-    sentence = refused(prepared, (f"log.csv.{ending}", bytes(damaged)))
-    assert sentence.startswith(f"log.csv.{ending}")
-    assert "truncated or damaged" in sentence
+    message = error_message(prepare_log, (f"log.csv.{ending}", bytes(damaged)))
+    assert message.startswith(f"log.csv.{ending}")
+    assert "truncated or damaged" in message
 
 
-def test_damaged_parquet(prepared: Prepare) -> None:
-    packed = io.BytesIO()
-    pl.DataFrame({"session": range(1000), "item": range(1000)}).write_parquet(packed)
-    whole = packed.getvalue()
-    assert "cannot be read as Parquet" in refused(prepared, ("log.parquet", whole[: len(whole) // 2]))
-    assert "cannot be read as Parquet" in refused(prepared, ("log.parquet", GOOD))
+def test_damaged_parquet_is_reported(prepare_log: Prepare) -> None:
+    file = io.BytesIO()
+    pl.DataFrame({"session": range(1000), "item": range(1000)}).write_parquet(file)
+    whole = file.getvalue()
+    assert "cannot be read as Parquet" in error_message(prepare_log, ("log.parquet", whole[: len(whole) // 2]))
+    assert "cannot be read as Parquet" in error_message(prepare_log, ("log.parquet", GOOD))
 
 
-def test_parquet_names_rows_and_refuses_decimals(prepared: Prepare) -> None:
-    packed = io.BytesIO()
-    pl.DataFrame({"session": [1, None, 3], "item": [1, 2, 3]}).write_parquet(packed)
-    assert refused(prepared, ("log.parquet", packed.getvalue())).startswith("log.parquet, row 2: a missing session id")
-    packed = io.BytesIO()
-    pl.DataFrame({"session": [1, 2, 3], "item": [1.0, 2.0, 3.0]}).write_parquet(packed)
-    assert "decimals as item ids: '1.0'" in refused(prepared, ("log.parquet", packed.getvalue()))
+def test_messages_about_parquet_name_rows_and_decimal_ids_are_refused(prepare_log: Prepare) -> None:
+    file = io.BytesIO()
+    pl.DataFrame({"session": [1, None, 3], "item": [1, 2, 3]}).write_parquet(file)
+    assert error_message(prepare_log, ("log.parquet", file.getvalue())).startswith(
+        "log.parquet, row 2: a missing session id"
+    )
+    file = io.BytesIO()
+    pl.DataFrame({"session": [1, 2, 3], "item": [1.0, 2.0, 3.0]}).write_parquet(file)
+    assert "a decimal number as item id: '1.0'" in error_message(prepare_log, ("log.parquet", file.getvalue()))
 
 
-def test_a_quote_that_does_not_end(prepared: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unterminated_quote_is_reported(prepare_log: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offrec.data.sources.MAX_ROW_BYTES", 50)
     text = 'session,item\n1,"a\n' + "2,b\n" * 100
-    assert "a quote or a row that does not end" in refused(prepared, ("log.csv", text))
+    assert "a quote or a row that does not end" in error_message(prepare_log, ("log.csv", text))
 
 
-def test_files_of_different_kinds(prepared: Prepare) -> None:
-    with pytest.raises(InputError, match=r"2\.csv and 1\.csv do not have the same columns: only one of them has time;"):
-        prepared(("1.csv", "session,item,time\n1,2,3\n"), ("2.csv", "session,item\n1,2\n"))
+def test_files_with_different_columns_are_refused(prepare_log: Prepare) -> None:
+    with pytest.raises(InputError, match=r"2\.csv and 1\.csv have different columns: only one of them has time;"):
+        prepare_log(("1.csv", "session,item,time\n1,2,3\n"), ("2.csv", "session,item\n1,2\n"))
 
 
-def test_times_of_different_kinds(prepared: Prepare, tmp_path: Path) -> None:
+def test_numeric_times_and_dates_do_not_mix(prepare_log: Prepare, tmp_path: Path) -> None:
     frame = pl.DataFrame({"session": [1, 2, 3], "item": [1, 2, 3], "time": [1, 2, 3]})
     frame.write_parquet(tmp_path / "1.parquet")
     frame.with_columns(pl.col("time").cast(pl.Datetime("us"))).write_parquet(tmp_path / "2.parquet")
     with pytest.raises(InputError, match="numbers in some files and dates in others"):
-        prepared(tmp_path / "1.parquet", tmp_path / "2.parquet")
+        prepare_log(tmp_path / "1.parquet", tmp_path / "2.parquet")
 
 
-def test_sources_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_and_repeated_sources_are_refused(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(GOOD)
-    for word, expected in (
-        ("none.csv", r"none\.csv was not found; check the path\."),
-        ("*.parquet", r"No file matches .*\*\.parquet; check the path\."),
+    for name, expected in (
+        ("none.csv", r"none\.csv does not exist; check the path\."),
+        ("*.parquet", r".*\*\.parquet matches no file; check the path\."),
         (".", r"is a folder; name its files, for instance '.*\*\.csv'\."),
     ):
         with pytest.raises(InputError, match=expected):
-            prepare(tmp_path / word, out=tmp_path / "dataset")
+            prepare(tmp_path / name, out=tmp_path / "dataset")
     with pytest.raises(InputError, match=r"log\.csv was given twice"):
         prepare([tmp_path / "log.csv", tmp_path / "*.csv"], out=tmp_path / "dataset")
     assert not (tmp_path / "dataset").exists()

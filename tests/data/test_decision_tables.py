@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from small_logs import Prepare, Told, items_of, parquet, refused, sessions_of, told
+from small_logs import Prepare, StoredDecision, error_message, items_of, parquet, sessions_of, stored_decisions
 
 from offrec.data import statistics
 
@@ -19,7 +19,7 @@ ROWS: list[dict[str, Any]] = [  # of session b nothing was picked; item 9 was of
     {"session": "c", "time": 5, "offered": [6, 7], "propensity": 0.5, "item": 6, "behaviour": "view"},
     {"session": "c", "time": 6, "offered": [5, 6], "propensity": 0.5, "item": None, "behaviour": "none"},
 ]
-EXPECTED: list[list[Told]] = [
+EXPECTED: list[list[StoredDecision]] = [
     [(0, [5, 7], 0.5, (7, "view")), (1, [9, 5], 0.25, None), (1, [6], 1.0, (6, "buy"))],
     [(0, [7, 6], 0.125, None)],
     [(0, [6, 7], 0.5, (6, "view")), (1, [5, 6], 0.5, None)],
@@ -44,11 +44,11 @@ def as_parquet(rows: list[dict[str, Any]]) -> bytes:
 
 @pytest.mark.parametrize(("name", "write"), [("d.jsonl", as_json_lines), ("d.csv", as_csv), ("d.parquet", as_parquet)])
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_a_table_of_decisions(prepared: Prepare, name: str, write: Any, shuffled: bool) -> None:
+def test_a_table_of_decisions(prepare_log: Prepare, name: str, write: Any, shuffled: bool) -> None:
     rows = [ROWS[place] for place in (4, 1, 3, 5, 2, 0)] if shuffled else ROWS
-    dataset = prepared((name, write(rows)), format="decisions", split="time")
-    assert sorted(told(dataset)) == sorted(EXPECTED)
-    assert [len(session) for session in told(dataset)] == np.diff(dataset.decisions.offsets).tolist()  # type: ignore[union-attr]
+    dataset = prepare_log((name, write(rows)), format="decisions", split="time")
+    assert sorted(stored_decisions(dataset)) == sorted(EXPECTED)
+    assert [len(session) for session in stored_decisions(dataset)] == np.diff(dataset.decisions.offsets).tolist()  # type: ignore[union-attr]
     assert sorted(sessions_of(dataset)) == [[], [(6, "view")], [(7, "view"), (6, "buy")]]
     assert dataset.behaviours == ["view", "buy"]
     assert [dataset.vocabulary.id(index) for index in range(dataset.n_items)] == [5, 6, 7, 9]
@@ -57,88 +57,92 @@ def test_a_table_of_decisions(prepared: Prepare, name: str, write: Any, shuffled
     assert len(np.load(dataset.path / "times.npy")) == 3
 
 
-def test_the_sessions_of_events_and_of_decisions_are_the_same(prepared: Prepare) -> None:
-    dataset = prepared(("d.jsonl", as_json_lines(ROWS)), format="decisions")
-    for picks, decisions in zip(sessions_of(dataset), told(dataset), strict=True):
+def test_the_sessions_of_events_and_of_decisions_are_the_same(prepare_log: Prepare) -> None:
+    dataset = prepare_log(("d.jsonl", as_json_lines(ROWS)), format="decisions")
+    for picks, decisions in zip(sessions_of(dataset), stored_decisions(dataset), strict=True):
         assert [pick for *_, pick in decisions if pick] == picks
 
 
-def test_the_table_of_statistics_tells_of_decisions(prepared: Prepare) -> None:
-    table = dict(statistics.rows(prepared(("d.jsonl", as_json_lines(ROWS)), format="decisions").meta))
+def test_the_table_of_statistics_tells_of_decisions(prepare_log: Prepare) -> None:
+    table = dict(statistics.rows(prepare_log(("d.jsonl", as_json_lines(ROWS)), format="decisions").meta))
     assert table["decisions"] == "6 lists of up to 2 items, 50.0% picked from"
     assert table["sessions without a pick"] == "1"
     assert table["session length (min / 50 % / 90 % / 99 % / max)"] == "0 / 1 / 2 / 2 / 2"
 
 
-def test_columns_may_have_other_names_and_text_ids(prepared: Prepare) -> None:
+def test_columns_may_have_other_names_and_text_ids(prepare_log: Prepare) -> None:
     text = "visit,nr,shown,chance,took\na,1,x y,0.5,y\nb,1,y,0.25,\nc,1,z x,0.5,x\nc,0,x z,1,\n"
     names = {"session": "visit", "position": "nr", "offered": "shown", "propensity": "chance", "item": "took"}
-    dataset = prepared(("log.csv", text), format="decisions", **names)
+    dataset = prepare_log(("log.csv", text), format="decisions", **names)
     c = [(0, ["x", "z"], 1.0, None), (0, ["z", "x"], 0.5, ("x", "view"))]
-    assert sorted(told(dataset)) == sorted([[(0, ["x", "y"], 0.5, ("y", "view"))], [(0, ["y"], 0.25, None)], c])
+    assert sorted(stored_decisions(dataset)) == sorted(
+        [[(0, ["x", "y"], 0.5, ("y", "view"))], [(0, ["y"], 0.25, None)], c]
+    )
 
 
-def test_a_single_item_is_a_list_of_one(prepared: Prepare) -> None:
+def test_a_single_item_is_a_list_of_one(prepare_log: Prepare) -> None:
     frame = pl.DataFrame({"session": [1, 2, 3], "offered": [4, 5, 4], "propensity": [0.5] * 3, "item": [None, None, 4]})
-    dataset = prepared(("log.parquet", parquet(frame)), format="decisions")
+    dataset = prepare_log(("log.parquet", parquet(frame)), format="decisions")
     lists = [[(0, [4], 0.5, (4, "view"))], [(0, [4], 0.5, None)], [(0, [5], 0.5, None)]]
-    assert sorted(told(dataset), key=repr) == lists
+    assert sorted(stored_decisions(dataset), key=repr) == lists
 
 
 @pytest.mark.parametrize("format", ["events", "decisions"])
 @pytest.mark.parametrize("column", ["propensity", "chance"])
-def test_a_propensity_makes_each_event_a_decision(prepared: Prepare, format: str, column: str) -> None:
+def test_a_propensity_makes_each_event_a_decision(prepare_log: Prepare, format: str, column: str) -> None:
     text = f"session,item,time,{column}\n1,8,2,0.5\n1,7,1,0.25\n2,7,1,1\n3,8,1,0.125\n"
     choices = {} if column == "propensity" else {"propensity": column}
-    dataset = prepared(("log.csv", text), format=format, **choices)
+    dataset = prepare_log(("log.csv", text), format=format, **choices)
     first = [(0, [7], 0.25, (7, "view")), (1, [8], 0.5, (8, "view"))]
-    assert sorted(told(dataset)) == sorted([first, [(0, [7], 1.0, (7, "view"))], [(0, [8], 0.125, (8, "view"))]])
+    assert sorted(stored_decisions(dataset)) == sorted(
+        [first, [(0, [7], 1.0, (7, "view"))], [(0, [8], 0.125, (8, "view"))]]
+    )
 
 
-def test_users_are_cut_by_the_gap_between_lists(prepared: Prepare) -> None:
+def test_users_are_cut_by_the_gap_between_lists(prepare_log: Prepare) -> None:
     rows = "".join(f"{user},{time},7,0.5,{item}\n" for user in "ab" for time, item in ((0, 7), (1700, ""), (9999, "")))
-    dataset = prepared(("log.csv", "user,time,offered,propensity,item\n" + rows), format="decisions")
-    assert sorted(map(len, told(dataset))) == [1, 1, 2, 2]
+    dataset = prepare_log(("log.csv", "user,time,offered,propensity,item\n" + rows), format="decisions")
+    assert sorted(map(len, stored_decisions(dataset))) == [1, 1, 2, 2]
     assert sorted(map(len, items_of(dataset))) == [0, 0, 1, 1]
 
 
-def test_a_session_filter_takes_the_decisions_along_and_is_noted(prepared: Prepare) -> None:
+def test_a_session_filter_takes_the_decisions_along_and_is_noted(prepare_log: Prepare) -> None:
     rows = [row | {"session": row["session"] + str(copy)} for copy in range(2) for row in ROWS]
-    dataset = prepared(("d.jsonl", as_json_lines(rows)), format="decisions", filter=("session=1", "session.view=1"))
-    assert sorted(told(dataset)) == sorted([EXPECTED[0], EXPECTED[2]] * 2)
+    dataset = prepare_log(("d.jsonl", as_json_lines(rows)), format="decisions", filter=("session=1", "session.view=1"))
+    assert sorted(stored_decisions(dataset)) == sorted([EXPECTED[0], EXPECTED[2]] * 2)
     note = "filter session=1 left 4 of 6 sessions and 6 of 6 events: estimates speak of what is left."
     assert dataset.meta["decisions"]["notes"] == [note]
 
 
-def test_lists_without_a_pick_are_of_no_behaviour(prepared: Prepare) -> None:
+def test_lists_without_a_pick_are_of_no_behaviour(prepare_log: Prepare) -> None:
     rows = [*ROWS, *[row | {"session": "d"} for row in ROWS[:3]]]
-    dropped = prepared(("d.jsonl", as_json_lines(rows)), format="decisions", drop=("view",))
+    dropped = prepare_log(("d.jsonl", as_json_lines(rows)), format="decisions", drop=("view",))
     first = [(0, [9, 5], 0.25, None), (0, [6], 1.0, (6, "buy"))]
-    assert sorted(told(dropped)) == sorted([first, first, EXPECTED[1], [(0, [5, 6], 0.5, None)]])
-    filtered = prepared(("d.jsonl", as_json_lines(rows)), out="f", format="decisions", filter=("session.view=1",))
-    assert sorted(told(filtered)) == sorted([EXPECTED[0], EXPECTED[0], EXPECTED[2]])
+    assert sorted(stored_decisions(dropped)) == sorted([first, first, EXPECTED[1], [(0, [5, 6], 0.5, None)]])
+    filtered = prepare_log(("d.jsonl", as_json_lines(rows)), out="f", format="decisions", filter=("session.view=1",))
+    assert sorted(stored_decisions(filtered)) == sorted([EXPECTED[0], EXPECTED[0], EXPECTED[2]])
 
 
-def test_what_is_dropped_takes_its_list_along(prepared: Prepare) -> None:
-    dropped = prepared(("d.jsonl", as_json_lines(ROWS)), format="decisions", drop=("buy",))
-    assert sorted(told(dropped)) == sorted([EXPECTED[0][:2], EXPECTED[1], EXPECTED[2]])
-    filtered = prepared(("d.jsonl", as_json_lines(ROWS)), out="f", format="decisions", filter=("item=2",))
+def test_what_is_dropped_takes_its_list_along(prepare_log: Prepare) -> None:
+    dropped = prepare_log(("d.jsonl", as_json_lines(ROWS)), format="decisions", drop=("buy",))
+    assert sorted(stored_decisions(dropped)) == sorted([EXPECTED[0][:2], EXPECTED[1], EXPECTED[2]])
+    filtered = prepare_log(("d.jsonl", as_json_lines(ROWS)), out="f", format="decisions", filter=("item=2",))
     first = [(0, [9, 5], 0.25, None), (0, [6], 1.0, (6, "buy"))]
-    assert sorted(told(filtered)) == sorted(
+    assert sorted(stored_decisions(filtered)) == sorted(
         [first, EXPECTED[1], EXPECTED[2]]
     )  # 7 was picked once, and is offered still
     assert filtered.meta["decisions"]["notes"][0].startswith("filter item=2 left 3 of 3 sessions and 2 of 3 events")
 
 
-def test_nothing_is_filtered_unless_asked_for(prepared: Prepare) -> None:
-    dataset = prepared(("d.jsonl", as_json_lines(ROWS)), format="decisions", protocol="paper")
+def test_nothing_is_filtered_unless_asked_for(prepare_log: Prepare) -> None:
+    dataset = prepare_log(("d.jsonl", as_json_lines(ROWS)), format="decisions", protocol="paper")
     assert dataset.protocol.filters == ()
-    assert len(told(dataset)) == 3
+    assert len(stored_decisions(dataset)) == 3
 
 
-def test_the_fingerprint_covers_decisions(prepared: Prepare) -> None:
-    base = prepared(("d.jsonl", as_json_lines(ROWS)), out="1", format="decisions")
-    likelier = prepared(
+def test_the_fingerprint_covers_decisions(prepare_log: Prepare) -> None:
+    base = prepare_log(("d.jsonl", as_json_lines(ROWS)), out="1", format="decisions")
+    likelier = prepare_log(
         ("d.jsonl", as_json_lines([*ROWS[:-1], ROWS[-1] | {"propensity": 0.75}])), out="2", format="decisions"
     )
     assert base.meta["data_hash"] != likelier.meta["data_hash"]
@@ -184,62 +188,64 @@ LIKELY = "expected how likely the policy was to serve it, above 0 and at most 1.
         ({"behaviour": None}, "a missing behaviour (the only such row); expected one of buy, view."),
     ],
 )
-def test_the_sentence_says_what_is_wrong(prepared: Prepare, changes: dict[str, Any], sentence: str) -> None:
-    found = refused(prepared, ("d.jsonl", changed(**changes)), format="decisions")
+def test_the_sentence_says_what_is_wrong(prepare_log: Prepare, changes: dict[str, Any], sentence: str) -> None:
+    found = error_message(prepare_log, ("d.jsonl", changed(**changes)), format="decisions")
     assert found == f"d.jsonl, line 1: {sentence}"
 
 
-def test_missing_columns_are_named(prepared: Prepare) -> None:
+def test_missing_columns_are_named(prepare_log: Prepare) -> None:
     listed = "it has session, item; name one with --propensity."
     text = ("log.csv", "session,item\n1,2\n")
-    assert refused(prepared, text, format="decisions") == f"log.csv has no column 'propensity'; {listed}"
-    assert refused(prepared, text, propensity="chance") == f"log.csv has no column 'chance'; {listed}"
+    assert error_message(prepare_log, text, format="decisions") == f"log.csv has no column 'propensity'; {listed}"
+    assert error_message(prepare_log, text, propensity="chance") == f"log.csv has no column 'chance'; {listed}"
     sentence = "A table of events has no lists, so --offered has no place; use --format decisions."
-    assert refused(prepared, text, offered="list") == sentence
+    assert error_message(prepare_log, text, offered="list") == sentence
     text = ("log.csv", "session,offered,propensity\n1,2,0.5\n")
     sentence = "log.csv has no column 'item'; it has session, offered, propensity; name one with --item."
-    assert refused(prepared, text, format="decisions") == sentence
+    assert error_message(prepare_log, text, format="decisions") == sentence
 
 
-def test_lists_of_decimals_or_lists_are_refused(prepared: Prepare) -> None:
+def test_lists_of_decimals_or_lists_are_refused(prepare_log: Prepare) -> None:
     frame = pl.DataFrame({"session": [1], "offered": [[1.5]], "propensity": [0.5], "item": [1]})
     sentence = "d.parquet, row 1: decimals as item ids: '1.5' (the only such row); write ids as integers or text."
-    assert refused(prepared, ("d.parquet", parquet(frame)), format="decisions") == sentence
+    assert error_message(prepare_log, ("d.parquet", parquet(frame)), format="decisions") == sentence
     frame = frame.with_columns(offered=pl.Series([[[1]]]))
     sentence = (
         "d.parquet has a column 'offered' of type List(List(Int64)); expected lists of numbers or text: convert the "
         "column or name another."
     )
-    assert refused(prepared, ("d.parquet", parquet(frame)), format="decisions") == sentence
+    assert error_message(prepare_log, ("d.parquet", parquet(frame)), format="decisions") == sentence
 
 
-def test_a_log_without_a_pick_is_refused(prepared: Prepare) -> None:
+def test_a_log_without_a_pick_is_refused(prepare_log: Prepare) -> None:
     rows = [row | {"item": None} for row in ROWS]
     learn = "a dataset needs events to learn from: add data."
     sentence = f"Nothing was picked from any of the lists; {learn}"
-    assert refused(prepared, ("d.jsonl", as_json_lines(rows)), format="decisions") == sentence
+    assert error_message(prepare_log, ("d.jsonl", as_json_lines(rows)), format="decisions") == sentence
     rows = [row | {"item": None if row["session"] == "a" else row["item"]} for row in ROWS]
     sentence = f"Nothing was picked from the lists of the 1 training sessions; {learn}"
-    found = refused(prepared, ("d.jsonl", as_json_lines(rows)), format="decisions", split="time", split_parts=(1, 1, 1))
+    found = error_message(
+        prepare_log, ("d.jsonl", as_json_lines(rows)), format="decisions", split="time", split_parts=(1, 1, 1)
+    )
     assert found == sentence
 
 
-def test_the_example_of_the_page(prepared: Prepare) -> None:
+def test_the_example_of_the_page(prepare_log: Prepare) -> None:
     page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
     start = page.index("session,time,offered,propensity")
-    dataset = prepared(("lists.csv", page[start : page.index("```", start)]), format="decisions")
+    dataset = prepare_log(("lists.csv", page[start : page.index("```", start)]), format="decisions")
     b = [(0, ["shoe", "shirt"], 0.125, ("shoe", "view")), (1, ["hat", "shoe"], 0.25, None)]
-    assert b in told(dataset)
+    assert b in stored_decisions(dataset)
     assert dataset.meta["decisions"] == {"count": 7, "k": 2, "with_pick": 4, "sessions_without_events": 1, "notes": []}
 
 
-def test_the_shops_own_log(tmp_path: Path, prepared: Prepare) -> None:
+def test_the_shops_own_log(tmp_path: Path, prepare_log: Prepare) -> None:
     from offrec.shop.log import write_log
     from offrec.shop.store import Shop
 
     write_log(Shop.open("tiny"), 40, tmp_path / "log")
     full = pl.read_parquet(tmp_path / "log" / "full.parquet")
-    dataset = prepared(tmp_path / "log" / "full.parquet", format="decisions")
+    dataset = prepare_log(tmp_path / "log" / "full.parquet", format="decisions")
     decisions = dataset.decisions
     assert decisions is not None
     assert dataset.meta["shop"]["world"] == "tiny"
@@ -251,4 +257,4 @@ def test_the_shops_own_log(tmp_path: Path, prepared: Prepare) -> None:
         pick = None if row["item"] is None else (row["item"], row["behaviour"])
         position = sum(one[-1] is not None for one in sessions[row["session"]])
         sessions[row["session"]].append((position, row["offered"], round(row["propensity"], 9), pick))
-    assert sorted(map(repr, told(dataset))) == sorted(map(repr, sessions))
+    assert sorted(map(repr, stored_decisions(dataset))) == sorted(map(repr, sessions))

@@ -1,4 +1,4 @@
-"""Decisions in a prepared dataset: read, viewed by split, and refused where they are damaged."""
+"""The decisions of a dataset: read, split, and refused if they are damaged."""
 
 import json
 from pathlib import Path
@@ -19,23 +19,23 @@ DECISIONS = [
 ]
 
 
-def made(path: Path) -> Dataset:
+def dataset_with_decisions(path: Path) -> Dataset:
     return write_dataset(path, SESSIONS, splits=(2, 1, 1), items=4, decisions=DECISIONS)
 
 
-def test_decisions_stand_beside_the_events(tmp_path: Path) -> None:
-    found = made(tmp_path).decisions
-    assert found is not None
-    assert (len(found), found.k) == (7, 2)
-    assert found.offsets.tolist() == [0, 3, 4, 5, 7]
-    assert found.positions.tolist() == [0, 1, 1, 0, 0, 0, 1]
-    assert found.items.tolist() == [[0, 3], [3, 4], [1, 2], [1, 0], [2, 0], [1, 3], [0, 1]]
-    assert np.exp(found.log_propensity) == pytest.approx([0.5, 0.25, 0.125, 0.5, 1.0, 0.75, 0.5])
-    assert found.event.tolist() == [0, -1, 1, -1, 2, 3, -1]
+def test_decisions_are_read_from_the_folder(tmp_path: Path) -> None:
+    decisions = dataset_with_decisions(tmp_path).decisions
+    assert decisions is not None
+    assert (len(decisions), decisions.k) == (7, 2)
+    assert decisions.offsets.tolist() == [0, 3, 4, 5, 7]
+    assert decisions.positions.tolist() == [0, 1, 1, 0, 0, 0, 1]
+    assert decisions.items.tolist() == [[0, 3], [3, 4], [1, 2], [1, 0], [2, 0], [1, 3], [0, 1]]
+    assert np.exp(decisions.log_propensity) == pytest.approx([0.5, 0.25, 0.125, 0.5, 1.0, 0.75, 0.5])
+    assert decisions.event.tolist() == [0, -1, 1, -1, 2, 3, -1]
 
 
-def test_a_split_is_a_view(tmp_path: Path) -> None:
-    dataset = made(tmp_path)
+def test_a_split_shares_the_arrays(tmp_path: Path) -> None:
+    dataset = dataset_with_decisions(tmp_path)
     test = dataset.split_decisions("test")
     assert test is not None
     assert len(test) == 2
@@ -44,18 +44,18 @@ def test_a_split_is_a_view(tmp_path: Path) -> None:
     assert test.items is dataset.decisions.items  # type: ignore[union-attr]
 
 
-def test_a_plain_log_has_none(tmp_path: Path) -> None:
+def test_a_log_of_events_has_no_decisions(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path, [[0], [1], [2]])
     assert dataset.decisions is None
     assert dataset.split_decisions("train") is None
 
 
 @pytest.mark.parametrize("name", ["offsets", "positions", "items", "log_propensity", "event"])
-def test_what_is_damaged_is_refused(tmp_path: Path, name: str) -> None:
-    path = made(tmp_path).path / f"decision_{name}.npy"
+def test_damaged_arrays_are_refused(tmp_path: Path, name: str) -> None:
+    path = dataset_with_decisions(tmp_path).path / f"decision_{name}.npy"
     whole = np.load(path)
     np.save(path, whole[:-1])
-    with pytest.raises(InputError, match="its arrays do not have the lengths in dataset"):
+    with pytest.raises(InputError, match="its arrays do not have the sizes given in dataset"):
         Dataset.open(path.parent)
     np.save(path, whole.astype(np.float32))
     with pytest.raises(InputError, match="damaged"):
@@ -65,16 +65,16 @@ def test_what_is_damaged_is_refused(tmp_path: Path, name: str) -> None:
         Dataset.open(path.parent)
 
 
-def test_offsets_that_do_not_end_with_the_lists_are_refused(tmp_path: Path) -> None:
-    path = made(tmp_path).path
+def test_offsets_that_do_not_end_at_the_last_list_are_refused(tmp_path: Path) -> None:
+    path = dataset_with_decisions(tmp_path).path
     offsets = np.load(path / "decision_offsets.npy")
     np.save(path / "decision_offsets.npy", offsets + 1)
     with pytest.raises(InputError, match="damaged"):
         Dataset.open(path)
 
 
-def test_a_count_that_is_not_the_arrays_is_refused(tmp_path: Path) -> None:
-    path = made(tmp_path).path
+def test_a_wrong_count_in_dataset_json_is_refused(tmp_path: Path) -> None:
+    path = dataset_with_decisions(tmp_path).path
     meta = json.loads((path / "dataset.json").read_text())
     meta["decisions"]["count"] = 6
     (path / "dataset.json").write_text(json.dumps(meta))

@@ -16,154 +16,154 @@ def log(*sessions: str) -> tuple[str, str]:
     return "log.csv", "\n".join(["session,item", *rows]) + "\n"
 
 
-def test_times_order_and_equal_times_keep_the_files_order(prepared: Prepare) -> None:
+def test_times_order_and_equal_times_keep_the_files_order(prepare_log: Prepare) -> None:
     rows = "a,z,5\nb,q,1\na,y,5\na,x,1\nb,r,1\na,w,5\nc,q,0\n"
-    assert sorted(items_of(prepared(("log.csv", "session,item,time\n" + rows)))) == [["q"], ["q", "r"], list("xzyw")]
+    assert sorted(items_of(prepare_log(("log.csv", "session,item,time\n" + rows)))) == [["q"], ["q", "r"], list("xzyw")]
 
 
-def test_position_orders_where_there_are_no_times(prepared: Prepare) -> None:
+def test_position_orders_where_there_are_no_times(prepare_log: Prepare) -> None:
     rows = "a,z,2\na,y,10\na,x,1\nb,q,0\nc,q,0\n"
-    assert ["x", "z", "y"] in items_of(prepared(("log.csv", "session,item,position\n" + rows)))
+    assert ["x", "z", "y"] in items_of(prepare_log(("log.csv", "session,item,position\n" + rows)))
 
 
-def test_times_win_over_positions(prepared: Prepare) -> None:
+def test_times_win_over_positions(prepare_log: Prepare) -> None:
     rows = "a,z,2,1\na,y,1,2\nb,q,0,0\nc,q,0,0\n"
-    assert ["y", "z"] in items_of(prepared(("log.csv", "session,item,time,position\n" + rows)))
+    assert ["y", "z"] in items_of(prepare_log(("log.csv", "session,item,time,position\n" + rows)))
 
 
-def test_without_either_the_file_orders(prepared: Prepare) -> None:
+def test_without_either_the_file_orders(prepare_log: Prepare) -> None:
     rows = "a,z\nb,q\na,y\nc,q\na,x\n"
-    assert ["z", "y", "x"] in items_of(prepared(("log.csv", "session,item\n" + rows)))
+    assert ["z", "y", "x"] in items_of(prepare_log(("log.csv", "session,item\n" + rows)))
 
 
-def test_the_order_of_filters_matters(prepared: Prepare) -> None:
+def test_the_order_of_filters_matters(prepare_log: Prepare) -> None:
     # c occurs twice. Dropping it first leaves "ab" too short for session=3; dropping short sessions first does not.
     source = log("aba", "bab", "bbba", "abc", "cab")
-    assert sorted(items_of(prepared(source, filter=("item=3", "session=3"), out="1"))) == [
+    assert sorted(items_of(prepare_log(source, filter=("item=3", "session=3"), out="1"))) == [
         list("aba"),
         list("bab"),
         list("bbba"),
     ]
-    assert sorted(map(len, items_of(prepared(source, filter=("session=3", "item=3"), out="2")))) == [2, 2, 3, 3, 4]
+    assert sorted(map(len, items_of(prepare_log(source, filter=("session=3", "item=3"), out="2")))) == [2, 2, 3, 3, 4]
 
 
-def test_a_filter_is_applied_once(prepared: Prepare) -> None:
+def test_a_filter_is_applied_once(prepare_log: Prepare) -> None:
     # Without c, a is left with two events; a second pass would drop it.
-    dataset = prepared(log("ac", "bbb", "bbba", "bba", "bcc"), filter=("session=3", "item=3"))
+    dataset = prepare_log(log("ac", "bbb", "bbba", "bba", "bcc"), filter=("session=3", "item=3"))
     assert sorted(items_of(dataset)) == [["b"], list("bb"), list("bbb"), list("bbb")]
 
 
-def test_a_filter_may_count_one_behaviour(prepared: Prepare) -> None:
+def test_a_filter_may_count_one_behaviour(prepare_log: Prepare) -> None:
     rows = "a,x,view\na,x,buy\nb,x,view\nb,y,view\nc,x,view\nc,x,view\nd,y,view\nd,x,view\n"
     source = ("log.csv", "session,item,behaviour\n" + rows)
-    assert len(prepared(source, filter=("session.view=2",), out="1").sessions) == 3
-    assert sorted(items_of(prepared(source, filter=("item.buy=1",), out="2")))[:2] == [["x"], ["x"]]
+    assert len(prepare_log(source, filter=("session.view=2",), out="1").sessions) == 3
+    assert sorted(items_of(prepare_log(source, filter=("item.buy=1",), out="2")))[:2] == [["x"], ["x"]]
 
 
-def test_users_are_cut_by_inactivity(prepared: Prepare) -> None:
+def test_users_are_cut_by_inactivity(prepare_log: Prepare) -> None:
     minutes = [0, 30, 61, 61, 200]
     rows = "".join(f"u,{name},{minute * 60}\n" for name, minute in zip("abcde", minutes, strict=True))
     source = ("log.csv", "user,item,time\n" + "v,z,0\n" + rows)
-    assert sorted(items_of(prepared(source, out="1"))) == [["a", "b"], ["c", "d"], ["e"], ["z"]]
-    assert sorted(items_of(prepared(source, out="2", gap_minutes=31))) == [["a", "b", "c", "d"], ["e"], ["z"]]
+    assert sorted(items_of(prepare_log(source, out="1"))) == [["a", "b"], ["c", "d"], ["e"], ["z"]]
+    assert sorted(items_of(prepare_log(source, out="2", gap_minutes=31))) == [["a", "b", "c", "d"], ["e"], ["z"]]
 
 
-def test_gaps_are_minutes_in_every_unit(prepared: Prepare) -> None:
+def test_gaps_are_minutes_in_every_unit(prepare_log: Prepare) -> None:
     for unit in (10**3, 10**6, 10**9):
         start = 1_400_000_000
         rows = "".join(f"u,{name},{(start + second) * unit}\n" for name, second in zip("abcd", (0, 1800, 3601, 9999)))  # noqa: B905
-        dataset = prepared(("log.csv", "user,item,time\n" + rows), out=str(unit))
+        dataset = prepare_log(("log.csv", "user,item,time\n" + rows), out=str(unit))
         assert sorted(items_of(dataset)) == [["a", "b"], ["c"], ["d"]]
 
 
-def test_a_users_whole_history_may_be_one_session(prepared: Prepare) -> None:
+def test_a_users_whole_history_may_be_one_session(prepare_log: Prepare) -> None:
     source = ("log.csv", "user,item,time\nu,a,0\nu,b,999999\nv,a,0\nw,a,0\n")
-    assert ["a", "b"] in items_of(prepared(source, sessions="user"))
+    assert ["a", "b"] in items_of(prepare_log(source, sessions="user"))
 
 
-def test_sessions_numbered_for_each_user_stay_apart(prepared: Prepare) -> None:
+def test_sessions_numbered_for_each_user_stay_apart(prepare_log: Prepare) -> None:
     source = ("log.csv", "user,session,item\nu,1,a\nv,1,b\nu,1,c\nv,2,d\n")
-    assert sorted(items_of(prepared(source))) == [["a", "c"], ["b"], ["d"]]
+    assert sorted(items_of(prepare_log(source))) == [["a", "c"], ["b"], ["d"]]
 
 
-def test_a_session_column_is_left_aside_when_users_are_asked_for(prepared: Prepare) -> None:
+def test_a_session_column_is_left_aside_when_users_are_asked_for(prepare_log: Prepare) -> None:
     source = ("log.csv", "user,session,item\nu,1,a\nv,1,b\nu,2,c\nw,2,d\n")
-    assert sorted(items_of(prepared(source, sessions="user"))) == [["a", "c"], ["b"], ["d"]]
+    assert sorted(items_of(prepare_log(source, sessions="user"))) == [["a", "c"], ["b"], ["d"]]
 
 
-def test_behaviours_are_dropped_before_anything_is_counted(prepared: Prepare) -> None:
+def test_behaviours_are_dropped_before_anything_is_counted(prepare_log: Prepare) -> None:
     rows = "a,x,view\na,x,buy\nb,x,view\nb,y,view\nc,y,view\nc,y,view\nd,y,view\nd,x,view\n"
-    dataset = prepared(("log.csv", "session,item,behaviour\n" + rows), drop=("buy",), filter=("session=2",))
+    dataset = prepare_log(("log.csv", "session,item,behaviour\n" + rows), drop=("buy",), filter=("session=2",))
     assert dataset.behaviours == ["view"]
     assert len(dataset.sessions) == 3
 
 
-def test_behaviours_stand_in_a_fixed_order(prepared: Prepare) -> None:
+def test_behaviours_stand_in_a_fixed_order(prepare_log: Prepare) -> None:
     names = ["wish", "buy", "cart", "click", "view", "ask"]
     rows = "".join(f"{number},x,{name}\n" for number, name in enumerate(names))
-    dataset = prepared(("log.csv", "session,item,behaviour\n" + rows))
+    dataset = prepare_log(("log.csv", "session,item,behaviour\n" + rows))
     assert dataset.behaviours == ["view", "click", "cart", "buy", "ask", "wish"]
 
 
 MANY = log(*(f"{first}{second}" for first in "abcdefghij" for second in "klmnopqrst"))
 
 
-def test_no_session_is_in_two_splits_and_none_is_lost(prepared: Prepare) -> None:
-    dataset = prepared(MANY)
+def test_no_session_is_in_two_splits_and_none_is_lost(prepare_log: Prepare) -> None:
+    dataset = prepare_log(MANY)
     parts = [{tuple(session) for session in items_of(dataset, split)} for split in ("train", "validation", "test")]
     assert list(map(len, parts)) == [80, 10, 10]
     assert len(set.union(*parts)) == 100
 
 
-def test_a_random_split_is_numpys_permutation(prepared: Prepare) -> None:
-    dataset = prepared(MANY, split_seed=3)
+def test_a_random_split_is_numpys_permutation(prepare_log: Prepare) -> None:
+    dataset = prepare_log(MANY, split_seed=3)
     order = np.random.Generator(np.random.PCG64(3)).permutation(100)
     every = [f"{first}{second}" for first in "abcdefghij" for second in "klmnopqrst"]
     assert items_of(dataset, "test") == [list(every[place]) for place in np.sort(order[90:])]
 
 
-def test_another_seed_is_another_split_and_another_fingerprint(prepared: Prepare) -> None:
-    first, second = prepared(MANY, out="1"), prepared(MANY, out="2", split_seed=1)
+def test_another_seed_is_another_split_and_another_fingerprint(prepare_log: Prepare) -> None:
+    first, second = prepare_log(MANY, out="1"), prepare_log(MANY, out="2", split_seed=1)
     assert items_of(first, "test") != items_of(second, "test")
     assert first.fingerprint != second.fingerprint
 
 
-def test_a_split_by_time_puts_the_latest_sessions_last(prepared: Prepare) -> None:
+def test_a_split_by_time_puts_the_latest_sessions_last(prepare_log: Prepare) -> None:
     rows = "".join(f"{number},{number},{(number * 7) % 10 * 100}\n" for number in range(10))
-    dataset = prepared(("log.csv", "session,item,time\n" + rows), split="time")
+    dataset = prepare_log(("log.csv", "session,item,time\n" + rows), split="time")
     starts = np.load(dataset.path / "times.npy")[dataset.sessions.offsets[:-1]]
     assert starts.tolist() == sorted(starts)
     assert items_of(dataset, "test") == [[7]]  # 7 · 7 mod 10 = 9, the latest
 
 
-def test_a_split_by_time_goes_by_the_sessions_start(prepared: Prepare) -> None:
+def test_a_split_by_time_goes_by_the_sessions_start(prepare_log: Prepare) -> None:
     rows = "long,a,0\nlong,b,99\nmiddle,c,50\nlate,d,60\n"
-    dataset = prepared(("log.csv", "session,item,time\n" + rows), split="time")
+    dataset = prepare_log(("log.csv", "session,item,time\n" + rows), split="time")
     assert items_of(dataset) == [["a", "b"], ["c"], ["d"]]
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(3, [1, 1, 1]), (4, [2, 1, 1]), (10, [8, 1, 1]), (25, [20, 2, 3])])
-def test_no_split_is_empty(prepared: Prepare, count: int, sizes: list[int]) -> None:
-    dataset = prepared(log(*["a"] * count))
+def test_no_split_is_empty(prepare_log: Prepare, count: int, sizes: list[int]) -> None:
+    dataset = prepare_log(log(*["a"] * count))
     assert [len(dataset.split(name)) for name in ("train", "validation", "test")] == sizes  # type: ignore[arg-type]
 
 
-def test_a_sample_is_so_many_sessions_of_those_the_filters_left(prepared: Prepare) -> None:
+def test_a_sample_is_so_many_sessions_of_those_the_filters_left(prepare_log: Prepare) -> None:
     source = log(*["ab"] * 50, *["c"] * 50)
-    dataset = prepared(source, filter=("session=2",), sample=20)
+    dataset = prepare_log(source, filter=("session=2",), sample=20)
     assert items_of(dataset) == [["a", "b"]] * 20
-    assert len(prepared(source, sample=1000, out="2").sessions) == 100
+    assert len(prepare_log(source, sample=1000, out="2").sessions) == 100
     assert [step["step"] for step in dataset.meta["steps"]] == ["read", "filter session=2", "sample 20"]
 
 
-def test_options_override_the_preset(prepared: Prepare) -> None:
+def test_options_override_the_preset(prepare_log: Prepare) -> None:
     source = log(*["ab"] * 5)
-    assert prepared(source, protocol="paper", filter=("session=2",), out="1").protocol.filters == ("session=2",)
-    assert prepared(source, protocol="paper", filter=("none",), out="2").protocol.filters == ()
+    assert prepare_log(source, protocol="paper", filter=("session=2",), out="1").protocol.filters == ("session=2",)
+    assert prepare_log(source, protocol="paper", filter=("none",), out="2").protocol.filters == ()
 
 
-def test_statistics_are_those_of_the_log(prepared: Prepare) -> None:
-    meta = prepared(log("aab", "aba", "abcabc", "d")).meta
+def test_statistics_are_those_of_the_log(prepare_log: Prepare) -> None:
+    meta = prepare_log(log("aab", "aba", "abcabc", "d")).meta
     assert meta["counts"] == {"sessions": 4, "events": 13, "items": 4}
     assert meta["statistics"]["repeat_share"] == pytest.approx(5 / 13)
     assert meta["statistics"]["session_length"] == {"min": 1, "50 %": 3, "90 %": 6, "99 %": 6, "max": 6}
@@ -172,10 +172,10 @@ def test_statistics_are_those_of_the_log(prepared: Prepare) -> None:
 
 
 def test_repeats_are_counted_across_the_pieces_they_are_counted_in(
-    prepared: Prepare, monkeypatch: pytest.MonkeyPatch
+    prepare_log: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("offrec.data.sessions.EVENTS_AT_ONCE", 4)
-    assert prepared(log("aab", "aba", "abcabc", "d")).meta["statistics"]["repeat_share"] == pytest.approx(5 / 13)
+    assert prepare_log(log("aab", "aba", "abcabc", "d")).meta["statistics"]["repeat_share"] == pytest.approx(5 / 13)
 
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

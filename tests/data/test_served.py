@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_logs import Prepare, refused, sessions_of, told
+from small_logs import Prepare, error_message, sessions_of, stored_decisions
 
 from offrec.data.prepare import prepare
 from offrec.errors import InputError
@@ -94,7 +94,7 @@ def notes(folder: Path, *more: Record) -> list[str]:
     """What is said of a log that holds more than it should; sessions a, b and c come out whole."""
     write(folder, [*GOOD, *more])
     dataset = served(folder)
-    assert sorted(one for one in told(dataset) if one in EXPECTED) == sorted(EXPECTED)
+    assert sorted(one for one in stored_decisions(dataset) if one in EXPECTED) == sorted(EXPECTED)
     found: list[str] = dataset.meta["decisions"]["notes"]
     return found
 
@@ -103,7 +103,7 @@ def test_lists_and_events_become_decisions(folder: Path) -> None:
     write(folder, GOOD)
     said: list[str] = []
     dataset = served(folder, progress=said.append)
-    assert sorted(told(dataset)) == sorted(EXPECTED)
+    assert sorted(stored_decisions(dataset)) == sorted(EXPECTED)
     assert sorted(sessions_of(dataset)) == [[], [(5, "click")], [(7, "click"), (6, "buy")]]
     assert dataset.meta["decisions"] == {"count": 5, "k": 2, "with_pick": 3, "sessions_without_events": 1, "notes": []}
     assert dataset.meta["time_format"] == "milliseconds"
@@ -116,14 +116,16 @@ def test_segments_of_several_processes_are_read_by_time(folder: Path) -> None:
     (folder / "decisions-2000-7-1.jsonl.open").write_bytes(b"")
     (folder / "README").write_text("not a segment")
     dataset = served(folder)
-    assert sorted(told(dataset)) == sorted(EXPECTED)
+    assert sorted(stored_decisions(dataset)) == sorted(EXPECTED)
     assert dataset.meta["source_rows"] == {"decisions-0900-8-0.jsonl.gz": 4, "decisions-1000-7-0.jsonl.open": 4}
 
 
 def test_ids_may_be_text(folder: Path) -> None:
     rows = [listed(str(n), n, f"ü{n}", [], ["x y", 'say "hi"']) for n in range(3)]
     write(folder, [*rows, event(9, 'say "hi"', "2")])
-    assert sorted(told(served(folder)), key=repr)[0] == [(0, ["x y", 'say "hi"'], 0.5, ('say "hi"', "click"))]
+    assert sorted(stored_decisions(served(folder)), key=repr)[0] == [
+        (0, ["x y", 'say "hi"'], 0.5, ('say "hi"', "click"))
+    ]
 
 
 @pytest.mark.parametrize("torn", [b'{"kind":"list","requ', b'{"kind":"event","item":"\xc3', b"{", b'{"kind":"lost"'])
@@ -131,14 +133,14 @@ def test_a_torn_last_line_is_skipped_and_counted(folder: Path, torn: bytes) -> N
     (folder / "decisions-1-7-0.jsonl").write_bytes(lines(GOOD[:4]) + torn)
     (folder / "decisions-2-8-0.jsonl.open").write_bytes(lines(GOOD[4:]) + torn)
     dataset = served(folder)
-    assert sorted(told(dataset)) == sorted(EXPECTED)
+    assert sorted(stored_decisions(dataset)) == sorted(EXPECTED)
     assert dataset.meta["decisions"]["notes"] == ["2 lines skipped: torn, at the end of a segment."]
 
 
 def test_a_last_line_that_lacks_only_its_end_counts(folder: Path) -> None:
     (folder / "decisions-1-7-0.jsonl").write_bytes(lines(GOOD).rstrip(b"\n"))
     dataset = served(folder)
-    assert sorted(told(dataset)) == sorted(EXPECTED)
+    assert sorted(stored_decisions(dataset)) == sorted(EXPECTED)
     assert dataset.meta["decisions"]["notes"] == []
 
 
@@ -192,7 +194,7 @@ def test_what_is_left_out_is_counted_in_words(folder: Path, more: list[Record], 
 def of_d(folder: Path, *more: Record) -> tuple[list[Any], list[str]]:
     """What session d, which is served 5 and 4 at time 20, comes to with more records, and what is said of it."""
     said = notes(folder, listed("9", 20, "d", [], [5, 4]), *more)
-    (found,) = [one for one in told(served(folder)) if one[0][1] == [5, 4]]
+    (found,) = [one for one in stored_decisions(served(folder)) if one[0][1] == [5, 4]]
     return found, said
 
 
@@ -275,7 +277,7 @@ def test_events_without_any_list_belong_to_the_history(folder: Path) -> None:
         said = notes(folder, *lists, event(21, 8, None, "d"), event(22, 8, None, "d", behaviour="buy"))
         assert said[0] == "2 events kept without a list: no list of its session offered the item."
         assert said[1:] == ([] if fits else [f"1 session left out: {OTHER_HISTORY}."])
-        assert ([(0, [5, 4], 0.5, None), (2, [6], 0.5, None)] in told(served(folder))) == fits
+        assert ([(0, [5, 4], 0.5, None), (2, [6], 0.5, None)] in stored_decisions(served(folder))) == fits
 
 
 def test_an_item_that_was_not_offered_stays_in_the_session(folder: Path) -> None:
@@ -300,7 +302,7 @@ def test_a_list_of_another_session_earns_nothing(folder: Path) -> None:
 def test_what_is_dropped_takes_its_list_along(folder: Path) -> None:
     write(folder, GOOD)
     dataset = served(folder, drop=("buy",))
-    assert sorted(told(dataset)) == sorted([EXPECTED[0][:2], *EXPECTED[1:]])
+    assert sorted(stored_decisions(dataset)) == sorted([EXPECTED[0][:2], *EXPECTED[1:]])
     note = "drop buy left 3 of 3 sessions and 2 of 3 events: estimates speak of what is left."
     assert dataset.meta["decisions"]["notes"] == [note]
 
@@ -370,7 +372,7 @@ def test_a_probability_of_one_may_be_rounded_up(folder: Path) -> None:
     assert decisions.log_propensity.max() == 0.0
 
 
-def test_folders_that_are_no_log(folder: Path, prepared: Prepare) -> None:
+def test_folders_that_are_no_log(folder: Path, prepare_log: Prepare) -> None:
     with pytest.raises(
         InputError, match=r"served holds no decisions-….jsonl; name the folder that offrec serve writes its log to\."
     ):
@@ -392,4 +394,4 @@ def test_folders_that_are_no_log(folder: Path, prepared: Prepare) -> None:
     with pytest.raises(InputError, match=r"events and no list\): give every request its session for one"):
         served(folder)
     sentence = "The fields of a served log are known; drop --session, --item, … or use --format decisions."
-    assert refused(prepared, ("decisions-1-7-0.jsonl", lines(GOOD)), format="served", item="id") == sentence
+    assert error_message(prepare_log, ("decisions-1-7-0.jsonl", lines(GOOD)), format="served", item="id") == sentence
