@@ -1,4 +1,4 @@
-"""Tables with propensities: what goes in comes out as decisions, and what is wrong is said in a sentence."""
+"""Tables with propensities become decisions, and bad tables give one message."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from small_logs import Prepare, StoredDecision, error_message, items_of, parquet
 
 from offrec.data import statistics
 
-ROWS: list[dict[str, Any]] = [  # of session b nothing was picked; item 9 was offered only
+ROWS: list[dict[str, Any]] = [  # session b has no pick; item 9 was offered but never picked
     {"session": "a", "time": 1, "offered": [5, 7], "propensity": 0.5, "item": 7, "behaviour": "view"},
     {"session": "a", "time": 2, "offered": [9, 5], "propensity": 0.25, "item": None, "behaviour": "none"},
     {"session": "a", "time": 3, "offered": [6], "propensity": 1.0, "item": 6, "behaviour": "buy"},
@@ -33,8 +33,8 @@ def as_json_lines(rows: list[dict[str, Any]]) -> str:
 def as_csv(rows: list[dict[str, Any]]) -> str:
     lines = ["session,time,offered,propensity,item,behaviour"]
     for row in rows:
-        shown = {**row, "offered": " ".join(map(str, row["offered"]))}
-        lines.append(",".join("" if value is None else str(value) for value in shown.values()))
+        texts = {**row, "offered": " ".join(map(str, row["offered"]))}
+        lines.append(",".join("" if value is None else str(value) for value in texts.values()))
     return "\n".join(lines) + "\n"
 
 
@@ -44,8 +44,8 @@ def as_parquet(rows: list[dict[str, Any]]) -> bytes:
 
 @pytest.mark.parametrize(("name", "write"), [("d.jsonl", as_json_lines), ("d.csv", as_csv), ("d.parquet", as_parquet)])
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_a_table_of_decisions(prepare_log: Prepare, name: str, write: Any, shuffled: bool) -> None:
-    rows = [ROWS[place] for place in (4, 1, 3, 5, 2, 0)] if shuffled else ROWS
+def test_a_table_of_decisions_is_stored(prepare_log: Prepare, name: str, write: Any, shuffled: bool) -> None:
+    rows = [ROWS[index] for index in (4, 1, 3, 5, 2, 0)] if shuffled else ROWS
     dataset = prepare_log((name, write(rows)), format="decisions", split="time")
     assert sorted(stored_decisions(dataset)) == sorted(EXPECTED)
     assert [len(session) for session in stored_decisions(dataset)] == np.diff(dataset.decisions.offsets).tolist()  # type: ignore[union-attr]
@@ -57,15 +57,15 @@ def test_a_table_of_decisions(prepare_log: Prepare, name: str, write: Any, shuff
     assert len(np.load(dataset.path / "times.npy")) == 3
 
 
-def test_the_sessions_of_events_and_of_decisions_are_the_same(prepare_log: Prepare) -> None:
+def test_the_picks_of_the_decisions_are_the_events(prepare_log: Prepare) -> None:
     dataset = prepare_log(("d.jsonl", as_json_lines(ROWS)), format="decisions")
     for picks, decisions in zip(sessions_of(dataset), stored_decisions(dataset), strict=True):
         assert [pick for *_, pick in decisions if pick] == picks
 
 
-def test_the_table_of_statistics_tells_of_decisions(prepare_log: Prepare) -> None:
+def test_the_printed_table_shows_decisions(prepare_log: Prepare) -> None:
     table = dict(statistics.rows(prepare_log(("d.jsonl", as_json_lines(ROWS)), format="decisions").meta))
-    assert table["decisions"] == "6 lists of up to 2 items, 50.0% picked from"
+    assert table["decisions"] == "6 lists of up to 2 items, 50.0% with a pick"
     assert table["sessions without a pick"] == "1"
     assert table["session length (min / 50 % / 90 % / 99 % / max)"] == "0 / 1 / 2 / 2 / 2"
 
@@ -91,30 +91,30 @@ def test_a_single_item_is_a_list_of_one(prepare_log: Prepare) -> None:
 @pytest.mark.parametrize("column", ["propensity", "chance"])
 def test_a_propensity_makes_each_event_a_decision(prepare_log: Prepare, format: str, column: str) -> None:
     text = f"session,item,time,{column}\n1,8,2,0.5\n1,7,1,0.25\n2,7,1,1\n3,8,1,0.125\n"
-    choices = {} if column == "propensity" else {"propensity": column}
-    dataset = prepare_log(("log.csv", text), format=format, **choices)
+    options = {} if column == "propensity" else {"propensity": column}
+    dataset = prepare_log(("log.csv", text), format=format, **options)
     first = [(0, [7], 0.25, (7, "view")), (1, [8], 0.5, (8, "view"))]
     assert sorted(stored_decisions(dataset)) == sorted(
         [first, [(0, [7], 1.0, (7, "view"))], [(0, [8], 0.125, (8, "view"))]]
     )
 
 
-def test_users_are_cut_by_the_gap_between_lists(prepare_log: Prepare) -> None:
+def test_sessions_of_users_end_after_a_gap_between_lists(prepare_log: Prepare) -> None:
     rows = "".join(f"{user},{time},7,0.5,{item}\n" for user in "ab" for time, item in ((0, 7), (1700, ""), (9999, "")))
     dataset = prepare_log(("log.csv", "user,time,offered,propensity,item\n" + rows), format="decisions")
     assert sorted(map(len, stored_decisions(dataset))) == [1, 1, 2, 2]
     assert sorted(map(len, items_of(dataset))) == [0, 0, 1, 1]
 
 
-def test_a_session_filter_takes_the_decisions_along_and_is_noted(prepare_log: Prepare) -> None:
+def test_a_session_filter_removes_decisions_and_adds_a_note(prepare_log: Prepare) -> None:
     rows = [row | {"session": row["session"] + str(copy)} for copy in range(2) for row in ROWS]
     dataset = prepare_log(("d.jsonl", as_json_lines(rows)), format="decisions", filter=("session=1", "session.view=1"))
     assert sorted(stored_decisions(dataset)) == sorted([EXPECTED[0], EXPECTED[2]] * 2)
-    note = "filter session=1 left 4 of 6 sessions and 6 of 6 events: estimates speak of what is left."
+    note = "filter session=1 kept 4 of 6 sessions and 6 of 6 events: estimates are about these sessions only."
     assert dataset.meta["decisions"]["notes"] == [note]
 
 
-def test_lists_without_a_pick_are_of_no_behaviour(prepare_log: Prepare) -> None:
+def test_lists_without_a_pick_have_no_behaviour(prepare_log: Prepare) -> None:
     rows = [*ROWS, *[row | {"session": "d"} for row in ROWS[:3]]]
     dropped = prepare_log(("d.jsonl", as_json_lines(rows)), format="decisions", drop=("view",))
     first = [(0, [9, 5], 0.25, None), (0, [6], 1.0, (6, "buy"))]
@@ -123,24 +123,24 @@ def test_lists_without_a_pick_are_of_no_behaviour(prepare_log: Prepare) -> None:
     assert sorted(stored_decisions(filtered)) == sorted([EXPECTED[0], EXPECTED[0], EXPECTED[2]])
 
 
-def test_what_is_dropped_takes_its_list_along(prepare_log: Prepare) -> None:
+def test_dropping_a_pick_drops_its_list(prepare_log: Prepare) -> None:
     dropped = prepare_log(("d.jsonl", as_json_lines(ROWS)), format="decisions", drop=("buy",))
     assert sorted(stored_decisions(dropped)) == sorted([EXPECTED[0][:2], EXPECTED[1], EXPECTED[2]])
     filtered = prepare_log(("d.jsonl", as_json_lines(ROWS)), out="f", format="decisions", filter=("item=2",))
     first = [(0, [9, 5], 0.25, None), (0, [6], 1.0, (6, "buy"))]
     assert sorted(stored_decisions(filtered)) == sorted(
         [first, EXPECTED[1], EXPECTED[2]]
-    )  # 7 was picked once, and is offered still
-    assert filtered.meta["decisions"]["notes"][0].startswith("filter item=2 left 3 of 3 sessions and 2 of 3 events")
+    )  # item 7 was picked once, but remains in lists
+    assert filtered.meta["decisions"]["notes"][0].startswith("filter item=2 kept 3 of 3 sessions and 2 of 3 events")
 
 
-def test_nothing_is_filtered_unless_asked_for(prepare_log: Prepare) -> None:
+def test_the_paper_protocol_does_not_filter_decisions(prepare_log: Prepare) -> None:
     dataset = prepare_log(("d.jsonl", as_json_lines(ROWS)), format="decisions", protocol="paper")
     assert dataset.protocol.filters == ()
     assert len(stored_decisions(dataset)) == 3
 
 
-def test_the_fingerprint_covers_decisions(prepare_log: Prepare) -> None:
+def test_the_data_hash_depends_on_decisions(prepare_log: Prepare) -> None:
     base = prepare_log(("d.jsonl", as_json_lines(ROWS)), out="1", format="decisions")
     likelier = prepare_log(
         ("d.jsonl", as_json_lines([*ROWS[:-1], ROWS[-1] | {"propensity": 0.75}])), out="2", format="decisions"
@@ -149,48 +149,48 @@ def test_the_fingerprint_covers_decisions(prepare_log: Prepare) -> None:
     assert items_of(base) == items_of(likelier)
 
 
-def changed(**changes: Any) -> str:
+def with_first_row(**changes: Any) -> str:
     return as_json_lines([ROWS[0] | changes, *ROWS[1:]])
 
 
-LIKELY = "expected how likely the policy was to serve it, above 0 and at most 1."
+PROBABILITY = "expected the probability of the list under the policy that served it, above 0 and at most 1."
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
-        ({"propensity": 0}, f"the propensity '0' (the only such row); {LIKELY}"),
-        ({"propensity": -0.5}, f"the propensity '-0.5' (the only such row); {LIKELY}"),
-        ({"propensity": 1.5}, f"the propensity '1.5' (the only such row); {LIKELY}"),
-        ({"propensity": "often"}, f"the propensity 'often' (the only such row); {LIKELY}"),
-        ({"propensity": "nan"}, f"the propensity 'nan' (the only such row); {LIKELY}"),
-        ({"propensity": None}, f"a missing propensity (the only such row); {LIKELY}"),
+        ({"propensity": 0}, f"the propensity '0' (the only such row); {PROBABILITY}"),
+        ({"propensity": -0.5}, f"the propensity '-0.5' (the only such row); {PROBABILITY}"),
+        ({"propensity": 1.5}, f"the propensity '1.5' (the only such row); {PROBABILITY}"),
+        ({"propensity": "often"}, f"the propensity 'often' (the only such row); {PROBABILITY}"),
+        ({"propensity": "nan"}, f"the propensity 'nan' (the only such row); {PROBABILITY}"),
+        ({"propensity": None}, f"a missing propensity (the only such row); {PROBABILITY}"),
         (
             {"offered": [7, 5, 7]},
-            "an item twice in the list '7 5 7' (the only such row); expected a list drawn without replacement.",
+            "a list with a repeated item: '7 5 7' (the only such row); expected distinct items.",
         ),
         (
             {"item": 8},
-            "a picked item that was not offered: '8' (the only such row); expected one of its list, or none.",
+            "a picked item that was not offered: '8' (the only such row); expected an item of the list, or none.",
         ),
         (
             {"offered": []},
-            "an empty list, or one with a hole (the only such row); every decision needs what was offered.",
+            "a list that is empty or lacks an item (the only such row); expected every item that was offered.",
         ),
         (
             {"offered": [7, None]},
-            "an empty list, or one with a hole (the only such row); every decision needs what was offered.",
+            "a list that is empty or lacks an item (the only such row); expected every item that was offered.",
         ),
         (
             {"offered": None},
-            "an empty list, or one with a hole (the only such row); every decision needs what was offered.",
+            "a list that is empty or lacks an item (the only such row); expected every item that was offered.",
         ),
         ({"behaviour": None}, "a missing behaviour (the only such row); expected one of buy, view."),
     ],
 )
-def test_the_sentence_says_what_is_wrong(prepare_log: Prepare, changes: dict[str, Any], sentence: str) -> None:
-    found = error_message(prepare_log, ("d.jsonl", changed(**changes)), format="decisions")
-    assert found == f"d.jsonl, line 1: {sentence}"
+def test_the_message_says_what_is_wrong(prepare_log: Prepare, changes: dict[str, Any], message: str) -> None:
+    text = error_message(prepare_log, ("d.jsonl", with_first_row(**changes)), format="decisions")
+    assert text == f"d.jsonl, line 1: {message}"
 
 
 def test_missing_columns_are_named(prepare_log: Prepare) -> None:
@@ -198,40 +198,40 @@ def test_missing_columns_are_named(prepare_log: Prepare) -> None:
     text = ("log.csv", "session,item\n1,2\n")
     assert error_message(prepare_log, text, format="decisions") == f"log.csv has no column 'propensity'; {listed}"
     assert error_message(prepare_log, text, propensity="chance") == f"log.csv has no column 'chance'; {listed}"
-    sentence = "A table of events has no lists, so --offered has no place; use --format decisions."
-    assert error_message(prepare_log, text, offered="list") == sentence
+    message = "--offered cannot be used with --format events; use --format decisions."
+    assert error_message(prepare_log, text, offered="list") == message
     text = ("log.csv", "session,offered,propensity\n1,2,0.5\n")
-    sentence = "log.csv has no column 'item'; it has session, offered, propensity; name one with --item."
-    assert error_message(prepare_log, text, format="decisions") == sentence
+    message = "log.csv has no column 'item'; it has session, offered, propensity; name one with --item."
+    assert error_message(prepare_log, text, format="decisions") == message
 
 
 def test_lists_of_decimals_or_lists_are_refused(prepare_log: Prepare) -> None:
     frame = pl.DataFrame({"session": [1], "offered": [[1.5]], "propensity": [0.5], "item": [1]})
-    sentence = "d.parquet, row 1: decimals as item ids: '1.5' (the only such row); write ids as integers or text."
-    assert error_message(prepare_log, ("d.parquet", parquet(frame)), format="decisions") == sentence
+    message = "d.parquet, row 1: decimal numbers as item ids: '1.5' (the only such row); write ids as integers or text."
+    assert error_message(prepare_log, ("d.parquet", parquet(frame)), format="decisions") == message
     frame = frame.with_columns(offered=pl.Series([[[1]]]))
-    sentence = (
+    message = (
         "d.parquet has a column 'offered' of type List(List(Int64)); expected lists of numbers or text: convert the "
         "column or name another."
     )
-    assert error_message(prepare_log, ("d.parquet", parquet(frame)), format="decisions") == sentence
+    assert error_message(prepare_log, ("d.parquet", parquet(frame)), format="decisions") == message
 
 
 def test_a_log_without_a_pick_is_refused(prepare_log: Prepare) -> None:
     rows = [row | {"item": None} for row in ROWS]
-    learn = "a dataset needs events to learn from: add data."
-    sentence = f"Nothing was picked from any of the lists; {learn}"
-    assert error_message(prepare_log, ("d.jsonl", as_json_lines(rows)), format="decisions") == sentence
+    advice = "training needs events: add data."
+    message = f"Nothing was picked from any list; {advice}"
+    assert error_message(prepare_log, ("d.jsonl", as_json_lines(rows)), format="decisions") == message
     rows = [row | {"item": None if row["session"] == "a" else row["item"]} for row in ROWS]
-    sentence = f"Nothing was picked from the lists of the 1 training sessions; {learn}"
-    found = error_message(
+    message = f"Nothing was picked from the lists of the 1 training sessions; {advice}"
+    text = error_message(
         prepare_log, ("d.jsonl", as_json_lines(rows)), format="decisions", split="time", split_parts=(1, 1, 1)
     )
-    assert found == sentence
+    assert text == message
 
 
-def test_the_example_of_the_page(prepare_log: Prepare) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+def test_the_example_of_the_how_to_page(prepare_log: Prepare) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "your-log.md").read_text(encoding="utf-8")
     start = page.index("session,time,offered,propensity")
     dataset = prepare_log(("lists.csv", page[start : page.index("```", start)]), format="decisions")
     b = [(0, ["shoe", "shirt"], 0.125, ("shoe", "view")), (1, ["hat", "shoe"], 0.25, None)]
@@ -239,7 +239,7 @@ def test_the_example_of_the_page(prepare_log: Prepare) -> None:
     assert dataset.meta["decisions"] == {"count": 7, "k": 2, "with_pick": 4, "sessions_without_events": 1, "notes": []}
 
 
-def test_the_shops_own_log(tmp_path: Path, prepare_log: Prepare) -> None:
+def test_the_full_log_of_a_shop_is_a_table_of_decisions(tmp_path: Path, prepare_log: Prepare) -> None:
     from offrec.shop.log import write_log
     from offrec.shop.store import Shop
 
@@ -255,6 +255,6 @@ def test_the_shops_own_log(tmp_path: Path, prepare_log: Prepare) -> None:
     sessions = [[] for _ in range(full["session"].n_unique())]  # type: ignore[var-annotated]
     for row in full.to_dicts():
         pick = None if row["item"] is None else (row["item"], row["behaviour"])
-        position = sum(one[-1] is not None for one in sessions[row["session"]])
+        position = sum(decision[-1] is not None for decision in sessions[row["session"]])
         sessions[row["session"]].append((position, row["offered"], round(row["propensity"], 9), pick))
     assert sorted(map(repr, stored_decisions(dataset))) == sorted(map(repr, sessions))

@@ -1,4 +1,4 @@
-"""Numbers for ids, against numpy's own."""
+"""Factorizing ids, compared with numpy.unique."""
 
 import numpy as np
 import polars as pl
@@ -14,35 +14,35 @@ numbers = st.lists(
 
 
 @given(ids=numbers)
-def test_items_are_numbered_by_id(ids: list[int]) -> None:
-    distinct, places = factorize.factorize_sorted(pl.Series(ids, dtype=pl.Int64))
+def test_integers_are_numbered_in_ascending_order(ids: list[int]) -> None:
+    distinct, indices = factorize.factorize_sorted(pl.Series(ids, dtype=pl.Int64))
     expected, inverse = np.unique(ids, return_inverse=True)
     assert np.array_equal(distinct, expected)
-    assert np.array_equal(places, inverse)
+    assert np.array_equal(indices, inverse)
 
 
-def test_ids_that_lie_too_far_apart_for_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    far = [2**62, -(2**62), 5, 2**62]
-    assert factorize._factorize_by_table(np.array(far)) is None
-    assert factorize.factorize_sorted(pl.Series(far))[1].tolist() == [2, 0, 1, 2]
+def test_ids_too_far_apart_for_a_table_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    distant = [2**62, -(2**62), 5, 2**62]
+    assert factorize._factorize_by_table(np.array(distant)) is None
+    assert factorize.factorize_sorted(pl.Series(distant))[1].tolist() == [2, 0, 1, 2]
     monkeypatch.setattr(factorize, "MAX_TABLE_SIZE", 4096)
     assert factorize._factorize_by_table(np.array([0, 10_000])) is None
 
 
-def test_text_is_numbered_by_its_bytes() -> None:
-    distinct, places = factorize.factorize_sorted(pl.Series(["b", "ä", "a", "b"]))
+def test_text_is_numbered_in_the_order_of_its_bytes() -> None:
+    distinct, indices = factorize.factorize_sorted(pl.Series(["b", "ä", "a", "b"]))
     assert distinct == ["a", "b", "ä"]
-    assert places.tolist() == [1, 2, 0, 1]
+    assert indices.tolist() == [1, 2, 0, 1]
 
 
-@pytest.mark.parametrize("spell", [int, str])
+@pytest.mark.parametrize("convert", [int, str])
 @given(ids=numbers)
-def test_sessions_are_numbered_as_they_appear(spell: type, ids: list[int]) -> None:
-    found = factorize.factorize_by_appearance(pl.Series([spell(number) for number in ids]))
+def test_sessions_are_numbered_by_first_appearance(convert: type, ids: list[int]) -> None:
+    numbers = factorize.factorize_by_appearance(pl.Series([convert(number) for number in ids]))
     order = list(dict.fromkeys(ids))
-    assert found.tolist() == [order.index(number) for number in ids]
+    assert numbers.tolist() == [order.index(number) for number in ids]
 
 
-def test_a_missing_user_is_a_user() -> None:
+def test_missing_ids_count_as_one_id() -> None:
     assert factorize.factorize_by_appearance(pl.Series([None, "a", None, "a"])).tolist() == [0, 1, 0, 1]
     assert factorize.factorize_by_appearance(pl.Series([None, None, 4, None], dtype=pl.Int64)).tolist() == [0, 0, 1, 0]

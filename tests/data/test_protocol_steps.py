@@ -1,4 +1,4 @@
-"""What the protocol does to sessions: order, cut, filter, sample, split."""
+"""The steps of the protocol: order, cut, filter, sample and split sessions."""
 
 from pathlib import Path
 
@@ -11,33 +11,33 @@ from offrec.data.prepare import PrepareOptions, prepare
 
 
 def log(*sessions: str) -> tuple[str, str]:
-    """Sessions as strings of one-letter items."""
+    """Return a CSV log of sessions, each given as a string of one-letter items."""
     rows = [f"{number},{item}" for number, items in enumerate(sessions) for item in items]
     return "log.csv", "\n".join(["session,item", *rows]) + "\n"
 
 
-def test_times_order_and_equal_times_keep_the_files_order(prepare_log: Prepare) -> None:
+def test_events_are_ordered_by_time_and_ties_keep_the_order_of_the_file(prepare_log: Prepare) -> None:
     rows = "a,z,5\nb,q,1\na,y,5\na,x,1\nb,r,1\na,w,5\nc,q,0\n"
     assert sorted(items_of(prepare_log(("log.csv", "session,item,time\n" + rows)))) == [["q"], ["q", "r"], list("xzyw")]
 
 
-def test_position_orders_where_there_are_no_times(prepare_log: Prepare) -> None:
+def test_events_without_times_are_ordered_by_position(prepare_log: Prepare) -> None:
     rows = "a,z,2\na,y,10\na,x,1\nb,q,0\nc,q,0\n"
     assert ["x", "z", "y"] in items_of(prepare_log(("log.csv", "session,item,position\n" + rows)))
 
 
-def test_times_win_over_positions(prepare_log: Prepare) -> None:
+def test_times_take_precedence_over_positions(prepare_log: Prepare) -> None:
     rows = "a,z,2,1\na,y,1,2\nb,q,0,0\nc,q,0,0\n"
     assert ["y", "z"] in items_of(prepare_log(("log.csv", "session,item,time,position\n" + rows)))
 
 
-def test_without_either_the_file_orders(prepare_log: Prepare) -> None:
+def test_without_times_and_positions_the_order_of_the_file_holds(prepare_log: Prepare) -> None:
     rows = "a,z\nb,q\na,y\nc,q\na,x\n"
     assert ["z", "y", "x"] in items_of(prepare_log(("log.csv", "session,item\n" + rows)))
 
 
 def test_the_order_of_filters_matters(prepare_log: Prepare) -> None:
-    # c occurs twice. Dropping it first leaves "ab" too short for session=3; dropping short sessions first does not.
+    # Item c occurs twice. If it is dropped first, "abc" is too short for session=3; in the other order it is not.
     source = log("aba", "bab", "bbba", "abc", "cab")
     assert sorted(items_of(prepare_log(source, filter=("item=3", "session=3"), out="1"))) == [
         list("aba"),
@@ -48,7 +48,7 @@ def test_the_order_of_filters_matters(prepare_log: Prepare) -> None:
 
 
 def test_a_filter_is_applied_once(prepare_log: Prepare) -> None:
-    # Without c, a is left with two events; a second pass would drop it.
+    # After session=3, item a has two events and is dropped; session=3 is not applied again to "b" and "bb".
     dataset = prepare_log(log("ac", "bbb", "bbba", "bba", "bcc"), filter=("session=3", "item=3"))
     assert sorted(items_of(dataset)) == [["b"], list("bb"), list("bbb"), list("bbb")]
 
@@ -60,7 +60,7 @@ def test_a_filter_may_count_one_behaviour(prepare_log: Prepare) -> None:
     assert sorted(items_of(prepare_log(source, filter=("item.buy=1",), out="2")))[:2] == [["x"], ["x"]]
 
 
-def test_users_are_cut_by_inactivity(prepare_log: Prepare) -> None:
+def test_sessions_of_users_end_after_inactivity(prepare_log: Prepare) -> None:
     minutes = [0, 30, 61, 61, 200]
     rows = "".join(f"u,{name},{minute * 60}\n" for name, minute in zip("abcde", minutes, strict=True))
     source = ("log.csv", "user,item,time\n" + "v,z,0\n" + rows)
@@ -68,7 +68,7 @@ def test_users_are_cut_by_inactivity(prepare_log: Prepare) -> None:
     assert sorted(items_of(prepare_log(source, out="2", gap_minutes=31))) == [["a", "b", "c", "d"], ["e"], ["z"]]
 
 
-def test_gaps_are_minutes_in_every_unit(prepare_log: Prepare) -> None:
+def test_the_gap_is_in_minutes_for_every_time_unit(prepare_log: Prepare) -> None:
     for unit in (10**3, 10**6, 10**9):
         start = 1_400_000_000
         rows = "".join(f"u,{name},{(start + second) * unit}\n" for name, second in zip("abcd", (0, 1800, 3601, 9999)))  # noqa: B905
@@ -76,17 +76,17 @@ def test_gaps_are_minutes_in_every_unit(prepare_log: Prepare) -> None:
         assert sorted(items_of(dataset)) == [["a", "b"], ["c"], ["d"]]
 
 
-def test_a_users_whole_history_may_be_one_session(prepare_log: Prepare) -> None:
+def test_all_events_of_a_user_can_be_one_session(prepare_log: Prepare) -> None:
     source = ("log.csv", "user,item,time\nu,a,0\nu,b,999999\nv,a,0\nw,a,0\n")
     assert ["a", "b"] in items_of(prepare_log(source, sessions="user"))
 
 
-def test_sessions_numbered_for_each_user_stay_apart(prepare_log: Prepare) -> None:
+def test_sessions_with_the_same_id_of_different_users_are_separate(prepare_log: Prepare) -> None:
     source = ("log.csv", "user,session,item\nu,1,a\nv,1,b\nu,1,c\nv,2,d\n")
     assert sorted(items_of(prepare_log(source))) == [["a", "c"], ["b"], ["d"]]
 
 
-def test_a_session_column_is_left_aside_when_users_are_asked_for(prepare_log: Prepare) -> None:
+def test_sessions_by_user_ignore_the_session_column(prepare_log: Prepare) -> None:
     source = ("log.csv", "user,session,item\nu,1,a\nv,1,b\nu,2,c\nw,2,d\n")
     assert sorted(items_of(prepare_log(source, sessions="user"))) == [["a", "c"], ["b"], ["d"]]
 
@@ -98,7 +98,7 @@ def test_behaviours_are_dropped_before_anything_is_counted(prepare_log: Prepare)
     assert len(dataset.sessions) == 3
 
 
-def test_behaviours_stand_in_a_fixed_order(prepare_log: Prepare) -> None:
+def test_behaviours_are_stored_in_a_fixed_order(prepare_log: Prepare) -> None:
     names = ["wish", "buy", "cart", "click", "view", "ask"]
     rows = "".join(f"{number},x,{name}\n" for number, name in enumerate(names))
     dataset = prepare_log(("log.csv", "session,item,behaviour\n" + rows))
@@ -108,21 +108,21 @@ def test_behaviours_stand_in_a_fixed_order(prepare_log: Prepare) -> None:
 MANY = log(*(f"{first}{second}" for first in "abcdefghij" for second in "klmnopqrst"))
 
 
-def test_no_session_is_in_two_splits_and_none_is_lost(prepare_log: Prepare) -> None:
+def test_every_session_is_in_exactly_one_split(prepare_log: Prepare) -> None:
     dataset = prepare_log(MANY)
     parts = [{tuple(session) for session in items_of(dataset, split)} for split in ("train", "validation", "test")]
     assert list(map(len, parts)) == [80, 10, 10]
     assert len(set.union(*parts)) == 100
 
 
-def test_a_random_split_is_numpys_permutation(prepare_log: Prepare) -> None:
+def test_a_random_split_uses_numpys_permutation(prepare_log: Prepare) -> None:
     dataset = prepare_log(MANY, split_seed=3)
     order = np.random.Generator(np.random.PCG64(3)).permutation(100)
     every = [f"{first}{second}" for first in "abcdefghij" for second in "klmnopqrst"]
-    assert items_of(dataset, "test") == [list(every[place]) for place in np.sort(order[90:])]
+    assert items_of(dataset, "test") == [list(every[index]) for index in np.sort(order[90:])]
 
 
-def test_another_seed_is_another_split_and_another_fingerprint(prepare_log: Prepare) -> None:
+def test_another_seed_gives_another_split_and_fingerprint(prepare_log: Prepare) -> None:
     first, second = prepare_log(MANY, out="1"), prepare_log(MANY, out="2", split_seed=1)
     assert items_of(first, "test") != items_of(second, "test")
     assert first.fingerprint != second.fingerprint
@@ -136,7 +136,7 @@ def test_a_split_by_time_puts_the_latest_sessions_last(prepare_log: Prepare) -> 
     assert items_of(dataset, "test") == [[7]]  # 7 · 7 mod 10 = 9, the latest
 
 
-def test_a_split_by_time_goes_by_the_sessions_start(prepare_log: Prepare) -> None:
+def test_a_split_by_time_uses_the_start_of_sessions(prepare_log: Prepare) -> None:
     rows = "long,a,0\nlong,b,99\nmiddle,c,50\nlate,d,60\n"
     dataset = prepare_log(("log.csv", "session,item,time\n" + rows), split="time")
     assert items_of(dataset) == [["a", "b"], ["c"], ["d"]]
@@ -148,7 +148,7 @@ def test_no_split_is_empty(prepare_log: Prepare, count: int, sizes: list[int]) -
     assert [len(dataset.split(name)) for name in ("train", "validation", "test")] == sizes  # type: ignore[arg-type]
 
 
-def test_a_sample_is_so_many_sessions_of_those_the_filters_left(prepare_log: Prepare) -> None:
+def test_a_sample_is_drawn_after_the_filters(prepare_log: Prepare) -> None:
     source = log(*["ab"] * 50, *["c"] * 50)
     dataset = prepare_log(source, filter=("session=2",), sample=20)
     assert items_of(dataset) == [["a", "b"]] * 20
@@ -156,13 +156,13 @@ def test_a_sample_is_so_many_sessions_of_those_the_filters_left(prepare_log: Pre
     assert [step["step"] for step in dataset.meta["steps"]] == ["read", "filter session=2", "sample 20"]
 
 
-def test_options_override_the_preset(prepare_log: Prepare) -> None:
+def test_options_override_the_paper_protocol(prepare_log: Prepare) -> None:
     source = log(*["ab"] * 5)
     assert prepare_log(source, protocol="paper", filter=("session=2",), out="1").protocol.filters == ("session=2",)
     assert prepare_log(source, protocol="paper", filter=("none",), out="2").protocol.filters == ()
 
 
-def test_statistics_are_those_of_the_log(prepare_log: Prepare) -> None:
+def test_statistics_describe_the_log(prepare_log: Prepare) -> None:
     meta = prepare_log(log("aab", "aba", "abcabc", "d")).meta
     assert meta["counts"] == {"sessions": 4, "events": 13, "items": 4}
     assert meta["statistics"]["repeat_share"] == pytest.approx(5 / 13)
@@ -171,33 +171,31 @@ def test_statistics_are_those_of_the_log(prepare_log: Prepare) -> None:
     assert sum(split["events"] for split in meta["statistics"]["splits"].values()) == 13
 
 
-def test_repeats_are_counted_across_the_pieces_they_are_counted_in(
-    prepare_log: Prepare, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("offrec.data.sessions.EVENTS_AT_ONCE", 4)
+def test_repeats_do_not_depend_on_the_group_size(prepare_log: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offrec.data.sessions.GROUP_EVENTS", 4)
     assert prepare_log(log("aab", "aba", "abcabc", "d")).meta["statistics"]["repeat_share"] == pytest.approx(5 / 13)
 
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
-real = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real logs are not at {DATA}")
+needs_real_logs = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real logs are not at {DATA}")
 
 
 def real_log(tmp_path: Path, name: str, options: PrepareOptions) -> Dataset:
     return prepare(DATA / name, out=tmp_path / "dataset", options=options)
 
 
-@real
+@needs_real_logs
 @pytest.mark.parametrize(
     ("name", "sessions", "items"),
     [("yoochoose-64-sessions.parquet", 64_169, 11_247), ("retailrocket-sessions.parquet", 125_913, 36_453)],
 )
-def test_real_sessions(tmp_path: Path, name: str, sessions: int, items: int) -> None:
+def test_counts_of_the_real_session_logs(tmp_path: Path, name: str, sessions: int, items: int) -> None:
     dataset = real_log(tmp_path, name, PrepareOptions(filter=("item=3", "session=3")))
     assert (len(dataset.sessions), dataset.n_items) == (sessions, items)
 
 
-@real
-def test_real_retailrocket_events_as_in_the_paper(tmp_path: Path) -> None:
+@needs_real_logs
+def test_counts_of_retailrocket_under_the_paper_protocol(tmp_path: Path) -> None:
     options = PrepareOptions(format="retailrocket", protocol="paper")
     dataset = real_log(tmp_path, "retailrocket-events.csv.gz", options)
     assert (len(dataset.sessions), dataset.n_items) == (16_253, 12_123)

@@ -43,7 +43,7 @@ def test_rewards_by_name() -> None:
     np.testing.assert_allclose(reward_vector(["view", "cart"], {"cart": 3.0}), [0.2, 3.0])
     with pytest.raises(InputError, match=r"'wave'.*--set reward\.wave"):
         reward_vector(["view", "wave"], {})
-    with pytest.raises(InputError, match=r"reward\.buy names a behaviour.*view"):
+    with pytest.raises(InputError, match=r"reward\.buy is not a behaviour.*view"):
         reward_vector(["view"], {"buy": 1.0})
 
 

@@ -1,4 +1,4 @@
-"""A server's decision log: segments, torn lines, what is joined, and what is left out and why."""
+"""A server's decision log: several files, incomplete lines, joins, and the notes about what is left out."""
 
 import gzip
 import json
@@ -15,7 +15,9 @@ from offrec.errors import InputError
 Record = dict[str, Any]
 
 
-def listed(request: str, time: int, session: str | None, history: list[Any], items: list[Any], **more: Any) -> Record:
+def served_list(
+    request: str, time: int, session: str | None, history: list[Any], items: list[Any], **more: Any
+) -> Record:
     record = {
         "kind": "list",
         "request_id": request,
@@ -49,21 +51,21 @@ def lost(count: int) -> Record:
 
 
 GOOD = [
-    listed("1", 10, "a", [], [5, 7], log_probability=math.log(0.125)),
+    served_list("1", 10, "a", [], [5, 7], log_probability=math.log(0.125)),
     event(11, 7, "1"),
-    listed("2", 12, "a", [7], [9, 5]),
-    listed("3", 13, "b", [], [5, 6]),  # nothing comes of it
-    listed("4", 14, "a", [7], [6]),
+    served_list("2", 12, "a", [7], [9, 5]),
+    served_list("3", 13, "b", [], [5, 6]),  # no event follows
+    served_list("4", 14, "a", [7], [6]),
     event(15, 6, None, "a", behaviour="buy"),
-    listed("5", 16, "c", [], [8, 5]),
+    served_list("5", 16, "c", [], [8, 5]),
     event(17, 5, "5", "c"),
 ]
 PICKS = [event(21, 5, "9"), event(22, 4, "9")]
-NOT_DRAWN = "a list that was not drawn at random, so no probability"
+NOT_SAMPLED = "a list that was not sampled, so it has no probability"
 RESTRICTED = "a list restricted by exclude, exclude_seen or candidates"
-OTHER_HISTORY = "a list that was served to another history than the events make"
-TWICE = "a request that was answered twice"
-ODD = "an empty list, or an item twice in one"
+OTHER_HISTORY = "a list that was served to another history than the events imply"
+REPEATED_REQUEST = "a request that was answered twice"
+MALFORMED = "an empty list, or a list with a repeated item"
 EXPECTED = [
     [(0, [5, 7], 0.125, (7, "click")), (1, [9, 5], 0.5, None), (1, [6], 0.5, (6, "buy"))],
     [(0, [5, 6], 0.5, None)],
@@ -86,60 +88,62 @@ def write(folder: Path, records: list[Record], name: str = "decisions-1000-7-0.j
     (folder / name).write_bytes(lines(records))
 
 
-def served(folder: Path, **choices: Any) -> Any:
-    return prepare(folder, out=folder.parent / "dataset", format="served", force=True, **choices)
+def prepare_served(folder: Path, **options: Any) -> Any:
+    return prepare(folder, out=folder.parent / "dataset", format="served", force=True, **options)
 
 
 def notes(folder: Path, *more: Record) -> list[str]:
-    """What is said of a log that holds more than it should; sessions a, b and c come out whole."""
+    """Prepare GOOD with more records; check that sessions a, b and c are unchanged and return the notes."""
     write(folder, [*GOOD, *more])
-    dataset = served(folder)
-    assert sorted(one for one in stored_decisions(dataset) if one in EXPECTED) == sorted(EXPECTED)
-    found: list[str] = dataset.meta["decisions"]["notes"]
-    return found
+    dataset = prepare_served(folder)
+    assert sorted(session for session in stored_decisions(dataset) if session in EXPECTED) == sorted(EXPECTED)
+    messages: list[str] = dataset.meta["decisions"]["notes"]
+    return messages
 
 
 def test_lists_and_events_become_decisions(folder: Path) -> None:
     write(folder, GOOD)
-    said: list[str] = []
-    dataset = served(folder, progress=said.append)
+    lines: list[str] = []
+    dataset = prepare_served(folder, progress=lines.append)
     assert sorted(stored_decisions(dataset)) == sorted(EXPECTED)
     assert sorted(sessions_of(dataset)) == [[], [(5, "click")], [(7, "click"), (6, "buy")]]
     assert dataset.meta["decisions"] == {"count": 5, "k": 2, "with_pick": 3, "sessions_without_events": 1, "notes": []}
     assert dataset.meta["time_format"] == "milliseconds"
-    assert "decisions-1000-7-0.jsonl: 8 records" in said
+    assert "decisions-1000-7-0.jsonl: 8 records" in lines
 
 
-def test_segments_of_several_processes_are_read_by_time(folder: Path) -> None:
+def test_the_files_of_several_processes_are_merged_by_time(folder: Path) -> None:
     write(folder, GOOD[::2], "decisions-1000-7-0.jsonl.open")
     (folder / "decisions-0900-8-0.jsonl.gz").write_bytes(gzip.compress(lines(GOOD[1::2])))
     (folder / "decisions-2000-7-1.jsonl.open").write_bytes(b"")
-    (folder / "README").write_text("not a segment")
-    dataset = served(folder)
+    (folder / "README").write_text("not a log file")
+    dataset = prepare_served(folder)
     assert sorted(stored_decisions(dataset)) == sorted(EXPECTED)
     assert dataset.meta["source_rows"] == {"decisions-0900-8-0.jsonl.gz": 4, "decisions-1000-7-0.jsonl.open": 4}
 
 
-def test_ids_may_be_text(folder: Path) -> None:
-    rows = [listed(str(n), n, f"ü{n}", [], ["x y", 'say "hi"']) for n in range(3)]
+def test_ids_can_be_text(folder: Path) -> None:
+    rows = [served_list(str(n), n, f"ü{n}", [], ["x y", 'say "hi"']) for n in range(3)]
     write(folder, [*rows, event(9, 'say "hi"', "2")])
-    assert sorted(stored_decisions(served(folder)), key=repr)[0] == [
+    assert sorted(stored_decisions(prepare_served(folder)), key=repr)[0] == [
         (0, ["x y", 'say "hi"'], 0.5, ('say "hi"', "click"))
     ]
 
 
-@pytest.mark.parametrize("torn", [b'{"kind":"list","requ', b'{"kind":"event","item":"\xc3', b"{", b'{"kind":"lost"'])
-def test_a_torn_last_line_is_skipped_and_counted(folder: Path, torn: bytes) -> None:
-    (folder / "decisions-1-7-0.jsonl").write_bytes(lines(GOOD[:4]) + torn)
-    (folder / "decisions-2-8-0.jsonl.open").write_bytes(lines(GOOD[4:]) + torn)
-    dataset = served(folder)
+@pytest.mark.parametrize(
+    "incomplete", [b'{"kind":"list","requ', b'{"kind":"event","item":"\xc3', b"{", b'{"kind":"lost"']
+)
+def test_an_incomplete_last_line_is_skipped_and_counted(folder: Path, incomplete: bytes) -> None:
+    (folder / "decisions-1-7-0.jsonl").write_bytes(lines(GOOD[:4]) + incomplete)
+    (folder / "decisions-2-8-0.jsonl.open").write_bytes(lines(GOOD[4:]) + incomplete)
+    dataset = prepare_served(folder)
     assert sorted(stored_decisions(dataset)) == sorted(EXPECTED)
-    assert dataset.meta["decisions"]["notes"] == ["2 lines skipped: torn, at the end of a segment."]
+    assert dataset.meta["decisions"]["notes"] == ["2 lines skipped: incomplete, at the end of a file."]
 
 
-def test_a_last_line_that_lacks_only_its_end_counts(folder: Path) -> None:
+def test_a_last_line_without_a_newline_is_read(folder: Path) -> None:
     (folder / "decisions-1-7-0.jsonl").write_bytes(lines(GOOD).rstrip(b"\n"))
-    dataset = served(folder)
+    dataset = prepare_served(folder)
     assert sorted(stored_decisions(dataset)) == sorted(EXPECTED)
     assert dataset.meta["decisions"]["notes"] == []
 
@@ -157,241 +161,250 @@ def test_a_last_line_that_lacks_only_its_end_counts(folder: Path) -> None:
         b'{"kind":"list","request_id":"1","time":1,"items":[5],"sampled":true,"restricted":false}',
     ],
 )
-def test_anything_else_unreadable_is_one_sentence(folder: Path, line: bytes) -> None:
+def test_other_unreadable_lines_give_one_sentence(folder: Path, line: bytes) -> None:
     (folder / "decisions-1-7-0.jsonl").write_bytes(lines(GOOD[:2]) + b"\n" + line + b"\n" + lines(GOOD[2:]))
     with pytest.raises(InputError) as caught:
-        served(folder)
-    start = f"decisions-1-7-0.jsonl, line 4: {line[:60].decode()!r} is no whole list, event or lost record; "
+        prepare_served(folder)
+    start = f"decisions-1-7-0.jsonl, line 4: {line[:60].decode()!r} is not a complete record; "
     assert str(caught.value).startswith(start)
 
 
 @pytest.mark.parametrize(
     ("more", "note"),
     [
-        ([lost(3), lost(2)], "5 records lost by the server, of any kind."),
-        ([listed("9", 1, None, [], [5])], "1 list left out: no session id."),
+        ([lost(3), lost(2)], "5 records lost by the server."),
+        ([served_list("9", 1, None, [], [5])], "1 list left out: no session id."),
         ([GOOD[0], GOOD[3]], "2 lists left out: written twice."),
         ([event(9, 5), event(9, 5)], "2 events left out: no session id."),
         (
-            [listed("9", 20, "d", [], [5]), listed("10", 21, "d", [4], [5])],
+            [served_list("9", 20, "d", [], [5]), served_list("10", 21, "d", [4], [5])],
             f"1 session left out: {OTHER_HISTORY}.",
         ),
         (
-            [listed("9", 20, "d", [4], [5]), event(21, 5, "9")],
+            [served_list("9", 20, "d", [4], [5]), event(21, 5, "9")],
             f"1 session left out: {OTHER_HISTORY}.",
         ),
         (
-            [listed("9", 20, "d", [], [5, 4]), *PICKS, listed("10", 23, "d", [4, 5], [6])],
+            [served_list("9", 20, "d", [], [5, 4]), *PICKS, served_list("10", 23, "d", [4, 5], [6])],
             f"1 session left out: {OTHER_HISTORY}.",
         ),
-        ([event(20, 5, None, "d")], "1 session left out: events and no list."),
+        ([event(20, 5, None, "d")], "1 session left out: events without a list."),
     ],
 )
-def test_what_is_left_out_is_counted_in_words(folder: Path, more: list[Record], note: str) -> None:
+def test_notes_count_what_is_left_out(folder: Path, more: list[Record], note: str) -> None:
     assert note in notes(folder, *more)
 
 
-def of_d(folder: Path, *more: Record) -> tuple[list[Any], list[str]]:
-    """What session d, which is served 5 and 4 at time 20, comes to with more records, and what is said of it."""
-    said = notes(folder, listed("9", 20, "d", [], [5, 4]), *more)
-    (found,) = [one for one in stored_decisions(served(folder)) if one[0][1] == [5, 4]]
-    return found, said
+def decisions_of_session_d(folder: Path, *more: Record) -> tuple[list[Any], list[str]]:
+    """Add session d, which is served items 5 and 4 at time 20; return its decisions and the notes."""
+    messages = notes(folder, served_list("9", 20, "d", [], [5, 4]), *more)
+    (decisions,) = [session for session in stored_decisions(prepare_served(folder)) if session[0][1] == [5, 4]]
+    return decisions, messages
 
 
-MERGED = "merged with an earlier one of the same item and list"
-IN_FULL = "kept without a list: another of the same item and list stands for it, the history holds both"
+MERGED = "merged with an earlier event of the same item and list"
+IN_FULL = "kept without a list: another event of the same item and list represents it; the history contains both"
 
 
 @pytest.mark.parametrize(("history", "note"), [([5], MERGED), ([5, 5], IN_FULL)])
-def test_a_list_earns_the_furthest_of_what_became_of_its_pick(folder: Path, history: list[int], note: str) -> None:
-    """Whether the shop's histories hold an item once, or once for each event."""
-    bought, after = event(22, 5, "9", behaviour="buy"), listed("10", 24, "d", history, [6])
-    found, said = of_d(folder, event(21, 5, "9"), bought, after)
-    assert found == [(0, [5, 4], 0.5, (5, "buy")), (len(history), [6], 0.5, None)]
-    assert said == [f"1 event {note}."]
-    assert [(5, "click"), (5, "buy")][-len(history) :] in sessions_of(served(folder))
+def test_the_most_valuable_event_of_a_pick_is_rewarded(folder: Path, history: list[int], note: str) -> None:
+    """Whether the histories of the client contain an item once per pick or once per event."""
+    buy, after = event(22, 5, "9", behaviour="buy"), served_list("10", 24, "d", history, [6])
+    decisions, messages = decisions_of_session_d(folder, event(21, 5, "9"), buy, after)
+    assert decisions == [(0, [5, 4], 0.5, (5, "buy")), (len(history), [6], 0.5, None)]
+    assert messages == [f"1 event {note}."]
+    assert [(5, "click"), (5, "buy")][-len(history) :] in sessions_of(prepare_served(folder))
 
 
-def test_what_is_furthest_is_not_what_came_last(folder: Path) -> None:
-    words = ("view", "buy", "cart", "click")
-    picks = [event(21 + at, 5, "9", behaviour=word) for at, word in enumerate(words)]
-    found, said = of_d(folder, *picks, listed("10", 30, "d", [5], [6]))
-    assert found == [(0, [5, 4], 0.5, (5, "buy")), (1, [6], 0.5, None)]
-    assert said == [f"3 events {MERGED}."]
-    assert [(5, "buy")] in sessions_of(served(folder))
+def test_the_most_valuable_event_need_not_be_the_last(folder: Path) -> None:
+    behaviours = ("view", "buy", "cart", "click")
+    picks = [event(21 + step, 5, "9", behaviour=name) for step, name in enumerate(behaviours)]
+    decisions, messages = decisions_of_session_d(folder, *picks, served_list("10", 30, "d", [5], [6]))
+    assert decisions == [(0, [5, 4], 0.5, (5, "buy")), (1, [6], 0.5, None)]
+    assert messages == [f"3 events {MERGED}."]
+    assert [(5, "buy")] in sessions_of(prepare_served(folder))
     own = [event(21, 5, "9", behaviour="rented"), event(22, 5, "9", behaviour="kept"), event(23, 5, "9")]
-    assert of_d(folder, *own)[0] == [(0, [5, 4], 0.5, (5, "kept"))]
+    assert decisions_of_session_d(folder, *own)[0] == [(0, [5, 4], 0.5, (5, "kept"))]
 
 
-def test_a_purchase_after_the_next_list_was_served(folder: Path) -> None:
-    after = [listed("10", 22, "d", [5], [6]), event(23, 6, "10"), event(24, 5, "9", behaviour="buy")]
+def test_a_purchase_can_follow_the_next_list(folder: Path) -> None:
+    after = [served_list("10", 22, "d", [5], [6]), event(23, 6, "10"), event(24, 5, "9", behaviour="buy")]
     for history in ([5, 6], [5, 6, 5]):
-        found, _ = of_d(folder, event(21, 5, "9"), *after, listed("11", 25, "d", history, [8]))
+        decisions, _ = decisions_of_session_d(
+            folder, event(21, 5, "9"), *after, served_list("11", 25, "d", history, [8])
+        )
         buy, click, nothing = (5, "buy"), (6, "click"), None
-        assert [(one[0], one[3]) for one in found] == [(0, buy), (1, click), (len(history), nothing)]
+        assert [(decision[0], decision[3]) for decision in decisions] == [(0, buy), (1, click), (len(history), nothing)]
 
 
 SENT = "left out: sent twice"
 
 
 @pytest.mark.parametrize(
-    ("history", "said"),
+    ("history", "messages"),
     [([5], [f"2 events {SENT}."]), ([5, 5, 5], [f"2 events {IN_FULL}."])],
 )
-def test_an_event_that_is_sent_twice(folder: Path, history: list[int], said: list[str]) -> None:
-    """A retry, unless histories say that the visitor came back to it."""
+def test_an_event_that_was_sent_twice_counts_once(folder: Path, history: list[int], messages: list[str]) -> None:
+    """Copies are retries, unless the histories contain them."""
     twice = [event(21, 5, "9"), event(22, 5, "9", "d"), event(23, 5, "9")]
-    found = of_d(folder, *twice, listed("10", 24, "d", history, [6]))
-    assert found == ([(0, [5, 4], 0.5, (5, "click")), (len(history), [6], 0.5, None)], said)
+    decisions = decisions_of_session_d(folder, *twice, served_list("10", 24, "d", history, [6]))
+    assert decisions == ([(0, [5, 4], 0.5, (5, "click")), (len(history), [6], 0.5, None)], messages)
 
 
 @pytest.mark.parametrize(
-    ("history", "said"),
+    ("history", "messages"),
     [
         ([5], [f"1 event {SENT}.", f"1 event {MERGED}."]),
         ([5, 5], [f"1 event {SENT}.", f"1 event {IN_FULL}."]),
         ([5, 5, 5], [f"2 events {IN_FULL}."]),
     ],
 )
-def test_a_purchase_that_is_sent_twice(folder: Path, history: list[int], said: list[str]) -> None:
+def test_a_purchase_that_was_sent_twice_counts_once(folder: Path, history: list[int], messages: list[str]) -> None:
     buys = [event(22, 5, "9", behaviour="buy"), event(23, 5, "9", behaviour="buy")]
-    found = of_d(folder, event(21, 5, "9"), *buys, listed("10", 24, "d", history, [6]))
-    assert found == ([(0, [5, 4], 0.5, (5, "buy")), (len(history), [6], 0.5, None)], said)
-    assert sum(one == (5, "buy") for session in sessions_of(served(folder)) for one in session) == max(
+    decisions = decisions_of_session_d(folder, event(21, 5, "9"), *buys, served_list("10", 24, "d", history, [6]))
+    assert decisions == ([(0, [5, 4], 0.5, (5, "buy")), (len(history), [6], 0.5, None)], messages)
+    assert sum(pick == (5, "buy") for session in sessions_of(prepare_served(folder)) for pick in session) == max(
         1, len(history) - 1
     )
 
 
-def test_another_item_of_the_list_stays_in_the_session(folder: Path) -> None:
+def test_a_second_item_of_a_list_remains_in_the_session(folder: Path) -> None:
     others = [event(21, 5, "9"), event(22, 4, "9"), event(23, 5, "9", behaviour="buy")]
-    found, said = of_d(folder, *others, listed("10", 24, "d", [5, 4], [6]))
-    assert found == [(0, [5, 4], 0.5, (5, "buy")), (2, [6], 0.5, None)]
-    other = "1 event kept without a list: not of the item that was first picked from its list."
-    assert said == [other, f"1 event {MERGED}."]
+    decisions, messages = decisions_of_session_d(folder, *others, served_list("10", 24, "d", [5, 4], [6]))
+    assert decisions == [(0, [5, 4], 0.5, (5, "buy")), (2, [6], 0.5, None)]
+    other = "1 event kept without a list: another item was picked from its list first."
+    assert messages == [other, f"1 event {MERGED}."]
 
 
-def test_events_without_any_list_belong_to_the_history(folder: Path) -> None:
-    """What a visitor finds by search: sent once for each event, as nothing says that two of them are one."""
-    for history, fits in (([8, 8], True), ([8], False), ([], False)):
-        lists = [listed("9", 20, "d", [], [5, 4]), listed("10", 24, "d", history, [6])]
-        said = notes(folder, *lists, event(21, 8, None, "d"), event(22, 8, None, "d", behaviour="buy"))
-        assert said[0] == "2 events kept without a list: no list of its session offered the item."
-        assert said[1:] == ([] if fits else [f"1 session left out: {OTHER_HISTORY}."])
-        assert ([(0, [5, 4], 0.5, None), (2, [6], 0.5, None)] in stored_decisions(served(folder))) == fits
+def test_events_without_a_list_belong_to_the_history(folder: Path) -> None:
+    """Items found by search, for example: every event counts, because nothing tells copies apart."""
+    for history, is_consistent in (([8, 8], True), ([8], False), ([], False)):
+        lists = [served_list("9", 20, "d", [], [5, 4]), served_list("10", 24, "d", history, [6])]
+        messages = notes(folder, *lists, event(21, 8, None, "d"), event(22, 8, None, "d", behaviour="buy"))
+        assert messages[0] == "2 events kept without a list: no list of its session had the item."
+        assert messages[1:] == ([] if is_consistent else [f"1 session left out: {OTHER_HISTORY}."])
+        assert (
+            [(0, [5, 4], 0.5, None), (2, [6], 0.5, None)] in stored_decisions(prepare_served(folder))
+        ) == is_consistent
 
 
-def test_an_item_that_was_not_offered_stays_in_the_session(folder: Path) -> None:
+def test_an_item_that_was_not_offered_remains_in_the_session(folder: Path) -> None:
     for pick in (event(21, 8, "9"), event(21, 8, None, "d")):
-        found, said = of_d(folder, pick, listed("10", 23, "d", [8], [6]))
-        assert found == [(0, [5, 4], 0.5, None), (1, [6], 0.5, None)]
-        assert said == ["1 event kept without a list: no list of its session offered the item."]
+        decisions, messages = decisions_of_session_d(folder, pick, served_list("10", 23, "d", [8], [6]))
+        assert decisions == [(0, [5, 4], 0.5, None), (1, [6], 0.5, None)]
+        assert messages == ["1 event kept without a list: no list of its session had the item."]
 
 
-def test_a_request_that_is_not_there_leaves_the_event_to_its_session(folder: Path) -> None:
-    found, said = of_d(folder, event(21, 5, "99", "d"), listed("10", 23, "d", [5], [6]))
-    assert found == [(0, [5, 4], 0.5, None), (1, [6], 0.5, None)]
-    assert said == ["1 event kept without a list: its request is not in the log."]
+def test_an_event_with_an_unknown_request_remains_in_its_session(folder: Path) -> None:
+    decisions, messages = decisions_of_session_d(folder, event(21, 5, "99", "d"), served_list("10", 23, "d", [5], [6]))
+    assert decisions == [(0, [5, 4], 0.5, None), (1, [6], 0.5, None)]
+    assert messages == ["1 event kept without a list: its request is not in the log."]
 
 
-def test_a_list_of_another_session_earns_nothing(folder: Path) -> None:
-    found, said = of_d(folder, listed("10", 20, "e", [], [5]), event(21, 5, "9", "e"))
-    assert found == [(0, [5, 4], 0.5, None)]
-    assert said == ["1 event kept without a list: no list of its session offered the item."]
+def test_a_list_of_another_session_is_not_rewarded(folder: Path) -> None:
+    decisions, messages = decisions_of_session_d(folder, served_list("10", 20, "e", [], [5]), event(21, 5, "9", "e"))
+    assert decisions == [(0, [5, 4], 0.5, None)]
+    assert messages == ["1 event kept without a list: no list of its session had the item."]
 
 
-def test_what_is_dropped_takes_its_list_along(folder: Path) -> None:
+def test_dropping_a_pick_drops_its_list(folder: Path) -> None:
     write(folder, GOOD)
-    dataset = served(folder, drop=("buy",))
+    dataset = prepare_served(folder, drop=("buy",))
     assert sorted(stored_decisions(dataset)) == sorted([EXPECTED[0][:2], *EXPECTED[1:]])
-    note = "drop buy left 3 of 3 sessions and 2 of 3 events: estimates speak of what is left."
+    note = "drop buy kept 3 of 3 sessions and 2 of 3 events: estimates are about these sessions only."
     assert dataset.meta["decisions"]["notes"] == [note]
 
 
-def test_without_a_request_the_last_list_that_held_the_item_counts(folder: Path) -> None:
-    lists = [listed("10", 21, "d", [], [4]), listed("11", 22, "d", [], [6]), listed("12", 99, "d", [4], [4])]
-    found, _ = of_d(folder, *lists, event(30, 4, None, "d"))
-    assert found == [(0, [5, 4], 0.5, None), (0, [4], 0.5, (4, "click")), (0, [6], 0.5, None), (1, [4], 0.5, None)]
+def test_an_event_without_a_request_belongs_to_the_last_list_with_the_item(folder: Path) -> None:
+    lists = [
+        served_list("10", 21, "d", [], [4]),
+        served_list("11", 22, "d", [], [6]),
+        served_list("12", 99, "d", [4], [4]),
+    ]
+    decisions, _ = decisions_of_session_d(folder, *lists, event(30, 4, None, "d"))
+    assert decisions == [(0, [5, 4], 0.5, None), (0, [4], 0.5, (4, "click")), (0, [6], 0.5, None), (1, [4], 0.5, None)]
 
 
-def test_a_pick_that_came_after_the_next_list_was_served(folder: Path) -> None:
-    found, said = of_d(folder, listed("10", 21, "d", [], [6]), event(22, 5, "9"), event(23, 6, "10"))
-    assert found == [(0, [5, 4], 0.5, (5, "click")), (0, [6], 0.5, (6, "click"))]
-    assert said == []
+def test_a_pick_can_follow_the_next_list(folder: Path) -> None:
+    decisions, messages = decisions_of_session_d(
+        folder, served_list("10", 21, "d", [], [6]), event(22, 5, "9"), event(23, 6, "10")
+    )
+    assert decisions == [(0, [5, 4], 0.5, (5, "click")), (0, [6], 0.5, (6, "click"))]
+    assert messages == []
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"sampled": False}, NOT_DRAWN),
-        ({"log_probability": None}, NOT_DRAWN),
+        ({"sampled": False}, NOT_SAMPLED),
+        ({"log_probability": None}, NOT_SAMPLED),
         ({"restricted": True}, RESTRICTED),
-        ({"items": [6, 6], "restricted": True}, ODD),
-        ({"items": []}, ODD),
-        ({"items": [None]}, ODD),
-        ({"log_probability": 0.5}, "a list likelier than 1"),
-        ({"request_id": "9"}, TWICE),
-        ({"request_id": "9", "items": [5, 4], "history": [], "time": 29}, TWICE),
+        ({"items": [6, 6], "restricted": True}, MALFORMED),
+        ({"items": []}, MALFORMED),
+        ({"items": [None]}, MALFORMED),
+        ({"log_probability": 0.5}, "a list with a probability above 1"),
+        ({"request_id": "9"}, REPEATED_REQUEST),
+        ({"request_id": "9", "items": [5, 4], "history": [], "time": 29}, REPEATED_REQUEST),
     ],
 )
-def test_a_list_that_cannot_be_used_takes_its_session_along(folder: Path, change: Record, reason: str) -> None:
-    """With what was picked from it, or after it, gone or moved, weights and rewards would be those of no visit."""
-    lists = [listed("9", 20, "d", [], [5, 4]), listed("10", 22, "d", [5], [6]) | change]
+def test_an_unusable_list_excludes_its_session(folder: Path, change: Record, reason: str) -> None:
+    """Without one of its lists, the weight and the reward of a session would be wrong."""
+    lists = [served_list("9", 20, "d", [], [5, 4]), served_list("10", 22, "d", [5], [6]) | change]
     assert notes(folder, *lists, event(21, 5, "9"), event(23, 6, "10", "d")) == [f"1 session left out: {reason}."]
-    assert len(served(folder).sessions) == len(EXPECTED)
+    assert len(prepare_served(folder).sessions) == len(EXPECTED)
 
 
-def test_an_id_that_two_sessions_share(folder: Path) -> None:
-    said = notes(folder, listed("9", 20, "d", [], [5]), listed("9", 21, "e", [], [4]), event(22, 4, "9"))
-    assert said == [f"2 sessions left out: {TWICE}."]
-    assert len(served(folder).sessions) == len(EXPECTED)
+def test_a_request_id_of_two_sessions_excludes_both(folder: Path) -> None:
+    messages = notes(folder, served_list("9", 20, "d", [], [5]), served_list("9", 21, "e", [], [4]), event(22, 4, "9"))
+    assert messages == [f"2 sessions left out: {REPEATED_REQUEST}."]
+    assert len(prepare_served(folder).sessions) == len(EXPECTED)
 
 
-def test_visits_with_exclude_seen_are_no_log_for_estimates(folder: Path) -> None:
-    """Their first lists are free as nothing has been seen, and those alone would say that visits earn a click."""
-    rows = [listed(f"short {n}", n, f"short {n}", [], [5, 9]) for n in range(2)]
+def test_a_log_served_with_exclude_seen_is_refused(folder: Path) -> None:
+    """Only sessions that ended early have no restricted list; estimates from those alone would be biased."""
+    rows = [served_list(f"short {n}", n, f"short {n}", [], [5, 9]) for n in range(2)]
     for visit in "abc":
         for step in range(4):
             request, behaviour = f"{visit}{step}", "buy" if step else "click"
-            rows += [listed(request, step, visit, list(range(step)), [step, 9], restricted=step > 0)]
+            rows += [served_list(request, step, visit, list(range(step)), [step, 9], restricted=step > 0)]
             rows += [event(step, step, request, behaviour=behaviour)]
     write(folder, rows)
     with pytest.raises(InputError) as caught:
-        served(folder)
+        prepare_served(folder)
     assert str(caught.value) == (
         "The log has no session that estimates can use (5 sessions left out: all lists after a pick are restricted by "
-        "exclude, exclude_seen or candidates): serve without exclude, exclude_seen and candidates for one that has."
+        "exclude, exclude_seen or candidates); serve without exclude, exclude_seen and candidates."
     )
     assert notes(
         folder, *[row | {"session_id": f"of {row['session_id']}"} for row in rows if row["kind"] == "list"]
     ) == [f"3 sessions left out: {RESTRICTED}."]
 
 
-def test_a_probability_of_one_may_be_rounded_up(folder: Path) -> None:
-    write(folder, [*GOOD, listed("9", 20, "d", [], [5], log_probability=1e-7)])
-    decisions = served(folder).decisions
+def test_a_log_probability_slightly_above_zero_is_clipped(folder: Path) -> None:
+    write(folder, [*GOOD, served_list("9", 20, "d", [], [5], log_probability=1e-7)])
+    decisions = prepare_served(folder).decisions
     assert decisions.log_propensity.max() == 0.0
 
 
-def test_folders_that_are_no_log(folder: Path, prepare_log: Prepare) -> None:
+def test_unusable_folders_are_refused(folder: Path, prepare_log: Prepare) -> None:
     with pytest.raises(
-        InputError, match=r"served holds no decisions-….jsonl; name the folder that offrec serve writes its log to\."
+        InputError, match=r"served contains no decisions-….jsonl; name the folder that offrec serve writes its log to\."
     ):
-        served(folder)
+        prepare_served(folder)
     (folder / "decisions-1-7-0.jsonl.open").write_bytes(b"")
-    with pytest.raises(InputError, match=r"Every segment in .*served is empty; nothing has been served"):
-        served(folder)
-    write(folder, [listed("1", 1, "a", [], [5], sampled=False, log_probability=None), event(2, 5, "1")])
+    with pytest.raises(InputError, match="served contains only empty files; serve recommendations first"):
+        prepare_served(folder)
+    write(folder, [served_list("1", 1, "a", [], [5], sampled=False, log_probability=None), event(2, 5, "1")])
     with pytest.raises(InputError) as caught:
-        served(folder)
+        prepare_served(folder)
     assert str(caught.value) == (
-        f"The log has no session that estimates can use (1 session left out: {NOT_DRAWN}): serve with sample for one "
-        "that has."
+        f"The log has no session that estimates can use (1 session left out: {NOT_SAMPLED}); serve with sample."
     )
-    write(folder, [listed(str(n), 1, str(n), [], [5]) for n in range(3)])
-    with pytest.raises(InputError, match="Nothing was picked from any of the lists"):
-        served(folder)
+    write(folder, [served_list(str(n), 1, str(n), [], [5]) for n in range(3)])
+    with pytest.raises(InputError, match="Nothing was picked from any list"):
+        prepare_served(folder)
     write(folder, [event(1, 5, None, "a")])
-    with pytest.raises(InputError, match=r"events and no list\): give every request its session for one"):
-        served(folder)
-    sentence = "The fields of a served log are known; drop --session, --item, … or use --format decisions."
-    assert error_message(prepare_log, ("decisions-1-7-0.jsonl", lines(GOOD)), format="served", item="id") == sentence
+    with pytest.raises(InputError, match=r"events without a list\); send a session id with every request"):
+        prepare_served(folder)
+    message = "--format served defines its fields; remove --session, --item, … or use --format decisions."
+    assert error_message(prepare_log, ("decisions-1-7-0.jsonl", lines(GOOD)), format="served", item="id") == message
