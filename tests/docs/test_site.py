@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from chromium import browser, missing
 from offrec.cli import commands
 
 ROOT = Path(__file__).parents[2]
@@ -58,3 +59,15 @@ def test_every_page_has_a_title() -> None:
     for page in DOCS.glob("*/**/*.md"):
         text = page.read_text()
         assert text.startswith("# "), page
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_search_and_phone_width_in_a_browser(site: Path, tmp_path: Path) -> None:
+    with browser(tmp_path) as chrome:
+        chrome.open(f"file://{site}/search.html?q=grounding")
+        chrome.until(lambda: any("glossary" in (link or "") for link in chrome.attribute("#search-results a", "href")))
+        chrome.window(400, 800, dark=False)
+        for page in ("index", "explanation/equations", "evidence/public-logs", "reference/options", "how-to/retrain"):
+            chrome.open(f"file://{site}/{page}.html")
+            assert chrome.run("return document.documentElement.scrollWidth - window.innerWidth") <= 0, page
+        assert [address for address in chrome.requests() if address.startswith("http")] == []
