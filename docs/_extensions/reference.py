@@ -29,8 +29,9 @@ WRITERS: dict[str, Callable[..., str]] = {
 
 
 def fill(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Replace the markers of a page before it is parsed."""
-    source[0] = MARKER.sub(lambda match: WRITERS[match[1]](*match[2].split()), source[0])
+    """Replace the markers of a page before it is parsed, and keep "1.2 ± .3" and "5 %" on one line."""
+    text = MARKER.sub(lambda match: WRITERS[match[1]](*match[2].split()), source[0])
+    source[0] = re.sub(r"(?<=\d) (?=%)", "\u00a0", re.sub(r"(?<=\d) ± (?=\.?\d)", "\u00a0±\u00a0", text))
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:

@@ -26,9 +26,9 @@ FAMILIES = {
 OFFSETS = {
     "sl+dqn": (8, -10),
     "sl": (6, 6),
-    "sl+pg": (-12, 8),
-    "vsknn": (8, -4),
-    "recent": (8, -4),
+    "sl+pg": (-44, 4),
+    "vsknn": (-42, -4),
+    "recent": (-42, -4),
     "mean-reward": (-4, 8),
     "dqn": (7, -10),
     "pg": (7, -12),

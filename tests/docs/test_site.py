@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chromium import browser, missing
+from chromium import missing_browser, open_browser
 from offrec.cli import commands
 
 ROOT = Path(__file__).parents[2]
@@ -61,11 +61,13 @@ def test_every_page_has_a_title() -> None:
         assert text.startswith("# "), page
 
 
-@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@pytest.mark.skipif(missing_browser() is not None, reason=str(missing_browser()))
 def test_search_and_phone_width_in_a_browser(site: Path, tmp_path: Path) -> None:
-    with browser(tmp_path) as chrome:
+    with open_browser(tmp_path) as chrome:
         chrome.open(f"file://{site}/search.html?q=grounding")
-        chrome.until(lambda: any("glossary" in (link or "") for link in chrome.attribute("#search-results a", "href")))
+        chrome.wait_until(
+            lambda: any("glossary" in (link or "") for link in chrome.attribute("#search-results a", "href"))
+        )
         chrome.window(400, 800, dark=False)
         for page in ("index", "explanation/equations", "evidence/public-logs", "reference/options", "how-to/retrain"):
             chrome.open(f"file://{site}/{page}.html")
