@@ -32,7 +32,7 @@ from offrec.serving.served_policy import load_policy
 ITEMS, HISTORY = 60, 6
 FAST = {"network.width": 12, "network.history": HISTORY, "training.epochs": 1, "training.batch_size": 64}
 REAL_LOG = Path(__file__).parents[3] / "shared/data/retailrocket-events.csv.gz"
-DOCUMENT = Path(__file__).parents[2] / "docs/export.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/how-to/export.md"
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "gru": {"network.layers": 2},

@@ -19,7 +19,7 @@ from offrec.serving import served_policy, server
 from offrec.serving.decision_log import DecisionLogOptions
 from offrec.serving.service import Service
 
-PAGE = Path(__file__).parents[2] / "docs/serving.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/serve.md"
 
 
 @pytest.fixture
