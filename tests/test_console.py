@@ -1,4 +1,4 @@
-"""What is said to a person."""
+"""Messages and progress on standard error."""
 
 import sys
 from pathlib import Path
@@ -10,8 +10,8 @@ from offrec.console import Console, plain_text
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_where_nothing_can_be_written_the_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = open("/dev/full", "w", buffering=1)  # noqa: SIM115 — closing it would write again, and fail
+def test_a_message_that_cannot_be_written_does_not_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = open("/dev/full", "w", buffering=1)  # noqa: SIM115 — closing it writes again and fails
     monkeypatch.setattr(sys, "stderr", stream)
     Console().line("half way")
     with pytest.raises(OSError, match="No space left"):

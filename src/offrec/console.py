@@ -1,4 +1,4 @@
-"""What a person sees while something runs: a bar on a terminal, plain lines elsewhere. All of it on standard error."""
+"""Progress on standard error: a progress bar on a terminal, lines of text elsewhere."""
 
 import sys
 import time
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
 
-PLAIN_SECONDS = 10.0  # away from a terminal, a long step says at most so often how far it is
-WIDE = 120  # columns of a terminal that has room for a long bar beside words
+PLAIN_SECONDS = 10.0  # without a terminal, the shortest time between two progress lines
+WIDE = 120  # columns of a terminal that is wide enough for a long bar next to text
 
 
 def plain_text(text: str) -> str:
@@ -18,22 +18,36 @@ def plain_text(text: str) -> str:
 
 
 class Advance(Protocol):
+    """Reports that some steps are done; `note` is shown next to the bar."""
+
     def __call__(self, steps: int = 1, note: str = "") -> None: ...
 
 
 class Console:
+    """Prints messages and progress.
+
+    Args:
+        quiet: Print nothing.
+    """
+
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
         self.terminal = not quiet and sys.stderr.isatty()
 
     def line(self, text: str) -> None:
+        """Print one message."""
         if not self.quiet:
-            with suppress(OSError):  # a full disk behind `2> log` is no reason to end a run or a server
+            with suppress(OSError):  # a full disk behind `2> log` must not end a run or a server
                 print(plain_text(text), file=sys.stderr, flush=True)
 
     @contextmanager
     def steps(self, label: str, total: int) -> Iterator[Advance]:
-        """`with console.steps("epoch 1", 500) as advance: … advance()`"""
+        """Show the progress of work with a known number of steps.
+
+        Example:
+            >>> with console.steps("epoch 1", 500) as advance:
+            ...     advance()
+        """
         if self.terminal:
             with _bar(label, total) as advance:
                 yield advance
@@ -42,7 +56,12 @@ class Console:
 
     @contextmanager
     def counter(self, label: str) -> Iterator[Callable[[int, int], None]]:
-        """For work that says itself how far it is: `with console.counter("ranking") as at: … at(done, total)`"""
+        """Show the progress of work that counts its own steps.
+
+        Example:
+            >>> with console.counter("ranking") as at:
+            ...     at(done, total)
+        """
         with ExitStack() as stack:
             last = 0
             advance: Advance | None = None
@@ -58,28 +77,33 @@ class Console:
 
     @contextmanager
     def board(self) -> Iterator["Board"]:
-        """For several runs at once: `with console.board() as board: … board.console("seed-1")`"""
+        """Show the progress of several runs that train concurrently.
+
+        Example:
+            >>> with console.board() as board:
+            ...     run(board.console("seed-1"))
+        """
         with ExitStack() as stack:
             yield Board(self, stack.enter_context(_progress()) if self.terminal else None)
 
     def _plain(self, label: str, total: int) -> Advance:
-        done, said = 0, time.monotonic()
+        done, printed = 0, time.monotonic()
 
         def advance(steps: int = 1, note: str = "") -> None:
-            nonlocal done, said
+            nonlocal done, printed
             done += steps
-            if not self.quiet and time.monotonic() - said > PLAIN_SECONDS and done < total:
-                said = time.monotonic()
+            if not self.quiet and time.monotonic() - printed > PLAIN_SECONDS and done < total:
+                printed = time.monotonic()
                 self.line(f"{label}: {done:,} of {total:,} {note}".rstrip())
 
         return advance
 
 
 class Board:
-    """One display for several consoles: a bar each on a terminal, and lines that say whose they are."""
+    """One display for several consoles: one progress bar each on a terminal, and lines that begin with their name."""
 
     def __init__(self, console: Console, progress: Any) -> None:
-        self.whole, self.progress = console, progress
+        self.parent, self.progress = console, progress
 
     def console(self, name: str) -> Console:
         return _Named(self, name)
@@ -87,11 +111,11 @@ class Board:
 
 class _Named(Console):
     def __init__(self, board: Board, name: str) -> None:
-        super().__init__(board.whole.quiet)
-        self.whole, self.progress, self.name = board.whole, board.progress, name
+        super().__init__(board.parent.quiet)
+        self.parent, self.progress, self.name = board.parent, board.progress, name
 
     def line(self, text: str) -> None:
-        self.whole.line(f"{self.name}  {text}")
+        self.parent.line(f"{self.name}  {text}")
 
     @contextmanager
     def steps(self, label: str, total: int) -> Iterator[Advance]:
@@ -114,17 +138,17 @@ def _progress() -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Column
 
-    to = RichConsole(stderr=True)
-    bar = BarColumn(40 if to.width >= WIDE else 10)
+    console = RichConsole(stderr=True)
+    bar = BarColumn(40 if console.width >= WIDE else 10)
     columns: list[Any] = [
         TextColumn("{task.description}", markup=False),
         bar,
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     ]
-    # The note takes what room is left: where there is little, a person still reads what is under way and how far it is.
+    # The note gets the remaining width: on a narrow terminal, the label and the progress stay readable.
     columns.append(TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, ratio=1)))
-    return Progress(*columns, console=to, transient=True, expand=True)
+    return Progress(*columns, console=console, transient=True, expand=True)
 
 
 @contextmanager

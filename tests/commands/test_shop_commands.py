@@ -1,4 +1,4 @@
-"""From the shop's log to what a run truly earns, as a person types it; and the worlds kept apart."""
+"""The commands of the simulated shop: write a log, train on it, and measure what a run earns."""
 
 import json
 from pathlib import Path
@@ -19,13 +19,13 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_shop_passes_into_the_dataset(work: Path) -> None:
+def test_the_dataset_describes_its_shop(work: Path) -> None:
     shop = Dataset.open(work / "data").meta["shop"]
     assert (shop["world"], shop["seed"], shop["k"]) == ("demo", 3, 5)
     assert sorted(path.name for path in (work / "log").iterdir()) == ["events.parquet", "full.parquet"]
 
 
-def test_another_log_of_the_same_shop(work: Path, tmp_path: Path) -> None:
+def test_the_log_seed_gives_another_log_of_the_same_shop(work: Path, tmp_path: Path) -> None:
     for name, more in (("again", ()), ("other", ("--log-seed", "7"))):
         offrec("shop", "--world", "demo", "--sessions", "400", "--seed", "3", *more, "--out", tmp_path / name)
     first, again, other = (
@@ -44,16 +44,16 @@ def test_simulate_a_run_and_a_baseline(work: Path) -> None:
     assert (found["world"], found["seed"], found["play"], found["policy"]) == ("demo", 3, "topk", "sl/gru")
     again = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--json").stdout)
     assert again == found
-    drawn = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--play", "sample", "--json").stdout)
-    assert drawn["play"] == "sample"
-    assert drawn["reward"] != found["reward"]
+    sampled = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--play", "sample", "--json").stdout)
+    assert sampled["play"] == "sample"
+    assert sampled["reward"] != found["reward"]
     done = offrec("simulate", "--baseline", "popular", "--dataset", work / "data", "--sessions", "100")
     assert "purchases" in done.stdout
     own = offrec("simulate", "--policy", "greedy", "--dataset", work / "data", "--sessions", "100", "--json")
     assert json.loads(own.stdout)["seed"] == 3
 
 
-def test_sentences_for_bad_input(work: Path, tmp_path: Path) -> None:
+def test_bad_input_gets_one_sentence(work: Path, tmp_path: Path) -> None:
     def said(*words: str | Path) -> str:
         return sentence(offrec(*words, code=2))
 

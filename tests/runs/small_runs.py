@@ -1,4 +1,4 @@
-"""Runs that take a moment."""
+"""Runs that train in a moment."""
 
 from pathlib import Path
 from typing import Any
@@ -11,5 +11,6 @@ FAST = {"network.width": 8, "network.history": 5, "training.epochs": 1, "diagnos
 
 
 def trained(dataset: Any, out: Path, **options: Any) -> Any:
+    """Train a small policy on the CPU."""
     settings = {**FAST, **options.pop("settings", {})}
     return train(dataset, out, settings=settings, device="cpu", console=QUIET, **options)

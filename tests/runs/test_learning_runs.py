@@ -1,4 +1,4 @@
-"""What a run hands to its learner, and what it says of it."""
+"""What a run gives to its learner, and what it logs."""
 
 import json
 from dataclasses import replace
@@ -37,7 +37,7 @@ def dataset(tmp_path: Path, make_dataset: Any) -> Any:
     return make_dataset(tmp_path, SESSIONS, KINDS, splits=(30, 5, 5))
 
 
-def built(name: str, **more: Any) -> RunOptions:
+def options_of(name: str, **more: Any) -> RunOptions:
     return resolve_options({"algorithm.name": name, **FAST, **more}, "events")
 
 
@@ -45,17 +45,17 @@ def records(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_rewards_are_counted_in_spreads_of_the_returns(dataset: Any) -> None:
-    """γ .5, rewards .2 and 1: a session's returns are .55, .7, 1 (cart last) or .75, 1.1, .2, one half of each."""
-    facts = plan_run(SharedData(dataset), built("dc", gamma=0.5), CPU).facts
+def test_rewards_are_divided_by_the_standard_deviation_of_returns(dataset: Any) -> None:
+    """With γ 0.5 and rewards 0.2 and 1, returns are 0.55, 0.7, 1 (cart last) or 0.75, 1.1, 0.2, half of each."""
+    facts = plan_run(SharedData(dataset), options_of("dc", gamma=0.5), CPU).facts
     assert facts.unit == pytest.approx(np.std([0.55, 0.7, 1.0, 0.75, 1.1, 0.2]))
     assert (facts.discount_if_ignored, facts.shift) == (0.5, 0.0)
     assert facts.counts.tolist() == dataset.train_counts.tolist()
-    assert plan_run(SharedData(dataset), built("dc", reward_unit="absolute"), CPU).facts.unit == 1.0
+    assert plan_run(SharedData(dataset), options_of("dc", reward_unit="absolute"), CPU).facts.unit == 1.0
 
 
 def test_shifted_rewards_are_shifted_for_ignored_items_too(dataset: Any) -> None:
-    made = plan_run(SharedData(dataset), built("sdac", reward_shift=True, reward_unit="absolute"), CPU)
+    made = plan_run(SharedData(dataset), options_of("sdac", reward_shift=True, reward_unit="absolute"), CPU)
     assert made.facts.shift == -1.0
     rows = made.epochs.replay.batch(np.arange(10))
     rewards = build_agent(made).symbols(rows).rewards
@@ -88,36 +88,36 @@ OPTIONS: list[tuple[str, dict[str, Any], str | None]] = [
 
 
 @pytest.mark.parametrize(("name", "more", "need"), OPTIONS)
-def test_the_logging_policy_is_fitted_only_for_those_who_need_it(
+def test_only_the_needed_parts_of_the_logging_policy_are_fitted(
     dataset: Any, name: str, more: dict[str, Any], need: str | None
 ) -> None:
-    assert plan_run(SharedData(dataset), built(name, **more), CPU).logging == need
+    assert plan_run(SharedData(dataset), options_of(name, **more), CPU).logging == need
 
 
-def test_it_is_fitted_once_for_all(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, asked = logging_policy.load_or_fit, []
+def test_runs_share_a_fitted_logging_policy(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = logging_policy.load_or_fit, []
 
-    def fitted(*given: Any, need: Any) -> Any:
-        asked.append((given[3], need))
+    def recorded(*given: Any, need: Any) -> Any:
+        calls.append((given[3], need))
         return real(*given, need=need)
 
-    monkeypatch.setattr(logging_policy, "load_or_fit", fitted)
+    monkeypatch.setattr(logging_policy, "load_or_fit", recorded)
     runs = {f"{name}-{seed}": {**FAST, "algorithm.name": name, "seed": seed, "device": "cpu"}
             for name in ("sl", "dc", "re", "sdac") for seed in (0, 1)}  # fmt: skip
     train_many(dataset, runs, tmp_path / "runs", console=QUIET)
-    assert asked == [(0, "network"), (1, "network")]
+    assert calls == [(0, "network"), (1, "network")]
     one, other = (load(tmp_path / f"runs/{name}", "cpu").agent.prior for name in ("dc-0", "re-0"))
     assert all(torch.equal(mine, its) for mine, its in zip(one.parameters(), other.parameters(), strict=True))
-    known = json.loads((tmp_path / "runs/dc-0/run.json").read_text())["logging_policy"]
-    assert known["network.log_likelihood"] < 0
+    calibration = json.loads((tmp_path / "runs/dc-0/run.json").read_text())["logging_policy"]
+    assert calibration["network.log_likelihood"] < 0
     assert json.loads((tmp_path / "runs/sl-0/run.json").read_text())["logging_policy"] is None
 
 
-def test_sl_is_one_network(dataset: Any, tmp_path: Path) -> None:
-    learned = trained(dataset, tmp_path / "run").agent
-    assert {name.split(".")[0] for name in learned.state_dict()} == {"actor"}
+def test_sl_has_one_network_and_no_critic_options(dataset: Any, tmp_path: Path) -> None:
+    agent = trained(dataset, tmp_path / "run").agent
+    assert {name.split(".")[0] for name in agent.state_dict()} == {"actor"}
     assert "diagnostics" not in records(tmp_path / "run")[0]
-    assert not any(key.startswith("critic.") for key in built("sl").settings())
+    assert not any(key.startswith("critic.") for key in options_of("sl").settings())
 
 
 CRITICS = ["q_logged", "q_random", "return_logged"]
@@ -130,31 +130,31 @@ def logged(run: Path) -> list[list[str]]:
     return [list(epoch["diagnostics"]) for epoch in records(run)]
 
 
-def test_all_diagnostics_are_logged_of_every_learner_with_a_critic(
+def test_diagnostics_all_are_logged_for_learners_with_a_critic(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And of PG; for all of them π̂_b is fitted once, those who ask first being told how to do without."""
+    """And for PG. All of them share one fit of π̂_b."""
     real, fits = fitting._trainer, []
     monkeypatch.setattr(fitting, "_trainer", lambda *given: fits.append(given[1].name) or real(*given))
     for name in (*WITH_CRITIC, "pg"):
         trained(dataset, tmp_path / name, algorithm=name, settings={"diagnostics": "all"})
-        found = records(tmp_path / name)
+        epochs = records(tmp_path / name)
         expected = POLICIES if name == "pg" else [*POLICIES, *CRITICS]
-        assert logged(tmp_path / name) == [expected] * len(found)
-        assert all(np.isfinite(list(epoch["diagnostics"].values())).all() for epoch in found)
-        assert found[0]["validation"].keys() == {"HR@10", "NDCG@10", "reward@10"}
+        assert logged(tmp_path / name) == [expected] * len(epochs)
+        assert all(np.isfinite(list(epoch["diagnostics"].values())).all() for epoch in epochs)
+        assert epochs[0]["validation"].keys() == {"HR@10", "NDCG@10", "reward@10"}
         assert json.loads((tmp_path / name / "run.json").read_text())["logging_policy"] is not None
     assert fits == ["π̂_b", "π̂_b without fold 1", "π̂_b without fold 2"]
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_some_diagnostics_need_no_fit(dataset: Any, tmp_path: Path, name: str) -> None:
+def test_diagnostics_some_need_no_fit(dataset: Any, tmp_path: Path, name: str) -> None:
     trained(dataset, tmp_path / "run", algorithm=name)
     assert logged(tmp_path / "run") == [SOME[name]]
     assert (dataset.path / "logging").exists() == (name == "dc")
 
 
-def test_diagnostics_do_not_move_the_run(dataset: Any, tmp_path: Path) -> None:
+def test_diagnostics_do_not_change_the_run(dataset: Any, tmp_path: Path) -> None:
     runs = {
         which: {**FAST, "algorithm.name": "sdac", "diagnostics": which, "device": "cpu"} for which in ("all", "some")
     }
@@ -165,10 +165,8 @@ def test_diagnostics_do_not_move_the_run(dataset: Any, tmp_path: Path) -> None:
 
 
 def test_diagnostics_by_hand(dataset: Any) -> None:
-    """Five validation sessions: Q, the returns and the entropy of each of their 15 events, the whole matrix written
-    out.
-    """
-    made = plan_run(SharedData(dataset), built("sdac", gamma=0.5), CPU)
+    """Q, returns and entropy of the 15 events of five validation sessions, computed from full matrices."""
+    made = plan_run(SharedData(dataset), options_of("sdac", gamma=0.5), CPU)
     rows = [event for batch in made.diagnostic_batches for event in batch.event.tolist()]
     assert sorted(rows) == list(range(90, 105))
     mine = build_agent(made).eval()
@@ -187,8 +185,8 @@ def test_diagnostics_by_hand(dataset: Any) -> None:
     assert found["entropy"] == pytest.approx(np.mean(entropy), rel=1e-4)
 
 
-def test_rewarded_hits_by_hand() -> None:
-    """Ranks 1, 3 and 20 with rewards .2, 1, 1: (.2 · 1 + 1 · ½ + 0) / 2.2."""
+def test_reward_ndcg_by_hand() -> None:
+    """Ranks 1, 3 and 20 with rewards 0.2, 1, 1: (0.2 · 1 + 1 · ½ + 0) / 2.2."""
     ranks = Ranks(np.arange(3), np.array([0, 1, 1], dtype=np.uint8), np.array([1, 3, 20]))
     assert ranks.reward_ndcg(np.array([0.2, 1.0], dtype=np.float32), 10) == pytest.approx(0.7 / 2.2)
     assert ranks.reward_ndcg(np.array([3.0, 3.0], dtype=np.float32), 10) == pytest.approx(
@@ -197,10 +195,10 @@ def test_rewarded_hits_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("select", "best"), [("ndcg", 0), ("reward", 1), ("last", 1)])
-def test_the_best_checkpoint_is_the_best_by_what_was_asked(
+def test_the_best_checkpoint_follows_the_selection_metric(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, select: str, best: int
 ) -> None:
-    """First every view is found and no cart, then every cart and no view: 10 views of .2, 5 carts of 1."""
+    """Epoch 1 ranks every view first and no cart, epoch 2 the reverse: 10 views of reward 0.2, 5 carts of reward 1."""
     real, epochs = ScoredEvents.ranks, iter([0, 1])
 
     def ranks(self: ScoredEvents, policy: Any) -> Ranks:
@@ -231,7 +229,7 @@ def test_selection_by_reward_needs_rewards(tmp_path: Path, make_dataset: Any) ->
                                             ("sdac", {"diagnostics": "all"}),
                                             ("pg", {"diagnostics": "all"})])  # fmt: skip
 def test_the_memory_plan_counts_target_and_prior(dataset: Any, name: str, more: dict[str, Any]) -> None:
-    made = plan_run(SharedData(dataset), built(name, **more), CPU)
+    made = plan_run(SharedData(dataset), options_of(name, **more), CPU)
     prior = Network(dataset.n_items, made.options.network) if made.logging in ("network", "both") else None
     log_b = torch.zeros(dataset.sessions.events) if made.logging in ("log_b", "both") else None
     mine = build_agent(made, prior, log_b)
@@ -243,10 +241,10 @@ def test_the_memory_plan_counts_target_and_prior(dataset: Any, name: str, more: 
     assert (made.memory.gradients, made.memory.optimiser) == (sum(trainable), 2 * sum(trainable))
 
 
-def test_what_is_refused_is_refused_before_anything_is_fitted(
+def test_a_run_is_refused_before_anything_is_fitted(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logging_policy, "load_or_fit", lambda *given, **more: pytest.fail("it was fitted"))
+    monkeypatch.setattr(logging_policy, "load_or_fit", lambda *given, **more: pytest.fail("π̂_b was fitted"))
     with pytest.raises(InputError, match=r"gamma is 1, .* lower gamma or set critic.ground=0"):
         trained(dataset, tmp_path / "run", algorithm="dc", settings={"gamma": 1})
     (tmp_path / "run").mkdir()
@@ -255,8 +253,9 @@ def test_what_is_refused_is_refused_before_anything_is_fitted(
     assert not any((tmp_path / "run").iterdir())
 
 
-def test_gamma_1_is_fine_where_nothing_is_grounded(dataset: Any, tmp_path: Path) -> None:
+def test_gamma_1_is_allowed_without_grounding(dataset: Any, tmp_path: Path) -> None:
     trained(dataset, tmp_path / "run", algorithm="sdac", settings={"gamma": 1, "critic.ground": 0})
+    assert all(np.isfinite(value) for value in records(tmp_path / "run")[0]["loss"].values())
 
 
 def test_runs_of_an_older_format_are_refused(dataset: Any, tmp_path: Path) -> None:
@@ -269,7 +268,7 @@ def test_runs_of_an_older_format_are_refused(dataset: Any, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("preset", ["strong", "paper"])
 @pytest.mark.parametrize("name", LEARNERS)
-def test_every_learner_in_both_presets(dataset: Any, tmp_path: Path, name: str, preset: str) -> None:
+def test_every_learner_trains_in_both_presets(dataset: Any, tmp_path: Path, name: str, preset: str) -> None:
     policy = trained(dataset, tmp_path / "run", algorithm=name, preset=preset)
     found = records(tmp_path / "run")[0]["loss"]
     assert all(np.isfinite(value) for value in found.values())
@@ -283,7 +282,7 @@ def test_every_learner_in_both_presets(dataset: Any, tmp_path: Path, name: str, 
         ({"algorithm.weight": "reward", "reward.view": -1.0}, "cannot be a weight"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+def test_a_run_that_cannot_train_writes_nothing(
     dataset: Any, tmp_path: Path, settings: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(InputError, match=sentence):

@@ -1,4 +1,4 @@
-"""What a run refuses, with which sentence, and that it destroys nothing."""
+"""Input that a run refuses, the messages, and that nothing is overwritten."""
 
 import json
 from pathlib import Path
@@ -19,12 +19,12 @@ def dataset(tmp_path: Path, make_dataset: Any) -> Any:
 
 
 def test_force_replaces_runs_and_nothing_else(dataset: Any, tmp_path: Path) -> None:
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious/thesis.txt").write_text("years of work")
-    for out in (tmp_path / "precious", dataset.path, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/notes.txt").write_text("not a run")
+    for out in (tmp_path / "other", dataset.path, tmp_path):
         with pytest.raises(InputError, match="--force does not replace it"):
             trained(dataset, out, force=True)
-    assert (tmp_path / "precious/thesis.txt").read_text() == "years of work"
+    assert (tmp_path / "other/notes.txt").read_text() == "not a run"
     assert (dataset.path / "dataset.json").exists()
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="is not a folder"):
@@ -37,18 +37,18 @@ def test_force_replaces_runs_and_nothing_else(dataset: Any, tmp_path: Path) -> N
     assert not list(tmp_path.glob(".*partial"))
 
 
-def test_a_policy_is_judged_on_its_own_dataset_only(dataset: Any, tmp_path: Path, make_dataset: Any) -> None:
+def test_a_policy_is_evaluated_on_its_own_dataset_only(dataset: Any, tmp_path: Path, make_dataset: Any) -> None:
     policy = trained(dataset, tmp_path / "run")
     other = make_dataset(tmp_path, [[n % 7, (n + 3) % 7] for n in range(40)], splits=(30, 5, 5))
     other.meta["data_hash"] = "another"
-    for judged in (policy, offrec.baseline("popular", dataset)):
+    for one in (policy, offrec.baseline("popular", dataset)):
         with pytest.raises(InputError, match="made from another dataset"):
-            offrec.evaluate(judged, other)
+            offrec.evaluate(one, other)
         with pytest.raises(InputError, match="no split 'tset'"):
-            offrec.evaluate(judged, dataset, "tset")  # type: ignore[arg-type]
+            offrec.evaluate(one, dataset, "tset")  # type: ignore[arg-type]
 
 
-def test_recommend_refuses_what_cannot_be(dataset: Any, tmp_path: Path) -> None:
+def test_recommend_refuses_empty_candidates_and_text(dataset: Any, tmp_path: Path) -> None:
     policy = trained(dataset, tmp_path / "run")
     everything = list(range(100, 107))
     with pytest.raises(InputError, match="Nothing is left to recommend"):
@@ -68,13 +68,13 @@ def test_a_checkpoint_of_another_run_is_refused(dataset: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "not json"])
-def test_a_damaged_run_json(tmp_path: Path, content: str) -> None:
+def test_a_damaged_run_json_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(InputError, match=r"run\.json is damaged"):
         load(tmp_path)
 
 
-def test_sl_needs_no_reward_unless_it_weighs_by_it(tmp_path: Path, make_dataset: Any) -> None:
+def test_sl_needs_rewards_only_if_it_weights_by_them(tmp_path: Path, make_dataset: Any) -> None:
     sessions = [[n % 7, (n + 1) % 7] for n in range(40)]
     dataset = make_dataset(tmp_path, sessions, [["wave", "nod"]] * 40, splits=(30, 5, 5))
     trained(dataset, tmp_path / "run")
@@ -86,8 +86,8 @@ def test_sl_needs_no_reward_unless_it_weighs_by_it(tmp_path: Path, make_dataset:
     assert not (tmp_path / "weighted").exists()
 
 
-def test_defaults_learn_a_small_log(tmp_path: Path, make_dataset: Any) -> None:
-    """What follows an item is certain but for repeats; the default options must find it, not stop at most-recent."""
+def test_the_default_options_learn_a_small_log(tmp_path: Path, make_dataset: Any) -> None:
+    """The next item is certain except for repeats; the default options must learn it and beat the recent items."""
     import numpy as np
 
     random = np.random.default_rng(0)
@@ -99,9 +99,9 @@ def test_defaults_learn_a_small_log(tmp_path: Path, make_dataset: Any) -> None:
         sessions.append(session)
     dataset = make_dataset(tmp_path, sessions, splits=(400, 50, 50), score_first=False)
     policy = train(dataset, tmp_path / "run", device="cpu", console=QUIET)
-    found = {p.name: offrec.evaluate(p, dataset).metrics["all"]["HR@5"] for p in (policy, *_baselines(dataset))}
-    assert found["sl/gru"] > 0.95
-    assert found["sl/gru"] > found["recent"] + 0.3
+    hit_rate = {p.name: offrec.evaluate(p, dataset).metrics["all"]["HR@5"] for p in (policy, *_baselines(dataset))}
+    assert hit_rate["sl/gru"] > 0.95
+    assert hit_rate["sl/gru"] > hit_rate["recent"] + 0.3
 
 
 def _baselines(dataset: Any) -> list[Any]:

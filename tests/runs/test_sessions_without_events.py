@@ -1,4 +1,4 @@
-"""A session in which nothing was picked has decisions and no event: nothing that reads events may notice it."""
+"""Sessions without an event (lists were shown, nothing was picked) do not change anything that reads events."""
 
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ from offrec.models.network import NetworkOptions
 from offrec.training.loop import TrainingOptions
 
 SESSIONS = [[n % 7, (n + 1) % 7, (n + 2) % 7][: 1 + n % 3] for n in range(40)]
-EMPTY = (0, 1, 9, 30, 31, 34, 39, 40)  # before which sessions one without an event comes
+EMPTY = (0, 1, 9, 30, 31, 34, 39, 40)  # an empty session is inserted before each of these
 
 
 def with_empty() -> tuple[list[list[int]], tuple[int, int, int]]:
-    """The first, the last and some in between; in every split."""
+    """The sessions with empty ones at the start, at the end and in between, in every split."""
     sessions: list[list[int]] = []
     for number, session in enumerate(SESSIONS):
         sessions += [[]] * EMPTY.count(number) + [session]
@@ -32,7 +32,7 @@ def with_empty() -> tuple[list[list[int]], tuple[int, int, int]]:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Dataset, Dataset]:
-    """The same events, without such sessions and with them, at times that count down."""
+    """Two datasets with the same events, without and with empty sessions; times decrease."""
     sessions, splits = with_empty()
     ignored: list[list[Any]] = [[(0, [0, 1], 0.5, None)] for _ in sessions]
     plain = write_dataset(tmp_path, SESSIONS, splits=(30, 5, 5), items=8)
@@ -45,7 +45,7 @@ def pair(tmp_path: Path) -> tuple[Dataset, Dataset]:
     return plain, padded
 
 
-def test_a_run_learns_and_scores_the_same(pair: tuple[Dataset, Dataset], tmp_path: Path) -> None:
+def test_training_and_evaluation_do_not_change(pair: tuple[Dataset, Dataset], tmp_path: Path) -> None:
     runs = [trained(dataset.path, tmp_path / str(n), algorithm="sl") for n, dataset in enumerate(pair)]
     figures = [evaluate(policy, dataset, "test").metrics for policy, dataset in zip(runs, pair, strict=True)]
     assert figures[0] == figures[1]
@@ -55,20 +55,20 @@ def test_a_run_learns_and_scores_the_same(pair: tuple[Dataset, Dataset], tmp_pat
 
 
 @pytest.mark.parametrize("name", sorted(BASELINES))
-def test_baselines_are_the_same(pair: tuple[Dataset, Dataset], name: str) -> None:
+def test_baselines_do_not_change(pair: tuple[Dataset, Dataset], name: str) -> None:
     plain, padded = (evaluate(baseline(name, dataset), dataset, "test") for dataset in pair)
     assert plain.metrics == padded.metrics
     assert plain.ranks.rank.tolist() == padded.ranks.rank.tolist()
 
 
-def test_rewards_and_returns_are_the_same(pair: tuple[Dataset, Dataset]) -> None:
+def test_rewards_and_returns_do_not_change(pair: tuple[Dataset, Dataset]) -> None:
     for split in ("train", "validation", "test"):
         plain, padded = (transitions(dataset.split(split), np.ones(1, np.float32), 0.5) for dataset in pair)
         for name in ("reward", "discount", "return_to_go"):
             assert getattr(plain, name).tolist() == getattr(padded, name).tolist()
 
 
-def test_the_logging_policy_has_the_same_folds(pair: tuple[Dataset, Dataset], tmp_path: Path) -> None:
+def test_the_folds_of_the_logging_policy_do_not_change(pair: tuple[Dataset, Dataset], tmp_path: Path) -> None:
     training = TrainingOptions(epochs=1, batch_size=40, learning_rate=0.01)
     found = []
     for number, dataset in enumerate(pair):

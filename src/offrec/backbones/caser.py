@@ -12,13 +12,12 @@ if TYPE_CHECKING:
 
 
 class Caser(nn.Module):
-    """Tang & Wang 2018: filters over the window as over an image, horizontal (unions of items) and vertical (sums of
-    them).
+    """Filters over the window as over an image: horizontal ones (unions of items) and vertical ones (sums of items).
 
-    The activation of the last layer, which they choose among identity, sigmoid, tanh and ReLU, is the identity. They
-    set a user's vector beside the state; here the state is all there is, and with ReLU it dies: an update moves a unit
-    for all histories alike, soon by more than they differ in it, and one that is below 0 for all of them stays there.
-    On 4,000 sessions half of the units were dead after 10 updates at a rate of .005, and 97 % after 160.
+    The last layer has no activation; Tang & Wang choose among identity, sigmoid, tanh and ReLU. They concatenate a user
+    vector with the state. Here the state is alone, and with ReLU its units die: an update moves a unit for all
+    histories at once, and a unit that is negative for all histories stays 0. On 4,000 sessions, half of the units were
+    dead after 10 updates with a learning rate of 0.005, and 97 % after 160.
     """
 
     def __init__(self, width: int, window: int, dropout: float, filters: int = 16, vertical: int = 4) -> None:

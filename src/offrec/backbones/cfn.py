@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class CFNCell(nn.Module):
     """h′ = σ(U_z h + W_z x + b_z) ⊙ tanh(h) + σ(U_i h + W_i x + b_i) ⊙ tanh(W x)        Chen et al. 2019, Eq. (4)
 
-    With no input the state decays to 0: no strange attractors, hence the name.
+    Without input the state decays to 0. The cell has no strange attractors, hence "chaos free".
     """
 
     def __init__(self, width: int) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class NextItNetBlock(nn.Module):
-    """Two dilated causal convolutions, the second reaching twice as far back, around a residual."""
+    """Two dilated causal convolutions with a residual connection; the second reaches back twice as far."""
 
     def __init__(self, width: int, dilation: int, dropout: float) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class CausalConvolution(nn.Module):
         self.convolution = nn.Conv1d(width, width, kernel, dilation=dilation)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        past = functional.pad(inputs.transpose(1, 2), (self.reach, 0))  # zeros before the start: no look ahead
-        found: Tensor = self.convolution(past)
-        return found.transpose(1, 2)
+        past = functional.pad(inputs.transpose(1, 2), (self.reach, 0))  # zeros before the start: no look-ahead
+        states: Tensor = self.convolution(past)
+        return states.transpose(1, 2)
 
 
 class NextItNet(nn.Module):
-    """Yuan et al. 2019: each layer is a block with dilations 1, 2 and one with 4, 8."""
+    """Each layer has a block with dilations 1 and 2 and a block with dilations 4 and 8."""
 
     def __init__(self, width: int, layers: int, dropout: float) -> None:
         super().__init__()

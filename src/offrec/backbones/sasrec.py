@@ -43,10 +43,10 @@ class SASRec(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        # The state after a full history's next item is one place longer than any that is learned from or served: it
-        # shares the last place.
-        place = torch.arange(inputs.shape[1], device=inputs.device).clamp(max=len(self.positions) - 1)
-        states: Tensor = self.norm(self.blocks(inputs + self.positions[place]))
+        # The state after the action of a full history has one more position than any state that is learned from or
+        # served: it shares the last position.
+        position = torch.arange(inputs.shape[1], device=inputs.device).clamp(max=len(self.positions) - 1)
+        states: Tensor = self.norm(self.blocks(inputs + self.positions[position]))
         return states
 
 
