@@ -1,4 +1,4 @@
-"""The equations of docs/shop.md with numbers worked by hand."""
+"""The equations of docs/explanation/shop.md with numbers worked by hand."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The picture of docs/shop.md: what each policy earns by the end of each step, and how many visitors are left."""
+"""The picture of docs/explanation/shop.md: what each policy earns by the end of each step, and how many visitors are left."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How visitors choose, behave, remember and leave: the equations of docs/shop.md, one function each.
+"""How visitors choose, behave, remember and leave: the equations of docs/explanation/shop.md, one function each.
 
 A visitor's state is who they are and their last m picks. Nothing else is remembered.
 """

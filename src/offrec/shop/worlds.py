@@ -9,7 +9,7 @@ from offrec.errors import InputError
 
 @dataclass(frozen=True)
 class World:
-    """What a shop is made from, beside its seed. docs/shop.md has the equations these knobs stand in."""
+    """What a shop is made from, beside its seed. docs/explanation/shop.md has the equations these knobs stand in."""
 
     name: str
     """What it is called; its items and visitors are drawn from its knobs and the shop's seed."""
