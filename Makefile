@@ -1,6 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
-# Networks this small are faster on one thread than on two, so each core has tests of its own.
+# The tests' small networks are faster on one thread than on two, so each core runs its own tests.
 TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
 
 .PHONY: setup demo test test-all docs wheel bench
@@ -12,7 +12,7 @@ setup: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-# The demo needs neither the server nor what tests need, and is to be short on a fresh machine too.
+# The demo needs only the core dependencies, which keeps its set-up short on a new machine.
 .venv/core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
@@ -30,6 +30,7 @@ test: setup
 test-all: setup
 	$(TESTS)
 
+# Build the documentation into site/; warnings are errors. `make test` builds it too, in tests/docs.
 docs: setup
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs site
 

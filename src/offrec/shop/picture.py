@@ -1,4 +1,4 @@
-"""The picture of docs/explanation/shop.md: what each policy earns by the end of each step, and how many visitors are left."""
+"""Draw what the shop's own policies earn and how many visitors stay: the figure of docs/explanation/shop.md."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def draw(shop: Shop, path: str | Path, sessions: int = 2000, seed: int = 0, step
     errors = [mean.high - mean.mean for mean in means]
     colours = [line.get_color() for line in left.get_lines()]
     right.bar(names, [mean.mean for mean in means], yerr=errors, color=colours, capsize=3)
-    right.set(ylabel="true reward a session", title=f"{shop.world.name}, seed {shop.seed}")
+    right.set(ylabel="true reward per session", title=f"{shop.world.name}, seed {shop.seed}")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
     return found
