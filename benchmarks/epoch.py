@@ -29,7 +29,8 @@ from torch.nn import functional
 from offrec.catalogue import Head
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.replay import Replay, Segments
+from offrec.data.replay import Replay
+from offrec.data.segments import Segments
 from offrec.models.network import Network
 from offrec.models.network_policy import NetworkPolicy
 from offrec.runs.loading import pick_device
@@ -77,7 +78,13 @@ def host_batch(replay: Replay, pieces: Segments, mdp: list[Tensor], items: Tenso
     piece = np.repeat(np.arange(len(pieces)), rows)
     event = np.repeat(pieces.first - (np.cumsum(rows) - rows), rows) + np.arange(rows.sum())
     position = event - pieces.begin[piece]
-    host = [pieces.begin - replay.base, pieces.end - replay.base, piece, position, event - replay.base]
+    host = [
+        pieces.begin - replay.first_event,
+        pieces.end - replay.first_event,
+        piece,
+        position,
+        event - replay.first_event,
+    ]
     begin, end, piece_, position_, here = (torch.from_numpy(a).to(replay.device) for a in host)
 
     def gather(where: Tensor, inside: Tensor) -> Tensor:
@@ -113,7 +120,7 @@ def eager(dataset: Dataset, flat: dict[str, Any], epochs: int) -> dict[str, Any]
 
     def epoch(number: int) -> None:
         pending = []
-        for index in replay.shuffled(batch_size, (options.seed, number)):
+        for index in replay.plan_shuffled(batch_size, (options.seed, number)):
             batch = host_batch(replay, replay.segments[index], replay.mdp, items)
             loss = dense_loss(network(batch), batch.action)
             optimiser.zero_grad(set_to_none=True)

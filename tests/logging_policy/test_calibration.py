@@ -70,7 +70,7 @@ def by_count(batch: Any) -> Head:
 
 def test_judged_is_the_catalogue_written_out(replay: Replay) -> None:
     found = calibration.event_probabilities(by_count, replay, batch_size=7)
-    assert sorted(found.event.tolist()) == list(range(replay.base, replay.base + len(replay.items)))
+    assert sorted(found.event.tolist()) == list(range(replay.first_event, replay.first_event + len(replay.items)))
     for batch in replay.batches(1000):
         chances = (by_count(batch).at(torch.arange(6).expand(len(batch), -1))).log_softmax(1)
         order = np.argsort(found.event)

@@ -135,7 +135,7 @@ def test_filling_up_changes_nothing(tmp_path: Path, make_dataset: Any, backbone:
     for filled in (False, True):
         plan = plan_run(SharedData(dataset), options, CPU)
         policy = NetworkPolicy("sl", build_agent(plan), dataset.vocabulary, CPU)
-        epochs = Epochs(plan.epochs.replay, 16, 0, rounded=filled)
+        epochs = Epochs(plan.epochs.replay, 16, 0, round_sizes=filled)
         whole = build_task(plan, policy)
         task = TrainingTask(whole.module, whole.loss, epochs, whole.validate, "x")
         update = Update(task, Optimiser(whole.module, 0.0), CPU, capture=False)

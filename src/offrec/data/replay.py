@@ -1,79 +1,30 @@
-"""Batches on a device. The log lies there as flat arrays; segments of sessions are gathered, never stored.
-
-A segment is a stretch of one session that is encoded once: its rows are the events `first` … `end` − 1, its tokens the
-events `begin` … `end` − 1. No row sees more than `history` items.
-"""
+"""Batches on a device. The log is stored there as flat arrays; batches are gathered from them."""
 
 import math
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from offrec.data.segments import Segmentation, Segments, segment_sessions
 from offrec.data.transitions import Transitions
 from offrec.types import Batch, Longs, Sessions, Size
 
-POOL = 64  # batches whose segments are sorted by length together, so that a batch wastes little on padding
-
-Segmentation = Literal["sessions", "windows", "exact"]
+POOL = 64  # segments are sorted by length within the segments of this many batches, to reduce padding
 
 
 @dataclass(frozen=True)
-class Segments:
-    begin: Longs  # [P]
-    first: Longs  # [P]
-    end: Longs  # [P]
-
-    def __len__(self) -> int:
-        return len(self.begin)
-
-    def __getitem__(self, index: Longs) -> "Segments":
-        return Segments(self.begin[index], self.first[index], self.end[index])
-
-
-def cut(sessions: Sessions, history: int, how: Segmentation) -> Segments:
-    """Sessions into segments, every event a row of exactly one.
-
-    windows: each event by itself, after exactly its last `history` items.
-    exact:   the same states as windows, but what shares a prefix is encoded together.
-    sessions: long sessions in segments that overlap by half, so a late row sees between history / 2 and `history`
-    items. Cheaper.
-    """
-    start, stop = np.asarray(sessions.offsets[:-1]), np.asarray(sessions.offsets[1:])
-    if how == "windows":
-        return _windows(start, start, stop, history)
-    end = np.minimum(stop, start + history + 1)
-    segments = [Segments(start, start, end)]
-    if how == "exact":
-        segments.append(_windows(start, end, stop, history))
-    while how == "sessions" and (end < stop).any():
-        long = end < stop
-        first, stop = end[long], stop[long]
-        begin = first - history // 2
-        end = np.minimum(stop, begin + history + 1)
-        segments.append(Segments(begin, first, end))
-    whole = Segments(*(np.concatenate([getattr(p, name) for p in segments]) for name in ("begin", "first", "end")))
-    return whole[np.flatnonzero(whole.first < whole.end)]
-
-
-def _windows(start: Longs, first: Longs, stop: Longs, history: int) -> Segments:
-    """One segment for each event from `first` to `stop`."""
-    length = stop - first
-    event = np.repeat(first - (np.cumsum(length) - length), length) + np.arange(length.sum())
-    return Segments(np.maximum(np.repeat(start, length), event - history), event, event + 1)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The batches of an epoch, not yet gathered: batch i is the segments order[edges[i]] … order[edges[i + 1] − 1]."""
+class EpochPlan:
+    """The batches of an epoch: batch i has the segments order[edges[i]] … order[edges[i + 1] − 1]."""
 
     order: Longs  # [P]
     edges: Longs  # [n + 1]
-    sizes: list[Size]  # [n] no larger than needed
+    sizes: list[Size]  # [n] the smallest possible
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -83,211 +34,283 @@ class Plan:
 
 
 class Replay:
-    """The events of one split on a device, and batches of them.
+    """The events of some sessions on a device, and batches of them.
 
-    A batch is gathered on the device, by operations of static shape or by one kernel, nothing of it on the host: so it
-    can be part of a captured update, and no step waits.
+    Batches are gathered on the device, by operations with static shapes or by one kernel. Gathering can therefore be
+    part of a captured CUDA graph, and no step waits for the host.
+
+    Args:
+        sessions: The sessions.
+        mdp: Their transitions.
+        n_items: The size of the catalogue.
+        history: The largest number of items that a row may see.
+        segmentation: How sessions are divided; see `segment_sessions`.
+        device: Where the events are stored.
     """
 
     def __init__(
-        self, sessions: Sessions, mdp: Transitions, n_items: int, history: int, how: Segmentation, device: torch.device
+        self,
+        sessions: Sessions,
+        mdp: Transitions,
+        n_items: int,
+        history: int,
+        segmentation: Segmentation,
+        device: torch.device,
     ) -> None:
-        self.base = int(sessions.offsets[0])
-        self.items = torch.tensor(np.asarray(sessions.items[self.base : sessions.offsets[-1]]), device=device)
+        self.first_event = int(sessions.offsets[0])
+        self.items = torch.tensor(np.asarray(sessions.items[self.first_event : sessions.offsets[-1]]), device=device)
         self.mdp = torch.tensor(np.stack([mdp.reward, mdp.discount, mdp.return_to_go]), device=device)  # [3, E]
         self.n_items, self.history, self.device = n_items, history, device
-        self._counted: list[Tensor] = []
-        self.segments = cut(sessions, history, how)
-        self.rows = self.segments.end - self.segments.first
-        self.lengths = self.segments.end - self.segments.begin
-        bounds = np.stack([self.segments.begin, self.segments.first, self.segments.end]) - self.base
-        kind = np.int32 if len(self.items) < 2**31 else np.int64
-        self.bounds = torch.from_numpy(bounds.astype(kind)).to(device)  # [3, P]
+        self._ranges: list[Tensor] = []
+        self._set_segments(segment_sessions(sessions, history, segmentation))
+
+    def _set_segments(self, segments: Segments) -> None:
+        self.segments = segments
+        self.rows = segments.end - segments.first  # [P]
+        self.lengths = segments.end - segments.begin  # [P]
+        bounds = np.stack([segments.begin, segments.first, segments.end]) - self.first_event
+        dtype = np.int32 if len(self.items) < 2**31 else np.int64
+        self.bounds = torch.from_numpy(bounds.astype(dtype)).to(self.device)  # [3, P]
+
+    def subset(self, indices: Longs) -> Self:
+        """Return a replay of some segments. The events on the device are shared, not copied.
+
+        Args:
+            indices: The segments, in any order; a segment can occur several times.
+        """
+        part = copy(self)
+        part._set_segments(self.segments[indices])
+        return part
 
     @property
     def bytes(self) -> int:
-        """What lies on the device."""
+        """The bytes on the device."""
         return sum(tensor.nbytes for tensor in (self.items, self.bounds, self.mdp))
 
-    def shuffled(self, batch_size: int, seed: int | tuple[int, ...]) -> Plan:
-        """Segments in random order, segments of like length together, as many in a batch as `batch_size` rows hold."""
+    def plan_shuffled(self, batch_size: int, seed: int | tuple[int, ...]) -> EpochPlan:
+        """Plan an epoch in random order.
+
+        Args:
+            batch_size: The largest number of rows in a batch. A segment with more rows is a batch by itself.
+            seed: The plan depends only on it.
+
+        Returns:
+            Batches of segments of similar length.
+        """
         random = np.random.default_rng(seed)
         order = random.permutation(len(self.segments))
         pool = (np.cumsum(self.rows[order]) - 1) // (batch_size * POOL)
         order = order[np.lexsort((self.lengths[order], pool))]
-        edges = self._edges(order, batch_size)
+        edges = self._batch_edges(order, batch_size)
         batches = random.permutation(len(edges) - 1)
         count = np.diff(edges)[batches]
-        until = np.cumsum(count)
-        order = order[np.repeat(edges[batches] - (until - count), count) + np.arange(len(order))]
-        return self._plan(order, np.concatenate([[0], until]))
+        end = np.cumsum(count)
+        order = order[np.repeat(edges[batches] - (end - count), count) + np.arange(len(order))]
+        return self._plan(order, np.concatenate([[0], end]))
 
-    def in_order(self, batch_size: int) -> Plan:
-        """Every segment once, longest last: for evaluation, where the order is of no consequence."""
+    def plan_by_length(self, batch_size: int) -> EpochPlan:
+        """Plan a pass over all segments, the longest last, for evaluation."""
         order = np.argsort(self.lengths, kind="stable")
-        return self._plan(order, self._edges(order, batch_size))
+        return self._plan(order, self._batch_edges(order, batch_size))
 
-    def most(self, batch_size: int) -> Size:
-        """No batch is larger than this."""
+    def largest_size(self, batch_size: int) -> Size:
+        """Return an upper bound of the sizes of all batches."""
         rows = max(batch_size, int(self.rows.max(initial=1)))
         return Size(min(rows, len(self.segments)), rows, int(self.lengths.max(initial=1)))
 
-    def _edges(self, order: Longs, batch_size: int) -> Longs:
-        until, edges = np.cumsum(self.rows[order]), [0]
+    def _batch_edges(self, order: Longs, batch_size: int) -> Longs:
+        end, edges = np.cumsum(self.rows[order]), [0]
         while edges[-1] < len(order):
-            before = until[edges[-1] - 1] if edges[-1] else 0
-            edge = int(np.searchsorted(until, before + batch_size, side="right"))
-            edges.append(max(edge, edges[-1] + 1))  # a segment of more rows than that is a batch by itself
+            before = end[edges[-1] - 1] if edges[-1] else 0
+            edge = int(np.searchsorted(end, before + batch_size, side="right"))
+            edges.append(max(edge, edges[-1] + 1))
         return np.array(edges, dtype=np.int64)
 
-    def _plan(self, order: Longs, edges: Longs) -> Plan:
+    def _plan(self, order: Longs, edges: Longs) -> EpochPlan:
         count, first = np.diff(edges), edges[:-1]
         rows, length = np.add.reduceat(self.rows[order], first), np.maximum.reduceat(self.lengths[order], first)
-        triples = zip(count.tolist(), rows.tolist(), length.tolist(), strict=True)
-        return Plan(order, edges, [Size(*triple) for triple in triples])
+        shapes = zip(count.tolist(), rows.tolist(), length.tolist(), strict=True)
+        return EpochPlan(order, edges, [Size(*shape) for shape in shapes])
 
-    def batch(self, index: Longs) -> Batch:
-        """The batch of these segments, as small as it can be."""
-        size = Size(len(index), int(self.rows[index].sum()), int(self.lengths[index].max()))
-        order = torch.empty(len(index), dtype=torch.long, device=self.device)
-        _send(index, order)
+    def batch(self, indices: Longs) -> Batch:
+        """Return the batch of these segments, in the smallest possible size."""
+        size = Size(len(indices), int(self.rows[indices].sum()), int(self.lengths[indices].max()))
+        order = torch.empty(len(indices), dtype=torch.long, device=self.device)
+        _copy_to_device(indices, order)
         edges = torch.zeros(2, dtype=torch.long, device=self.device)
-        edges[1:].fill_(len(index))
+        edges[1:].fill_(len(indices))
         return self.gather(order, edges, edges[:1], size)
 
-    def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size, *, by_kernel: bool = False) -> Batch:
-        """The segments order[edges[step]] … order[edges[step + 1] − 1] as a batch of the given size; step [1].
+    def batches(self, batch_size: int) -> Iterator[Batch]:
+        """Yield batches of all segments, the longest last."""
+        for indices in self.plan_by_length(batch_size):
+            yield self.batch(indices)
 
-        Where the size is larger than needed, the first segment and the first row are repeated, at weight 0. By a kernel
-        of our own it is one launch.
+    def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size, *, use_kernel: bool = False) -> Batch:
+        """Gather the batch of one step.
+
+        Args:
+            order: [P] the segments of the epoch, on the device.
+            edges: [n + 1] the first segment of each batch in `order`, on the device.
+            step: [1] the number of the batch, on the device.
+            size: The size of the batch. If it is larger than necessary, the first segment and the first row are
+                repeated with weight 0.
+            use_kernel: Whether to gather with a single Triton kernel.
         """
         history = min(self.history, size.length)
-        if by_kernel:
-            from offrec.data.triton_gather import Log, gathered  # needs triton
+        if use_kernel:
+            from offrec.data.triton_gather import DeviceLog, gather_by_kernel  # needs triton
 
-            log = Log(self.bounds, self.items, self.mdp)
-            return gathered(log, order, edges, step, size, history, self.n_items, self.base)
-        index, inside = self._index(order, edges, step, size)
-        begin, first, end = self.bounds[:, index].long()
-        rows = torch.where(inside, end - first, 0)
-        until = rows.cumsum(0)
-        row = self._numbers(size.rows)
-        real = row < until[-1]
-        row = torch.where(real, row, 0)
-        segment = torch.searchsorted(until, row, right=True)
-        event = (first - until + rows)[segment] + row
+            log = DeviceLog(self.bounds, self.items, self.mdp)
+            return gather_by_kernel(log, order, edges, step, size, history, self.n_items, self.first_event)
+        indices, is_real_segment = self._segment_indices(order, edges, step, size)
+        begin, first, end = self.bounds[:, indices].long()
+        rows = torch.where(is_real_segment, end - first, 0)
+        rows_up_to = rows.cumsum(0)
+        row = self._range(size.rows)
+        is_real_row = row < rows_up_to[-1]
+        row = torch.where(is_real_row, row, 0)
+        segment = torch.searchsorted(rows_up_to, row, right=True)
+        event = (first - rows_up_to + rows)[segment] + row
         position = event - begin[segment]
-        token = begin[:, None] + self._numbers(size.length)
-        tokens = self._items(token, token < end[:, None])
-        ago = self._numbers(history + 1)[1:]
-        recent = self._items(event[:, None] - ago, ago <= position[:, None])
+        token = begin[:, None] + self._range(size.length)
+        tokens = self._items_at(token, token < end[:, None])
+        lag = self._range(history + 1)[1:]
+        recent = self._items_at(event[:, None] - lag, lag <= position[:, None])
         reward, discount, return_to_go = self.mdp[:, event]
-        action, place, weight = self.items[event].long(), event + self.base, real / until[-1]
-        return Batch(tokens, segment, position, recent, action, place, reward, discount, return_to_go, weight)
+        return Batch(
+            tokens=tokens,
+            segment=segment,
+            position=position,
+            recent=recent,
+            action=self.items[event].long(),
+            event=event + self.first_event,
+            reward=reward,
+            discount=discount,
+            return_to_go=return_to_go,
+            weight=is_real_row / rows_up_to[-1],
+        )
 
-    def _index(self, order: Tensor, edges: Tensor, step: Tensor, size: Size) -> tuple[Tensor, Tensor]:
-        """[N] the segments, the first again where there are fewer; and where there are not."""
-        start, slot = edges[step], self._numbers(size.segments)
-        inside = slot < edges[step + 1] - start
-        return order[start + torch.where(inside, slot, 0)], inside
+    def _segment_indices(self, order: Tensor, edges: Tensor, step: Tensor, size: Size) -> tuple[Tensor, Tensor]:
+        """[N] the segments of the batch, padded with its first, and which of them are not padding."""
+        start, slot = edges[step], self._range(size.segments)
+        is_real = slot < edges[step + 1] - start
+        return order[start + torch.where(is_real, slot, 0)], is_real
 
-    def _numbers(self, n: int) -> Tensor:
-        """0 … n − 1. Made once: captured updates read them where they lie, so those outgrown are kept too."""
-        if not self._counted or len(self._counted[-1]) < n:
-            self._counted.append(torch.arange(2 * n, device=self.device))
-        return self._counted[-1][:n]
+    def _range(self, n: int) -> Tensor:
+        """Return 0 … n − 1. Outgrown tensors are not freed, because captured CUDA graphs read them."""
+        if not self._ranges or len(self._ranges[-1]) < n:
+            self._ranges.append(torch.arange(2 * n, device=self.device))
+        return self._ranges[-1][:n]
 
-    def _items(self, where: Tensor, inside: Tensor) -> Tensor:
-        return torch.where(inside, self.items[where.clamp(0, len(self.items) - 1)], self.n_items).long()
-
-    def batches(self, batch_size: int) -> Iterator[Batch]:
-        for index in self.in_order(batch_size):
-            yield self.batch(index)
+    def _items_at(self, event: Tensor, is_valid: Tensor) -> Tensor:
+        return torch.where(is_valid, self.items[event.clamp(0, len(self.items) - 1)], self.n_items).long()
 
 
 class Epochs:
-    """Shuffled epochs of a replay. An epoch's plan is made on the host and sent once; a step then needs its number
-    alone, and that may stand on the device.
+    """Shuffled epochs of a replay.
 
-    rounded: sizes come from a small set, so that few updates need capturing; what is too much has weight 0. by_kernel:
-    a batch is gathered in one launch, which needs triton.
+    The plan of an epoch is made on the host and copied to the device once. A step then needs only its number, which can
+    be stored on the device.
+
+    Args:
+        replay: The events.
+        batch_size: See `Replay.plan_shuffled`.
+        seed: All plans depend only on it and on the number of the epoch.
+        round_sizes: Whether to round sizes up to a small set, so that few updates must be captured.
+        use_kernel: Whether to gather batches with a Triton kernel.
     """
 
     def __init__(
-        self, replay: Replay, batch_size: int, seed: int, *, rounded: bool = False, by_kernel: bool = False
+        self, replay: Replay, batch_size: int, seed: int, *, round_sizes: bool = False, use_kernel: bool = False
     ) -> None:
         self.replay, self.batch_size, self.seed = replay, batch_size, seed
-        self.rounded, self.by_kernel = rounded, by_kernel
-        self.most = replay.most(batch_size)
-        most_batches = 2 * (int(replay.rows.sum()) // batch_size) + 1  # two in a row hold more than batch_size rows
+        self.round_sizes, self.use_kernel = round_sizes, use_kernel
+        self.largest_size = replay.largest_size(batch_size)
+        # Two consecutive batches have more than batch_size rows, which bounds the number of batches.
+        max_batches = 2 * (int(replay.rows.sum()) // batch_size) + 1
         self.order = torch.zeros(len(replay.segments), dtype=torch.long, device=replay.device)
-        self.edges = torch.zeros(most_batches + 1, dtype=torch.long, device=replay.device)
-        self.planned: tuple[int, Plan] | None = None
+        self.edges = torch.zeros(max_batches + 1, dtype=torch.long, device=replay.device)
+        self._last_plan: tuple[int, EpochPlan] | None = None
 
-    def plan(self, epoch: int) -> Plan:
-        if self.planned is None or self.planned[0] != epoch:
-            self.planned = epoch, self.replay.shuffled(self.batch_size, (self.seed, epoch))
-        return self.planned[1]
+    def plan(self, epoch: int) -> EpochPlan:
+        """Return the plan of an epoch."""
+        if self._last_plan is None or self._last_plan[0] != epoch:
+            self._last_plan = epoch, self.replay.plan_shuffled(self.batch_size, (self.seed, epoch))
+        return self._last_plan[1]
 
     def begin(self, epoch: int) -> list[Size]:
-        """Plan the epoch and put it on the device. Each step's size comes back."""
+        """Copy the plan of an epoch to the device and return the size of each step."""
         plan = self.plan(epoch)
-        _send(plan.order, self.order)
-        _send(plan.edges, self.edges[: len(plan) + 1])
+        _copy_to_device(plan.order, self.order)
+        _copy_to_device(plan.edges, self.edges[: len(plan) + 1])
         return self.sizes(plan)
 
-    def sizes(self, plan: Plan) -> list[Size]:
-        return [rounded(size, self.most) for size in plan.sizes] if self.rounded else plan.sizes
+    def sizes(self, plan: EpochPlan) -> list[Size]:
+        """Return the size of each step."""
+        return [round_size(size, self.largest_size) for size in plan.sizes] if self.round_sizes else plan.sizes
 
     def gather(self, step: Tensor, size: Size) -> Batch:
-        """step: [1], on the device."""
-        return self.replay.gather(self.order, self.edges, step, size, by_kernel=self.by_kernel)
+        """Gather the batch of a step; `step`: [1], on the device."""
+        return self.replay.gather(self.order, self.edges, step, size, use_kernel=self.use_kernel)
 
 
-def rounded(size: Size, most: Size) -> Size:
-    """A size of a small set that holds `size`. Steps of a recurrent backbone come one after the other, so lengths are
-    rounded finely; segments are encoded side by side and cost less.
+def round_size(size: Size, largest: Size) -> Size:
+    """Round a size up to one of a small set.
+
+    Lengths are rounded more finely than numbers of segments: a recurrent backbone computes the steps of a segment one
+    after the other, but all segments concurrently.
     """
     return Size(
-        min(_round_up(size.segments, 2), max(most.segments, size.segments)),
-        max(most.rows, size.rows),
-        min(_round_up(size.length, 4), max(most.length, size.length)),
+        min(_round_up(size.segments, 2), max(largest.segments, size.segments)),
+        max(largest.rows, size.rows),
+        min(_round_up(size.length, 4), max(largest.length, size.length)),
     )
 
 
 def _round_up(number: int, parts: int) -> int:
-    """The next of 1, 2, 4, 8 …, with the stretch between two of them divided into `parts`."""
-    below = 1 << max(0, number.bit_length() - 1)
-    step = max(1, below // parts)
+    """Round up to a power of 2, or to one of `parts` equal steps between two powers of 2."""
+    power = 1 << max(0, number.bit_length() - 1)
+    step = max(1, power // parts)
     return -(-number // step) * step
 
 
-def _send(array: Longs, to: Tensor) -> None:
+def _copy_to_device(array: Longs, target: Tensor) -> None:
     source = torch.from_numpy(array)
-    if to.is_cuda:
+    if target.is_cuda:
         source = source.pin_memory()
-    to.copy_(source, non_blocking=True)
+    target.copy_(source, non_blocking=True)
 
 
 def batch_from_histories(histories: list[list[int]], n_items: int, history: int, device: torch.device) -> Batch:
-    """Histories that stand in no log, as a batch: one row each, its action and reward left open (0)."""
-    kept = [row[-history:] for row in histories]
-    length = max((len(row) for row in kept), default=0)
-    tokens = torch.full((len(kept), max(1, length)), n_items, dtype=torch.long)
-    recent = torch.full((len(kept), history), n_items, dtype=torch.long)
-    for row, items in enumerate(kept):
+    """Return a batch with one row per history, for histories that are not part of a log.
+
+    Args:
+        histories: Item indices, oldest first.
+        n_items: The size of the catalogue.
+        history: Only the last `history` items of each are used.
+        device: Where to store the batch.
+
+    Returns:
+        A batch whose actions and rewards are 0.
+    """
+    recent_items = [items[-history:] for items in histories]
+    count = len(recent_items)
+    length = max((len(items) for items in recent_items), default=0)
+    tokens = torch.full((count, max(1, length)), n_items, dtype=torch.long)
+    recent = torch.full((count, history), n_items, dtype=torch.long)
+    for row, items in enumerate(recent_items):
         tokens[row, : len(items)] = torch.tensor(items, dtype=torch.long)
         recent[row, : len(items)] = torch.tensor(items[::-1], dtype=torch.long)
-    rows = torch.arange(len(kept))
-    position = torch.tensor([len(row) for row in kept], dtype=torch.long)
-    zero = torch.zeros(len(kept), dtype=torch.long)
-    nothing = torch.zeros(len(kept))
-    weight = torch.full((len(kept),), 1 / max(1, len(kept)))
-    batch = Batch(tokens, rows, position, recent, zero, zero, nothing, nothing, nothing, weight)
+    position = torch.tensor([len(items) for items in recent_items], dtype=torch.long)
+    zeros, no_reward = torch.zeros(count, dtype=torch.long), torch.zeros(count)
+    weight = torch.full((count,), 1 / max(1, count))
+    rows = torch.arange(count)
+    batch = Batch(tokens, rows, position, recent, zeros, zeros, no_reward, no_reward, no_reward, weight)
     return batch.to(device)
 
 
 def automatic_batch_size(transitions: int) -> int:
-    """A 200th of the log, between 64 and 1024: a small log needs many updates more than large batches."""
+    """Return about a 200th of the log, between 64 and 1024: a small log needs many updates, not large batches."""
     power = round(math.log2(max(1, transitions / 200)))
     return min(1024, max(64, 1 << power))

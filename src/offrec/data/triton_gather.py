@@ -1,5 +1,6 @@
-"""A batch gathered by one Triton kernel: the operations of `Replay.gather` are 44 small ones, one after the other, and
-what several networks derive from a batch a few more.
+"""Gather a batch with one Triton kernel.
+
+It replaces the 44 small operations of `Replay.gather` and those that derive further columns from the batch.
 """
 
 from typing import NamedTuple
@@ -11,37 +12,37 @@ from torch import Tensor
 from offrec.data import triton_gather_kernel
 from offrec.types import Batch, DerivedColumns, Size
 
-ROWS = 8  # rows or pieces of a program
-EVEN = 16  # numbers of a kind begin at a multiple of so many: for pointers that do not, kernels are compiled anew
+ROWS = 8  # rows or segments per program
+ALIGNMENT = 16  # each column starts at a multiple of this; Triton compiles separate kernels for unaligned pointers
 
 
-class Log(NamedTuple):
-    """What lies on the device, as `Replay` has it."""
+class DeviceLog(NamedTuple):
+    """The tensors of a `Replay`."""
 
     bounds: Tensor  # [3, P]
     items: Tensor  # [E]
     mdp: Tensor  # [3, E]
 
 
-def gathered(
-    log: Log, order: Tensor, edges: Tensor, step: Tensor, size: Size, history: int, n_items: int, base: int
+def gather_by_kernel(
+    log: DeviceLog, order: Tensor, edges: Tensor, step: Tensor, size: Size, history: int, n_items: int, first_event: int
 ) -> Batch:
-    """What `Replay.gather` makes of the same, bit for bit, and what is derived from it."""
-    device, room = log.items.device, triton.cdiv(size.rows, EVEN) * EVEN
-    started = torch.empty(size.segments, 1 + size.length, dtype=torch.long, device=device)
-    longs = torch.empty(6, room, dtype=torch.long, device=device)
-    floats = torch.empty(5, room, device=device)
+    """Return the batch of `Replay.gather`, bit for bit, with its derived columns."""
+    device, stride = log.items.device, triton.cdiv(size.rows, ALIGNMENT) * ALIGNMENT
+    tokens = torch.empty(size.segments, 1 + size.length, dtype=torch.long, device=device)
+    longs = torch.empty(6, stride, dtype=torch.long, device=device)
+    floats = torch.empty(5, stride, device=device)
     recent = torch.empty(2, size.rows, history, dtype=torch.long, device=device)
     triton_gather_kernel.gather[(triton.cdiv(size.rows, ROWS) + triton.cdiv(size.segments, ROWS),)](
-        order, edges, step, log.bounds.contiguous(), log.items, log.mdp.contiguous(), started, longs, floats, recent,
-        log.bounds.shape[1], len(log.items), size.segments, size.rows, room, size.length, history, n_items, base,
-        BM=ROWS, WIDE=64, CHUNK=256, num_warps=4,
+        order, edges, step, log.bounds.contiguous(), log.items, log.mdp.contiguous(), tokens, longs, floats, recent,
+        log.bounds.shape[1], len(log.items), size.segments, size.rows, stride, size.length, history, n_items,
+        first_event, BM=ROWS, BL=64, CHUNK=256, num_warps=4,
     )  # fmt: skip
     segment, position, state_index, next_state_index, action, event = longs[:, : size.rows]
     reward, discount, return_to_go, next_return_to_go, weight = floats[:, : size.rows]
-    derived = DerivedColumns(state_index, next_state_index, next_return_to_go, recent[1], started)
+    derived = DerivedColumns(state_index, next_state_index, next_return_to_go, recent[1], tokens)
     return Batch(
-        started[:, 1:],
+        tokens[:, 1:],
         segment,
         position,
         recent[0],

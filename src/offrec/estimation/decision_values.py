@@ -150,7 +150,7 @@ def fit_values(
     if resample_seed is not None:
         replay = decisions.resample(replay, resample_seed)
     batch_size = options.batch_size or automatic_batch_size(len(mdp.reward))
-    epochs = Epochs(replay, batch_size, options.seed, rounded=is_captured)
+    epochs = Epochs(replay, batch_size, options.seed, round_sizes=is_captured)
     tables = [table for table in item_tables(values, values.n_items) if table.requires_grad]
     task = TrainingTask(values, values.loss, epochs, dict, None, after=values.after_update, tables=tables)
     optimiser = Optimiser(values, options.learning_rate, tables)

@@ -4,15 +4,16 @@ A served list has a propensity, and it is a decision even if the visitor ignored
 a log of picks it is unknown what was ignored, and the propensities have to be estimated.
 """
 
-from copy import copy
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from offrec.data.dataset import Dataset, SplitName
-from offrec.data.replay import Replay, Segmentation, Segments
+from offrec.data.replay import Replay
+from offrec.data.segments import Segmentation, Segments
 from offrec.data.transitions import Floats, Transitions, transitions
 from offrec.types import Batch, Decisions, Doubles, Longs, Sessions, Size
 
@@ -105,11 +106,11 @@ class LoggedDecisions:
         weight = share[shown] / np.exp(log_propensity)
         return np.asarray(weight / weight.mean()) if len(weight) else weight
 
-    def replay(self, mdp: Transitions, history: int, how: Segmentation, device: torch.device) -> Replay:
+    def replay(self, mdp: Transitions, history: int, segmentation: Segmentation, device: torch.device) -> Replay:
         """Batches whose rows are decisions; `event` is the number of the decision in the whole log."""
         if self.has_lists:
             return ListReplay(self, mdp, history, device)
-        return Replay(self.sessions, mdp, self.dataset.n_items, history, how, device)
+        return Replay(self.sessions, mdp, self.dataset.n_items, history, segmentation, device)
 
     def resample(self, replay: Replay, seed: int) -> Replay:
         """Draw as many sessions as there are, with replacement, and keep only their part of the replay."""
@@ -118,13 +119,7 @@ class LoggedDecisions:
         session = np.searchsorted(offsets, first, side="right") - 1
         chosen = np.random.default_rng(seed).integers(len(self.sessions), size=len(self.sessions))
         index = np.repeat(np.arange(len(session)), np.bincount(chosen, minlength=len(self.sessions))[session])
-        part = copy(replay)
-        part.segments, part.rows, part.lengths = replay.segments[index], replay.rows[index], replay.lengths[index]
-        part.bounds = replay.bounds[:, torch.from_numpy(index).to(replay.device)]
-        if isinstance(part, ListReplay):
-            part.number = part.number[index]
-            part.number_on_device = torch.from_numpy(part.number).to(replay.device)
-        return part
+        return replay.subset(index)
 
 
 class ListReplay(Replay):
@@ -139,10 +134,7 @@ class ListReplay(Replay):
         super().__init__(sessions, no_reward, dataset.n_items, history, "windows", device)
         start = np.repeat(np.asarray(sessions.offsets[:-1]), np.diff(decisions.offsets))
         state = start + np.asarray(decisions.positions[log.rows])
-        self.segments = Segments(np.maximum(start, state - history), state, state + 1)
-        self.rows, self.lengths = np.ones_like(state), self.segments.end - self.segments.begin
-        bounds = np.stack([self.segments.begin, self.segments.first, self.segments.end]) - self.base
-        self.bounds = torch.from_numpy(bounds).to(device)
+        self._set_segments(Segments(np.maximum(start, state - history), state, state + 1))
         # A list after the last pick of the log has a state but no event, so one event is appended.
         self.items = torch.cat([self.items, self.items.new_zeros(1)])
         self.mdp = torch.cat([self.mdp, self.mdp.new_zeros(3, 1)], 1)
@@ -154,10 +146,17 @@ class ListReplay(Replay):
         action = np.where(picked >= 0, np.asarray(sessions.items)[picked.clip(min=0)], log.lists[:, 0])
         self.action = torch.from_numpy(action.astype(np.int64)).to(device)
 
-    def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size, *, by_kernel: bool = False) -> Batch:
+    def subset(self, indices: Longs) -> Self:
+        """Return a replay of some lists; see `Replay.subset`."""
+        part = super().subset(indices)
+        part.number = self.number[indices]
+        part.number_on_device = torch.from_numpy(part.number).to(self.device)
+        return part
+
+    def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size, *, use_kernel: bool = False) -> Batch:
         """Gather a batch as `Replay.gather` does and replace what belongs to events by what belongs to decisions."""
-        batch = super().gather(order, edges, step, size, by_kernel=by_kernel)
-        number = self.number_on_device[self._index(order, edges, step, size)[0][batch.segment]]
+        batch = super().gather(order, edges, step, size, use_kernel=use_kernel)
+        number = self.number_on_device[self._segment_indices(order, edges, step, size)[0][batch.segment]]
         row = number - self.first_decision
         reward, discount, return_to_go = self.steps[:, row]
         action = self.action[row]

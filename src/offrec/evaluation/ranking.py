@@ -210,7 +210,7 @@ class ScoredEvents:
     def in_log_order(self, found: list[Tensor]) -> Ranks:
         """`found`: of each batch, the ranks of its rows."""
         order = np.argsort(self.event)
-        event = self.event[order] + self.replay.base
+        event = self.event[order] + self.replay.first_event
         behaviour = np.asarray(self.dataset.sessions.behaviours[event])
         return Ranks(event, behaviour, torch.cat(found).cpu().numpy()[order])
 
@@ -218,14 +218,14 @@ class ScoredEvents:
 def _events(replay: Replay, index: Longs) -> Longs:
     """The rows of these pieces, in the order in which a batch holds them."""
     rows = replay.rows[index]
-    first = replay.segments.first[index] - replay.base
+    first = replay.segments.first[index] - replay.first_event
     return np.repeat(first - (np.cumsum(rows) - rows), rows) + np.arange(rows.sum())
 
 
 def _cut(replay: Replay, counts: NDArray[np.bool_], batch_size: int) -> list[Longs]:
     """Pieces with a scored row, like lengths together, about `batch_size` scored rows a batch."""
     pieces, before = replay.segments, np.concatenate([[0], np.cumsum(counts)])
-    rows = before[pieces.end - replay.base] - before[pieces.first - replay.base]
+    rows = before[pieces.end - replay.first_event] - before[pieces.first - replay.first_event]
     order = np.argsort(pieces.end - pieces.begin, kind="stable")
     order = order[rows[order] > 0]
     number = (np.cumsum(rows[order]) - 1) // batch_size

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +15,8 @@ from offrec.catalogue import log_prob
 from offrec.console import Advance, Console
 from offrec.data.dataset import Dataset
 from offrec.data.files import publish_folder
-from offrec.data.replay import Epochs, Replay, Segmentation, automatic_batch_size
+from offrec.data.replay import Epochs, Replay, automatic_batch_size
+from offrec.data.segments import Segmentation
 from offrec.data.transitions import transitions
 from offrec.errors import Interrupted
 from offrec.logging_policy import cache, calibration
@@ -53,7 +53,7 @@ def fit_logging_policy(spec: FitSpec, parts: list[Part], root: Path, device: tor
         if "log_b" in parts:
             of = fold[_session(train, learnt.segments.begin)]
             for k in range(spec.folds):
-                part = _part(learnt, np.flatnonzero(of != k))
+                part = learnt.subset(np.flatnonzero(of != k))
                 models.append(_Model(f"π̂_b without fold {k + 1}", part, folders["log_b"] / f"without-{k + 1}"))
         networks = _trained(spec, models, validation, device, console)
         if "network" in parts:
@@ -64,7 +64,7 @@ def fit_logging_policy(spec: FitSpec, parts: list[Part], root: Path, device: tor
         if "log_b" in parts:
             exact = _replay(dataset, train, history, "exact", device)
             of = fold[_session(train, exact.segments.begin)]
-            held_out = [_part(exact, np.flatnonzero(of == k)) for k in range(spec.folds)]
+            held_out = [exact.subset(np.flatnonzero(of == k)) for k in range(spec.folds)]
             figures = _keep_values(spec, networks, held_out, folders["log_b"])
             console.line(f"π̂_b on training sessions it was fitted without: {_spoken(figures)}")
 
@@ -103,9 +103,11 @@ def _judged(
     return calibration.event_probabilities(network, replay), calibration.sample_heads(network, replay, seed)
 
 
-def _replay(dataset: Dataset, sessions: Sessions, history: int, how: Segmentation, device: torch.device) -> Replay:
+def _replay(
+    dataset: Dataset, sessions: Sessions, history: int, segmentation: Segmentation, device: torch.device
+) -> Replay:
     unrewarded = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), gamma=0.0)
-    return Replay(sessions, unrewarded, dataset.n_items, history, how, device)
+    return Replay(sessions, unrewarded, dataset.n_items, history, segmentation, device)
 
 
 def _folds(sessions: int, folds: int, seed: int) -> Longs:
@@ -116,14 +118,6 @@ def _folds(sessions: int, folds: int, seed: int) -> Longs:
 def _session(sessions: Sessions, event: Longs) -> Longs:
     """The number, among the sessions that have events, of the one that holds an event."""
     return np.searchsorted(np.unique(sessions.offsets), event, side="right") - 1
-
-
-def _part(replay: Replay, index: Longs) -> Replay:
-    """Some pieces of a replay; the log itself is on the device once."""
-    part = copy(replay)
-    part.segments, part.rows, part.lengths = replay.segments[index], replay.rows[index], replay.lengths[index]
-    part.bounds = replay.bounds[:, torch.from_numpy(index).to(replay.device)]
-    return part
 
 
 def _trained(
@@ -203,7 +197,7 @@ def _trainer(spec: FitSpec, model: _Model, validation: Replay, device: torch.dev
 def _epochs(spec: FitSpec, model: _Model, device: torch.device) -> Epochs:
     captured = device.type == "cuda" and spec.training.capture != "off"
     batch_size = spec.training.batch_size or automatic_batch_size(int(model.replay.rows.sum()))
-    return Epochs(model.replay, batch_size, spec.seed, rounded=captured)
+    return Epochs(model.replay, batch_size, spec.seed, round_sizes=captured)
 
 
 def _memory(spec: FitSpec, model: _Model, validation: Replay, device: torch.device) -> MemoryPlan:
@@ -220,7 +214,7 @@ def _memory(spec: FitSpec, model: _Model, validation: Replay, device: torch.devi
         layers=options.layers,
         history=options.history,
         log=model.replay.bytes + validation.bytes,
-        captured=epochs.rounded,
+        captured=epochs.round_sizes,
         half=spec.training.precision == "bf16",
     )
 

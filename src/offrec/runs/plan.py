@@ -89,7 +89,7 @@ def plan_run(shared: SharedData, options: RunOptions, device: torch.device) -> R
     captured = by_kernel and options.training.capture != "off"
     replay, facts = shared.replay(options, device), shared.log_facts(options, device)
     batch_size = options.training.batch_size or automatic_batch_size(len(replay.items))
-    epochs = Epochs(replay, batch_size, options.seed, rounded=captured, by_kernel=by_kernel)
+    epochs = Epochs(replay, batch_size, options.seed, round_sizes=captured, use_kernel=by_kernel)
     agent = _agent_without_memory(shared.dataset, options, facts)
     return RunPlan(
         shared,

@@ -48,7 +48,7 @@ class SharedData:
         key = self._key(options, device)
         if key not in self._diagnostic_batches:
             replay, batches = self._build_replay("validation", options, device), list[Batch]()
-            for index in replay.shuffled(DIAGNOSTIC_ROWS // 4, seed=0):
+            for index in replay.plan_shuffled(DIAGNOSTIC_ROWS // 4, seed=0):
                 if sum(map(len, batches)) < DIAGNOSTIC_ROWS:
                     batches.append(replay.batch(index))
             self._diagnostic_batches[key] = batches
