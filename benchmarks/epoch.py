@@ -152,12 +152,12 @@ def one_epoch(trainers: list[Trainer]) -> list[float]:
     going = [(trainer, trainer._epoch(NEVER)) for trainer in trainers]
     while going:
         for trainer, steps in list(going):
-            with trainer.turn():
+            with trainer.active():
                 if not all(next(steps, trainer) is None for _ in range(TURN if len(trainers) > 1 else 10**9)):
                     going.remove((trainer, steps))
-    losses = [sum(trainer.place.sums.values()) / trainer.place.step for trainer in trainers]
+    losses = [sum(trainer.progress.sums.values()) / trainer.progress.step for trainer in trainers]
     for trainer in trainers:
-        trainer.place.epoch, trainer.place.step, trainer.place.sums = trainer.place.epoch + 1, 0, {}
+        trainer.progress.epoch, trainer.progress.step, trainer.progress.sums = trainer.progress.epoch + 1, 0, {}
     return losses
 
 
@@ -168,7 +168,7 @@ def ours(dataset: Dataset, flat: dict[str, Any], epochs: int) -> dict[str, Any]:
     for _ in range(epochs):
         timed(lambda: losses.extend(one_epoch([trainer])))
     peak = timed.report(losses=losses, graphs=len(trainer.update.graphs))
-    with trainer.turn():
+    with trainer.active():
         for _ in range(epochs):
             validation(trainer.task.validate)
     return {**peak, "validation_median": validation.report()["median"]}

@@ -62,19 +62,19 @@ def one(items: int, settings: list[str]) -> dict[str, Any]:
         device = pick_device(options.device)
         plan = plan_run(shared, options, device).memory
         trainer = trainer_of(dataset, shared, flat)
-        with trainer.turn():
+        with trainer.active():
             sizes = trainer.task.batches.begin(0)
             trainer.task.module.train()
             trainer.update.begin(0, {})
             for size in sizes[:20]:
                 trainer.update(size)
-            trainer.update.look()
+            trainer.update.read()
             started = time.perf_counter()
             for size in sizes[20 : 20 + STEPS]:
                 trainer.update(size)
-            sums, _ = trainer.update.look()
+            sums, _ = trainer.update.read()
             took = (time.perf_counter() - started) / STEPS
-    found = {"items": items, "ms_per_update": took * 1e3, "loss": sums["actor"] / (20 + STEPS)}
+    found = {"items": items, "ms_per_update": took * 1e3, "loss": sums["cross_entropy"] / (20 + STEPS)}
     found |= {"planned_mb": (plan.peak + shared.bytes(device)) / 2**20}
     if device.type == "cuda":
         found["peak_allocated_mb"] = torch.cuda.max_memory_allocated() / 2**20

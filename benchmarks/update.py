@@ -179,7 +179,7 @@ def first_losses(trainer: Trainer, sizes: list[Size]) -> list[dict[str, float]]:
     for number, size in enumerate(sizes[:2]):
         torch.manual_seed(number)
         trainer.update(size)
-        sums = trainer.update.look()[0]
+        sums = trainer.update.read()[0]
         found.append({name: sums[name] - before[name] for name in TERMS})
         before = sums
     return found
@@ -191,7 +191,7 @@ def ours(shared: SharedData, flat: dict[str, Any], updates: int, folder: Path) -
     with memory(plan.device, row):
         _, trainer = made(shared, plan, folder)
         clock = Clock(plan.device)
-        with trainer.turn():
+        with trainer.active():
             sizes = list(trainer.task.batches.begin(0))
             trainer.task.module.train()
             trainer.update.begin(0, {})
@@ -202,7 +202,7 @@ def ours(shared: SharedData, flat: dict[str, Any], updates: int, folder: Path) -
             trainer.update.begin(0, {})
             for size in timed:
                 clock(lambda size=size: trainer.update(size))
-            trainer.update.look()
+            trainer.update.read()
             median = clock.median()
     return row | {"ms": median, "updates": len(timed), "rows": statistics.median(size.rows for size in timed)}
 
@@ -263,18 +263,18 @@ def epoch(shared: SharedData, flat: dict[str, Any], folder: Path) -> Row:
     with memory(plan.device, row):
         _, trainer = made(shared, plan, folder)
         seconds = []
-        with trainer.turn():
+        with trainer.active():
             for number in range(3):  # in the first, libraries tune themselves and updates are captured
-                trainer.place = replace(trainer.place, epoch=number, step=0, sums={})
+                trainer.progress = replace(trainer.progress, epoch=number, step=0, sums={})
                 start = time.perf_counter()
                 for _ in trainer._epoch(threading.Event()):
                     pass
-                trainer.update.look()
+                trainer.update.read()
                 seconds.append(time.perf_counter() - start)
     return row | {
         "seconds": round(min(seconds[1:]), 4),
         "first_seconds": round(seconds[0], 4),
-        "updates": trainer.place.updates // 3,
+        "updates": trainer.progress.updates // 3,
         "batch_size": plan.epochs.batch_size,
         "planned_mb": round((plan.memory.peak + shared.bytes(plan.device)) / 2**20, 1),
     }

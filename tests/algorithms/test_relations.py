@@ -68,15 +68,15 @@ def test_sc_pushes_away_from_what_the_log_lacks() -> None:
 def test_sr_without_weight_is_sdac(options: dict[str, Any]) -> None:
     x = symbols()
     regularised = SupervisedRegularisation(beta=0.0, **options).loss(x)
-    assert not regularised.pop("supervised").any()
+    assert not regularised.pop("cross_entropy").any()
     assert_same_terms(regularised, ActorCritic(**options).loss(x))
 
 
 def test_sr_over_beta_becomes_sl() -> None:
     x, beta = symbols(), 1e9
     terms = SupervisedRegularisation(beta=beta).loss(x)
-    actor = (terms["actor"] + terms["supervised"]) / beta
-    likelihood = Supervised().loss(x)["actor"]
+    actor = (terms["actor"] + terms["cross_entropy"]) / beta
+    likelihood = Supervised().loss(x)["cross_entropy"]
     torch.testing.assert_close(actor, likelihood, rtol=1e-6, atol=1e-6)
     one, other = gradients(actor.sum(), x), gradients(likelihood.sum(), x)
     torch.testing.assert_close(one["pi.state"], other["pi.state"], rtol=1e-6, atol=1e-6)
@@ -94,7 +94,7 @@ def test_sr_takes_beta_from_the_multiplier_where_it_adapts() -> None:
 @pytest.mark.parametrize("options", [{}, {"baseline": False, "normalised": False}])
 def test_pc_becomes_sl(options: dict[str, Any]) -> None:
     x = symbols()
-    actor, likelihood = PolicyConstraint(beta=1e9, **options).loss(x)["actor"], Supervised().loss(x)["actor"]
+    actor, likelihood = PolicyConstraint(beta=1e9, **options).loss(x)["actor"], Supervised().loss(x)["cross_entropy"]
     torch.testing.assert_close(actor, likelihood, rtol=1e-6, atol=1e-6)
     assert_same_gradients(actor.sum(), likelihood.sum(), x, rtol=1e-6)
 
@@ -107,7 +107,7 @@ def test_pc_has_the_critic_of_sdac() -> None:
 def test_pc_normalised_weights_average_to_one_over_the_batch() -> None:
     x = symbols()
     loss = PolicyConstraint(beta=0.5, baseline=False).loss(x)["actor"]
-    weights = loss / Supervised().loss(x)["actor"]
+    weights = loss / Supervised().loss(x)["cross_entropy"]
     assert (x.weight * weights).sum().item() == pytest.approx(1.0)
     plain = (x.q.at(x.logged)[:, 0] / 0.5).exp()
     torch.testing.assert_close(weights / weights[0], plain / plain[0])
@@ -143,7 +143,7 @@ def test_pg_with_a_head_of_its_own_uses_it() -> None:
     own = PolicyGradient(logging="own").loss(x)
     fitted = PolicyGradient().loss(replace(x, log_b=log_prob(x.b, x.logged)[:, 0]))
     torch.testing.assert_close(own["actor"], fitted["actor"])
-    torch.testing.assert_close(own["logging"], Supervised().loss(replace(x, pi=x.b))["actor"])
+    torch.testing.assert_close(own["logging_cross_entropy"], Supervised().loss(replace(x, pi=x.b))["cross_entropy"])
 
 
 def uniform() -> Head:

@@ -27,11 +27,13 @@ def test_negative_log_likelihood() -> None:
 
 def test_equal_weights() -> None:
     terms = Supervised().loss(symbols([0.2, 1.0]))
-    assert terms.keys() == {"actor"}
-    assert terms["actor"].tolist() == pytest.approx(EXPECTED)
+    assert terms.keys() == {"cross_entropy"}
+    assert terms["cross_entropy"].tolist() == pytest.approx(EXPECTED)
 
 
 def test_reward_weights_do_not_depend_on_the_unit() -> None:
-    small, large = (Supervised("reward").loss(symbols([unit * 1.0, unit * 3.0]))["actor"] for unit in (0.1, 50.0))
+    small, large = (
+        Supervised("reward").loss(symbols([unit * 1.0, unit * 3.0]))["cross_entropy"] for unit in (0.1, 50.0)
+    )
     assert small.tolist() == pytest.approx([EXPECTED[0] * 0.5, EXPECTED[1] * 1.5])
     torch.testing.assert_close(small, large)

@@ -64,14 +64,14 @@ def written_out(name: str, x: Symbols, options: dict[str, Any]) -> dict[str, Ten
     advantage = d.logged(d.q) - value(d.log_pi, d.q, prior)
     weight = (advantage / BETA).exp().clamp(max=20.0)
     return {
-        "sl": {"actor": likelihood},
+        "sl": {"cross_entropy": likelihood},
         "dqn": {"critic": deep_q},
         "pg": {"actor": gradient},
-        "sl+dqn": {"actor": likelihood, "critic": deep_q},
-        "sl+pg": {"actor": gradient, "supervised": likelihood},
+        "sl+dqn": {"cross_entropy": likelihood, "critic": deep_q},
+        "sl+pg": {"actor": gradient, "cross_entropy": likelihood},
         "sdac": sdac,
         "sc": sdac | {"support": BETA * outside},
-        "sr": sdac | {"supervised": BETA * likelihood},
+        "sr": sdac | {"cross_entropy": BETA * likelihood},
         "pc": {"critic": sdac["critic"], "actor": weight / (x.weight * weight).sum() * likelihood},
         "dc": {
             "critic": 0.5

@@ -39,9 +39,9 @@ def test_the_selected_epoch_has_the_largest_value(tmp_path: Path) -> None:
     train(dataset, tmp_path / "run", algorithm="dqn", settings={**SMALL, "select": "value"}, console=QUIET)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     values = [line["validation"]["value@5"] for line in lines]
-    place = load(tmp_path / "run" / "best.safetensors")[1]["place"]
-    assert place["best_epoch"] == int(np.argmax(values))
-    assert place["best"] == max(values)
+    progress = load(tmp_path / "run" / "best.safetensors")[1]["progress"]
+    assert progress["best_epoch"] == int(np.argmax(values))
+    assert progress["best"] == max(values)
 
 
 def test_value_at_5_prefers_items_that_were_bought(tmp_path: Path) -> None:

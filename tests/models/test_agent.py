@@ -302,7 +302,7 @@ def test_narrow_heads_stay_close(name: str) -> None:
 @pytest.mark.parametrize("name", ["pg", "sl+pg"])
 def test_a_logging_head_of_its_own_may_not_move_the_policy(name: str) -> None:
     made = agent(name, logging="own")
-    made.loss(batch())["logging"].sum().backward()
+    made.loss(batch())["logging_cross_entropy"].sum().backward()
     reached = {n for n, p in made.named_parameters() if p.grad is not None and p.grad.any()}
     assert reached == {n for n, _ in made.named_parameters() if n.startswith("actor.second.")}
 

@@ -11,7 +11,7 @@ from small_agents import OPTIONS, agent, batch, total
 from test_agent import VARIANTS
 
 from offrec.catalogue import Head, use_backend
-from offrec.catalogue.streams import updating
+from offrec.catalogue.streams import stream_scope
 from offrec.models.critic import CriticOptions
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -114,7 +114,7 @@ def test_beside_or_not_gradients_are_the_same(name: str, shape: dict[str, Any], 
         if not found:
             total(made, rows).backward()
         else:
-            with updating(DEVICE):
+            with stream_scope(DEVICE):
                 total(made, rows).backward()
         found.append({name: part.grad for name, part in made.named_parameters() if part.grad is not None})
     assert found[0].keys() == found[1].keys()

@@ -210,7 +210,7 @@ def test_the_best_checkpoint_follows_the_selection_metric(
     figures = [epoch["validation"] for epoch in records(tmp_path / "run")]
     assert [epoch["NDCG@10"] for epoch in figures] == pytest.approx([10 / 15, 5 / 15])
     assert [epoch["reward@10"] for epoch in figures] == pytest.approx([2 / 7, 5 / 7])
-    assert checkpoint.load(tmp_path / "run/best.safetensors")[1]["place"]["best_epoch"] == best
+    assert checkpoint.load(tmp_path / "run/best.safetensors")[1]["progress"]["best_epoch"] == best
 
 
 def test_selection_by_reward_needs_rewards(tmp_path: Path, make_dataset: Any) -> None:

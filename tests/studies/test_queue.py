@@ -135,7 +135,7 @@ def test_an_interrupted_run_continues_from_its_checkpoint(
 
     def counted(trainer: Trainer) -> None:
         close(trainer)
-        closed.append(trainer.place.epoch)
+        closed.append(trainer.progress.epoch)
         if len(closed) == 1:
             raise KeyboardInterrupt
 

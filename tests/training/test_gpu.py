@@ -98,19 +98,19 @@ def no_waiting() -> Iterator[None]:
 def test_nothing_waits_between_looks(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backbone: str, table_state: str, capture: str
 ) -> None:
-    monkeypatch.setattr(training, "LOOK_EVERY", 10**9)
+    monkeypatch.setattr(training, "READ_EVERY", 10**9)
     more = {"network.backbone": backbone, "training.table_state": table_state, "training.capture": capture}
     trainer = made(dataset, tmp_path / "run", **more, **{"network.dropout": 0.3})
-    with trainer.turn():
+    with trainer.active():
         for _ in trainer._epoch(threading.Event()):  # libraries set themselves up; some sizes are captured
             pass
-        trainer.place.epoch, trainer.place.step, trainer.place.sums = 1, 0, {}
+        trainer.progress.epoch, trainer.progress.step, trainer.progress.sums = 1, 0, {}
         sizes = trainer.task.batches.begin(1)
         steps = trainer._epoch(threading.Event())
         with no_waiting():
             for _ in range(len(sizes) - 1):  # the last one is followed by a look
                 next(steps)
-        sums, fault = trainer.update.look()
+        sums, fault = trainer.update.read()
     assert fault is None
     assert all(np.isfinite(total) for total in sums.values())
     assert bool(trainer.update.graphs) == (capture == "on")
@@ -119,7 +119,7 @@ def test_nothing_waits_between_looks(
 def losses_of(trainer: Trainer, updates: int) -> list[dict[str, float]]:
     """Of the first updates, one by one. None of them waits, once libraries have set themselves up."""
     found, before = [], dict[str, float]()
-    with trainer.turn():
+    with trainer.active():
         sizes = trainer.task.batches.begin(0)[:updates]
         assert len(set(sizes)) == 1
         trainer.task.module.train()
@@ -127,7 +127,7 @@ def losses_of(trainer: Trainer, updates: int) -> list[dict[str, float]]:
         for number, size in enumerate(sizes):
             with no_waiting() if number > 3 else nullcontext():
                 trainer.update(size)
-            sums, fault = trainer.update.look()
+            sums, fault = trainer.update.read()
             assert fault is None
             found.append({name: total - before.get(name, 0.0) for name, total in sums.items()})
             before = sums
@@ -176,13 +176,13 @@ def test_dropout_is_drawn_anew_in_every_replay(dataset: Any, tmp_path: Path) -> 
     """With a rate of 0 the weights stay: only dropout can move the loss of one and the same batch."""
     trainer = made(dataset, tmp_path / "run", **{"network.dropout": 0.5})
     found = []
-    with trainer.turn():
+    with trainer.active():
         size = trainer.task.batches.begin(0)[0]
         trainer.optimiser.rate = 0.0
         for _ in range(6):
             trainer.update.begin(0, {})
             trainer.update(size)
-            found.append(trainer.update.look()[0]["actor"])
+            found.append(trainer.update.read()[0]["cross_entropy"])
     assert len(trainer.update.graphs) == 1
     assert len(set(found)) == 6
 
@@ -190,7 +190,7 @@ def test_dropout_is_drawn_anew_in_every_replay(dataset: Any, tmp_path: Path) -> 
 def test_the_rate_moves_captured_updates(dataset: Any, tmp_path: Path) -> None:
     trainer = made(dataset, tmp_path / "run")
     weights = trainer.task.module.get_parameter("actor.items_in")
-    with trainer.turn():
+    with trainer.active():
         size = trainer.task.batches.begin(0)[0]
 
         def update() -> None:

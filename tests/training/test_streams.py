@@ -48,19 +48,19 @@ def sides(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Stream]]:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     streams._side.cache_clear()
     yield made
-    assert not streams._under_way
+    assert not streams._scopes
     streams._side.cache_clear()
 
 
 def test_streams_wait_for_each_other_and_what_was_made_is_kept_until_then(sides: list[Stream]) -> None:
     kept = Made()
     alive = weakref.ref(kept)
-    with streams.updating(CUDA):
+    with streams.stream_scope(CUDA):
         beside = streams.SideStreams(CUDA)
         for number in (0, 1):
             with beside(number):
                 pass
-        beside.join(keep=kept)
+        beside.join(retain=kept)
         later = streams.SideStreams(CUDA)
         with later(0):
             pass
@@ -90,7 +90,7 @@ def test_what_fails_leaves_nothing_behind(
     order: list[tuple[int, int]] = []
     monkeypatch.setattr(Stream, "wait_stream", lambda one, other: order.append((one.cuda_stream, other.cuda_stream)))
 
-    @streams.updating(CUDA)
+    @streams.stream_scope(CUDA)
     def update() -> None:
         if when == "joined":
             streams.on_side_stream(CUDA, 0, Made)
@@ -107,7 +107,7 @@ def test_what_fails_leaves_nothing_behind(
 
 
 def test_of_what_fails_all_streams_are_waited_for(sides: list[Stream]) -> None:
-    @streams.updating(CUDA)
+    @streams.stream_scope(CUDA)
     def update() -> None:
         beside = streams.SideStreams(CUDA)
         with beside(0):
@@ -125,7 +125,7 @@ def test_of_what_fails_all_streams_are_waited_for(sides: list[Stream]) -> None:
 def test_a_captured_update_leaves_its_branches_alone(sides: list[Stream], monkeypatch: pytest.MonkeyPatch) -> None:
     """A branch that waits again at the end would never be joined, and the capture fail."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    with streams.updating(CUDA):
+    with streams.stream_scope(CUDA):
         streams.on_side_stream(CUDA, 0, Made)
     assert (sides[0].waits, sides[1].waits) == ([1], ["start of 0"])
 
@@ -134,11 +134,11 @@ def test_all_that_is_kept_is_kept_until_the_update_is_over(sides: list[Stream]) 
     """A second join must not let go of what the first one kept."""
     made = [Made() for _ in range(3)]
     alive = [weakref.ref(one) for one in made]
-    with streams.updating(CUDA):
+    with streams.stream_scope(CUDA):
         first = streams.SideStreams(CUDA)
         with first(2):
             pass
-        first.join(keep=made.pop())
+        first.join(retain=made.pop())
         assert streams.run_concurrently(CUDA, made.pop, lambda: 7)[1] == 7
         streams.on_side_stream(CUDA, 1, made.pop)
         assert [one() is not None for one in alive] == [True] * 3
@@ -163,7 +163,7 @@ def test_one_beside_and_one_here(sides: list[Stream], monkeypatch: pytest.Monkey
         ran.append((name, now[-1], len(sides[0].waits)))
         return name
 
-    with streams.updating(CUDA):
+    with streams.stream_scope(CUDA):
         assert streams.run_concurrently(CUDA, lambda: work("one"), lambda: work("other")) == ("one", "other")
         assert ran == [("one", 1, 0), ("other", 0, 0)]
         assert (sides[0].waits, sides[1].waits) == ([1], ["start of 0"])
@@ -177,12 +177,12 @@ def test_on_a_cpu_and_outside_of_an_update_nothing_is_special(sides: list[Stream
     """Nobody would say when the update is over, and what was made could never be let go of."""
     kept = Made()
     alive = weakref.ref(kept)
-    with streams.updating(device):
+    with streams.stream_scope(device):
         sides.insert(0, Stream(99))  # on a GPU the update is another stream's
         beside = streams.SideStreams(device)
         with beside(0):
             pass
-        beside.join(keep=kept)
+        beside.join(retain=kept)
         assert streams.run_concurrently(device, lambda: 1, lambda: 2) == (1, 2)
         assert streams.on_side_stream(device, 0, lambda: 3) == 3
         del kept

@@ -132,7 +132,7 @@ def test_best_is_the_best_epoch_and_early_stopping_stops(dataset: Any, tmp_path:
     epochs = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     figures = [epoch["validation"]["NDCG@10"] for epoch in epochs]
     assert len(epochs) < 40
-    assert checkpoint.load(tmp_path / "run/best.safetensors")[1]["place"]["best_epoch"] == int(np.argmax(figures))
+    assert checkpoint.load(tmp_path / "run/best.safetensors")[1]["progress"]["best_epoch"] == int(np.argmax(figures))
     from offrec.evaluation import ranks
 
     assert ranks(policy, dataset, "validation").figures((10,))["NDCG@10"] == pytest.approx(max(figures))
@@ -150,7 +150,7 @@ def test_margin_and_warmup(dataset: Any, tmp_path: Path) -> None:
         lines = (tmp_path / str(warmup) / "metrics.jsonl").read_text().splitlines()
         epochs[warmup] = [json.loads(line) for line in lines]
     assert len(epochs[0]) == 3, "the first epoch is always better than none"
-    updates = checkpoint.load(tmp_path / "70/last.safetensors")[1]["place"]["updates"]
+    updates = checkpoint.load(tmp_path / "70/last.safetensors")[1]["progress"]["updates"]
     an_epoch = updates / len(epochs[70])
     assert len(epochs[70]) == 70 // an_epoch + 2
     figures = [epoch["validation"]["NDCG@10"] for epoch in epochs[0]]
@@ -245,7 +245,7 @@ def test_implementations_and_precisions_agree(dataset: Any, tmp_path: Path) -> N
     for name, settings in more.items():
         trained(dataset, tmp_path / name, settings=settings)
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        losses[name] = [json.loads(line)["loss"]["actor"] for line in lines]
+        losses[name] = [json.loads(line)["loss"]["cross_entropy"] for line in lines]
         assert tensors(tmp_path / name)["module.actor.items_in"].dtype == torch.float32
     assert losses["reference"] == pytest.approx(losses["tiled"], rel=1e-4)
     assert losses["bf16"] == pytest.approx(losses["tiled"], rel=0.03)

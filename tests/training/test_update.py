@@ -70,15 +70,15 @@ def test_an_update_by_hand() -> None:
     assert line.slope.item() == pytest.approx(0.9), "Adam's first step is the rate"
     assert line.trail.item() == line.slope.item(), "what comes after sees the step"
     assert line.frozen.item() == 5.0
-    sums, fault = update.look()
+    sums, fault = update.read()
     assert sums == pytest.approx({"fit": 3.5, "~seen": 3.5})
     assert fault is None
     update(SIZE)
-    sums, _ = update.look()
+    sums, _ = update.read()
     assert sums == pytest.approx({"fit": 3.5 + 0.9, "~seen": 3.5 + 0.9})
     update.begin(1, {"fit": 10.0, "~seen": 20.0})
     update(SIZE)
-    assert update.look()[0]["~seen"] == pytest.approx(20.0 + line.trail.item() + 0.1, abs=0.02)
+    assert update.read()[0]["~seen"] == pytest.approx(20.0 + line.trail.item() + 0.1, abs=0.02)
 
 
 def test_the_first_fault_is_found_and_diagnostics_have_none() -> None:
@@ -87,7 +87,7 @@ def test_the_first_fault_is_found_and_diagnostics_have_none() -> None:
     update.begin(0, {})
     for _ in range(3):
         update(SIZE)
-    assert update.look()[1] == Fault("fit", torch.inf, 2)
+    assert update.read()[1] == Fault("fit", torch.inf, 2)
     diagnostics, _ = made(Line(), [[1.0] * 3], [0.5, 0.5, 0.0])
     real = diagnostics.task.loss
 
@@ -97,7 +97,7 @@ def test_the_first_fault_is_found_and_diagnostics_have_none() -> None:
     object.__setattr__(diagnostics.task, "loss", loss)
     diagnostics.begin(0, {})
     diagnostics(SIZE)
-    assert diagnostics.look()[1] is None
+    assert diagnostics.read()[1] is None
 
 
 def test_a_loss_without_a_gradient_is_refused() -> None:
@@ -144,7 +144,7 @@ def test_filling_up_changes_nothing(tmp_path: Path, make_dataset: Any, backbone:
         for size in sizes[:5]:
             update(size)
         gradients = {name: p.grad.clone() for name, p in whole.module.named_parameters() if p.grad is not None}
-        found.append((update.look()[0], gradients))
+        found.append((update.read()[0], gradients))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
     assert found[0][1].keys() == found[1][1].keys()
     for name, gradient in found[0][1].items():
@@ -161,7 +161,7 @@ class Replayed:
         Replayed.captures += 1
 
     def replay(self) -> None:
-        self.update._compute(self.size)
+        self.update._update(self.size)
 
 
 def test_sizes_are_captured_after_their_warm_up_and_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_sizes_are_captured_after_their_warm_up_and_only_so_many(monkeypatch: py
         update.begin(0, {})
         for number in range(20):
             update(Size(1 + number % 4, 3, 1))
-        found.append((line.slope.item(), update.look()))
+        found.append((line.slope.item(), update.read()))
     assert found[0] == found[1], "each update is computed once, whether captured or not"
     assert Replayed.captures == 2
     assert list(update.graphs) == [Size(1, 3, 1), Size(2, 3, 1)]
@@ -197,7 +197,7 @@ def test_what_cannot_be_captured_says_why(monkeypatch: pytest.MonkeyPatch) -> No
     def fail(size: Size) -> None:
         raise RuntimeError("a wait inside\nand a long story")
 
-    monkeypatch.setattr(update, "_compute", fail)
+    monkeypatch.setattr(update, "_update", fail)
     with pytest.raises(RunError, match=r"cannot be captured \(a wait inside\); set training.capture=off"):
         update._captured(SIZE)
     assert gc.isenabled()
@@ -211,12 +211,12 @@ def test_no_memory_left_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capture
     """In a capture, ending that fails too."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Refusing)
     update, _ = made(Line(), [[1.0, 1.0, 1.0]], [0.5, 0.5, 0.0])
-    update.capture, update.met[SIZE] = captured, 9
+    update.capture, update.counts[SIZE] = captured, 9
 
     def fail(size: Size) -> None:
         raise torch.OutOfMemoryError(STORY)
 
-    monkeypatch.setattr(update, "_compute", fail)
-    said = r"^The GPU ran out of memory when an update asked for 402.00 MiB more; run fewer things .* lower\.$"
+    monkeypatch.setattr(update, "_update", fail)
+    said = r"^The GPU ran out of memory when an update requested 402.00 MiB more; .*training.batch_size"
     with pytest.raises(RunError, match=said):
         update(SIZE)

@@ -16,7 +16,6 @@ from offrec import losses
 from offrec.algorithms.record import EARNING_WITH_RETURNS, PAPER_SOFT, SEARCH_SOFT, LearnerRecord
 from offrec.algorithms.soft import Soft
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
-from offrec.catalogue.streams import run_concurrently
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,7 @@ class DualConstraint(Soft):
         return replace(super().needs, logging="next", with_prior=True)
 
     def loss(self, x: Symbols) -> LossTerms:
-        next_value, (value, value_if_ignored) = run_concurrently(
-            x.actions.device,
+        next_value, (value, value_if_ignored) = x.scheduler.run_concurrently(
             lambda: losses.soft_value(x.next_pi, x.next_q, self.alpha, x.next_b, self.drawn(x.next_noise)),
             lambda: self.values(x, x.b),
         )

@@ -49,7 +49,11 @@ class PolicyGradient:
             importance = losses.normalised(importance, x.weight)
         weight = importance * losses.top_k_factor(log_pi, self.k) * x.return_to_go
         terms = {"actor": losses.weighted_likelihood(log_pi, weight)}
-        return terms if self.logging == "fitted" else terms | {"logging": losses.negative_log_likelihood(log_b)}
+        return (
+            terms
+            if self.logging == "fitted"
+            else terms | {"logging_cross_entropy": losses.negative_log_likelihood(log_b)}
+        )
 
 
 RECORD = LearnerRecord(

@@ -19,7 +19,6 @@ from offrec.algorithms.record import EARNING_WITH_RETURNS, PAPER_SOFT, SEARCH_SO
 from offrec.algorithms.soft import Soft
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.catalogue import log_prob
-from offrec.catalogue.streams import run_concurrently
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,7 @@ class RewardExtrapolation(Soft):
 
     def loss(self, x: Symbols) -> LossTerms:
         rewards = losses.extrapolated_reward(x.rewards, log_prob(x.b, x.actions), self.alpha)
-        next_value, (value, value_if_ignored) = run_concurrently(
-            x.actions.device,
+        next_value, (value, value_if_ignored) = x.scheduler.run_concurrently(
             lambda: losses.soft_value(x.next_pi, x.next_q, self.alpha, None, self.drawn(x.next_noise)),
             lambda: self.values(x, None),
         )

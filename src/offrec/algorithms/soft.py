@@ -8,7 +8,6 @@ from torch import Tensor
 from offrec import losses
 from offrec.algorithms.symbols import Needs, Symbols
 from offrec.catalogue import Noise
-from offrec.catalogue.streams import on_side_stream
 from offrec.plugins import option
 
 
@@ -70,4 +69,4 @@ class Soft:
             errors = losses.td(x.q.at(x.actions), rewards, x.discounts, backed_up, value_if_ignored)
             return 0.5 * losses.grounded(errors, x.ground_weight)
 
-        return on_side_stream(x.actions.device, 1, error)
+        return x.scheduler.run_apart(error)

@@ -28,7 +28,7 @@ class Supervised:
         if self.weight == "reward":
             # Unlike the paper: weighted, by r over the batch's mean, so that the units of the reward do not matter.
             loss = loss * losses.normalised(x.rewards[:, 0], x.weight)
-        return {"actor": loss}
+        return {"cross_entropy": loss}
 
 
 RECORD = LearnerRecord(

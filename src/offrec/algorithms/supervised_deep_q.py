@@ -28,7 +28,7 @@ class SupervisedDeepQ:
 
     def loss(self, x: Symbols) -> LossTerms:
         return {
-            "actor": losses.negative_log_likelihood(log_prob(x.pi, x.logged)[:, 0]),
+            "cross_entropy": losses.negative_log_likelihood(log_prob(x.pi, x.logged)[:, 0]),
             "critic": self.weight * q_learning(x, self.double),
         }
 

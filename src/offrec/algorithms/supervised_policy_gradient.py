@@ -22,7 +22,7 @@ class SupervisedPolicyGradient(PolicyGradient):
         log_pi = log_prob(x.pi, x.logged)[:, 0]
         terms = self.of_logged(x, log_pi)
         likelihood = losses.negative_log_likelihood(log_pi)
-        return terms | {"actor": self.weight * terms["actor"], "supervised": likelihood}
+        return terms | {"actor": self.weight * terms["actor"], "cross_entropy": likelihood}
 
 
 RECORD = LearnerRecord(

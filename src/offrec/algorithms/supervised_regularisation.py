@@ -42,7 +42,7 @@ class SupervisedRegularisation(ActorCritic):
         terms = super().loss(x)
         log_pi = log_prob(x.pi, x.logged)[:, 0]
         beta = x.multiplier.detach() if self.adaptive else self.beta
-        terms["supervised"] = beta * losses.negative_log_likelihood(log_pi)
+        terms["cross_entropy"] = beta * losses.negative_log_likelihood(log_pi)
         if self.adaptive:
             terms["~kl"] = losses.forward_kl(log_pi, x.log_b if self.kl == "ratio" else None).detach()
         return terms

@@ -1,15 +1,46 @@
 """What a learner sees, and what it declares that it needs. In tests a plain namespace of small heads does as well."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from torch import Tensor
 
 from offrec.catalogue import Head, Noise
 
+S = TypeVar("S")
+T = TypeVar("T")
+
 LossTerms = dict[str, Tensor]  # name → [B]; the update minimises the sum of their means. "~name": only logged
 
 ABSENT: Any = None  # a learner that reads what it did not declare fails at once
+
+
+class Scheduler(Protocol):
+    """Decides how independent parts of a loss are run, so that the equations need not know the device."""
+
+    def run_concurrently(self, first: Callable[[], S], second: Callable[[], T]) -> tuple[S, T]:
+        """Run two functions that do not depend on each other; return both results."""
+        ...
+
+    def run_apart(self, work: Callable[[], T]) -> T:
+        """Run a function whose backward pass does not depend on the other terms of the loss."""
+        ...
+
+
+class InOrder:
+    """Runs the parts of a loss one after the other."""
+
+    def run_concurrently(self, first: Callable[[], S], second: Callable[[], T]) -> tuple[S, T]:
+        """Run two functions; return both results."""
+        return first(), second()
+
+    def run_apart(self, work: Callable[[], T]) -> T:
+        """Run a function."""
+        return work()
+
+
+IN_ORDER = InOrder()
 
 
 @dataclass(frozen=True)
@@ -35,7 +66,8 @@ class Symbols:
     next_noise: Noise = ABSENT  # at s′
     multiplier: Tensor = ABSENT  # 0-d
     ground_weight: float = 1.0  # of the unlogged items in the critic's loss
-    returns: float = 0.0  # λ: share of the logged return in what the critic backs up
+    returns: float = 0.0  # λ: share of the logged return in the critic's target
+    scheduler: Scheduler = IN_ORDER
 
     @property
     def logged(self) -> Tensor:

@@ -1,6 +1,7 @@
-"""Work of an update that does not hang on each other, side by side: networks are many small kernels, of which a GPU can
-run several at a time. In a captured update the streams become branches of its graph. On a CPU, and outside of an
-update, nothing is special: who calls a loss by hand gets no streams but his own.
+"""Run independent parts of an update concurrently on CUDA streams.
+
+A network consists of many small kernels, and a GPU can run several of them at a time. In a captured update the streams
+become branches of its CUDA graph. On a CPU, and outside of `stream_scope`, everything runs on the current stream.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,93 +17,112 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class _Used:
-    """What an update under way has beside its stream."""
+class _Scope:
+    """The side streams of one update, and the objects that must outlive the work on them."""
 
     sides: set[torch.cuda.Stream] = field(default_factory=set)
-    kept: list[object] = field(default_factory=list)
+    retained: list[object] = field(default_factory=list)
 
 
-_under_way: dict[tuple[int, int], _Used] = {}  # by the update's own stream
+# The scopes that are open, by the stream of their update. The stream is the only key available everywhere: backward
+# passes run in threads of autograd, which sets the current stream there but no context variable of ours.
+_scopes: dict[tuple[int, int], _Scope] = {}
 
 
 @contextmanager
-def updating(device: torch.device) -> Iterator[None]:
-    """An update, on the current stream. Whatever is sent to the streams beside it later waits for all that was sent to
-    it: PyTorch has few streams and hands out the same one twice, so that might be another run's. After an update that
-    fails, its own stream waits for them too: they may still read what it is about to use again.
+def stream_scope(device: torch.device) -> Iterator[None]:
+    """Let the update on the current stream use side streams.
+
+    PyTorch has few streams and may hand out one twice, so a side stream may also serve another run. Work that is sent
+    to a side stream later therefore waits for the whole update. If the update fails, its own stream waits for the side
+    streams, which may still read memory that is about to be reused.
     """
     if device.type != "cuda":
         yield
         return
     main = torch.cuda.current_stream(device)
-    used = _under_way[_key(main)] = _Used()
+    scope = _scopes[_key(main)] = _Scope()
     try:
         yield
     except BaseException:
-        if not torch.cuda.is_current_stream_capturing():  # a capture that fails computes nothing
-            for side in used.sides:
+        if not torch.cuda.is_current_stream_capturing():  # a capture that fails has not computed anything
+            for side in scope.sides:
                 main.wait_stream(side)
         raise
     finally:
-        del _under_way[_key(main)]
-        if not torch.cuda.is_current_stream_capturing():  # a captured update has memory of its own
-            for side in used.sides:
+        del _scopes[_key(main)]
+        if not torch.cuda.is_current_stream_capturing():  # a captured update has its own memory
+            for side in scope.sides:
                 side.wait_stream(main)
 
 
 class SideStreams:
-    """Streams beside an update's own, as it is when this is made: what they read must be there by then.
+    """Streams next to the stream of an update. They start where that stream is when the object is created.
 
-    What was made on them may be read after `join`, and must be kept until all that reads it was sent to the device,
-    the backward pass too, and until the update is over: its memory belongs to its stream, which would use it again.
+    Results may be read after `join`. They must be retained until every kernel that reads them has been launched, the
+    backward pass included, and until the update ends: their memory belongs to the side stream, which would reuse it.
     """
 
     def __init__(self, device: torch.device) -> None:
         current = torch.cuda.current_stream(device) if device.type == "cuda" else None
-        self.update = None if current is None else _under_way.get(_key(current))
-        self.main = None if self.update is None else current
+        self.scope = None if current is None else _scopes.get(_key(current))
+        self.main = None if self.scope is None else current
         self.start = None if self.main is None else self.main.record_event()
         self.used: list[torch.cuda.Stream] = []
 
     @contextmanager
     def __call__(self, number: int) -> Iterator[None]:
-        """Work of its own, the same number on the same stream."""
-        if self.main is None or self.start is None or self.update is None:
+        """Run a block on a side stream. The same number selects the same stream."""
+        if self.main is None or self.start is None or self.scope is None:
             yield
             return
         side = _side(self.main.device_index, self.main.cuda_stream, number)
-        self.update.sides.add(side)  # now: what is sent to it may fail before `join`
+        self.scope.sides.add(side)  # before the block, which may fail
         self.used.append(side)
         side.wait_event(self.start)
         with torch.cuda.stream(side):
             yield
 
-    def join(self, keep: object = None) -> None:
-        """From here on the current stream has what was made beside it. `keep` is kept until the update is over."""
-        if self.main is not None and self.update is not None:
+    def join(self, retain: object = None) -> None:
+        """Make the update's stream wait for the side streams, and retain an object until the update ends."""
+        if self.main is not None and self.scope is not None:
             for side in self.used:
                 self.main.wait_stream(side)
-            self.update.kept.append(keep)
+            self.scope.retained.append(retain)
 
 
 def run_concurrently(device: torch.device, first: Callable[[], S], second: Callable[[], T]) -> tuple[S, T]:
-    """What two give that hang on nothing of each other."""
+    """Run `first` on a side stream and `second` on the current one; return both results."""
     streams = SideStreams(device)
     with streams(0):
         one = first()
     other = second()
-    streams.join(keep=one)
+    streams.join(retain=one)
     return one, other
 
 
 def on_side_stream(device: torch.device, number: int, work: Callable[[], T]) -> T:
-    """What `work` gives. Its backward pass is beside the others then, and waits for none of them."""
+    """Run `work` on a side stream, so that its backward pass runs concurrently with the others."""
     streams = SideStreams(device)
     with streams(number):
-        found = work()
-    streams.join(keep=found)
-    return found
+        result = work()
+    streams.join(retain=result)
+    return result
+
+
+@dataclass(frozen=True)
+class StreamScheduler:
+    """Runs parts of a loss on the streams of a device; what `Symbols.scheduler` expects."""
+
+    device: torch.device
+
+    def run_concurrently(self, first: Callable[[], S], second: Callable[[], T]) -> tuple[S, T]:
+        """Run two independent functions; return both results."""
+        return run_concurrently(self.device, first, second)
+
+    def run_apart(self, work: Callable[[], T]) -> T:
+        """Run a function whose backward pass need not wait for the other terms of the loss."""
+        return on_side_stream(self.device, 1, work)
 
 
 def _key(stream: torch.cuda.Stream) -> tuple[int, int]:
@@ -111,5 +131,8 @@ def _key(stream: torch.cuda.Stream) -> tuple[int, int]:
 
 @cache
 def _side(device: int, main: int, number: int) -> torch.cuda.Stream:
-    """Of each stream its own, so that runs beside each other do not wait for each other."""
+    """Each stream has its own side streams, so that interleaved runs do not wait for each other.
+
+    Runs reuse the streams of runs that have ended (`training.isolation`), so the cache stays small.
+    """
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -25,7 +25,7 @@ from offrec.models.agent import return_spread
 from offrec.models.critic import CriticOptions, unlogged
 from offrec.models.network import Network, NetworkOptions, item_tables
 from offrec.training.isolation import Isolation
-from offrec.training.loop import LOOK_EVERY, stop_requests
+from offrec.training.loop import READ_EVERY, stop_requests
 from offrec.training.optimiser import Optimiser
 from offrec.training.update import TrainingTask, Update
 from offrec.types import Batch, Size
@@ -155,20 +155,23 @@ def fit_values(
     task = TrainingTask(values, values.loss, epochs, dict, None, after=values.after_update, tables=tables)
     optimiser = Optimiser(values, options.learning_rate, tables)
     update, isolation = Update(task, optimiser, device, capture=is_captured), Isolation(options.seed, device)
-    with console.steps(label, options.updates) as advance, stop_requests() as stop, isolation():
-        values.train()
-        for done, size in enumerate(_batch_sizes(task, update, options.updates), start=1):
-            if stop.is_set():
-                raise Interrupted("Stopped while fitting values; nothing was saved.")
-            update(size)
-            if done % LOOK_EVERY == 0 or done == options.updates:
-                fault = update.look()[1]
-                if fault is not None:
-                    raise RunError(f"The loss of fitted values became {fault.value} after {done} updates.")
-                # The learning rate decays over the second half, so that the values do not follow the last batches.
-                optimiser.rate = options.learning_rate * min(1.0, 2 * (1 - done / options.updates) + 0.02)
-                advance((done - 1) % LOOK_EVERY + 1)
-    isolation.finish()
+    try:
+        with console.steps(label, options.updates) as advance, stop_requests() as stop, isolation():
+            values.train()
+            for done, size in enumerate(_batch_sizes(task, update, options.updates), start=1):
+                if stop.is_set():
+                    raise Interrupted("Stopped while fitting values; nothing was saved.")
+                update(size)
+                if done % READ_EVERY == 0 or done == options.updates:
+                    fault = update.read()[1]
+                    if fault is not None:
+                        raise RunError(f"The loss of fitted values became {fault.value} after {done} updates.")
+                    # The learning rate decays over the second half, so that the values do not follow the last batches.
+                    optimiser.rate = options.learning_rate * min(1.0, 2 * (1 - done / options.updates) + 0.02)
+                    advance((done - 1) % READ_EVERY + 1)
+    finally:
+        isolation.close()
+        update.close()
     values.eval()
 
 

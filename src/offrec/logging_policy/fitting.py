@@ -23,7 +23,7 @@ from offrec.logging_policy import cache, calibration
 from offrec.logging_policy.cache import FitSpec, Part
 from offrec.models.network import Network, item_tables
 from offrec.training import memory
-from offrec.training.interleaved import together
+from offrec.training.interleaved import train_interleaved
 from offrec.training.loop import Trainer, load_module
 from offrec.training.memory import MemoryPlan
 from offrec.training.update import TrainingTask
@@ -162,7 +162,7 @@ def _run(trainers: Mapping[str, Trainer]) -> None:
         errors.append(error)
 
     errors: list[Exception] = []
-    together(trainers, failed)
+    train_interleaved(trainers, failed)
     if errors:
         raise errors[0]
 
@@ -174,7 +174,7 @@ def _trainer(spec: FitSpec, model: _Model, validation: Replay, device: torch.dev
         pi = network(batch)
         if narrow:
             pi = replace(pi, state=pi.state.bfloat16(), table=pi.table.bfloat16())
-        return {"loss": losses.negative_log_likelihood(log_prob(pi, batch.action[:, None])[:, 0])}
+        return {"cross_entropy": losses.negative_log_likelihood(log_prob(pi, batch.action[:, None])[:, 0])}
 
     def validate() -> dict[str, float]:
         mean = calibration.mean_log_likelihood(network.eval(), validation)

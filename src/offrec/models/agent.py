@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from offrec import losses
 from offrec.algorithms import ABSENT, Learner, LossTerms, Symbols, diagnostics
 from offrec.catalogue import Head
-from offrec.catalogue.streams import SideStreams
+from offrec.catalogue.streams import SideStreams, StreamScheduler
 from offrec.errors import InputError
 from offrec.models.critic import (
     CriticOptions,
@@ -166,7 +166,7 @@ class Agent(nn.Module):
                 found |= self._as_bfloat16(self._critic_heads(batch))
             with sides(2):
                 found |= self._as_bfloat16(self._target_heads(batch, self.target.network))
-        sides.join(keep=(columns, found))
+        sides.join(retain=(columns, found))
         if self.needs.noise:
             found |= {name: random_noise(batch.action.device) for name in ("noise", "next_noise")}
         if self.needs.logging == "values":
@@ -178,6 +178,7 @@ class Agent(nn.Module):
             multiplier=self.multiplier,
             ground_weight=self.critic_options.ground_weight,
             returns=self.critic_options.returns,
+            scheduler=StreamScheduler(batch.action.device),
         )
 
     def _as_bfloat16(self, found: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from offrec.runs.loading import policy_name
 from offrec.runs.option_errors import merge_flags
 from offrec.runs.options import logging_training, resolve_options
 from offrec.runs.plan import RunPlan, plan_runs
-from offrec.training.interleaved import together
+from offrec.training.interleaved import train_interleaved
 from offrec.training.loop import Trainer, load_module
 from offrec.training.update import TrainingTask
 from offrec.types import Batch
@@ -146,7 +146,7 @@ def train_many(
         def print_failure(name: str, error: Exception) -> None:
             console.line(f"{name} failed: {first_line(error)}")
 
-        done = together({name: run.trainer for name, run in built.items()}, failed or print_failure)
+        done = train_interleaved({name: run.trainer for name, run in built.items()}, failed or print_failure)
         return {name: run.finish() for name, run in built.items() if name in done}
 
 
@@ -160,10 +160,12 @@ class BuiltRun:
 
     def finish(self) -> NetworkPolicy:
         """Say how training ended, and return the policy of the best checkpoint."""
-        place, options = self.trainer.place, self.plan.options
-        epochs = options.training.epochs
-        ended = f"stopped early after epoch {place.epoch} of {epochs}" if place.epoch < epochs else f"{epochs} epochs"
-        kept = "the last epoch is kept" if options.select == "last" else f"epoch {place.best_epoch + 1} is best"
+        progress, options = self.trainer.progress, self.plan.options
+        epochs, best = options.training.epochs, progress.best_epoch + 1
+        ended = (
+            f"stopped early after epoch {progress.epoch} of {epochs}" if progress.stopped_early else f"{epochs} epochs"
+        )
+        kept = "the last epoch is kept" if options.select == "last" else f"epoch {best} is best"
         self.trainer.console.line(f"Trained: {ended}; {kept}.")
         load_module(self.policy.agent, self.trainer.folder / "best.safetensors")
         return self.policy
@@ -202,7 +204,7 @@ def build_trainer(
     trainer = Trainer(task, options.training, out, {"data_hash": policy.data_hash}, options.seed, console)
     if resume and (out / "last.safetensors").exists():
         trainer.resume()
-        if trainer.place.finished:
+        if trainer.progress.finished:
             console.line(f"{out} is already trained.")
     size = sum(parameter.numel() for parameter in agent.parameters() if parameter.requires_grad)
     console.line(

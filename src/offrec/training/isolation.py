@@ -1,29 +1,39 @@
-"""What a run has to itself among others in the same process: its random state and, on a GPU, its stream.
+"""The random state and the CUDA stream of one run, so that interleaved runs do not affect each other or the caller."""
 
-So a run trained beside others draws what it would draw alone, and the caller's random state is left as it was.
-"""
-
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+# Streams of runs that have ended, by device. The caching allocator keeps freed memory per stream: a new stream for
+# every run would leave behind memory that no later run can use.
+_idle: dict[int, list[torch.cuda.Stream]] = {}
+
 
 class Isolation:
+    """A run's own random state and, on a GPU, its own stream.
+
+    A run that is interleaved with others draws the same random numbers as it would alone. `close` returns the stream.
+    """
+
     def __init__(self, seed: int, device: torch.device) -> None:
-        self.cpu = torch.Generator().manual_seed(seed).get_state()
+        self.cpu_state = torch.Generator().manual_seed(seed).get_state()
         self.stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self.index = torch.cuda.current_device() if device.index is None else device.index
-            self.cuda = torch.Generator(device).manual_seed(seed)
-            self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            self.fresh = True
+            self.generator = torch.Generator(device).manual_seed(seed)
+            idle = _idle.setdefault(self.index, [])
+            self.stream = idle.pop() if idle else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._return_stream = weakref.finalize(self, idle.append, self.stream)
+            self.is_first_entry = True
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        outside = torch.get_rng_state()
-        torch.set_rng_state(self.cpu)
+        """Run a block with the run's random state, on its stream."""
+        callers_state = torch.get_rng_state()
+        torch.set_rng_state(self.cpu_state)
         try:
             if self.stream is None:
                 yield
@@ -31,39 +41,45 @@ class Isolation:
                 with self._on_stream(self.stream):
                     yield
         finally:
-            self.cpu = torch.get_rng_state()
-            torch.set_rng_state(outside)
+            self.cpu_state = torch.get_rng_state()
+            torch.set_rng_state(callers_state)
 
     @contextmanager
     def _on_stream(self, stream: torch.cuda.Stream) -> Iterator[None]:
-        if self.fresh:  # what was made for the run was made on another stream
+        if self.is_first_entry:  # the run's tensors were created on another stream
             torch.cuda.synchronize(self.index)
-            self.fresh = False
+            self.is_first_entry = False
         default = torch.cuda.default_generators[self.index]
-        outside = default.graphsafe_get_state()
-        # The state itself changes hands, not a copy of its numbers: captured updates draw from the state that was
-        # there when they were captured.
-        default.graphsafe_set_state(self.cuda)
+        callers_state = default.graphsafe_get_state()
+        # Exchange the state object, not its numbers: a captured update reads from the object that was current during
+        # its capture.
+        default.graphsafe_set_state(self.generator)
         try:
             with torch.cuda.stream(stream):
                 yield
         finally:
-            default.graphsafe_set_state(outside)
+            default.graphsafe_set_state(callers_state)
 
-    def finish(self) -> None:
-        """Wait for what is under way, so that others may read the run's tensors."""
+    def synchronize(self) -> None:
+        """Wait for the run's stream, so that other streams may read the run's tensors."""
         if self.stream is not None:
             self.stream.synchronize()
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The random state, for a checkpoint. To be called inside."""
-        found = {"random.cpu": torch.get_rng_state()}
+    def close(self) -> None:
+        """Wait for the run's stream and hand it to later runs. The run may not compute after this."""
         if self.stream is not None:
-            found["random.cuda"] = self.cuda.get_state()
-        return found
+            self.stream.synchronize()
+            self._return_stream()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the random state, for a checkpoint. Call it inside the block."""
+        states = {"random.cpu": torch.get_rng_state()}
+        if self.stream is not None:
+            states["random.cuda"] = self.generator.get_state()
+        return states
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """To be called outside."""
-        self.cpu = tensors["random.cpu"]
+        """Restore the random state of a checkpoint. Call it outside the block."""
+        self.cpu_state = tensors["random.cpu"]
         if self.stream is not None and "random.cuda" in tensors:
-            self.cuda.set_state(tensors["random.cuda"])
+            self.generator.set_state(tensors["random.cuda"])

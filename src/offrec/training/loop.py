@@ -1,14 +1,14 @@
-"""The loop: step, checkpoint, exact resume. Names no learner, backbone or dataset.
+"""The training loop: updates, validation, early stopping, checkpoints and exact resume.
 
-Whatever the next step depends on (weights, optimiser, random state, place in the epoch) is in the checkpoint `last`,
-so a run that was stopped and resumed is, on a CPU, the run that was not, bit for bit.
+The checkpoint `last` contains everything that the next step depends on: weights, optimiser, random state and position
+in the epoch. On a CPU, a run that was stopped and resumed therefore equals an uninterrupted run bit for bit.
 """
 
 import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,8 +26,8 @@ from offrec.training.optimiser import Optimiser, TableState
 from offrec.training.update import TrainingTask, Update
 from offrec.types import Size
 
-LOOK_EVERY = 50  # steps between looks at the losses: a look waits for the device
-SHOW_SECONDS = 0.1  # between two movements of the bar: moving it takes longer than starting a captured update
+READ_EVERY = 50  # updates between reads of the losses: a read waits for the device
+SHOW_SECONDS = 0.1  # between updates of the progress bar, which take longer than launching a captured update
 
 
 @dataclass(frozen=True)
@@ -35,50 +35,76 @@ class TrainingOptions:
     """How a run is trained."""
 
     epochs: int = option(50, minimum=1)
-    """At most so many passes over the training sessions."""
+    """Most passes over the training sessions."""
     batch_size: int | None = option(None, minimum=1)
-    """Transitions in an update; by default a 200th of the log, between 64 and 1024."""
+    """Transitions per update. By default 1/200 of the log, between 64 and 1024."""
     learning_rate: float = option(0.002, above=0.0)
-    """Adam's step."""
+    """Learning rate of Adam."""
     patience: int = option(3, minimum=1)
-    """Stop after so many epochs in a row without a clearly better validation figure."""
+    """Stop after this many epochs in a row without a clear improvement on validation."""
     warmup: int = option(1500, minimum=0)
-    """Updates before which no epoch counts as one without: a small log has few of them in an epoch."""
+    """Early stopping ignores epochs before this many updates; on a small log an epoch has few updates."""
     margin: float = option(0.002, minimum=0.0)
-    """Clearly better: by this share of the best so far. (The best checkpoint is the best, by however little.)"""
+    """An improvement is clear if it exceeds this share of the best figure. The best checkpoint needs no margin."""
     schedule: Literal["plateau", "linear"] = "plateau"
-    """The learning rate falls where validation stops getting better, or with every epoch towards 0 after the last."""
+    """Lower the learning rate after epochs without a clear improvement, or linearly to 0 over all epochs."""
     decay: float = option(0.3, above=0.0, maximum=1.0)
-    """Multiply the learning rate by this after each epoch that was not clearly better, under the schedule plateau."""
+    """Factor of the learning rate after an epoch without a clear improvement (schedule plateau)."""
     encode: Literal["sessions", "windows"] = "sessions"
-    """Encode a session once for all its events, or each event's last items by themselves."""
+    """Encode each session once for all its events, or the last items of each event separately."""
     precision: Literal["float32", "bf16"] = "float32"
-    """Of states and item tables in products over the catalogue. Weights and sums stay float32."""
+    """Precision of states and item tables in products over the catalogue. Weights and sums stay float32."""
     table_state: TableState = "full"
-    """What the optimiser keeps for item tables: all of Adam's state (8 bytes a weight), or row-wise (2 bytes a weight):
-    the first moment in bfloat16, the second one number an item. That is not Adam; for catalogues of millions."""
+    """Optimiser state of item tables: full is Adam's (8 bytes per weight); rowwise takes 2 bytes per weight, with a
+    bfloat16 first moment and one second moment per item. It is not Adam; meant for catalogues of millions."""
     capture: Literal["auto", "on", "off"] = "auto"
-    """Capture updates as CUDA graphs; auto: on a GPU."""
+    """Capture updates as CUDA graphs; auto captures on a GPU."""
     memory_check: bool = True
-    """Refuse to begin a run that is not expected to fit into memory."""
+    """Refuse to start a run whose expected memory exceeds what is free."""
 
 
 @dataclass
-class Place:
-    """Where a run stands; everything that is not a tensor."""
+class Progress:
+    """How far a run has come: everything in its checkpoint that is not a tensor."""
 
-    epoch: int = 0
-    step: int = 0  # within the epoch
-    updates: int = 0  # in all
-    best: float = 0.0
-    best_epoch: int = -1
-    since_best: int = 0  # epochs since a clearly better figure
+    epoch: int = 0  # epochs completed
+    step: int = 0  # within the current epoch
+    updates: int = 0  # in all epochs
+    best: float = 0.0  # the best validation figure
+    best_epoch: int = -1  # counted from 0; −1 before the first validation
+    since_best: int = 0  # epochs without a clear improvement
     finished: bool = False
-    log_bytes: int = 0  # how much of metrics.jsonl belongs to what is saved
+    stopped_early: bool = False  # finished before `TrainingOptions.epochs`, for lack of improvement
+    log_bytes: int = 0  # length of metrics.jsonl at the time of the checkpoint
     sums: dict[str, float] = field(default_factory=dict)  # of the loss terms in this epoch
 
 
 class Trainer:
+    """Trains a task and writes its metrics and checkpoints to a folder.
+
+    Each epoch appends one JSON object to `metrics.jsonl`:
+
+        epoch          counted from 1
+        loss           mean of each loss term over the epoch
+        validation     the figures of `TrainingTask.validate`
+        learning_rate  as it was during the epoch
+        diagnostics    the figures of `TrainingTask.diagnose`, if the task has any
+        best_epoch     in the last object only: the epoch of the checkpoint `best`, counted from 1
+        stopped_early  in the last object only: whether the run ended before `TrainingOptions.epochs`
+
+    Args:
+        task: What to train.
+        options: How to train it.
+        folder: Where to write; it must exist.
+        facts: JSON values to store in checkpoints. A checkpoint with other values is not resumed.
+        seed: Seed of dropout and of sampled items.
+        console: Shows the progress.
+
+    Example:
+        >>> progress = Trainer(task, TrainingOptions(epochs=3), folder, {}, seed=0, console=Console()).run()
+        >>> progress.best_epoch, progress.stopped_early
+    """
+
     def __init__(
         self,
         task: TrainingTask,
@@ -89,7 +115,7 @@ class Trainer:
         console: Console,
     ) -> None:
         self.task, self.options, self.folder, self.facts, self.console = task, options, folder, facts, console
-        self.place = Place()
+        self.progress = Progress()
         device = next(task.module.parameters()).device
         self.optimiser = Optimiser(task.module, options.learning_rate, task.tables, options.table_state)
         self.update = Update(task, self.optimiser, device, capture=options.capture != "off")
@@ -98,13 +124,17 @@ class Trainer:
         self.resumed = False
 
     def resume(self) -> None:
-        """Take up the run where `last` left it."""
+        """Continue from the checkpoint `last`.
+
+        Raises:
+            InputError: The checkpoint is damaged or belongs to another run.
+        """
         path = self.folder / "last.safetensors"
         tensors, facts = checkpoint.load(path)
         try:
             if any(facts[key] != value for key, value in self.facts.items()):
                 raise ValueError("it belongs to another dataset")
-            self.place = Place(**facts["place"])
+            self.progress = Progress(**facts["progress"])
             _load_state(self.task.module, tensors, "module.")
             self.optimiser.load(tensors, facts["rate"])
             self.isolation.load(tensors)
@@ -112,119 +142,149 @@ class Trainer:
             reason = first_line(error)
             raise InputError(f"The checkpoint {path} does not fit this run ({reason}); train it again.") from error
         with (self.folder / "metrics.jsonl").open("ab") as log:
-            log.truncate(self.place.log_bytes)
+            log.truncate(self.progress.log_bytes)
         self.resumed = True
 
-    def run(self) -> Place:
-        with stop_requests() as stop, self.turn():
-            for _ in self.steps(stop):
-                pass
-        self.isolation.finish()
-        return self.place
+    def run(self) -> Progress:
+        """Train until the last epoch or until early stopping.
+
+        Returns:
+            The final progress.
+
+        Raises:
+            RunError: A loss became NaN or infinite, or the GPU ran out of memory.
+            Interrupted: Ctrl-C or SIGTERM; the run is saved.
+        """
+        try:
+            with stop_requests() as stop, self.active():
+                for _ in self.steps(stop):
+                    pass
+        finally:
+            self.close()
+        return self.progress
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Whatever the run computes, it computes inside: it is the same run then, whoever else computes in between."""
+    def active(self) -> Iterator[None]:
+        """Run a block with the run's own random state and stream. Everything the run computes belongs inside."""
         with self.isolation(), self.task.around():
             yield
 
+    def close(self) -> None:
+        """Release the run's stream and the memory of its captured updates."""
+        self.isolation.close()
+        self.update.close()
+
     def steps(self, stop: threading.Event) -> Iterator[None]:
-        """The run, an update or a validation at a time. To be advanced inside a `turn`."""
+        """Train, and yield after each update and after each validation. Advance it inside `active`."""
         if not self.resumed:
             (self.folder / "metrics.jsonl").write_bytes(b"")
+        progress = self.progress
         try:
-            while not self.place.finished:
-                yield from self._epoch(stop)
-                self._close_epoch()
+            while not progress.finished:
+                sizes = self._begin_epoch()
+                shown, shown_at = 0, 0.0
+                with self.console.steps(f"epoch {progress.epoch + 1}", len(sizes)) as advance:
+                    while progress.step < len(sizes):
+                        if stop.is_set():
+                            self._stop()
+                        self.update(sizes[progress.step])
+                        progress.step += 1
+                        progress.updates += 1
+                        is_read = progress.step % READ_EVERY == 0 or progress.step == len(sizes)
+                        note = self._read_losses() if is_read else ""
+                        if note or time.monotonic() - shown_at > SHOW_SECONDS:
+                            advance(progress.step - shown, note)
+                            shown, shown_at = progress.step, time.monotonic()
+                        yield
+                self._end_epoch()
                 yield
         finally:
             self.saver.wait()
 
-    def _epoch(self, stop: threading.Event) -> Iterator[None]:
-        place, sizes = self.place, self.task.batches.begin(self.place.epoch)
+    def _begin_epoch(self) -> Sequence[Size]:
+        sizes = self.task.batches.begin(self.progress.epoch)
         self.task.module.train()
-        self.update.begin(place.step, place.sums)
-        shown, when = 0, 0.0
-        with self.console.steps(f"epoch {place.epoch + 1}", len(sizes)) as advance:
-            while place.step < len(sizes):
-                if stop.is_set():
-                    self._stop()
-                self._update(sizes[place.step])
-                place.step += 1
-                place.updates += 1
-                note = ""
-                if place.step % LOOK_EVERY == 0 or place.step == len(sizes):
-                    note = self._look()
-                if note or time.monotonic() - when > SHOW_SECONDS:
-                    advance(place.step - shown, note)
-                    shown, when = place.step, time.monotonic()
-                yield
+        self.update.begin(self.progress.step, self.progress.sums)
+        return sizes
 
     def _stop(self) -> None:
-        self._look()
+        self._read_losses()
         self._save("last")
-        where = f"epoch {self.place.epoch + 1} after {self.place.step} steps"
-        raise Interrupted(f"Stopped in {where}; all of it is saved, and the same command with --resume goes on.")
+        position = f"epoch {self.progress.epoch + 1} after {self.progress.step} steps"
+        raise Interrupted(f"Stopped in {position}; everything is saved. Run the command with --resume to go on.")
 
-    def _update(self, size: Size) -> None:
-        self.update(size)
-
-    def _look(self) -> str:
-        """How it goes: refused where a loss is not finite any more, and in a few words for the bar."""
-        self.place.sums, fault = self.update.look()
+    def _read_losses(self) -> str:
+        """Refuse to continue with a NaN or infinite loss; else return the mean losses, for the progress bar."""
+        self.progress.sums, fault = self.update.read()
         if fault is not None:
             raise RunError(
-                f"The loss '{fault.term}' became {fault.value} in epoch {self.place.epoch + 1}, step {fault.step}; "
+                f"The loss '{fault.term}' became {fault.value} in epoch {self.progress.epoch + 1}, step {fault.step}; "
                 f"lower training.learning_rate (it is {self.optimiser.rate:g})."
             )
-        return "  ".join(f"{name} {total / max(1, self.place.step):.4f}" for name, total in self.place.sums.items())
+        steps = max(1, self.progress.step)
+        return "  ".join(f"{name} {total / steps:.4f}" for name, total in self.progress.sums.items())
 
-    def _close_epoch(self) -> None:
-        place, options = self.place, self.options
+    def _end_epoch(self) -> None:
+        """Validate, log, adapt the learning rate, decide whether to stop, and save."""
+        progress, options = self.progress, self.options
         figures = self.task.validate()
-        watched = {} if self.task.diagnose is None else {"diagnostics": self.task.diagnose()}
+        diagnostics = {} if self.task.diagnose is None else self.task.diagnose()
         rate = self.optimiser.rate
-        losses = {name: total / max(1, place.step) for name, total in place.sums.items()}
-        figure = place.epoch + 1.0 if self.task.select is None else figures[self.task.select]
-        better = place.best_epoch < 0 or figure > place.best
-        clearly = (
-            place.best_epoch < 0 or self.task.select is None or figure > place.best + options.margin * abs(place.best)
-        )
-        if better:
-            place.best, place.best_epoch = figure, place.epoch
-        if clearly:
-            place.since_best = 0
-        elif place.updates > options.warmup:
-            place.since_best += 1
-            self.optimiser.rate = rate * options.decay if options.schedule == "plateau" else rate
-        record = {"epoch": place.epoch + 1, "loss": losses, "validation": figures, "learning_rate": rate}
-        self._log({**record, **watched})
-        spoken = "  ".join(f"{name} {value:.4f}" for name, value in {**losses, **figures}.items())
-        mark = "  kept" if self.task.select is None else "  best"  # the last is the last, not the best
-        self.console.line(f"epoch {place.epoch + 1:>3}  {spoken}{mark if better else ''}")
-        for found in watched.values():
-            self.console.line("           " + "  ".join(f"{name} {value:.3g}" for name, value in found.items()))
-        place.epoch, place.step, place.sums = place.epoch + 1, 0, {}
+        losses = {name: total / max(1, progress.step) for name, total in progress.sums.items()}
+        is_best = self._compare(figures)
+        record = {"epoch": progress.epoch + 1, "loss": losses, "validation": figures, "learning_rate": rate}
+        record |= {"diagnostics": diagnostics} if diagnostics else {}
+        self._show_epoch({**losses, **figures}, diagnostics, is_best)
+        progress.epoch, progress.step, progress.sums = progress.epoch + 1, 0, {}
         if options.schedule == "linear":
-            self.optimiser.rate = options.learning_rate * max(0, 1 - place.epoch / options.epochs)
-        place.finished = place.epoch >= options.epochs or place.since_best >= options.patience
-        self._save(*(["best"] if better else []), "last")
+            self.optimiser.rate = options.learning_rate * max(0, 1 - progress.epoch / options.epochs)
+        progress.finished = progress.epoch >= options.epochs or progress.since_best >= options.patience
+        if progress.finished:
+            progress.stopped_early = progress.epoch < options.epochs
+            record |= {"best_epoch": progress.best_epoch + 1, "stopped_early": progress.stopped_early}
+        self._log(record)
+        self._save(*(["best"] if is_best else []), "last")
+
+    def _compare(self, figures: dict[str, float]) -> bool:
+        """Compare the epoch with the best so far; return whether it is the new best."""
+        progress, options, select = self.progress, self.options, self.task.select
+        figure = progress.epoch + 1.0 if select is None else figures[select]
+        is_first = progress.best_epoch < 0
+        is_clear = is_first or select is None or figure > progress.best + options.margin * abs(progress.best)
+        is_best = is_first or figure > progress.best
+        if is_best:
+            progress.best, progress.best_epoch = figure, progress.epoch
+        if is_clear:
+            progress.since_best = 0
+        elif progress.updates > options.warmup:
+            progress.since_best += 1
+            if options.schedule == "plateau":
+                self.optimiser.rate *= options.decay
+        return is_best
+
+    def _show_epoch(self, figures: dict[str, float], diagnostics: dict[str, float], is_best: bool) -> None:
+        mark = "" if not is_best else "  saved" if self.task.select is None else "  best"
+        line = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        self.console.line(f"epoch {self.progress.epoch + 1:>3}  {line}{mark}")
+        if diagnostics:
+            line = "  ".join(f"{name} {value:.3g}" for name, value in diagnostics.items())
+            self.console.line(f"           {line}")
 
     def _log(self, record: dict[str, Any]) -> None:
         with (self.folder / "metrics.jsonl").open("a") as log:
             log.write(json.dumps(record) + "\n")
-            self.place.log_bytes = log.tell()
+            self.progress.log_bytes = log.tell()
 
     def _save(self, *names: str) -> None:
         module = {f"module.{key}": value for key, value in self.task.module.state_dict().items()}
-        facts = {**self.facts, "place": asdict(self.place)}
-        whole = module | self.optimiser.tensors() | self.isolation.tensors()
-        kinds = {"best": (module, facts), "last": (whole, {**facts, "rate": self.optimiser.rate})}
+        facts = {**self.facts, "progress": asdict(self.progress)}
+        run = module | self.optimiser.tensors() | self.isolation.tensors()
+        kinds = {"best": (module, facts), "last": (run, {**facts, "rate": self.optimiser.rate})}
         self.saver.save({self.folder / f"{name}.safetensors": kinds[name] for name in names})
 
 
 def load_module(module: nn.Module, path: Path) -> dict[str, Any]:
-    """Put a checkpoint's weights into `module`; its facts come back."""
+    """Load the weights of a checkpoint into `module`; return the facts stored with them."""
     tensors, facts = checkpoint.load(path)
     _load_state(module, tensors, "module.")
     return facts
@@ -236,20 +296,20 @@ def _load_state(module: nn.Module, tensors: checkpoint.Tensors, prefix: str) -> 
 
 @contextmanager
 def stop_requests() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM ask the loop to stop after the step it is in; a second Ctrl-C stops at once."""
+    """Yield an event that Ctrl-C or SIGTERM sets; a second Ctrl-C raises KeyboardInterrupt at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
