@@ -22,6 +22,7 @@ from offrec.logging_policy import LoggingPolicy, cache, fitting, load_or_fit
 from offrec.logging_policy.cache import FitSpec
 from offrec.models.network import NetworkOptions
 from offrec.training.loop import Trainer, TrainingOptions
+from offrec.training.update import Update
 
 CPU = torch.device("cpu")
 NETWORK = NetworkOptions(width=8, history=6, repeat="off", dropout=0.2)
@@ -259,9 +260,10 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.logging_policy import load_or_fit
 from offrec.models.network import NetworkOptions
-from offrec.training.loop import Trainer, TrainingOptions
+from offrec.training.loop import TrainingOptions
+from offrec.training.update import Update
 
-real, left = Trainer._update, [int(sys.argv[2])]
+real, left = Update.__call__, [int(sys.argv[2])]
 
 def update(self, size):
     left[0] -= 1
@@ -269,7 +271,7 @@ def update(self, size):
         os.kill(os.getpid(), signal.SIGKILL)
     real(self, size)
 
-Trainer._update = update
+Update.__call__ = update
 network = NetworkOptions(width=8, history=6, repeat="off", dropout=0.2)
 training = TrainingOptions(epochs=2, batch_size=40, learning_rate=0.01, patience=99)
 found = load_or_fit(Dataset.open(sys.argv[1]), network, training, 0, torch.device("cpu"), Console(), need="both")
@@ -324,9 +326,9 @@ def test_killed_half_way(dataset: Dataset, tmp_path: Path, make_dataset: Any, tr
 def test_an_interrupt_goes_through_and_leaves_nothing(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
-    real, done = Trainer._update, 0
+    real, done = Update.__call__, 0
 
-    def update(self: Trainer, size: Any) -> None:
+    def update(self: Update, size: Any) -> None:
         nonlocal done
         done += 1
         if done == stop:
@@ -334,7 +336,7 @@ def test_an_interrupt_goes_through_and_leaves_nothing(
         real(self, size)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_update", update)
+        patch.setattr(Update, "__call__", update)
         with pytest.raises(Interrupted, match="logging policy") as caught:
             fit(dataset)
     assert "--resume" not in str(caught.value)
@@ -352,7 +354,7 @@ def test_a_failure_goes_through_and_leaves_nothing(dataset: Dataset, monkeypatch
         with pytest.raises(MemoryError):
             fit(dataset)
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_update", broken)
+        patch.setattr(Update, "__call__", broken)
         with pytest.raises(MemoryError):
             fit(dataset)
     assert left(dataset) == []

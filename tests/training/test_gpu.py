@@ -1,5 +1,6 @@
 """Captured updates on a GPU: they wait for nothing, and compute what the same updates compute uncaptured."""
 
+import gc
 import threading
 import warnings
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from offrec.runs.loading import load
 from offrec.runs.options import build_options
 from offrec.runs.plan import plan_run
 from offrec.runs.shared_data import SharedData
-from offrec.runs.train import build_agent, build_task, train_many
+from offrec.runs.train import build_agent, build_task, train, train_many
 from offrec.training import checkpoint
 from offrec.training import loop as training
 from offrec.training.loop import Trainer
@@ -292,3 +293,21 @@ def test_a_learner_with_everything_trains_on_a_gpu(dataset: Any, tmp_path: Path)
     policies = train_many(dataset, {"dc": {**SMALL, **more}}, tmp_path, console=QUIET)
     loaded = load(tmp_path / "dc", "cuda")
     assert loaded.recommend([105, 108], 5).items == policies["dc"].recommend([105, 108], 5).items
+
+
+def test_runs_in_one_process_return_their_memory(dataset: Any, tmp_path: Path) -> None:
+    """Reserved memory is the same after every run, and during a run it is at most 1.5 times the peak in use."""
+    reserved, ratios = [], []
+    for number in range(5):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        settings = {"network.width": 128, "training.batch_size": 1024, "training.epochs": 4, "diagnostics": "all"}
+        policy = train(
+            dataset, tmp_path / f"run-{number}", algorithm="dc", settings={**SMALL, **settings}, console=QUIET
+        )
+        ratios.append(torch.cuda.max_memory_reserved() / torch.cuda.max_memory_allocated())
+        del policy
+        gc.collect()
+        reserved.append(torch.cuda.memory_reserved())
+    assert max(reserved) <= 1.02 * min(reserved) + (2 << 20), reserved
+    assert max(ratios) <= 1.5, ratios

@@ -14,8 +14,8 @@ from offrec.errors import Interrupted
 from offrec.evaluation import evaluate
 from offrec.runs.train import train
 from offrec.training import checkpoint, optimiser
-from offrec.training.loop import Trainer
 from offrec.training.optimiser import Optimiser, state_bytes
+from offrec.training.update import Update
 
 QUIET = Console(quiet=True)
 
@@ -124,9 +124,9 @@ def test_resume_with_row_wise_tables_is_exact(
         train(dataset, tmp_path / out, device="cpu", settings=settings, resume=resume, console=Console(quiet=True))
         return checkpoint.load(tmp_path / out / "last.safetensors")[0]
 
-    whole, real, done = trained("whole"), Trainer._update, 0
+    whole, real, done = trained("whole"), Update.__call__, 0
 
-    def update(self: Trainer, size: Any) -> None:
+    def update(self: Update, size: Any) -> None:
         nonlocal done
         done += 1
         if done == 9:
@@ -134,7 +134,7 @@ def test_resume_with_row_wise_tables_is_exact(
         real(self, size)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_update", update)
+        patch.setattr(Update, "__call__", update)
         with pytest.raises(Interrupted):
             trained("halves")
     halves = trained("halves", resume=True)

@@ -16,6 +16,7 @@ from offrec.runs.loading import load
 from offrec.runs.train import train, train_many
 from offrec.training import checkpoint
 from offrec.training.loop import Trainer
+from offrec.training.update import Update
 
 SMALL = {
     "network.width": 16,
@@ -89,16 +90,24 @@ def test_together_is_alone(dataset: Any, tmp_path: Path) -> None:
 
 
 def poisoned(monkeypatch: pytest.MonkeyPatch, name: str, act: Any, after: int = 5) -> None:
-    real, done = Trainer._update, 0
+    """Let `act` change the run `name` after one of its updates."""
+    real_init, real_call, done = Trainer.__init__, Update.__call__, 0
+    trainers: dict[Update, Trainer] = {}
 
-    def update(self: Trainer, size: Any) -> None:
+    def init(self: Trainer, *arguments: Any) -> None:
+        real_init(self, *arguments)
+        trainers[self.update] = self
+
+    def call(self: Update, size: Any) -> None:
         nonlocal done
-        real(self, size)
-        done += self.folder.name == name
-        if done == after and self.folder.name == name:
-            act(self)
+        real_call(self, size)
+        is_target = trainers[self].folder.name == name
+        done += is_target
+        if done == after and is_target:
+            act(trainers[self])
 
-    monkeypatch.setattr(Trainer, "_update", update)
+    monkeypatch.setattr(Trainer, "__init__", init)
+    monkeypatch.setattr(Update, "__call__", call)
 
 
 def test_one_that_fails_takes_no_other_with_it(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

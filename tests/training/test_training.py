@@ -16,7 +16,7 @@ from offrec.errors import InputError, Interrupted, RunError
 from offrec.runs.loading import load, open_dataset
 from offrec.runs.train import train
 from offrec.training import checkpoint
-from offrec.training.loop import Trainer
+from offrec.training.update import Update
 
 QUIET = Console(quiet=True)
 SMALL = {
@@ -59,16 +59,16 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """A Ctrl-C in the middle of update number `steps`."""
-    real, done = Trainer._update, 0
+    real, done = Update.__call__, 0
 
-    def update(self: Trainer, size: Any) -> None:
+    def update(self: Update, size: Any) -> None:
         nonlocal done
         done += 1
         if done == steps:
             os.kill(os.getpid(), signal.SIGINT)
         real(self, size)
 
-    monkeypatch.setattr(Trainer, "_update", update)
+    monkeypatch.setattr(Update, "__call__", update)
 
 
 @pytest.mark.parametrize("stop", [1, 7, 13, 20, 27])
@@ -89,9 +89,9 @@ def test_resume_after_a_crash_repeats_from_the_last_checkpoint(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained(dataset, tmp_path / "whole")
-    real, done = Trainer._update, 0
+    real, done = Update.__call__, 0
 
-    def crash(self: Trainer, size: Any) -> None:
+    def crash(self: Update, size: Any) -> None:
         nonlocal done
         done += 1
         if done == 17:
@@ -99,7 +99,7 @@ def test_resume_after_a_crash_repeats_from_the_last_checkpoint(
         real(self, size)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_update", crash)
+        patch.setattr(Update, "__call__", crash)
         with pytest.raises(MemoryError):
             trained(dataset, tmp_path / "crashed")
     with (tmp_path / "crashed" / "metrics.jsonl").open("a") as file:
@@ -167,9 +167,9 @@ def test_a_linear_schedule_ends_at_nothing(dataset: Any, tmp_path: Path) -> None
 
 
 def test_a_loss_that_is_not_finite_says_where(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, done = Trainer._update, 0
+    real, done = Update.__call__, 0
 
-    def poison(self: Trainer, size: Any) -> None:
+    def poison(self: Update, size: Any) -> None:
         nonlocal done
         done += 1
         real(self, size)
@@ -177,8 +177,8 @@ def test_a_loss_that_is_not_finite_says_where(dataset: Any, tmp_path: Path, monk
             with torch.no_grad():
                 next(self.task.module.parameters()).fill_(float("nan"))
 
-    monkeypatch.setattr(Trainer, "_update", poison)
-    with pytest.raises(RunError, match=r"'actor' became nan in epoch 1, step 6; lower training.learning_rate"):
+    monkeypatch.setattr(Update, "__call__", poison)
+    with pytest.raises(RunError, match=r"'cross_entropy' became nan in epoch 1, step 6; lower training.learning_rate"):
         trained(dataset, tmp_path / "run")
 
 
