@@ -158,6 +158,8 @@ def test_a_sampled_list_has_its_probability(explorer: Browser) -> None:
     digits, power = re.fullmatch(r"(\d\.\d) × 10(\S+)", text).groups()  # type: ignore[union-attr]
     power = power.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
     assert float(f"{digits}e{power}") == pytest.approx(math.prod(positions), rel=0.1)
+    overlap = "return [...document.querySelectorAll('.row')].some(row => row.scrollWidth > row.clientWidth)"
+    assert not explorer.run(overlap)
     assert listed_items(explorer, "values") == [], "scores cannot be sampled"
     assert explorer.text("[data-policy=values] .body") != [""]
     lists = {tuple(listed_items(explorer, "first"))}

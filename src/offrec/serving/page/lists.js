@@ -23,7 +23,8 @@ function createRow(entry, rank, { previousRanks, clickedItems, isSampled }) {
   const hasProbability = probability !== null, hasLogging = hasProbability && logging !== undefined && logging !== null;
   const figures = [];
   if (isSampled) figures.push(`position ${formatPercent(position)}`);
-  if (hasLogging) figures.push(`log ${formatPercent(logging)}`, logging > 0 ? formatRatio(probability / logging) : "∞×");
+  else if (hasLogging) figures.push(`log ${formatPercent(logging)}`); // a row has no space for both
+  if (hasLogging) figures.push(logging > 0 ? formatRatio(probability / logging) : "∞×");
   const figure = hasProbability ? formatPercent(probability) : score.toFixed(3);
   const label = [
     `${rank}: ${printable(item)}`,
@@ -97,7 +98,7 @@ function createNotes({ current, isSampled, temperature }) {
 }
 
 const describe = ({ learner, n_items, stochastic }) =>
-  `${learner} · ${n_items.toLocaleString("en")} items${stochastic ? "" : " · scores, not probabilities"}`;
+  `${learner} · ${n_items.toLocaleString("en")} items${stochastic ? "" : " · scores only"}`;
 
 export function createColumn(policy, { clickItem, retry }) {
   const body = element("div", { class: "body" });
