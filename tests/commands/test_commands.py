@@ -254,8 +254,8 @@ def test_train_says_how_it_ended(work: Path) -> None:
     words = ["--set", "training.epochs=30", "--set", "training.patience=1", "--set", "training.warmup=0"]
     margin = ["--set", "training.margin=10", "--set", "network.width=8"]  # no epoch is better by so much
     done = offrec("train", work / "data", "--out", work / "early", *words, *margin)
-    assert re.search(r"Trained: stopped early after epoch 2 of 30; epoch [12] is best\.", done.stderr)
-    assert "Trained: 2 epochs; epoch" in offrec("train", work / "data", "--out", work / "whole", *FAST).stderr
+    assert re.search(r"Trained: 2 of 30 epochs, stopped early; epoch [12] is best\.", done.stderr)
+    assert "Trained: 2 of 2 epochs; epoch" in offrec("train", work / "data", "--out", work / "whole", *FAST).stderr
 
 
 def test_ids_and_behaviours_are_printed_as_they_are(tmp_path: Path) -> None:

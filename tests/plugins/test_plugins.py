@@ -92,7 +92,7 @@ def test_commands_for_one_run_know_the_plug_in(work: Path, installed: Path) -> N
         ["evaluate", "--baseline", "by-number", "--dataset", data],
         ["recommend", trained, "--history", "1,2", "-k", "3"],
         ["recommend", trained, "--input", str(work / "ratings.csv"), "--format", "movielens", "--out",
-         str(work / "lists.csv")],
+         str(work / "lists.csv"), "-k", "3"],
         ["export", trained, "--out", str(work / "model.onnx")],
         ["options", "--algorithm", "smoothed", "--preset", "paper"],
         ["options", "--names"],

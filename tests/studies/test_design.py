@@ -135,6 +135,8 @@ INVALID: list[tuple[dict[str, Any], str]] = [
         {"settings": ["dc:algorithm.alpha=1"], "algorithms": "sl"},
         r"is for the learner 'dc', which is not part of this study; its learners are sl",
     ),
+    ({"settings": ["preset=paper"]}, r"--preset is strong, but preset is set to paper; give only one of them"),
+    ({"settings": ["algorithm.name=dc"]}, r"--algorithms is sl, but algorithm.name is set to dc"),
     ({"settings": ["training.epochs=many"]}, r"training.epochs must be a whole number; got 'many'"),
     ({"visitors": 0}, r"--visitors must be at least 1; got 0"),
 ]
@@ -161,7 +163,7 @@ def test_invalid_sweeps_are_refused(dataset: Path, tmp_path: Path) -> None:
     )
     refused("--vary is missing; give KEY=VALUE,VALUE", algorithm="dc", vary=[])
     refused("--vary must have the form KEY=VALUE,VALUE", algorithm="dc", vary=["algorithm.alpha"])
-    refused("algorithm.alpha must be a number; got 'high'", algorithm="dc", vary=["algorithm.alpha=high"])
+    refused("algorithm.alpha must be a finite number; got 'high'", algorithm="dc", vary=["algorithm.alpha=high"])
     refused("--vary cannot vary seed", algorithm="dc", vary=["seed=1,2"])
     refused("There is no algorithm 'all'", algorithm="all,dc", vary=["gamma=0.5"])
 

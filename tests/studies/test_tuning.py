@@ -109,7 +109,6 @@ def test_value_at_5_as_objective(search: Search) -> None:
     [
         ("strong", None, ["seed=7", "reward.cart=3"]),
         ("paper", "caser", ["gamma=0.8"]),
-        ("strong", "gru", ["network.backbone=sasrec", "preset=paper"]),
     ],
 )
 def test_the_printed_command_trains_with_the_tuned_options(
@@ -138,3 +137,9 @@ def test_the_last_line_is_the_train_command(search: Search, capsys: pytest.Captu
         f"Next: offrec train {search.dataset} --algorithm dc --backbone cfn --preset paper --out RUN "
     )
     assert all(f"--set {setting}" in last for setting in FAST)
+
+
+def test_settings_that_contradict_a_flag_are_refused(search: Search) -> None:
+    for setting, flag in (("network.backbone=sasrec", "--backbone is gru"), ("preset=paper", "--preset is strong")):
+        with pytest.raises(InputError, match=f"{flag}, but .* give only one of them"):
+            tune(replace(search, settings=[setting]), CPU, QUIET)

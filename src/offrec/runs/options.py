@@ -4,6 +4,7 @@ Later layers win: preset, then the settings of backbone and learner for that pre
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -14,7 +15,7 @@ from offrec.errors import InputError
 from offrec.models.critic import CriticOptions
 from offrec.models.network import NetworkOptions
 from offrec.plugins import Settings, check_bounds, option
-from offrec.runs.option_errors import unknown_option
+from offrec.runs.option_errors import merge_flags, unknown_option
 from offrec.runs.presets import PRESETS
 from offrec.training.loop import TrainingOptions
 
@@ -78,20 +79,23 @@ class RunOptions:
         return settings | {f"reward.{name}": value for name, value in self.reward.items()}
 
 
-def resolve_options(settings: Settings, dataset_format: str) -> RunOptions:
+def resolve_options(
+    settings: Mapping[str, Any], dataset_format: str, flags: Mapping[str, tuple[str, Any]] | None = None
+) -> RunOptions:
     """Build the options of a run from settings and the defaults of their preset, backbone and learner.
 
     Args:
         settings: Values under dotted keys, as text or as numbers.
         dataset_format: Raw format of the dataset; the paper's learning rate depends on it.
+        flags: Options that were given by name: how each is spelled, its key and its value (None: not given).
 
     Returns:
         The options.
 
     Raises:
-        InputError: A key or a value is not valid.
+        InputError: A key or a value is not valid, or a flag and a setting disagree.
     """
-    return build_options(add_defaults(settings, dataset_format))
+    return build_options(add_defaults(merge_flags(flags or {}, settings), dataset_format))
 
 
 def add_defaults(settings: Settings, dataset_format: str) -> Settings:

@@ -22,7 +22,6 @@ from offrec.models.network_policy import NetworkPolicy
 from offrec.policy import Policy
 from offrec.runs.folder import check_run_folder, create_run_folder
 from offrec.runs.loading import policy_name
-from offrec.runs.option_errors import merge_flags
 from offrec.runs.options import logging_training, resolve_options
 from offrec.runs.plan import RunPlan, plan_runs
 from offrec.training.interleaved import train_interleaved
@@ -91,9 +90,8 @@ def train(
         "seed": ("seed", seed),
         "device": ("device", device),
     }
-    options = resolve_options(merge_flags(flags, settings or {}), dataset.protocol.format)
+    options = resolve_options(settings or {}, dataset.protocol.format, flags)
     (plan,) = plan_runs(dataset, {out.name: options}, console).values()
-    check_run_folder(dataset, out, options, resume=resume, force=force)
     run = build_trainer(plan, out, console, resume=resume, force=force)
     run.trainer.run()
     return run.finish()
@@ -129,10 +127,10 @@ def train_many(
     """
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
     console = console or Console()
-    options = {name: resolve_options(dict(settings), dataset.protocol.format) for name, settings in runs.items()}
+    options = {name: resolve_options(settings, dataset.protocol.format) for name, settings in runs.items()}
     with console.board() as board:
         plans = plan_runs(dataset, options, console)
-        for name, plan in plans.items():
+        for name, plan in plans.items():  # all of them before the first is built
             check_run_folder(dataset, Path(out) / name, plan.options, resume=resume, force=force)
         loaded: dict[object, LoggingPolicy] = {}
         built = {
@@ -161,11 +159,9 @@ class BuiltRun:
     def finish(self) -> NetworkPolicy:
         """Say how training ended, and return the policy of the best checkpoint."""
         progress, options = self.trainer.progress, self.plan.options
-        epochs, best = options.training.epochs, progress.best_epoch + 1
-        ended = (
-            f"stopped early after epoch {progress.epoch} of {epochs}" if progress.stopped_early else f"{epochs} epochs"
-        )
-        kept = "the last epoch is kept" if options.select == "last" else f"epoch {best} is best"
+        ended = f"{progress.epoch} of {options.training.epochs} epochs"
+        ended += ", stopped early" if progress.stopped_early else ""
+        kept = "the last epoch is kept" if options.select == "last" else f"epoch {progress.best_epoch + 1} is best"
         self.trainer.console.line(f"Trained: {ended}; {kept}.")
         load_module(self.policy.agent, self.trainer.folder / "best.safetensors")
         return self.policy
@@ -194,6 +190,7 @@ def build_trainer(
         The policy and its trainer.
     """
     options, dataset = plan.options, plan.dataset
+    check_run_folder(dataset, out, options, resume=resume, force=force)
     logging = _logging_policy(plan, console, {} if logging_policies is None else logging_policies)
     agent = build_agent(plan, logging.network, logging.log_b)
     if not (resume and (out / "run.json").exists()):

@@ -12,6 +12,7 @@ from offrec.data.dataset import Dataset
 from offrec.data.transitions import REWARDS, reward_vector, reward_vector_or_none
 from offrec.errors import InputError
 from offrec.plugins import Settings
+from offrec.runs.option_errors import merge_flags
 from offrec.runs.option_text import parse_settings
 from offrec.runs.options import resolve_options
 from offrec.runs.presets import PRESETS
@@ -72,8 +73,14 @@ def plan_comparison(
     for backbone in backbone_names:
         for log, dataset in _logs(repeats):
             for name in learner_names:
-                shared = {"network.backbone": backbone, "preset": preset, **({"select": select} if select else {})}
-                options = resolve_settings(dataset, name, {**shared, **learner_settings[name]}, estimate_value=value)
+                flags = {
+                    "--algorithms": ("algorithm.name", name),
+                    "--backbones": ("network.backbone", backbone),
+                    "--preset": ("preset", preset),
+                    "--select": ("select", select),
+                }
+                own_settings = merge_flags(flags, learner_settings[name])
+                options = resolve_settings(dataset, name, own_settings, estimate_value=value)
                 groups.append(RunGroup(f"{log}.{name}.{backbone}", log, "learner", name, backbone, preset, options))
     request = {
         "algorithms": learner_names,
@@ -127,8 +134,13 @@ def plan_sweep(
     if not vary:
         raise InputError("--vary is missing; give KEY=VALUE,VALUE…, for example --vary algorithm.alpha=0.01,0.1,1.")
     repeats = list(_repeats(_open(datasets), seeds, repeated_splits=False))
-    shared: Settings = {"network.backbone": network, "preset": preset, **({"select": select} if select else {})}
-    shared |= parse_learner_settings(settings, [algorithm])[algorithm]
+    flags = {
+        "--algorithm": ("algorithm.name", algorithm),
+        "--backbone": ("network.backbone", network),
+        "--preset": ("preset", preset),
+        "--select": ("select", select),
+    }
+    shared = merge_flags(flags, parse_learner_settings(settings, [algorithm])[algorithm])
     groups: list[RunGroup] = []
     for log, dataset in _logs(repeats):
         if value:

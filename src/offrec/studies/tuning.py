@@ -20,6 +20,7 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
 from offrec.plugins import Range, SearchSpace, Settings
+from offrec.runs.option_errors import merge_flags
 from offrec.runs.option_text import parse_settings
 from offrec.runs.presets import PRESETS
 from offrec.studies.arguments import RUN_OPTIONS, parse_seeds
@@ -73,7 +74,12 @@ class Search:
 
     def fixed_settings(self) -> Settings:
         """Return the settings that all trials share."""
-        return {"preset": self.preset, "network.backbone": self.network, **parse_settings(self.settings)}
+        flags = {
+            "--algorithm": ("algorithm.name", self.algorithm),
+            "--backbone": ("network.backbone", self.network),
+            "--preset": ("preset", self.preset),
+        }
+        return merge_flags(flags, parse_settings(self.settings))
 
     def space(self) -> SearchSpace:
         """Return the searched options: those of all learners, of the backbone and of the learner, except fixed ones."""
