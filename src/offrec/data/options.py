@@ -2,13 +2,17 @@
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import tyro
 
 from offrec.data.formats import FORMATS, Columns, ProtocolDefaults
 from offrec.data.log import Log
 from offrec.data.protocol import Protocol, Split, Unseen
 from offrec.data.sessions import check_filter
 from offrec.errors import InputError
+
+Column = Annotated[str | None, tyro.conf.arg(metavar="COLUMN", help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
@@ -22,27 +26,27 @@ class PrepareOptions:
     decision log that `offrec serve` wrote."""
     protocol: Literal["plain", "paper"] = "plain"
     """`paper` filters and splits as Xin et al. (2020) and the paper do for this format; `plain` keeps every event."""
-    session: str | None = None
+    session: Column = None
     """The column with the session id (default: `session`, if the table has that column)."""
-    user: str | None = None
+    user: Column = None
     """The column with the user id (default: `user`). If the table also has a session column, a session is a pair of
     user and session id."""
-    item: str | None = None
+    item: Column = None
     """The column with the item id (default: `item`)."""
-    time: str | None = None
+    time: Column = None
     """The column with the time of the event: a number since 1970 or ISO 8601 text (default: `time`)."""
-    position: str | None = None
+    position: Column = None
     """The column that orders the events of a session if the log has no times (default: `position`). Without times and
     positions, events keep the order of the file."""
-    behaviour: str | None = None
+    behaviour: Column = None
     """The column with what the user did (default: `behaviour`). Without it, every event is a `view`."""
-    offered: str | None = None
+    offered: Column = None
     """The column with the ordered list that was served (`decisions` only; default: `offered`). Without it, each list
     contains only the item of its row."""
-    propensity: str | None = None
+    propensity: Column = None
     """The column with the probability of the served list, or of the event's item (default: `propensity`, if the table
     has that column)."""
-    catalogue: str | None = None
+    catalogue: Annotated[str | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
     """A dataset or run folder whose catalogue to use: same items, same indices. Its policies can then be evaluated on
     this log (`offrec estimate RUN --dataset`). Events with other items are dropped and counted."""
     sessions: Literal["auto", "column", "user", "gap"] = "auto"
@@ -58,7 +62,7 @@ class PrepareOptions:
     """Filters, applied once each in the given order. `item=3` keeps items with at least 3 events, `session=3` keeps
     sessions with at least 3 events, and `session.click=3` counts only clicks. `none` applies no filter, even if the
     protocol would."""
-    sample: int | None = None
+    sample: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
     """Keep a random sample of this many sessions, drawn after the filters. 0 keeps all, even if the protocol would
     sample."""
     split: Split = "random"
@@ -71,7 +75,7 @@ class PrepareOptions:
     """Whether to score the first event of a session, which has no history."""
     unseen: Unseen = "keep"
     """Whether to score test events with items that never occur in training."""
-    score_last: int | None = None
+    score_last: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")] = None
     """Score only the last N events of each session. Default: all of them."""
 
     @property

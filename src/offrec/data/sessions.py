@@ -98,7 +98,12 @@ class Events:
 
     def describe_size(self) -> str:
         """Return the numbers of sessions and events, for messages."""
-        return f"{len(self):,} sessions, {int(self.event_counts.sum()):,} events"
+        return describe_counts(len(self), int(self.event_counts.sum()))
+
+
+def describe_counts(sessions: int, events: int) -> str:
+    """Return text such as "1 session, 2 events"."""
+    return f"{sessions:,} session{'s' * (sessions != 1)}, {events:,} event{'s' * (events != 1)}"
 
 
 def session_groups(edges: Longs) -> list[slice]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from offrec.data.sessions import Events, count, session_groups
+from offrec.data.sessions import Events, count, describe_counts, session_groups
 
 QUANTILES = {"min": 0.0, "50 %": 0.5, "90 %": 0.9, "99 %": 0.99, "max": 1.0}
 
@@ -58,5 +58,5 @@ def rows(meta: dict[str, Any]) -> list[tuple[str, str]]:
         table.append(("decisions", f"{lists}, {share:.1%} with a pick"))
         table.append(("sessions without a pick", f"{decisions['sessions_without_events']:,}"))
     for name, split in statistics["splits"].items():
-        table.append((name, f"{split['sessions']:,} sessions, {split['events']:,} events"))
+        table.append((name, describe_counts(split["sessions"], split["events"])))
     return table
