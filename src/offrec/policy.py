@@ -59,7 +59,24 @@ class Policy:
         exclude: Sequence[Id] = (),
         candidates: Sequence[Id] | None = None,
     ) -> Recommendation:
-        """The k best items after `history` (oldest first, the log's own ids)."""
+        """Return the k best items after a history.
+
+        Args:
+            history: Item ids of the log, oldest first. Ids that are not in the catalogue are ignored.
+            k: Number of items.
+            exclude_seen: Leave out the items of the history.
+            exclude: Item ids to leave out.
+            candidates: Recommend only these item ids.
+
+        Returns:
+            Items, scores and, if the policy is stochastic, probabilities; best first.
+
+        Raises:
+            InputError: k is not valid, the history is text, or no item is left to recommend.
+
+        Example:
+            >>> policy.recommend([12, 55, 9], k=10, exclude_seen=True).items
+        """
         if not 1 <= k <= self.n_items:
             raise InputError(f"k is {k}; it must lie between 1 and the catalogue's {self.n_items} items.")
         if isinstance(history, str):

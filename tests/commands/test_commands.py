@@ -97,7 +97,7 @@ def test_bad_input_gets_one_sentence(work: Path) -> None:
     def said(*words: str | Path) -> str:
         return sentence(offrec(*words, code=2))
 
-    assert "is not a prepared dataset" in said("train", work, "--out", work / "x")
+    assert "is not a dataset folder" in said("train", work, "--out", work / "x")
     assert "exists; choose another --out" in said("train", work / "data", "--out", work / "run")
     wrong = said("train", work / "data", "--out", work / "x", "--set", "training.epoch=3")
     assert "no option 'training.epoch'; did you mean training.epochs? `offrec options --algorithm sl` lists" in wrong
@@ -236,7 +236,7 @@ def test_version() -> None:
         (["--learning-rate=0.1"], "did you mean --set training.learning_rate=0.1?"),
         (["--algoritm", "dc"], "no flag --algoritm; did you mean --algorithm?"),
         (["--alpha", "1", "--algorithm", "dc"], "did you mean --set algorithm.alpha=1?"),
-        (["--magic"], "no flag --magic; `offrec train --help` lists all flags"),
+        (["--xyzzy"], "no flag --xyzzy; `offrec train --help` lists all flags"),
         (["more"], "'more' is one argument too many"),
     ],
 )

@@ -92,10 +92,25 @@ def evaluate(
     batch_size: int = BATCH_SIZE,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Every figure: overall and for each behaviour, with catalogue coverage.
+    """Rank every scored event of a split in the full catalogue and compute all metrics.
 
-    coverage@k is the share of the catalogue that stands among the first k of at least one scored event, or, for a
-    behaviour, of at least one of its events.
+    Args:
+        policy: A trained policy or a baseline.
+        dataset: The dataset from which the policy was made.
+        split: "test" or "validation".
+        ks: Lengths of the lists that metrics are computed for.
+        batch_size: Events that are ranked at once.
+        progress: Called with the number of events ranked so far and their total.
+
+    Returns:
+        The ranks, and the metrics overall and per behaviour. coverage@k is the share of the catalogue that is among the
+        first k items of at least one event.
+
+    Raises:
+        InputError: The policy was made from another dataset, or no event of the split is scored.
+
+    Example:
+        >>> offrec.evaluate(policy, dataset).metrics["all"]["NDCG@10"]
     """
     ks = _checked(ks)
     scored_, found, shown = (
