@@ -26,7 +26,7 @@ import offrec
 from offrec import cli
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from made_datasets import write_dataset
+from small_datasets import write_dataset
 
 ROOT = str(Path(offrec.__file__).parent)
 Function = tuple[str, str]  # file below src/offrec, qualified name

@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures that all tests share."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from made_datasets import write_dataset
 from offrec.data.dataset import Dataset
+from small_datasets import write_dataset
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
@@ -19,23 +19,23 @@ MakeDataset = Callable[..., Dataset]
 
 @pytest.fixture
 def make_dataset() -> MakeDataset:
-    """make_dataset(tmp_path, sessions, behaviours=None, splits=None, *, items=None, ids=None, **protocol) → Dataset"""
+    """Return `small_datasets.write_dataset`, for packages whose tests cannot import it."""
     return write_dataset
 
 
 @pytest.fixture
-def quick_logging(monkeypatch: pytest.MonkeyPatch) -> None:
-    """π̂_b fitted as briefly as the run is trained: as its preset says would take longer than the rest of a test."""
+def quick_logging_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fit π̂_b with the training options of the run. With its own preset, fitting would dominate the test."""
 
-    def brief(options: Any, dataset_format: str) -> Any:
-        return replace(options.training, schedule="plateau")  # the one thing in which learners' presets differ
+    def training_of_run(options: Any, dataset_format: str) -> Any:
+        return replace(options.training, schedule="plateau")  # the presets of learners differ only in the schedule
 
-    monkeypatch.setattr("offrec.runs.train.logging_training", brief)
+    monkeypatch.setattr("offrec.runs.train.logging_training", training_of_run)
 
 
 @pytest.fixture
-def exact_products() -> Iterator[None]:
-    """Products in full float32: then an error is an error, not TF32."""
+def full_float32() -> Iterator[None]:
+    """Disable TF32, so that differences are errors and not rounding."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     yield

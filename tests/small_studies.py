@@ -5,13 +5,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from made_datasets import write_dataset
 from offrec.console import Console
 from offrec.studies import design, results
 from offrec.studies.__main__ import main
 from offrec.studies.run import run_study
 from offrec.studies.study import Study
 from offrec.studies.worker import RunCounts, WorkerOptions
+from small_datasets import write_dataset
 
 QUIET = Console(quiet=True)
 FAST = ["network.width=8", "network.history=5", "training.epochs=2", "training.batch_size=64"]

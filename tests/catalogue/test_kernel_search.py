@@ -9,7 +9,7 @@ from offrec.catalogue.slots import unique_items
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
-pytestmark = pytest.mark.usefixtures("exact_products")
+pytestmark = pytest.mark.usefixtures("full_float32")
 
 
 @pytest.mark.parametrize("corrections", CORRECTIONS)

@@ -26,7 +26,7 @@ from offrec.catalogue.reduction import reduce_with_detached
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
-pytestmark = pytest.mark.usefixtures("exact_products")
+pytestmark = pytest.mark.usefixtures("full_float32")
 
 
 @pytest.mark.parametrize("corrections", CORRECTIONS)

@@ -21,7 +21,7 @@ from offrec.catalogue.triton import (  # noqa: E402
 )
 from offrec.catalogue.triton.launch import Blocks  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("exact_products")
+pytestmark = pytest.mark.usefixtures("full_float32")
 KERNELS = {
     "forward": forward_kernel,
     "backward_table": backward_kernel,

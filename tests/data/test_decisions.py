@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from made_datasets import write_dataset
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
+from small_datasets import write_dataset
 
 SESSIONS = [[0, 1], [], [2], [1]]
 DECISIONS = [

@@ -9,7 +9,6 @@ import pytest
 import torch
 from fixed_policies import Fixed
 
-from made_datasets import write_dataset
 from offrec.catalogue import Head
 from offrec.data.transitions import reward_vector
 from offrec.data.vocabulary import Vocabulary
@@ -17,6 +16,7 @@ from offrec.errors import InputError
 from offrec.estimation.collect import LoggingModel, collect_trajectories, load_logging_model
 from offrec.estimation.list_policy import ListPolicy, log_prob_of_lists
 from offrec.estimation.logged_decisions import LoggedDecisions
+from small_datasets import write_dataset
 
 LOGITS = [0.0, math.log(2.0), math.log(5.0)]  # 1/8, 2/8, 5/8
 PICKS = [[0, 1], [2, 2, 1], [1], [0, 2, 1]]

@@ -10,7 +10,6 @@ import pytest
 from fixed_policies import Fixed
 
 import offrec
-from made_datasets import write_dataset
 from offrec.commands.estimate import Estimate, print_result
 from offrec.console import Console
 from offrec.data.transitions import reward_vector
@@ -23,6 +22,7 @@ from offrec.evaluation import ScoredEvents
 from offrec.models.network import NetworkOptions
 from offrec.runs.loading import load, open_dataset
 from offrec.runs.train import train
+from small_datasets import write_dataset
 
 SMALL = {"network.width": 8, "network.history": 5, "training.epochs": 2, "device": "cpu"}
 FEW = ValueOptions(network=NetworkOptions(width=8), updates=10)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from fixed_policies import Fixed
 
-from made_datasets import write_dataset
 from offrec.console import Console
 from offrec.data.transitions import reward_vector
 from offrec.errors import InputError
@@ -21,6 +20,7 @@ from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.evaluation import ScoredEvents
 from offrec.models.critic import CriticOptions
 from offrec.models.network import NetworkOptions
+from small_datasets import write_dataset
 
 QUIET = Console(quiet=True)
 SMALL = ValueOptions(

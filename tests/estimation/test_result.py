@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from fixed_policies import Fixed
 
-from made_datasets import write_dataset
 from offrec.commands.estimate import LEGEND, Estimate, print_result
 from offrec.console import Console
 from offrec.estimation.decision_values import ValueOptions
@@ -17,6 +16,7 @@ from offrec.estimation.estimate import EstimateOptions, EstimateResult, estimate
 from offrec.estimation.forest_plot import draw_forest_plot
 from offrec.models.network import NetworkOptions
 from offrec.runs.train import train
+from small_datasets import write_dataset
 
 SMALL = {"network.width": 8, "training.epochs": 1, "device": "cpu"}
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from fixed_policies import Fixed
 
-from made_datasets import write_dataset
 from offrec.catalogue import Head
 from offrec.console import Console
 from offrec.data.transitions import reward_vector
@@ -22,6 +21,7 @@ from offrec.models.network import NetworkOptions
 from offrec.runs.train import train
 from offrec.training.checkpoint import load
 from offrec.types import Batch
+from small_datasets import write_dataset
 
 QUIET = Console(quiet=True)
 SMALL = {"network.width": 8, "network.history": 5, "training.epochs": 3, "device": "cpu"}

@@ -81,7 +81,7 @@ def test_corrections_that_stand_gathered_need_no_adding_up(repeat: str, name: st
         torch.testing.assert_close(one, other, rtol=rounding, atol=rounding)
 
 
-@pytest.mark.usefixtures("exact_products")
+@pytest.mark.usefixtures("full_float32")
 @pytest.mark.parametrize("name", ["tiled", "kernels"])
 @pytest.mark.parametrize("repeat", ["instead", "bonus"])
 def test_corrections_on_top_of_gathered_ones_count(repeat: str, name: str) -> None:

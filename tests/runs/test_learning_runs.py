@@ -25,7 +25,7 @@ from offrec.runs.shared_data import SharedData
 from offrec.runs.train import build_agent, mean_diagnostics, train_many
 from offrec.training import checkpoint
 
-pytestmark = pytest.mark.usefixtures("quick_logging")
+pytestmark = pytest.mark.usefixtures("quick_logging_policy")
 
 CPU = torch.device("cpu")
 SESSIONS = [[n % 7, (n + 1) % 7, (n + 2) % 7] for n in range(40)]

@@ -8,7 +8,6 @@ import pytest
 import torch
 from small_runs import QUIET, trained
 
-from made_datasets import write_dataset
 from offrec.baselines import BASELINES, baseline
 from offrec.data.dataset import Dataset
 from offrec.data.transitions import transitions
@@ -17,6 +16,7 @@ from offrec.logging_policy import fitting
 from offrec.logging_policy.cache import FitSpec
 from offrec.models.network import NetworkOptions
 from offrec.training.loop import TrainingOptions
+from small_datasets import write_dataset
 
 SESSIONS = [[n % 7, (n + 1) % 7, (n + 2) % 7][: 1 + n % 3] for n in range(40)]
 EMPTY = (0, 1, 9, 30, 31, 34, 39, 40)  # an empty session is inserted before each of these

@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from made_datasets import write_dataset
 from offrec.backbones import BACKBONES, BackboneRecord
 from offrec.commands.export import Export
 from offrec.console import Console
@@ -28,6 +27,7 @@ from offrec.serving import export, onnx_model
 from offrec.serving.export import export_onnx
 from offrec.serving.onnx_check import compare, random_histories
 from offrec.serving.served_policy import load_policy
+from small_datasets import write_dataset
 
 ITEMS, HISTORY = 60, 6
 FAST = {"network.width": 12, "network.history": HISTORY, "training.epochs": 1, "training.batch_size": 64}

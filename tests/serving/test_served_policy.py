@@ -8,11 +8,11 @@ import pytest
 from random_runs import write_run
 from small_server import open_client
 
-from made_datasets import write_dataset
 from offrec.errors import InputError
 from offrec.models.network_policy import NetworkPolicy
 from offrec.runs import loading
 from offrec.serving.served_policy import Baseline, load_policy, parse_sources
+from small_datasets import write_dataset
 
 
 def test_item_ids_stay_when_the_folder_is_overwritten_in_place(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from made_datasets import write_dataset
 from made_studies import MACHINE, made_log, made_study
 from offrec.evaluation.metrics import compute_metrics
 from offrec.studies.folder import write_study
 from offrec.studies.results import RANK_CAP, Measurements, store_result
 from offrec.studies.study import Run, RunGroup, Study
+from small_datasets import write_dataset
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SESSIONS = 200

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from made_datasets import write_dataset
 from offrec.baselines import baseline
 from offrec.catalogue import Head
 from offrec.data.dataset import Dataset
@@ -21,6 +20,7 @@ from offrec.runs.loading import load
 from offrec.studies import design, results, value, worker
 from offrec.studies.study import Study
 from offrec.types import Batch
+from small_datasets import write_dataset
 from small_studies import FAST, finished, small_dataset, small_study
 
 

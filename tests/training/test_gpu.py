@@ -28,7 +28,7 @@ from offrec.training.loop import Trainer
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="captures CUDA graphs: needs a GPU"),
-    pytest.mark.usefixtures("quick_logging"),
+    pytest.mark.usefixtures("quick_logging_policy"),
 ]
 
 QUIET = Console(quiet=True)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from test_training import SMALL, assert_same, log, stop_after, tensors
 
-from made_datasets import write_dataset
 from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES
 from offrec.catalogue import maximum
@@ -19,8 +18,9 @@ from offrec.errors import Interrupted
 from offrec.evaluation import evaluate
 from offrec.runs.loading import load
 from offrec.runs.train import train, train_many
+from small_datasets import write_dataset
 
-pytestmark = pytest.mark.usefixtures("quick_logging")
+pytestmark = pytest.mark.usefixtures("quick_logging_policy")
 
 QUIET = Console(quiet=True)
 CERTAIN = {

@@ -1,4 +1,4 @@
-"""Small datasets, written as `offrec prepare` would leave them."""
+"""Write small dataset folders from Python lists, as `offrec prepare` would write them."""
 
 import json
 import math
@@ -11,7 +11,8 @@ import numpy as np
 from offrec.data.dataset import FORMAT_VERSION, Dataset
 from offrec.data.protocol import Protocol
 
-Decided = tuple[int, Sequence[int], float, int | None]  # position, list, its propensity, the event of the session
+# (number of the session's events before the list, items, propensity, index of the picked event in the session)
+Decision = tuple[int, Sequence[int], float, int | None]
 
 
 def write_dataset(
@@ -22,26 +23,33 @@ def write_dataset(
     *,
     items: int | None = None,
     ids: Sequence[int] | Sequence[str] | None = None,
-    decisions: Sequence[Sequence[Decided]] | None = None,
+    decisions: Sequence[Sequence[Decision]] | None = None,
     **protocol: Any,
 ) -> Dataset:
-    """A dataset folder below `path`, opened.
+    """Write a dataset folder and open it.
 
-    sessions: item indices. behaviours: a name for each event, all "view" if left out. splits: how many sessions go to
-    train, validation and test, in this order; by default the last is test, the one before it validation. items: the
-    catalogue's size, by default as large as the sessions need. ids: the log's own item ids, by default 100, 101, …
-    decisions: of each session the lists it was served, as (how many of its events came before, the list, how likely it
-    was, which of its events was picked from it or None). protocol: fields of Protocol.
+    Args:
+        path: The folder in which to create it.
+        sessions: The item indices of each session.
+        behaviours: The behaviour of each event; all "view" by default.
+        splits: The numbers of training, validation and test sessions; by default the last session is test and the one
+            before it validation.
+        items: The size of the catalogue; by default as large as the sessions need.
+        ids: The item ids; 100, 101, … by default.
+        decisions: The lists that each session was served.
+        **protocol: Fields of `Protocol`.
     """
     splits = splits or (len(sessions) - 2, 1, 1)
     assert sum(splits) == len(sessions), f"{splits} of {len(sessions)} sessions"
     events = [item for session in sessions for item in session]
     n_items = items or max(events) + 1
-    given = behaviours or [["view"] * len(session) for session in sessions]
-    names = list(dict.fromkeys(name for session in given for name in session))
+    session_behaviours = behaviours or [["view"] * len(session) for session in sessions]
+    names = list(dict.fromkeys(name for session in session_behaviours for name in session))
     arrays = {
         "items": np.array(events, dtype=np.int32),
-        "behaviours": np.array([names.index(name) for session in given for name in session], dtype=np.uint8),
+        "behaviours": np.array(
+            [names.index(name) for session in session_behaviours for name in session], dtype=np.uint8
+        ),
         "offsets": np.cumsum([0, *map(len, sessions)], dtype=np.int64),
         **_id_arrays(list(ids) if ids is not None else list(range(100, 100 + n_items))),
     }
@@ -50,7 +58,7 @@ def write_dataset(
     edges = np.cumsum([0, *splits]).tolist()
     meta = {
         "format_version": FORMAT_VERSION,
-        "data_hash": "made-for-a-test",
+        "data_hash": "written-by-a-test",
         "counts": {"sessions": len(sessions), "events": len(events), "items": n_items},
         "behaviours": names,
         "item_id_type": "string" if ids is not None and isinstance(ids[0], str) else "int",
@@ -76,9 +84,11 @@ def _id_arrays(ids: list[Any]) -> dict[str, np.ndarray]:
 
 
 def _decision_arrays(
-    decisions: Sequence[Sequence[Decided]], offsets: np.ndarray, padding: int
+    decisions: Sequence[Sequence[Decision]], offsets: np.ndarray, padding: int
 ) -> dict[str, np.ndarray]:
-    flat = [(begin, *one) for begin, session in zip(offsets.tolist(), decisions, strict=False) for one in session]
+    flat = [
+        (begin, *decision) for begin, session in zip(offsets.tolist(), decisions, strict=False) for decision in session
+    ]
     k = max(len(items) for _, _, items, _, _ in flat)
     lists = [[*items, *[padding] * (k - len(items))] for _, _, items, _, _ in flat]
     events = [-1 if event is None else begin + event for begin, *_, event in flat]
