@@ -18,6 +18,7 @@ html_math_renderer = "mathml"
 exclude_patterns = ["estimates.md", "performance.md", "studies.md"]
 
 highlight_language = "none"
+smartquotes = False  # it would turn --flags into dashes
 
 html_theme = "furo"
 html_title = f"offrec {release}"

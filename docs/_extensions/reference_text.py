@@ -5,19 +5,19 @@ import textwrap
 
 SECTIONS = ("Args", "Arguments", "Attributes", "Returns", "Yields", "Raises", "Example", "Examples", "Note", "Notes")
 _CODE = re.compile(r"(``.+?``|`[^`]+`)", re.DOTALL)
+_FLAG = re.compile(r"(?<![\w`-])(--[a-z][\w-]*)(?![\w`])(?=(?:[^`]*`[^`]*`)*[^`]*$)")
 _SPECIAL = re.compile(r"([\\*_\[\]<>$#|{}])")
 
 
 def escape(text: str) -> str:
-    """Escape what Markdown would read as markup, outside of code in backticks."""
-    parts = _CODE.split(text)
+    """Escape what Markdown would read as markup, outside of code in backticks, and show flags as code."""
+    parts = _CODE.split(_FLAG.sub(r"`\1`", text))
     return "".join(part if index % 2 else _SPECIAL.sub(r"\\\1", part) for index, part in enumerate(parts))
 
 
 def escape_cell(text: str) -> str:
     """Escape a text for one cell of a table."""
-    text = " ".join(text.split())
-    parts = _CODE.split(text)
+    parts = _CODE.split(_FLAG.sub(r"`\1`", " ".join(text.split())))
     return "".join(
         part.replace("|", "\\|") if index % 2 else _SPECIAL.sub(r"\\\1", part) for index, part in enumerate(parts)
     )

@@ -47,6 +47,6 @@ def baseline(name: str, dataset: Dataset, history: int = 50, device: torch.devic
 
     Example:
         >>> policy = offrec.baseline("recent", dataset)
-        >>> offrec.evaluate(policy, dataset).figures["all"]["NDCG@10"]
+        >>> offrec.evaluate(policy, dataset).metrics["all"]["NDCG@10"]
     """
     return BASELINES[name].build(dataset, history, torch.device(device))
