@@ -82,6 +82,23 @@ def test_every_baseline_is_a_policy(dataset: Any, name: str) -> None:
     torch.testing.assert_close(z, torch.cat([reference.logits(single) for single in one_by_one]))
 
 
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_does_not_depend_on_validation_and_test_sessions(
+    make_dataset: Any, tmp_path: Path, name: str
+) -> None:
+    """Other sessions outside the training split, with transitions that training lacks, change no score."""
+    train, histories = SESSIONS[:4], [[], [0], [1, 2], [4], [3, 4, 0]]
+    outside = ([[4], [4]], [[0, 4, 0, 4], [2, 4, 1, 0, 4]], [[3, 0, 2, 4], [0, 4, 3, 0, 4]])
+    scores_by_log = []
+    for validation, test in outside[1:], outside[::2], outside[:2]:
+        dataset = make_dataset(tmp_path, [*train, *validation, *test], splits=(4, len(validation), len(test)), items=5)
+        policy = baseline(name, dataset)
+        head = policy.head(batch_from_histories(histories, 5, policy.history, policy.device))
+        scores_by_log.append(reference.logits(head))
+    assert torch.equal(scores_by_log[0], scores_by_log[1])
+    assert torch.equal(scores_by_log[0], scores_by_log[2])
+
+
 def test_an_unknown_baseline_is_refused_with_the_known_ones(dataset: Any) -> None:
     with pytest.raises(InputError, match=r"the known ones are popular, .*, vsknn"):
         baseline("random", dataset)

@@ -1,4 +1,4 @@
-"""Calibration in numbers worked by hand, and against the catalogue written out."""
+"""Calibration metrics by hand, and compared with the full catalogue."""
 
 import math
 from typing import Any
@@ -22,12 +22,12 @@ def heads(logits: list[float], actions: list[int]) -> list[calibration.HeadSampl
 def test_calibration_error_by_hand() -> None:
     confidence = np.array([0.9, 0.2, 0.9, 0.2])
     hit = np.array([True, False, False, True])
-    # in two bins: |.2 − .5| and |.9 − .5|, two events each; in one: |.55 − .5|
+    # two bins: |.2 − .5| and |.9 − .5|, two events each; one bin: |.55 − .5|
     assert calibration.calibration_error(confidence, hit, bins=2) == pytest.approx(0.35)
     assert calibration.calibration_error(confidence, hit, bins=1) == pytest.approx(0.05)
 
 
-def test_calibration_error_counts_bins_by_their_events() -> None:
+def test_bins_of_the_calibration_error_count_by_their_events() -> None:
     confidence, hit = np.array([0.1, 0.4, 0.7]), np.array([False, False, True])
     # two bins of 2 and 1 events: (2 · |.25 − 0| + |.7 − 1|) / 3
     assert calibration.calibration_error(confidence, hit, bins=2) == pytest.approx(0.8 / 3)
@@ -36,21 +36,22 @@ def test_calibration_error_counts_bins_by_their_events() -> None:
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_temperature_by_hand(temperature: float) -> None:
-    """Item 1 was logged three times in four, so its odds ought to be 3: logits T · log 3 want the temperature T."""
-    spots = heads([0.0, temperature * math.log(3)], [1, 0, 1, 1])
-    assert calibration.best_temperature(spots) == pytest.approx(temperature, rel=3e-4)
+    """Item 1 was logged three times in four, so its odds should be 3: logits of T · log 3 need the temperature T."""
+    samples = heads([0.0, temperature * math.log(3)], [1, 0, 1, 1])
+    assert calibration.best_temperature(samples) == pytest.approx(temperature, rel=3e-4)
 
 
-def test_temperature_of_heads_of_different_networks() -> None:
-    """Rows count alike, whichever network they belong to."""
+def test_all_rows_of_several_networks_count_equally_in_the_temperature() -> None:
     parts = [*heads([0.0, 2 * math.log(3)], [1, 1]), *heads([0.0, 2 * math.log(3)], [0]), *heads([0.0, 2.1972246], [1])]
     assert calibration.best_temperature(parts) == pytest.approx(2.0, rel=3e-4)
 
 
-def test_temperature_has_bounds() -> None:
-    """Always right or always wrong: as cold or as hot as can be (as sure as a float32 can be comes before)."""
-    assert calibration.COLDEST < calibration.best_temperature(heads([0.0, 1.0], [1, 1])) < 0.07
-    assert calibration.best_temperature(heads([0.0, 1.0], [0, 0])) == pytest.approx(calibration.HOTTEST, rel=3e-4)
+def test_the_temperature_is_bounded() -> None:
+    """A policy that is always right gets a low temperature, one that is always wrong the highest."""
+    assert calibration.MIN_TEMPERATURE < calibration.best_temperature(heads([0.0, 1.0], [1, 1])) < 0.07
+    assert calibration.best_temperature(heads([0.0, 1.0], [0, 0])) == pytest.approx(
+        calibration.MAX_TEMPERATURE, rel=3e-4
+    )
 
 
 @pytest.fixture
@@ -63,36 +64,38 @@ def replay(tmp_path: Any, make_dataset: Any) -> Replay:
 
 
 def by_count(batch: Any) -> Head:
-    """A policy that depends on the history's length alone."""
+    """A policy that depends only on the length of the history."""
     state = batch.position[:, None].float()
     return Head(state, torch.linspace(-1, 1, 6)[:, None], torch.tensor([0.3, 0.0, -0.2, 0.1, 0.0, 0.4]))
 
 
-def test_judged_is_the_catalogue_written_out(replay: Replay) -> None:
-    found = calibration.event_probabilities(by_count, replay, batch_size=7)
-    assert sorted(found.event.tolist()) == list(range(replay.first_event, replay.first_event + len(replay.items)))
+def test_event_probabilities_equal_those_of_the_full_catalogue(replay: Replay) -> None:
+    probabilities = calibration.event_probabilities(by_count, replay, batch_size=7)
+    assert sorted(probabilities.event.tolist()) == list(
+        range(replay.first_event, replay.first_event + len(replay.items))
+    )
     for batch in replay.batches(1000):
-        chances = (by_count(batch).at(torch.arange(6).expand(len(batch), -1))).log_softmax(1)
-        order = np.argsort(found.event)
-        mine = np.argsort(batch.event.numpy())
-        logged = chances.gather(1, batch.action[:, None])[:, 0].numpy()
-        np.testing.assert_allclose(found.log_p[order], logged[mine], rtol=1e-5)
-        np.testing.assert_allclose(found.confidence[order], chances.amax(1).exp().numpy()[mine], rtol=1e-5)
-        assert (found.hit[order] == (chances.argmax(1) == batch.action).numpy()[mine]).all()
-    assert calibration.mean_log_likelihood(by_count, replay, 7) == pytest.approx(found.log_p.mean(), rel=1e-5)
+        log_p = (by_count(batch).at(torch.arange(6).expand(len(batch), -1))).log_softmax(1)
+        order = np.argsort(probabilities.event)
+        batch_order = np.argsort(batch.event.numpy())
+        logged = log_p.gather(1, batch.action[:, None])[:, 0].numpy()
+        np.testing.assert_allclose(probabilities.log_p[order], logged[batch_order], rtol=1e-5)
+        np.testing.assert_allclose(probabilities.confidence[order], log_p.amax(1).exp().numpy()[batch_order], rtol=1e-5)
+        assert (probabilities.hit[order] == (log_p.argmax(1) == batch.action).numpy()[batch_order]).all()
+    assert calibration.mean_log_likelihood(by_count, replay, 7) == pytest.approx(probabilities.log_p.mean(), rel=1e-5)
 
 
-def test_figures(replay: Replay) -> None:
-    found = calibration.event_probabilities(by_count, replay)
-    figures = calibration.summarise(found, calibration.sample_heads(by_count, replay, seed=0))
-    assert figures["events"] == len(replay.items)
-    assert figures["perplexity"] == pytest.approx(math.exp(-figures["log_likelihood"]))
-    assert figures["calibration_error"] == calibration.calibration_error(found.confidence, found.hit)
+def test_the_summary_is_consistent(replay: Replay) -> None:
+    probabilities = calibration.event_probabilities(by_count, replay)
+    summary = calibration.summarise(probabilities, calibration.sample_heads(by_count, replay, seed=0))
+    assert summary["events"] == len(replay.items)
+    assert summary["perplexity"] == pytest.approx(math.exp(-summary["log_likelihood"]))
+    assert summary["calibration_error"] == calibration.calibration_error(probabilities.confidence, probabilities.hit)
 
 
-def test_spots_are_enough_events_and_each_once(replay: Replay) -> None:
+def test_sampled_heads_cover_the_requested_number_of_events_once(replay: Replay) -> None:
     for spec in (1, 20, 10_000):
-        spots = calibration.sample_heads(by_count, replay, seed=1, events=spec, batch_size=8)
-        rows = sum(len(action) for _, action in spots)
+        samples = calibration.sample_heads(by_count, replay, seed=1, events=spec, batch_size=8)
+        rows = sum(len(action) for _, action in samples)
         assert min(spec, len(replay.items)) <= rows <= min(spec + 8, len(replay.items))
-    assert sum(len(action) for _, action in spots) == len(replay.items)
+    assert sum(len(action) for _, action in samples) == len(replay.items)

@@ -1,23 +1,22 @@
-"""π̂_b, the estimate of the policy that made the log: fitted by SL, once, and kept beside the dataset.
+"""π̂_b, the estimate of the policy that produced the log: fitted once by SL and cached in the dataset's folder.
 
-    DATASET/logging/<key>/      network.safetensors, fitted on every training session; or
-                                log_b.npy float32 [E], log π̂_b(a|s) of each training event by a network that was fitted
-                                without the event's session (NaN outside of training);
-                                about.json: what the key stands for, and the calibration on events it has not seen
+    DATASET/logging/<key>/      network.safetensors: fitted to every training session; or
+                                log_b.npy, float32 [E]: log π̂_b(a|s) of each training event, by a network that was
+                                fitted without the session of the event (NaN outside the training split);
+                                about.json: what the key depends on, and the calibration on unseen events
 
-Who needs one that is there reads it. Who fits one holds a lock meanwhile, works aside and renames: there is a whole one
-or none, and no two processes fit the same.
+A process that fits holds a lock and publishes the complete folder. A folder is therefore complete or does not exist,
+and no two processes fit the same logging policy.
 
-It is trained as SL is in the run's preset with that backbone (`config.logging_training`), whatever the run's own rate,
-batches or epochs, so that one serves all runs on a dataset with a network and a seed.
-
-Unlike a run, whose checkpoint is chosen by ranking, this one's is the epoch with the best validation likelihood: what
-is asked of π̂_b are probabilities. All validation events count, whatever the protocol scores.
+π̂_b is trained like SL in the preset of the run, whatever the learning rate, batch size or epochs of the run itself. All
+runs with the same network and seed on a dataset therefore share one π̂_b. A run selects its checkpoint by a ranking
+metric; π̂_b selects the epoch with the best validation likelihood, because its probabilities are used. All validation
+events count, whatever the protocol scores.
 """
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -36,9 +35,11 @@ Need = Literal["network", "log_b", "both"]
 
 @dataclass(frozen=True)
 class LoggingPolicy:
-    network: Network | None  # on the device, held fixed
-    log_b: Tensor | None  # [E] over the events of the whole log, on the device; NaN outside of training
-    calibration: dict[str, float]  # "network.…" on validation sessions, "log_b.…" on the training sessions left out
+    """π̂_b of a dataset; the parts that were not needed are None."""
+
+    network: Network | None  # on the device, without gradients
+    log_b: Tensor | None  # [E] over the events of the whole log, on the device; NaN outside the training split
+    calibration: dict[str, float]  # "network.…" on validation sessions, "log_b.…" on held-out training sessions
 
 
 def load_or_fit(
@@ -52,32 +53,49 @@ def load_or_fit(
     folds: int = 2,
     need: Need,
 ) -> LoggingPolicy:
-    """π̂_b of a dataset, from beside it or, the first time, fitted and left there."""
+    """Load π̂_b of a dataset from the cache, or fit it and add it to the cache.
+
+    Args:
+        dataset: The log.
+        network: Network of π̂_b.
+        training: Training of π̂_b.
+        seed: Seed of the initial weights, the batches and the folds.
+        device: Device for training and for the result.
+        console: Shows the progress.
+        folds: Number of folds for `log_b`; each event is evaluated by the network that did not see its fold.
+        need: Which parts are needed.
+
+    Returns:
+        The parts that are needed, and their calibration.
+
+    Raises:
+        InputError: If there are fewer training sessions than folds, or if a cached folder cannot be read.
+    """
     spec = FitSpec(dataset, network, training, seed, folds)
     parts: list[Part] = [part for part in get_args(Part) if need in (part, "both")]
     sessions = len(dataset.split("train"))
     if "log_b" in parts and not 2 <= folds <= sessions:
-        raise InputError(f"{sessions} training sessions cannot be left out in {folds} parts; choose 2 or a few more.")
+        raise InputError(f"folds must be between 2 and the {sessions} training sessions; got {folds}.")
     root = dataset.path / "logging"
     if not all(cache.is_complete(spec.folder(root, part)) for part in parts):
         root = cache.writable_root(root, console)
         with ExitStack() as stack:
-            for folder in sorted(spec.folder(root, part) for part in parts):  # so that nobody waits in a circle
+            for folder in sorted(spec.folder(root, part) for part in parts):  # a fixed order avoids deadlocks
                 stack.enter_context(cache.fit_lock(folder, console))
             missing = [part for part in parts if not cache.is_complete(spec.folder(root, part))]
             if missing:
                 fit_logging_policy(spec, missing, root, device, console)
-    found: dict[str, Any] = {"network": None, "log_b": None, "calibration": {}}
-    for part in parts:
-        folder = spec.folder(root, part)
-        if part == "network":
-            found["network"] = cache.read_network(spec, folder).to(device)
-        else:
-            found["log_b"] = cache.read_log_b(spec, folder).to(device)
-        found["calibration"] |= {
-            f"{part}.{name}": value for name, value in cache.read_description(folder)["calibration"].items()
-        }
-    return LoggingPolicy(**found)
+    folders = {part: spec.folder(root, part) for part in parts}
+    calibration = {
+        f"{part}.{name}": value
+        for part, folder in folders.items()
+        for name, value in cache.read_description(folder)["calibration"].items()
+    }
+    return LoggingPolicy(
+        network=cache.read_network(spec, folders["network"]).to(device) if "network" in folders else None,
+        log_b=cache.read_log_b(spec, folders["log_b"]).to(device) if "log_b" in folders else None,
+        calibration=calibration,
+    )
 
 
 __all__ = ["LoggingPolicy", "Need", "load_or_fit"]

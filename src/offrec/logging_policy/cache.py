@@ -1,4 +1,4 @@
-"""The folders of logging policies: which is whose, whole or not there, and one process at a time."""
+"""The cache of logging policies: one folder per fit, complete or absent, and one fitting process at a time."""
 
 import atexit
 import fcntl
@@ -25,15 +25,16 @@ from offrec.models.network import Network, NetworkOptions
 from offrec.training import checkpoint
 from offrec.training.loop import TrainingOptions
 
-VERSION = 3  # of what is kept; another is another key
-FREE = ("capture", "memory_check")  # training options that say how and not what
+VERSION = 3  # of the cached files; part of the key
+EXECUTION_OPTIONS = ("capture", "memory_check")  # training options that do not change the result
+SUBJECT = "the logging policy"
 
 Part = Literal["network", "log_b"]
 
 
 @dataclass(frozen=True)
 class FitSpec:
-    """What is to be fitted, and to what."""
+    """What to fit, and to which dataset."""
 
     dataset: Dataset
     network: NetworkOptions
@@ -42,111 +43,123 @@ class FitSpec:
     folds: int
 
     def describe(self, part: Part) -> dict[str, Any]:
-        """All that shapes it. Folds do not shape the network; the device shapes neither."""
+        """Everything that the result depends on. The network does not depend on the folds."""
         meta = self.dataset.meta
-        about = {
+        training = asdict(self.training)
+        description = {
             "version": VERSION,
             "part": part,
             "data_hash": meta["data_hash"],
             "splits": {name: list(meta["splits"][name]) for name in ("train", "validation")},
-            "network": _read(self.network),
-            "training": {name: value for name, value in asdict(self.training).items() if name not in FREE},
+            "network": _used_options(self.network),
+            "training": {name: value for name, value in training.items() if name not in EXECUTION_OPTIONS},
             "seed": self.seed,
         }
-        return about | {"folds": self.folds} if part == "log_b" else about
+        return description | {"folds": self.folds} if part == "log_b" else description
 
     def folder(self, root: Path, part: Part) -> Path:
-        spelled = json.dumps(self.describe(part), sort_keys=True)
-        return root / hashlib.sha256(spelled.encode()).hexdigest()[:12]
+        """The folder of a part; its name is a hash of the description."""
+        text = json.dumps(self.describe(part), sort_keys=True)
+        return root / hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _read(options: NetworkOptions) -> dict[str, Any]:
-    """The options that a network of this kind reads."""
+def _used_options(options: NetworkOptions) -> dict[str, Any]:
+    """The options that a network with this backbone uses."""
     ignored = {"layers", "heads", "window"} - BACKBONES[options.backbone].reads
     ignored |= {"repeat_state"} if options.repeat == "off" else set()
     return {name: value for name, value in asdict(options).items() if name not in ignored}
 
 
 def is_complete(folder: Path) -> bool:
+    """Whether the folder contains a fit; about.json is part of every published folder."""
     return (folder / "about.json").is_file()
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    with _refused(folder):
-        found: dict[str, Any] = json.loads((folder / "about.json").read_text())
-        return found
+    """The contents of about.json."""
+    with _readable(folder):
+        description: dict[str, Any] = json.loads((folder / "about.json").read_text())
+        return description
 
 
 def read_network(spec: FitSpec, folder: Path) -> Network:
-    """Held fixed."""
-    with torch.random.fork_rng():  # its first weights are drawn, and overwritten
-        made = Network(spec.dataset.n_items, spec.network)
-    with _refused(folder):
-        made.load_state_dict(checkpoint.load(folder / "network.safetensors")[0])
-    return made.requires_grad_(False).eval()
+    """Load the network, without gradients and in evaluation mode."""
+    with torch.random.fork_rng():  # the initial weights are random and then overwritten
+        network = Network(spec.dataset.n_items, spec.network)
+    with _readable(folder):
+        network.load_state_dict(checkpoint.load(folder / "network.safetensors")[0])
+    return network.requires_grad_(False).eval()
 
 
 def read_log_b(spec: FitSpec, folder: Path) -> Tensor:
-    with _refused(folder):
-        found = np.load(folder / "log_b.npy", allow_pickle=False)
+    """Load log π̂_b(a|s) of every event, [E]."""
+    with _readable(folder):
+        log_b = np.load(folder / "log_b.npy", allow_pickle=False)
         train = spec.dataset.split("train")
-        inside = slice(int(train.offsets[0]), int(train.offsets[-1]))
-        if found.shape != spec.dataset.sessions.items.shape or not np.isfinite(found[inside]).all():
-            raise ValueError("log_b.npy does not hold a number for each training event")
-    return torch.from_numpy(found)
+        rows = slice(int(train.offsets[0]), int(train.offsets[-1]))
+        if log_b.shape != spec.dataset.sessions.items.shape or not np.isfinite(log_b[rows]).all():
+            raise ValueError("log_b.npy lacks finite values for some training events")
+    return torch.from_numpy(log_b)
 
 
 @contextmanager
-def _refused(folder: Path) -> Iterator[None]:
+def _readable(folder: Path) -> Iterator[None]:
+    """Turn every error of reading into one message that says what to do."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, InputError) as error:
-        reason = first_line(error)
         raise InputError(
-            f"The logging policy in {folder} cannot be read ({reason}); remove that folder, and it is fitted again."
+            f"{folder} cannot be read ({first_line(error)}); remove that folder and the logging policy will be fitted "
+            "again."
         ) from error
 
 
-def write_network(spec: FitSpec, fitted: Network, calibration: dict[str, float], aside: Path) -> None:
-    checkpoint.save(aside / "network.safetensors", fitted.state_dict(), {"data_hash": spec.dataset.meta["data_hash"]})
-    _describe(spec, "network", calibration, aside)
+def write_network(spec: FitSpec, network: Network, calibration: dict[str, float], folder: Path) -> None:
+    """Write a fitted network into a folder that is about to be published."""
+    facts = {"data_hash": spec.dataset.meta["data_hash"]}
+    checkpoint.save(folder / "network.safetensors", network.state_dict(), facts)
+    _write_description(spec, "network", calibration, folder)
 
 
-def write_log_b(spec: FitSpec, log_b: NDArray[np.float32], calibration: dict[str, float], aside: Path) -> None:
-    np.save(aside / "log_b.npy", log_b, allow_pickle=False)
-    _describe(spec, "log_b", calibration, aside)
+def write_log_b(spec: FitSpec, log_b: NDArray[np.float32], calibration: dict[str, float], folder: Path) -> None:
+    """Write the log-probabilities into a folder that is about to be published."""
+    np.save(folder / "log_b.npy", log_b, allow_pickle=False)
+    _write_description(spec, "log_b", calibration, folder)
 
 
-def _describe(spec: FitSpec, part: Part, calibration: dict[str, float], aside: Path) -> None:
-    facts = spec.describe(part) | {"calibration": calibration}
-    (aside / "about.json").write_text(json.dumps(facts, indent=2) + "\n")
+def _write_description(spec: FitSpec, part: Part, calibration: dict[str, float], folder: Path) -> None:
+    description = spec.describe(part) | {"calibration": calibration}
+    (folder / "about.json").write_text(json.dumps(description, indent=2) + "\n")
 
 
-def writable_root(root: Path, console: Console, what: str = "the logging policy") -> Path:
-    """`root`, or where that cannot be written a folder that lasts as long as the process."""
+def writable_root(root: Path, console: Console, subject: str = SUBJECT) -> Path:
+    """`root`, or a temporary folder of this process if `root` cannot be written."""
     try:
         root.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=root).close()
     except OSError as error:
-        console.line(f"{root} cannot be written ({error.strerror}), so {what} will be kept for this process only")
-        return _temporary()
+        console.line(f"{root} cannot be written ({error.strerror}); {subject} will be cached for this process only")
+        return _temporary_root()
     return root
 
 
 @cache
-def _temporary() -> Path:
+def _temporary_root() -> Path:
     folder = tempfile.TemporaryDirectory(prefix="offrec-logging-")
     atexit.register(folder.cleanup)
     return Path(folder.name)
 
 
 @contextmanager
-def fit_lock(folder: Path, console: Console, what: str = "the logging policy") -> Iterator[None]:
-    """One process at a time. The system frees the lock of a process that dies; the file stays, being only a name."""
+def fit_lock(folder: Path, console: Console, subject: str = SUBJECT) -> Iterator[None]:
+    """Let one process at a time fit this folder.
+
+    The operating system releases the lock of a process that dies. The lock file stays; it has no content.
+    """
     with folder.with_suffix(".lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            console.line(f"another process is fitting {what} {folder}; waiting for it")
+            console.line(f"Waiting for another process that is fitting {subject} in {folder}")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""Fitting π̂_b: −log π(a|s), every event alike, with the loop that trains everything else."""
+"""Fit π̂_b: minimise −log π(a|s) over all events with the training loop of the learners."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,8 +31,8 @@ from offrec.types import Batch, Longs, Sessions
 
 
 @dataclass(frozen=True)
-class _Model:
-    """One network to fit: on these pieces of the log, in this folder."""
+class _Fit:
+    """One network to fit: its training events and its folder."""
 
     name: str
     replay: Replay
@@ -40,64 +40,65 @@ class _Model:
 
 
 def fit_logging_policy(spec: FitSpec, parts: list[Part], root: Path, device: torch.device, console: Console) -> None:
-    """What is missing, into its folders. To be called under their locks."""
+    """Fit the missing parts and publish their folders. The caller holds the locks of these folders."""
     dataset, history = spec.dataset, spec.network.history
     train = dataset.split("train")
     console.line(_announcement(spec, parts, root))
-    fold = _folds(len(np.unique(train.offsets)) - 1, spec.folds, spec.seed)
-    learnt = _replay(dataset, train, history, spec.training.encode, device)
+    fold = _assign_folds(len(np.unique(train.offsets)) - 1, spec.folds, spec.seed)
+    training = _replay(dataset, train, history, spec.training.encode, device)
     validation = _replay(dataset, dataset.split("validation"), history, "exact", device)
     with ExitStack() as stack:
         folders = {part: stack.enter_context(publish_folder(spec.folder(root, part), replace=True)) for part in parts}
-        models = [_Model("π̂_b", learnt, folders["network"])] if "network" in parts else []
+        fits = [_Fit("π̂_b", training, folders["network"])] if "network" in parts else []
         if "log_b" in parts:
-            of = fold[_session(train, learnt.segments.begin)]
-            for k in range(spec.folds):
-                part = learnt.subset(np.flatnonzero(of != k))
-                models.append(_Model(f"π̂_b without fold {k + 1}", part, folders["log_b"] / f"without-{k + 1}"))
-        networks = _trained(spec, models, validation, device, console)
+            segment_fold = fold[_session_of(train, training.segments.begin)]
+            for number in range(spec.folds):
+                others = training.subset(np.flatnonzero(segment_fold != number))
+                folder = folders["log_b"] / f"without-{number + 1}"
+                fits.append(_Fit(f"π̂_b without fold {number + 1}", others, folder))
+        networks = _train_all(spec, fits, validation, device, console)
         if "network" in parts:
-            full = networks.pop(0)
-            figures = calibration.summarise(*_judged(full, validation, spec.seed))
-            cache.write_network(spec, full, figures, folders["network"])
-            console.line(f"π̂_b on validation: {_spoken(figures)}")
+            network = networks.pop(0)
+            summary = calibration.summarise(*_measure(network, validation, spec.seed))
+            cache.write_network(spec, network, summary, folders["network"])
+            console.line(f"π̂_b on validation sessions: {_summary_text(summary)}")
         if "log_b" in parts:
             exact = _replay(dataset, train, history, "exact", device)
-            of = fold[_session(train, exact.segments.begin)]
-            held_out = [exact.subset(np.flatnonzero(of == k)) for k in range(spec.folds)]
-            figures = _keep_values(spec, networks, held_out, folders["log_b"])
-            console.line(f"π̂_b on training sessions it was fitted without: {_spoken(figures)}")
+            segment_fold = fold[_session_of(train, exact.segments.begin)]
+            held_out = [exact.subset(np.flatnonzero(segment_fold == number)) for number in range(spec.folds)]
+            summary = _write_log_b(spec, networks, held_out, folders["log_b"])
+            console.line(f"π̂_b on held-out training sessions: {_summary_text(summary)}")
 
 
 def _announcement(spec: FitSpec, parts: list[Part], root: Path) -> str:
-    on = {"network": "on all of them", "log_b": f"on all but each of {spec.folds} parts of them"}
+    fits = {"network": "once to all of them", "log_b": f"{spec.folds} times without one of {spec.folds} folds"}
     options, events = spec.network, spec.dataset.split("train").events
-    how, where = ", ".join(on[part] for part in parts), ", ".join(str(spec.folder(root, part)) for part in parts)
+    folders = ", ".join(str(spec.folder(root, part)) for part in parts)
     return (
-        f"the logging policy is not there yet: fitting π̂_b ({options.backbone}, width {options.width}, seed "
-        f"{spec.seed}) to {events:,} training events, {how}; to be kept in {where}, for every run (what only "
-        "diagnostics need it for, diagnostics=some leaves out)"
+        f"Fitting the logging policy π̂_b ({options.backbone}, width {options.width}, seed {spec.seed}) to {events:,} "
+        f"training events: {', '.join(fits[part] for part in parts)}. It will be cached in {folders} for all runs. "
+        "With diagnostics=some, runs that need π̂_b only for diagnostics skip it."
     )
 
 
-def _spoken(figures: dict[str, float]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in figures.items() if name != "events")
+def _summary_text(summary: dict[str, float]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in summary.items() if name != "events")
 
 
-def _keep_values(
+def _write_log_b(
     spec: FitSpec, networks: Sequence[Network], held_out: Sequence[Replay], folder: Path
 ) -> dict[str, float]:
-    """held_out[k]: the sessions that networks[k] was fitted without."""
-    judged = [_judged(network, part, spec.seed) for network, part in zip(networks, held_out, strict=True)]
-    whole = calibration.concatenate([judgement for judgement, _ in judged])
-    figures = calibration.summarise(whole, [spot for _, spots in judged for spot in spots])
+    """Evaluate networks[k] on held_out[k], the fold it was fitted without, and write the log-probabilities."""
+    measured = [_measure(network, part, spec.seed) for network, part in zip(networks, held_out, strict=True)]
+    probabilities = calibration.concatenate([part for part, _ in measured])
+    summary = calibration.summarise(probabilities, [sample for _, samples in measured for sample in samples])
     log_b = np.full(len(spec.dataset.sessions.items), np.nan, dtype=np.float32)
-    log_b[whole.event] = whole.log_p
-    cache.write_log_b(spec, log_b, figures, folder)
-    return figures
+    log_b[probabilities.event] = probabilities.log_p
+    cache.write_log_b(spec, log_b, summary, folder)
+    return summary
 
 
-def _judged(
+def _measure(
     network: Network, replay: Replay, seed: int
 ) -> tuple[calibration.EventProbabilities, list[calibration.HeadSample]]:
     return calibration.event_probabilities(network, replay), calibration.sample_heads(network, replay, seed)
@@ -106,114 +107,109 @@ def _judged(
 def _replay(
     dataset: Dataset, sessions: Sessions, history: int, segmentation: Segmentation, device: torch.device
 ) -> Replay:
-    unrewarded = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), gamma=0.0)
-    return Replay(sessions, unrewarded, dataset.n_items, history, segmentation, device)
+    no_reward = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), gamma=0.0)
+    return Replay(sessions, no_reward, dataset.n_items, history, segmentation, device)
 
 
-def _folds(sessions: int, folds: int, seed: int) -> Longs:
-    """[S] the fold of each session, sizes within one of each other."""
+def _assign_folds(sessions: int, folds: int, seed: int) -> Longs:
+    """[S] the fold of each session; the sizes differ by at most one."""
     return np.random.default_rng((seed, folds)).permutation(np.arange(sessions) % folds)
 
 
-def _session(sessions: Sessions, event: Longs) -> Longs:
-    """The number, among the sessions that have events, of the one that holds an event."""
+def _session_of(sessions: Sessions, event: Longs) -> Longs:
+    """The session of each event, numbered among the sessions with events."""
     return np.searchsorted(np.unique(sessions.offsets), event, side="right") - 1
 
 
-def _trained(
-    spec: FitSpec, models: list[_Model], validation: Replay, device: torch.device, console: Console
+def _train_all(
+    spec: FitSpec, fits: list[_Fit], validation: Replay, device: torch.device, console: Console
 ) -> list[Network]:
-    """At once on a GPU, if they fit; one after the other elsewhere, where it takes less memory and no longer."""
-    one = _memory(spec, models[0], validation, device)
+    """Train concurrently on a GPU with enough memory, else one after the other: on a CPU that takes no longer."""
+    plan = _memory_plan(spec, fits[0], validation, device)
     free = memory.free(device)
     if spec.training.memory_check:
-        memory.check(one, device, free)
-    at_once = device.type == "cuda" and len(models) > 1 and len(models) * one.peak < free
-    groups = [models] if at_once else [[model] for model in models]
+        memory.check(plan, device, free)
+    is_concurrent = device.type == "cuda" and len(fits) > 1 and len(fits) * plan.peak < free
+    groups = [fits] if is_concurrent else [[fit] for fit in fits]
     try:
-        with _consoles(console) as named:
+        with _consoles(console) as console_for:
             for group in groups:
-                made = {model.name: _trainer(spec, model, validation, device, named(model.name)) for model in group}
-                _run(made)
+                _run({fit.name: _trainer(spec, fit, validation, device, console_for(fit.name)) for fit in group})
     except Interrupted as error:
-        raise Interrupted("Stopped while fitting the logging policy; the next time it begins anew.") from error
-    return [_best(spec, model, device) for model in models]
+        raise Interrupted("Stopped while fitting the logging policy; the next run will start the fit again.") from error
+    return [_best_network(spec, fit, device) for fit in fits]
 
 
-def _best(spec: FitSpec, model: _Model, device: torch.device) -> Network:
-    """The network as it was in its best epoch; of its training only the figures stay."""
-    network = _untrained(spec, device)
-    load_module(network, model.folder / "best.safetensors")
-    for path in model.folder.glob("*.safetensors"):
+def _best_network(spec: FitSpec, fit: _Fit, device: torch.device) -> Network:
+    """Load the best epoch and remove the checkpoints; metrics.jsonl stays."""
+    network = _initial_network(spec, device)
+    load_module(network, fit.folder / "best.safetensors")
+    for path in fit.folder.glob("*.safetensors"):
         path.unlink()
     return network.eval()
 
 
-def _untrained(spec: FitSpec, device: torch.device) -> Network:
+def _initial_network(spec: FitSpec, device: torch.device) -> Network:
     with torch.random.fork_rng():
         torch.manual_seed(spec.seed)
         return Network(spec.dataset.n_items, spec.network).to(device)
 
 
 def _run(trainers: Mapping[str, Trainer]) -> None:
-    """All or none."""
-
-    def failed(name: str, error: Exception) -> None:
-        errors.append(error)
-
+    """Run all trainers; the first failure is raised."""
     errors: list[Exception] = []
-    train_interleaved(trainers, failed)
+    train_interleaved(trainers, lambda name, error: errors.append(error))
     if errors:
         raise errors[0]
 
 
-def _trainer(spec: FitSpec, model: _Model, validation: Replay, device: torch.device, console: Console) -> Trainer:
-    network, narrow = _untrained(spec, device), spec.training.precision == "bf16"
+def _trainer(spec: FitSpec, fit: _Fit, validation: Replay, device: torch.device, console: Console) -> Trainer:
+    network, is_bfloat16 = _initial_network(spec, device), spec.training.precision == "bf16"
 
     def loss(batch: Batch) -> dict[str, Tensor]:
         pi = network(batch)
-        if narrow:
+        if is_bfloat16:
             pi = replace(pi, state=pi.state.bfloat16(), table=pi.table.bfloat16())
         return {"cross_entropy": losses.negative_log_likelihood(log_prob(pi, batch.action[:, None])[:, 0])}
 
     def validate() -> dict[str, float]:
         mean = calibration.mean_log_likelihood(network.eval(), validation)
-        # The loop's margin is a share of the figure, which must be above 0 for that: |A| / perplexity, the same order.
+        # The margin of early stopping is relative, so the metric must be positive: |A| / perplexity has the same order.
         return {"log-likelihood": mean, "times chance": math.exp(mean) * network.n_items}
 
     task = TrainingTask(
         network,
         loss,
-        _epochs(spec, model, device),
+        _epochs(spec, fit, device),
         validate,
         "times chance",
         tables=item_tables(network, network.n_items),
     )
-    model.folder.mkdir(exist_ok=True)
+    fit.folder.mkdir(exist_ok=True)
     facts = {"data_hash": spec.dataset.meta["data_hash"]}
-    return Trainer(task, spec.training, model.folder, facts, spec.seed, console)
+    return Trainer(task, spec.training, fit.folder, facts, spec.seed, console)
 
 
-def _epochs(spec: FitSpec, model: _Model, device: torch.device) -> Epochs:
-    captured = device.type == "cuda" and spec.training.capture != "off"
-    batch_size = spec.training.batch_size or automatic_batch_size(int(model.replay.rows.sum()))
-    return Epochs(model.replay, batch_size, spec.seed, round_sizes=captured)
+def _epochs(spec: FitSpec, fit: _Fit, device: torch.device) -> Epochs:
+    is_captured = device.type == "cuda" and spec.training.capture != "off"
+    batch_size = spec.training.batch_size or automatic_batch_size(int(fit.replay.rows.sum()))
+    return Epochs(fit.replay, batch_size, spec.seed, round_sizes=is_captured)
 
 
-def _memory(spec: FitSpec, model: _Model, validation: Replay, device: torch.device) -> MemoryPlan:
-    """Of fitting one of them."""
-    options, epochs = spec.network, _epochs(spec, model, device)
+def _memory_plan(spec: FitSpec, fit: _Fit, validation: Replay, device: torch.device) -> MemoryPlan:
+    """The memory of one fit."""
+    options, epochs = spec.network, _epochs(spec, fit, device)
     with torch.device("meta"):
-        sketch = Network(spec.dataset.n_items, options)
+        network = Network(spec.dataset.n_items, options)
     return memory.plan(
-        sketch,
-        item_tables(sketch, sketch.n_items),
+        network,
+        item_tables(network, network.n_items),
         table_state=spec.training.table_state,
         sizes=epochs.sizes(epochs.plan(0)),
         width=options.width,
         layers=options.layers,
         history=options.history,
-        log=model.replay.bytes + validation.bytes,
+        log=fit.replay.bytes + validation.bytes,
         captured=epochs.round_sizes,
         half=spec.training.precision == "bf16",
     )
@@ -221,23 +217,25 @@ def _memory(spec: FitSpec, model: _Model, validation: Replay, device: torch.devi
 
 @contextmanager
 def _consoles(console: Console) -> Iterator[Callable[[str], Console]]:
-    """A console for each model, by name."""
+    """A function that returns the console of a fit by its name."""
     if type(console) is Console:
         with console.board() as board:
             yield board.console
-    else:  # one line of somebody's display already
-        yield lambda name: _Within(console, name)
+    else:  # already one line of a larger display
+        yield lambda name: _PrefixConsole(console, name)
 
 
-class _Within(Console):
+class _PrefixConsole(Console):
+    """Writes to another console, with a name before every line."""
+
     def __init__(self, console: Console, name: str) -> None:
         super().__init__(console.quiet)
-        self.whole, self.name = console, name
+        self.console, self.name = console, name
 
     def line(self, text: str) -> None:
-        self.whole.line(f"{self.name}  {text}")
+        self.console.line(f"{self.name}  {text}")
 
     @contextmanager
     def steps(self, label: str, total: int) -> Iterator[Advance]:
-        with self.whole.steps(f"{self.name}  {label}", total) as advance:
+        with self.console.steps(f"{self.name}  {label}", total) as advance:
             yield advance

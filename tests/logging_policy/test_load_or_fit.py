@@ -1,4 +1,4 @@
-"""π̂_b is fitted once, kept whole, found again; and no session's own events shape its values."""
+"""π̂_b is fitted once and then loaded from the cache, and `log_b` of a session does not depend on that session."""
 
 import json
 import os
@@ -29,7 +29,7 @@ NETWORK = NetworkOptions(width=8, history=6, repeat="off", dropout=0.2)
 TRAINING = TrainingOptions(epochs=2, batch_size=40, learning_rate=0.01, patience=99)
 
 
-class Listener(Console):
+class RecordingConsole(Console):
     def __init__(self) -> None:
         super().__init__(quiet=True)
         self.lines: list[str] = []
@@ -46,27 +46,34 @@ def log(sessions: int = 60) -> list[list[int]]:
 
 @pytest.fixture
 def dataset(tmp_path: Path, make_dataset: Any) -> Dataset:
-    found: Dataset = make_dataset(tmp_path, log(), splits=(45, 10, 5), items=20)
-    return found
+    made: Dataset = make_dataset(tmp_path, log(), splits=(45, 10, 5), items=20)
+    return made
 
 
 @pytest.fixture
 def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
-    """Every trainer that is made."""
+    """Every trainer that is built."""
     made: list[Trainer] = []
 
-    class Counted(Trainer):
+    class RecordedTrainer(Trainer):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             made.append(self)
 
-    monkeypatch.setattr(fitting, "Trainer", Counted)
+    monkeypatch.setattr(fitting, "Trainer", RecordedTrainer)
     return made
 
 
 def fit(dataset: Dataset, need: Any = "both", **changes: Any) -> LoggingPolicy:
-    given = {"network": NETWORK, "training": TRAINING, "seed": 0, "device": CPU, "console": Listener(), **changes}
-    return load_or_fit(dataset, **given, need=need)
+    arguments = {
+        "network": NETWORK,
+        "training": TRAINING,
+        "seed": 0,
+        "device": CPU,
+        "console": RecordingConsole(),
+        **changes,
+    }
+    return load_or_fit(dataset, **arguments, need=need)
 
 
 def assert_same(one: LoggingPolicy, other: LoggingPolicy) -> None:
@@ -81,23 +88,23 @@ def assert_same(one: LoggingPolicy, other: LoggingPolicy) -> None:
     assert one.calibration == other.calibration
 
 
-def left(dataset: Dataset) -> list[str]:
-    """What lies in the folder for all to see, besides names of locks."""
+def published(dataset: Dataset) -> list[str]:
+    """The published folders."""
     return sorted(path.name for path in (dataset.path / "logging").glob("[!.]*") if path.suffix != ".lock")
 
 
-def test_fitted_once(dataset: Dataset, trainers: list[Trainer]) -> None:
+def test_the_second_call_loads_from_the_cache(dataset: Dataset, trainers: list[Trainer]) -> None:
     state = torch.get_rng_state()
     first = fit(dataset)
-    assert len(trainers) == 3  # all sessions, and all but either half
+    assert len(trainers) == 3  # all sessions, and all but each half
     second = fit(dataset)
     assert len(trainers) == 3
     assert_same(first, second)
     assert torch.equal(state, torch.get_rng_state())
-    assert len(left(dataset)) == 2
+    assert len(published(dataset)) == 2
 
 
-def test_what_is_there_is_not_fitted_again_for_the_sake_of_the_rest(dataset: Dataset, trainers: list[Trainer]) -> None:
+def test_only_missing_parts_are_fitted(dataset: Dataset, trainers: list[Trainer]) -> None:
     alone = fit(dataset, "network")
     assert (len(trainers), alone.log_b) == (1, None)
     assert {name.split(".")[0] for name in alone.calibration} == {"network"}
@@ -110,7 +117,7 @@ def test_what_is_there_is_not_fitted_again_for_the_sake_of_the_rest(dataset: Dat
     assert torch.equal(alone.network.items_in, both.network.items_in)
 
 
-def test_the_same_seed_gives_the_same(dataset: Dataset, tmp_path: Path, make_dataset: Any) -> None:
+def test_the_same_seed_gives_the_same_result(dataset: Dataset, tmp_path: Path, make_dataset: Any) -> None:
     twin = make_dataset(tmp_path, log(), splits=(45, 10, 5), items=20)
     first = fit(dataset)
     torch.manual_seed(99)
@@ -120,65 +127,64 @@ def test_the_same_seed_gives_the_same(dataset: Dataset, tmp_path: Path, make_dat
     assert not torch.equal(other.log_b[:30], fit(dataset, "log_b").log_b[:30])  # type: ignore[index]
 
 
-def test_it_comes_held_fixed_and_on_train_events_only(dataset: Dataset) -> None:
-    found = fit(dataset)
-    assert found.network is not None
-    assert found.log_b is not None
-    assert not found.network.training
-    assert not any(parameter.requires_grad for parameter in found.network.parameters())
-    assert found.network.options == NETWORK
+def test_the_network_has_no_gradients_and_log_b_covers_the_training_events(dataset: Dataset) -> None:
+    fitted = fit(dataset)
+    assert fitted.network is not None
+    assert fitted.log_b is not None
+    assert not fitted.network.training
+    assert not any(parameter.requires_grad for parameter in fitted.network.parameters())
+    assert fitted.network.options == NETWORK
     train = dataset.split("train")
     inside = torch.zeros(len(dataset.sessions.items), dtype=torch.bool)
     inside[int(train.offsets[0]) : int(train.offsets[-1])] = True
-    assert found.log_b.dtype == torch.float32
-    assert torch.equal(found.log_b.isfinite(), inside)
-    assert torch.equal(found.log_b.isnan(), ~inside)
-    assert (found.log_b[inside] < 0).all()
-    assert found.calibration["log_b.events"] == inside.sum()
-    assert found.calibration["log_b.log_likelihood"] == pytest.approx(float(found.log_b[inside].mean()), rel=1e-5)
+    assert fitted.log_b.dtype == torch.float32
+    assert torch.equal(fitted.log_b.isfinite(), inside)
+    assert torch.equal(fitted.log_b.isnan(), ~inside)
+    assert (fitted.log_b[inside] < 0).all()
+    assert fitted.calibration["log_b.events"] == inside.sum()
+    assert fitted.calibration["log_b.log_likelihood"] == pytest.approx(float(fitted.log_b[inside].mean()), rel=1e-5)
 
 
-def test_the_epoch_is_chosen_by_likelihood(dataset: Dataset) -> None:
-    """The network kept is the one whose validation likelihood stands highest in its figures, and it has it."""
-    found = fit(dataset, "network", training=replace(TRAINING, epochs=25, learning_rate=0.1))
+def test_the_epoch_with_the_best_validation_likelihood_is_selected(dataset: Dataset) -> None:
+    fitted = fit(dataset, "network", training=replace(TRAINING, epochs=25, learning_rate=0.1))
     (folder,) = (dataset.path / "logging").glob("*/")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    figures = [row["validation"]["log-likelihood"] for row in rows]
-    assert int(np.argmax(figures)) < 24  # or choosing would be no choice
-    assert found.calibration["network.log_likelihood"] == pytest.approx(max(figures), rel=1e-5)
+    likelihoods = [row["validation"]["log-likelihood"] for row in rows]
+    assert int(np.argmax(likelihoods)) < 24  # the last epoch is not the best
+    assert fitted.calibration["network.log_likelihood"] == pytest.approx(max(likelihoods), rel=1e-5)
 
 
-def test_patience_runs_out(dataset: Dataset) -> None:
-    """A margin is a share of the best figure. Of a log-likelihood, below 0, it would let the worse pass for better."""
+def test_early_stopping_works_with_a_negative_log_likelihood(dataset: Dataset) -> None:
+    """The margin is relative. Relative to a negative number it would accept worse epochs as better."""
     fit(dataset, "network", training=replace(TRAINING, epochs=30, warmup=0, patience=2, margin=9.0))
     (folder,) = (dataset.path / "logging").glob("*/")
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 3
 
 
-# --- whose events shape what ------------------------------------------------------------------------------------------
+# --- which events have an influence -----------------------------------------------------------------------------------
 
 
-def test_no_session_shapes_its_own_values(tmp_path: Path, make_dataset: Any) -> None:
-    """A session like no other: likely to the network that saw it, unlikely to those that did not."""
+def test_log_b_of_a_session_comes_from_a_network_that_did_not_see_it(tmp_path: Path, make_dataset: Any) -> None:
+    """A unique session is likely for the network that saw it and unlikely for the others."""
     unique = [20, 21, 22, 23, 24, 25]
     common = [[0, 1, 2, 3]] * 30 + [[4, 5, 6, 7]] * 30
     dataset = make_dataset(tmp_path, [*common, unique, unique, [0, 1], [0, 1]], splits=(61, 2, 1), items=100)
     training = TrainingOptions(epochs=60, batch_size=64, learning_rate=0.02, patience=99, warmup=0, decay=1.0)
-    found = fit(dataset, network=replace(NETWORK, width=16, dropout=0.0), training=training)
-    assert found.network is not None
-    assert found.log_b is not None
+    fitted = fit(dataset, network=replace(NETWORK, width=16, dropout=0.0), training=training)
+    assert fitted.network is not None
+    assert fitted.log_b is not None
     start = 60 * 4
     (batch,) = fitting._replay(dataset, dataset.split("train"), 6, "exact", CPU).batches(10_000)
-    seen = torch.zeros(len(found.log_b))
-    seen[batch.event] = log_prob(found.network(batch), batch.action[:, None])[:, 0]
-    own = slice(start + 1, start + 6)  # not its first item: nothing tells it from any other's
+    seen = torch.zeros(len(fitted.log_b))
+    seen[batch.event] = log_prob(fitted.network(batch), batch.action[:, None])[:, 0]
+    own = slice(start + 1, start + 6)  # the first item has no history
     assert (seen[own].exp() > 0.5).all()
-    assert (found.log_b[own].exp() < 0.03).all()  # about chance
-    assert (found.log_b[1:4].exp() > 0.5).all()  # a common one is known to every network
+    assert (fitted.log_b[own].exp() < 0.03).all()  # about as likely as by chance
+    assert (fitted.log_b[1:4].exp() > 0.5).all()  # every network has seen the common sessions
 
 
-def test_values_do_not_know_what_is_left_out_with_them(tmp_path: Path, make_dataset: Any) -> None:
-    """Change a session: bit for bit nothing moves among the others of its fold, and much elsewhere."""
+def test_a_session_has_no_influence_on_log_b_of_its_fold(tmp_path: Path, make_dataset: Any) -> None:
+    """Changing a session changes no bit of the other sessions in its fold, and most of the rest."""
     sessions = log()
     sessions[0] = [1, 4, 7, 10]
     changed = [[5, 5, 5, 5], *sessions[1:]]
@@ -186,21 +192,49 @@ def test_values_do_not_know_what_is_left_out_with_them(tmp_path: Path, make_data
     before, after = (fit(each, "log_b", folds=3).log_b for each in (one, other))
     assert before is not None
     assert after is not None
-    fold = fitting._folds(45, 3, 0)
-    of = np.repeat(fold, np.diff(one.split("train").offsets))
-    mine, theirs = np.flatnonzero(of == fold[0])[4:], np.flatnonzero(of != fold[0])
+    fold = fitting._assign_folds(45, 3, 0)
+    event_fold = np.repeat(fold, np.diff(one.split("train").offsets))
+    mine, theirs = np.flatnonzero(event_fold == fold[0])[4:], np.flatnonzero(event_fold != fold[0])
     assert (fold == fold[0]).sum() == 15
     assert torch.equal(before[mine], after[mine])
     assert (before[theirs] != after[theirs]).float().mean() > 0.9
 
 
+def test_test_sessions_have_no_influence_and_validation_sessions_select_the_epoch(
+    tmp_path: Path, make_dataset: Any
+) -> None:
+    """Early stopping, the selected epoch and the calibration use validation sessions, never test sessions.
+
+    The validation sessions continue the pattern of the training sessions or contradict it. Contradicting ones select an
+    earlier epoch. Other test sessions change no bit of the result.
+    """
+    train, alike = log(45), log(10)
+    opposite = [[(19 - 3 * step) % 20 for step in range(len(session))] for session in alike]
+    training = replace(TRAINING, epochs=12, learning_rate=0.05, patience=2, warmup=0)
+    splits = {
+        "alike": make_dataset(tmp_path, [*train, *alike, *alike], splits=(45, 10, 10), items=20),
+        "other test": make_dataset(tmp_path, [*train, *alike, *opposite], splits=(45, 10, 10), items=20),
+        "other validation": make_dataset(tmp_path, [*train, *opposite, *alike], splits=(45, 10, 10), items=20),
+    }
+    fitted = {name: fit(dataset, training=training) for name, dataset in splits.items()}
+    epochs = {
+        name: [len(path.read_text().splitlines()) for path in sorted(dataset.path.glob("logging/*/metrics.jsonl"))]
+        for name, dataset in splits.items()
+    }
+    assert_same(fitted["alike"], fitted["other test"])
+    assert epochs["alike"] == epochs["other test"]
+    assert epochs["alike"] > epochs["other validation"], "contradicting validation sessions stop the fit early"
+    likelihood = {name: one.calibration["network.log_likelihood"] for name, one in fitted.items()}
+    assert likelihood["alike"] > likelihood["other validation"] + 0.5
+
+
 @pytest.mark.parametrize("encode", ["sessions", "windows"])
-def test_folds_cut_between_sessions(dataset: Dataset, encode: Any) -> None:
+def test_a_fold_consists_of_whole_sessions(dataset: Dataset, encode: Any) -> None:
     train = dataset.split("train")
     replay = fitting._replay(dataset, train, 3, encode, CPU)
-    fold = fitting._folds(len(train), 2, 0)
-    of = fold[fitting._session(train, replay.segments.begin)]
-    parts = [fitting._part(replay, np.flatnonzero(of == k)) for k in range(2)]
+    fold = fitting._assign_folds(len(train), 2, 0)
+    segment_fold = fold[fitting._session_of(train, replay.segments.begin)]
+    parts = [replay.subset(np.flatnonzero(segment_fold == k)) for k in range(2)]
     events = [torch.cat([batch.event for batch in part.batches(16)]).numpy() for part in parts]
     by_event = np.repeat(fold, np.diff(train.offsets))
     for k in range(2):
@@ -215,10 +249,10 @@ def keys(dataset: Dataset, network: Any = NETWORK, training: Any = TRAINING, see
     return {spec.folder(Path(), part).name for part in ("network", "log_b")}
 
 
-def test_the_key_is_what_matters(dataset: Dataset) -> None:
+def test_the_key_depends_on_everything_that_changes_the_result(dataset: Dataset) -> None:
     base = keys(dataset)
     assert len(base) == 2
-    matter = [
+    relevant = [
         {"seed": 1},
         {"network": replace(NETWORK, width=16)},
         {"network": replace(NETWORK, backbone="sasrec")},
@@ -226,23 +260,23 @@ def test_the_key_is_what_matters(dataset: Dataset) -> None:
             {"epochs": 3}, {"batch_size": None}, {"encode": "windows"}, {"learning_rate": 0.1}, {"precision": "bf16"},
         )),
     ]  # fmt: skip
-    for change in matter:
+    for change in relevant:
         assert not base & keys(dataset, **change), change
-    free = [
+    irrelevant = [
         {"training": replace(TRAINING, capture="off")},
         {"training": replace(TRAINING, memory_check=False)},
-        {"network": replace(NETWORK, heads=4)},  # of attention: a GRU has none
+        {"network": replace(NETWORK, heads=4)},  # a GRU has no attention heads
         {"network": replace(NETWORK, window=3)},
-        {"network": replace(NETWORK, repeat_state=False)},  # there is no repeat term
+        {"network": replace(NETWORK, repeat_state=False)},  # without a repeat term
     ]
-    for change in free:
+    for change in irrelevant:
         assert base == keys(dataset, **change), change
     assert base == keys(dataset.with_protocol(score_first=False))
     assert len(base & keys(dataset, folds=3)) == 1  # the network is the same
     assert not base & keys(replace(dataset, meta={**dataset.meta, "data_hash": "another"}))
 
 
-def test_about_says_what_it_is(dataset: Dataset) -> None:
+def test_about_json_describes_the_fit(dataset: Dataset) -> None:
     fit(dataset)
     spec = FitSpec(dataset, NETWORK, TRAINING, 0, 2)
     for part in ("network", "log_b"):
@@ -251,7 +285,7 @@ def test_about_says_what_it_is(dataset: Dataset) -> None:
         assert about == json.loads(json.dumps(spec.describe(part)))  # type: ignore[arg-type]
 
 
-# --- whole or not there -----------------------------------------------------------------------------------------------
+# --- complete or absent -----------------------------------------------------------------------------------------------
 
 SCRIPT = """
 import os, signal, sys
@@ -263,19 +297,19 @@ from offrec.models.network import NetworkOptions
 from offrec.training.loop import TrainingOptions
 from offrec.training.update import Update
 
-real, left = Update.__call__, [int(sys.argv[2])]
+real, remaining = Update.__call__, [int(sys.argv[2])]
 
 def update(self, size):
-    left[0] -= 1
-    if left[0] == 0:
+    remaining[0] -= 1
+    if remaining[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     real(self, size)
 
 Update.__call__ = update
 network = NetworkOptions(width=8, history=6, repeat="off", dropout=0.2)
 training = TrainingOptions(epochs=2, batch_size=40, learning_rate=0.01, patience=99)
-found = load_or_fit(Dataset.open(sys.argv[1]), network, training, 0, torch.device("cpu"), Console(), need="both")
-print(float(found.network.items_in.sum()), float(found.log_b.nansum()))
+fitted = load_or_fit(Dataset.open(sys.argv[1]), network, training, 0, torch.device("cpu"), Console(), need="both")
+print(float(fitted.network.items_in.sum()), float(fitted.log_b.nansum()))
 """
 
 
@@ -284,48 +318,48 @@ def process(dataset: Dataset, killed_at: int = 0) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_two_processes_fit_once(dataset: Dataset) -> None:
-    """Both are held at the door until both wait there."""
-    root = cache.writable_root(dataset.path / "logging", Listener())
+def test_two_processes_fit_only_once(dataset: Dataset) -> None:
+    """The test holds the lock until both processes wait for it."""
+    root = cache.writable_root(dataset.path / "logging", RecordingConsole())
     folders = sorted(FitSpec(dataset, NETWORK, TRAINING, 0, 2).folder(root, part) for part in ("network", "log_b"))
-    said: list[str] = []
-    with cache.fit_lock(folders[0], Listener()):
+    messages: list[str] = []
+    with cache.fit_lock(folders[0], RecordingConsole()):
         both = [process(dataset), process(dataset)]
         for each in both:
             assert each.stderr is not None
-            said.append(each.stderr.readline())
-        assert all("another process is fitting" in line for line in said)
+            messages.append(each.stderr.readline())
+        assert all("Waiting for another process" in line for line in messages)
         assert not any(cache.is_complete(folder) for folder in folders)
     ends = [each.communicate(timeout=60) for each in both]
     assert [each.returncode for each in both] == [0, 0]
     assert ends[0][0] == ends[1][0] != ""
-    assert sorted("fitting π̂_b" in err for _, err in ends) == [False, True]
+    assert sorted("Fitting the logging policy" in err for _, err in ends) == [False, True]
     here = fit(dataset)
     assert here.network is not None
     assert float(ends[0][0].split()[0]) == pytest.approx(float(here.network.items_in.sum()))
 
 
-def test_killed_half_way(dataset: Dataset, tmp_path: Path, make_dataset: Any, trainers: list[Trainer]) -> None:
+def test_a_killed_process_leaves_nothing_that_is_loaded(
+    dataset: Dataset, tmp_path: Path, make_dataset: Any, trainers: list[Trainer]
+) -> None:
     dead = process(dataset, killed_at=30)  # in the second network of three
     dead.communicate(timeout=60)
     assert dead.returncode == -signal.SIGKILL
     partial = list((dataset.path / "logging").glob(".*.partial"))
     assert len(partial) == 2
-    (partial[0] / "half of something").write_text("")
-    assert left(dataset) == []
+    (partial[0] / "half a file").write_text("")
+    assert published(dataset) == []
     started = time.monotonic()
-    found = fit(dataset)
-    assert time.monotonic() - started < 30  # nobody waits for a lock of the dead
+    fitted = fit(dataset)
+    assert time.monotonic() - started < 30  # the lock of the killed process is free
     assert len(trainers) == 3
     assert list((dataset.path / "logging").glob(".*")) == []
     assert list((dataset.path / "logging").glob("*/half*")) == []
-    assert_same(found, fit(make_dataset(tmp_path, log(), splits=(45, 10, 5), items=20)))
+    assert_same(fitted, fit(make_dataset(tmp_path, log(), splits=(45, 10, 5), items=20)))
 
 
 @pytest.mark.parametrize("stop", [1, 25])
-def test_an_interrupt_goes_through_and_leaves_nothing(
-    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, stop: int
-) -> None:
+def test_an_interrupted_fit_leaves_nothing(dataset: Dataset, monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
     real, done = Update.__call__, 0
 
     def update(self: Update, size: Any) -> None:
@@ -340,14 +374,14 @@ def test_an_interrupt_goes_through_and_leaves_nothing(
         with pytest.raises(Interrupted, match="logging policy") as caught:
             fit(dataset)
     assert "--resume" not in str(caught.value)
-    assert left(dataset) == []
+    assert published(dataset) == []
     assert list((dataset.path / "logging").glob(".*")) == []
     assert fit(dataset).network is not None
 
 
-def test_a_failure_goes_through_and_leaves_nothing(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_fit_leaves_nothing(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
-        raise MemoryError("as if")
+        raise MemoryError("simulated")
 
     with monkeypatch.context() as patch:
         patch.setattr(fitting.calibration, "event_probabilities", broken)
@@ -357,44 +391,44 @@ def test_a_failure_goes_through_and_leaves_nothing(dataset: Dataset, monkeypatch
         patch.setattr(Update, "__call__", broken)
         with pytest.raises(MemoryError):
             fit(dataset)
-    assert left(dataset) == []
+    assert published(dataset) == []
     assert list((dataset.path / "logging").glob(".*")) == []
 
 
-def test_a_folder_that_cannot_be_written(
+def test_a_folder_that_cannot_be_written_is_replaced_by_a_temporary_one(
     dataset: Dataset, tmp_path: Path, make_dataset: Any, trainers: list[Trainer]
 ) -> None:
-    """A file in its place stands in the way of root, too."""
+    """A file in place of the folder stops even root."""
     (dataset.path / "logging").write_text("")
-    console = Listener()
-    found = fit(dataset, console=console)
+    console = RecordingConsole()
+    fitted = fit(dataset, console=console)
     assert sum("cannot be written" in line for line in console.lines) == 1
     assert len(trainers) == 3
-    assert_same(found, fit(dataset))
-    assert len(trainers) == 3  # within the process it is found again
+    assert_same(fitted, fit(dataset))
+    assert len(trainers) == 3  # cached for this process
     assert sorted(path.name for path in dataset.path.iterdir() if path.is_dir()) == []
 
 
-def test_a_read_only_dataset(dataset: Dataset) -> None:
+def test_a_read_only_dataset_can_be_used(dataset: Dataset) -> None:
     dataset.path.chmod(0o555)
     try:
         if os.access(dataset.path, os.W_OK):
-            pytest.skip("root writes anywhere")
-        console = Listener()
+            pytest.skip("root can write everywhere")
+        console = RecordingConsole()
         assert fit(dataset, console=console).network is not None
         assert sum("cannot be written" in line for line in console.lines) == 1
     finally:
         dataset.path.chmod(0o755)
 
 
-def test_a_read_only_dataset_with_one_is_read(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_policy_of_a_read_only_dataset_is_loaded(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     first = fit(dataset)
-    monkeypatch.setattr(cache, "writable_root", None)  # calling it fails
+    monkeypatch.setattr(cache, "writable_root", None)  # a call would fail
     assert_same(first, fit(dataset))
 
 
 @pytest.mark.parametrize("name", ["network.safetensors", "log_b.npy", "about.json"])
-def test_a_damaged_one_is_refused(dataset: Dataset, name: str) -> None:
+def test_a_damaged_folder_is_refused(dataset: Dataset, name: str) -> None:
     fit(dataset)
     for path in (dataset.path / "logging").glob(f"*/{name}"):
         path.write_bytes(path.read_bytes()[:100])
@@ -402,27 +436,28 @@ def test_a_damaged_one_is_refused(dataset: Dataset, name: str) -> None:
         fit(dataset)
 
 
-def test_folds_must_be_possible(dataset: Dataset) -> None:
+def test_invalid_numbers_of_folds_are_refused(dataset: Dataset) -> None:
     for folds in (1, 46):
-        with pytest.raises(InputError, match="45 training sessions"):
+        with pytest.raises(InputError, match="between 2 and the 45 training sessions"):
             fit(dataset, "log_b", folds=folds)
     assert fit(dataset, "network", folds=1).network is not None
 
 
-def test_what_a_person_sees(dataset: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_console_shows_each_fit_once(dataset: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
     fit(dataset, console=Console())
-    said = capsys.readouterr().err.splitlines()
-    assert "not there yet" in said[0]
-    assert str(dataset.path / "logging") in said[0]
-    assert sum(line.startswith("π̂_b without fold 2  epoch") for line in said) == 2
-    assert sum("temperature" in line for line in said) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert str(dataset.path / "logging") in lines[0]
+    assert sum(line.startswith("π̂_b without fold 2  epoch") for line in lines) == 2
+    assert sum("temperature" in line for line in lines) == 2
     fit(dataset, console=Console())
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu(dataset: Dataset, tmp_path: Path, make_dataset: Any, trainers: list[Trainer]) -> None:
-    """All at once, captured; what it leaves is read on a CPU."""
+def test_fits_on_a_gpu_run_concurrently(
+    dataset: Dataset, tmp_path: Path, make_dataset: Any, trainers: list[Trainer]
+) -> None:
+    """The cached result can be loaded on a CPU."""
     there = fit(dataset, device=torch.device("cuda"), network=replace(NETWORK, dropout=0.0))
     assert len(trainers) == 3
     assert there.log_b is not None
