@@ -14,7 +14,11 @@ KINDS = ("plain", "bonus", "replaced", "masked", "every")
 def make_head(
     random: torch.Generator, rows: int, items: int, width: int, kind: str = "plain", *, bias: bool = True, many: int = 5
 ) -> Head:
-    """bonus, replaced: few items, many of them equal, and padding. every: all items of a row corrected, some twice."""
+    """Make a random head with one kind of corrections.
+
+    Kinds "bonus" and "replaced" correct few items, with duplicates and padding; "every" corrects all items of a row,
+    some of them twice; "masked" masks one item.
+    """
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=random, dtype=torch.double)
@@ -32,18 +36,18 @@ def make_head(
 
 
 def leaves(*heads: Head) -> dict[str, Tensor]:
-    """Every tensor of the heads that a gradient can reach, made to ask for one."""
-    found = {}
+    """Return copies of all tensors of the heads that can have a gradient, by name and number, with `requires_grad`."""
+    tensors = {}
     for number, head in enumerate(heads):
         for name in ("state", "table", "bias", "values"):
             part = getattr(head, name)
             if part is not None:
-                found[f"{name}{number}"] = part.detach().clone().requires_grad_()
-    return found
+                tensors[f"{name}{number}"] = part.detach().clone().requires_grad_()
+    return tensors
 
 
 def built(heads: list[Head], parts: dict[str, Tensor]) -> Iterator[Head]:
-    """The heads over other tensors; corrections keep their tensor of items."""
+    """Yield the heads with other tensors; corrected items stay the same tensor."""
     for number, head in enumerate(heads):
-        mine = {name[:-1]: part for name, part in parts.items() if name.endswith(str(number))}
-        yield replace(head, **mine)
+        own = {name[:-1]: part for name, part in parts.items() if name.endswith(str(number))}
+        yield replace(head, **own)

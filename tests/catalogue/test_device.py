@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 
 @pytest.mark.parametrize("replaces_base", [False, True])
-def test_like_float64(replaces_base: bool) -> None:
+def test_the_gpu_agrees_with_float64_on_the_cpu(replaces_base: bool) -> None:
     torch.manual_seed(0)
     rows, items, width = 300, 20_011, 48
     head = Head(
@@ -25,7 +25,7 @@ def test_like_float64(replaces_base: bool) -> None:
     assert head.bias is not None
     assert head.items is not None
     assert head.values is not None
-    there = Head(
+    on_gpu = Head(
         head.state.float().cuda(),
         head.table.float().cuda(),
         head.bias.float().cuda(),
@@ -34,23 +34,23 @@ def test_like_float64(replaces_base: bool) -> None:
         replaces_base=replaces_base,
     )
     leaves = [
-        part.requires_grad_() for part in (there.state, there.table, there.bias, there.values) if part is not None
+        part.requires_grad_() for part in (on_gpu.state, on_gpu.table, on_gpu.bias, on_gpu.values) if part is not None
     ]
     twins = [part.requires_grad_() for part in (head.state, head.table, head.bias, head.values)]
     target = torch.randint(0, items, (rows,))
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
-        ours = log_prob(there, target[:, None].cuda())
-        truth = reference.log_prob(head, target[:, None])
-        torch.testing.assert_close(ours.double().cpu(), truth, rtol=1e-5, atol=1e-4)
+        ours = log_prob(on_gpu, target[:, None].cuda())
+        exact = reference.log_prob(head, target[:, None])
+        torch.testing.assert_close(ours.double().cpu(), exact, rtol=1e-5, atol=1e-4)
         gradients = torch.autograd.grad(ours.sum(), leaves)
-        expected = torch.autograd.grad(truth.sum(), twins)
+        expected = torch.autograd.grad(exact.sum(), twins)
         for one, other in zip(gradients, expected, strict=True):
             torch.testing.assert_close(one.double().cpu(), other, rtol=1e-3, atol=1e-4)
         whole = replace(head, state=head.state.detach(), values=head.values.detach())
-        assert (rank(there, target.cuda()).cpu() - reference.rank(whole, target)).abs().max() <= 1
-        same = top_k(there, 10)[1].cpu() == reference.top_k(whole, 10)[1]
+        assert (rank(on_gpu, target.cuda()).cpu() - reference.rank(whole, target)).abs().max() <= 1
+        same = top_k(on_gpu, 10)[1].cpu() == reference.top_k(whole, 10)[1]
         assert same.double().mean() > 0.99
     finally:
         torch.set_float32_matmul_precision(before)

@@ -1,4 +1,4 @@
-"""The noise bit for bit, draws by chi-square, and the Gumbel-softmax against the exact expectation."""
+"""The noise bit by bit, samples by chi-square tests, and the Gumbel-softmax against the exact expectation."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from offrec.catalogue import Head, Noise, gumbel_softmax, maximum, reduce, reference, tiled, use_backend
 from offrec.catalogue.head import Linear
-from offrec.catalogue.noise import gumbel_noise, hashed
+from offrec.catalogue.noise import gumbel_noise, hash_bits
 
 SEEDS = [0, 1, 0xFFFFFFFF, 2**31, 2**40 + 12345, 2**63 - 1, -1, -(2**63)]
 
@@ -34,25 +34,25 @@ def bits(seed: int, row: int, item: int) -> int:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_hash_bit_for_bit(seed: int) -> None:
+def test_the_hash_equals_the_definition_bit_by_bit(seed: int) -> None:
     rows, items = [0, 1, 77, 2**20, 2**31 - 1], [0, 1, 2, 99_999, 2**31 - 1]
-    found = hashed(noise(seed), torch.tensor(rows)[:, None], torch.tensor(items))
-    assert (found.long() & 0xFFFFFFFF).tolist() == [[bits(seed, row, item) for item in items] for row in rows]
+    hashed = hash_bits(noise(seed), torch.tensor(rows)[:, None], torch.tensor(items))
+    assert (hashed.long() & 0xFFFFFFFF).tolist() == [[bits(seed, row, item) for item in items] for row in rows]
 
 
 def test_the_hash_becomes_a_gumbel_draw() -> None:
     rows, items = torch.arange(50)[:, None], torch.arange(300)
     h = torch.tensor([[bits(5, row, item) for item in range(300)] for row in range(50)])
     expected = -(-(-((h.double() + 0.5) / 2**32).clamp(max=1 - 2**-24)).log1p()).log()
-    found = gumbel_noise(noise(5), rows, items)
-    assert found.dtype == torch.float32
-    winners = h < 0.9 * 2**32  # the rest, near u = 1, is product_error and never wins
-    torch.testing.assert_close(found.double()[winners], expected[winners], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-3)
+    g = gumbel_noise(noise(5), rows, items)
+    assert g.dtype == torch.float32
+    winners = h < 0.9 * 2**32  # the others, near u = 1, have little precision and never win
+    torch.testing.assert_close(g.double()[winners], expected[winners], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(g.double(), expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("seed", [0, 3, 2**40 + 12345])
-def test_the_draws_are_gumbel_and_independent(seed: int) -> None:
+def test_the_noise_is_gumbel_and_independent(seed: int) -> None:
     g = gumbel_noise(noise(seed), torch.arange(300)[:, None], torch.arange(400))
     assert kstest(g.flatten().numpy(), "gumbel_r").pvalue > 0.001
     other = gumbel_noise(noise(seed + 1), torch.arange(300)[:, None], torch.arange(400))
@@ -62,7 +62,7 @@ def test_the_draws_are_gumbel_and_independent(seed: int) -> None:
         assert abs(float(correlation)) < 4 / one.numel() ** 0.5, name
 
 
-def test_the_draws_hang_on_row_and_item_alone() -> None:
+def test_the_noise_depends_only_on_row_and_item() -> None:
     whole = gumbel_noise(noise(8), torch.arange(6)[:, None], torch.arange(40))
     assert torch.equal(gumbel_noise(noise(8), torch.arange(2, 5)[:, None], torch.arange(7, 31)), whole[2:5, 7:31])
     assert torch.equal(gumbel_noise(noise(8), torch.tensor([5, 0]), torch.tensor([39, 1])), whole[[5, 0], [39, 1]])
@@ -84,11 +84,11 @@ def terms(pi: Head, q: Head) -> Linear:
     "kinds", [("plain", "plain"), ("replaced", "plain"), ("bonus", "replaced"), ("every", "bonus"), ("masked", "plain")]
 )
 @pytest.mark.parametrize("shape", [(4, 11, 3), (1, 2, 0), (0, 5, 1)])
-def test_like_the_dense_version(
+def test_gumbel_softmax_equals_the_dense_version(
     shape: tuple[int, int, int], kinds: tuple[str, str], hard: bool, tile: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiled, "tile_width", lambda head: tile)
-    heads, found = pair(kinds, shape), []
+    heads, results = pair(kinds, shape), []
     for name in ("reference", "tiled"):
         parts = leaves(*heads)
         pi, q = built(heads, parts)
@@ -100,14 +100,14 @@ def test_like_the_dense_version(
         torch.testing.assert_close(value, again)
         weight = torch.arange(1.0, shape[0] + 1, dtype=torch.double)
         gradients = torch.autograd.grad((weight * value).sum(), list(parts.values()))
-        found.append([value, *gradients, *best])
-    torch.testing.assert_close(*found)
+        results.append([value, *gradients, *best])
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("tile", [1, 3, 100])
 @pytest.mark.parametrize("kinds", [("plain", "plain"), ("replaced", "bonus")])
-def test_gradients_by_finite_differences(kinds: tuple[str, str], tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The soft value has them; the hard one's gradient to π is that of the soft value of an f that stands still."""
+def test_gradients_equal_finite_differences(kinds: tuple[str, str], tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the soft value. The gradient of the hard value to π equals that of the soft value with a constant f."""
     monkeypatch.setattr(tiled, "tile_width", lambda head: tile)
     heads = pair(kinds, (2, 5, 2))
     parts = leaves(*heads)
@@ -122,12 +122,12 @@ def test_gradients_by_finite_differences(kinds: tuple[str, str], tile: int, monk
 
     everything = list(parts.values())
     assert torch.autograd.gradcheck(call(hard=False, whole=True), everything)
-    mine = [part for name, part in parts.items() if name.endswith("0")]
-    soft, hard = (torch.autograd.grad(call(hard, whole=False)(*everything).sum(), mine) for hard in (False, True))
+    of_pi = [part for name, part in parts.items() if name.endswith("0")]
+    soft, hard = (torch.autograd.grad(call(hard, whole=False)(*everything).sum(), of_pi) for hard in (False, True))
     torch.testing.assert_close(soft, hard)
 
 
-def test_a_hard_value_is_f_at_the_winner_and_so_is_its_gradient_to_q() -> None:
+def test_a_hard_value_and_its_gradient_to_q_are_those_of_f_at_the_largest_item() -> None:
     heads = pair(("bonus", "replaced"))
     parts = leaves(*heads)
     pi, q = built(heads, parts)
@@ -141,7 +141,7 @@ def test_a_hard_value_is_f_at_the_winner_and_so_is_its_gradient_to_q() -> None:
 
 
 def many(rows: int) -> tuple[Head, Head]:
-    """One state, often: rows differ in their noise alone."""
+    """Repeat one state, so that rows differ only in their noise."""
     random = torch.Generator().manual_seed(1)
     pi, q = make_head(random, 1, 6, 3, "bonus"), make_head(random, 1, 6, 2, "replaced")
     return repeated(pi, rows), repeated(q, rows)
@@ -159,7 +159,7 @@ def test_hard_values_average_to_the_exact_expectation() -> None:
     exact = reduce(pi, [(1.0, q), (-0.5, pi)]).mean[0]
     drawn = gumbel_softmax(pi, [(1.0, q), (-0.5, pi)], temperature=1.0, noise=noise(4), hard=True)
     assert abs(float(drawn.mean() - exact)) < 4 * float(drawn.std()) / 20_000**0.5
-    other = reduce(q, [(1.0, q), (-0.5, pi)]).mean[0]  # the same test refuses another policy
+    other = reduce(q, [(1.0, q), (-0.5, pi)]).mean[0]  # the test must reject another policy
     assert abs(float(drawn.mean() - other)) > 10 * float(drawn.std()) / 20_000**0.5
 
 
@@ -174,8 +174,8 @@ def test_soft_values_and_gradients_approach_the_exact_ones_as_the_temperature_fa
             reduce(pi, [(1.0, q)]).mean.mean(),
             gumbel_softmax(pi, [(1.0, q)], temperature=temperature, noise=noise(6)).mean(),
         )
-        truth, found = (torch.autograd.grad(value, parts["state0"], retain_graph=True)[0] for value in (exact, soft))
-        errors.append((float(abs(soft - exact).detach()), float((found - truth).norm() / truth.norm())))
+        true, relaxed = (torch.autograd.grad(value, parts["state0"], retain_graph=True)[0] for value in (exact, soft))
+        errors.append((float(abs(soft - exact).detach()), float((relaxed - true).norm() / true.norm())))
     values, gradients = zip(*errors, strict=True)
     assert values[0] > 3 * values[2]
     assert gradients[0] > 4 * gradients[2]
@@ -184,7 +184,7 @@ def test_soft_values_and_gradients_approach_the_exact_ones_as_the_temperature_fa
 
 
 @pytest.mark.parametrize("tile", [2, 1000])
-def test_the_noisy_maximum_is_a_draw_from_the_policy(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_noisy_maximum_is_a_sample_from_the_policy(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled, "tile_width", lambda head: tile)
     pi, q = many(20_000)
     counts = maximum(pi, noise(7))[1].bincount(minlength=6).double()
@@ -195,7 +195,7 @@ def test_the_noisy_maximum_is_a_draw_from_the_policy(tile: int, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("tile", [1, 3, 100])
-def test_the_lowest_of_equals_is_the_maximum(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_maximum_is_the_lowest_index_among_equal_values(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled, "tile_width", lambda head: tile)
     bias = torch.tensor([1.0, 5.0, 3.0, 5.0, 2.0])
     head = Head(torch.zeros(4, 0), torch.zeros(5, 0), bias).with_corrections(
@@ -208,6 +208,6 @@ def test_the_lowest_of_equals_is_the_maximum(tile: int, monkeypatch: pytest.Monk
         assert values.tolist() == [5.0] * 4
 
 
-def test_no_linear_term_is_refused() -> None:
+def test_gumbel_softmax_without_a_linear_term_is_refused() -> None:
     with pytest.raises(ValueError, match="linear term"):
         gumbel_softmax(pair(("plain", "plain"))[0], [], temperature=1.0, noise=noise(0))

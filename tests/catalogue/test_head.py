@@ -13,7 +13,7 @@ def test_logits_worked_by_hand() -> None:
         state=torch.tensor([[1.0, 2.0], [0.0, 1.0]]),
         table=torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]),
         bias=torch.tensor([0.5, 0.0, -1.0]),
-        items=torch.tensor([[2, 2, 3], [0, 3, 3]]),  # item 2 twice: the two add up; 3 is padding
+        items=torch.tensor([[2, 2, 3], [0, 3, 3]]),  # the two corrections of item 2 add up; 3 is padding
         values=torch.tensor([[10.0, 1.0, 99.0], [4.0, 99.0, 99.0]]),
     )
     expected = torch.tensor([[1.5, 2.0, 13.0], [4.5, 1.0, 0.0]])
@@ -21,7 +21,7 @@ def test_logits_worked_by_hand() -> None:
     assert torch.equal(head.at(torch.tensor([[2, 0, 1], [1, 1, 0]])), torch.tensor([[13.0, 1.5, 2.0], [1.0, 1.0, 4.5]]))
 
 
-def test_a_correction_that_is_not_a_number_stays_with_its_item() -> None:
+def test_a_nan_correction_affects_only_its_item() -> None:
     head = Head(torch.ones(1, 1), torch.ones(3, 1), items=torch.tensor([[1]]), values=torch.tensor([[torch.nan]]))
     at = head.at(torch.tensor([[0, 1, 2]]))[0]
     assert at[1].isnan()
@@ -29,20 +29,20 @@ def test_a_correction_that_is_not_a_number_stays_with_its_item() -> None:
 
 
 @pytest.mark.parametrize("replaces_base", [False, True])
-def test_many_corrections_are_looked_up_piece_by_piece(replaces_base: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_corrections_are_compared_in_chunks(replaces_base: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     items, values = torch.randint(0, 12, (3, 5)), torch.randn(3, 5)
     head = Head(torch.randn(3, 2), torch.randn(11, 2), None, items, values, replaces_base)
     head = replace(head, support=Support(Head(torch.ones(3, 1), torch.randn(11, 1)), torch.zeros(3)))
-    actions, asked, real = torch.randint(0, 11, (3, 8)), [], torch.where
+    actions, sizes, real = torch.randint(0, 11, (3, 8)), [], torch.where
     whole = head.at(actions)
-    monkeypatch.setattr(head_module, "PAIRS", 45)
-    monkeypatch.setattr(head_module.torch, "where", lambda *parts: asked.append(parts[0].numel()) or real(*parts))
+    monkeypatch.setattr(head_module, "MAX_COMPARISONS", 45)
+    monkeypatch.setattr(head_module.torch, "where", lambda *parts: sizes.append(parts[0].numel()) or real(*parts))
     assert torch.equal(head.at(actions), whole)
-    assert max(asked) == 45
+    assert max(sizes) == 45
 
 
-def test_masked_items_keep_finite_values_and_no_probability() -> None:
+def test_masked_items_have_finite_values_and_no_probability() -> None:
     head = Head(torch.ones(2, 1), torch.tensor([[1.0], [2.0], [3.0]])).mask(torch.tensor([[2, 3], [0, 1]]))
     z = reference.logits(head)
     assert z.isfinite().all()
@@ -50,7 +50,7 @@ def test_masked_items_keep_finite_values_and_no_probability() -> None:
     assert torch.softmax(z, 1)[1].tolist() == [0.0, 0.0, 1.0]
 
 
-def test_masking_adds_to_corrections_that_are_there() -> None:
+def test_masking_keeps_existing_corrections() -> None:
     head = Head(torch.zeros(1, 0), torch.zeros(3, 0), torch.tensor([1.0, 2.0, 3.0]))
     head = head.with_corrections(torch.tensor([[0]]), torch.tensor([[5.0]])).mask(torch.tensor([[1]]))
     assert reference.logits(head)[0, [0, 2]].tolist() == [6.0, 3.0]
@@ -68,15 +68,15 @@ def test_a_slice_of_rows_is_a_head_of_those_rows() -> None:
 @pytest.mark.parametrize(
     ("parts", "sentence"),
     [
-        ({"table": torch.zeros(3, 4)}, "do not meet"),
-        ({"state": torch.zeros(2)}, "do not meet"),
-        ({"bias": torch.zeros(2)}, "does not fit"),
+        ({"table": torch.zeros(3, 4)}, "does not fit table"),
+        ({"state": torch.zeros(2)}, "does not fit table"),
+        ({"bias": torch.zeros(2)}, "bias .* does not fit"),
         ({"items": torch.zeros(2, 1, dtype=torch.long)}, "both items and values"),
         ({"items": torch.zeros(2, 1, dtype=torch.long), "values": torch.zeros(2, 2)}, "for 2 rows"),
         ({"items": torch.zeros(3, 1, dtype=torch.long), "values": torch.zeros(3, 1)}, "for 2 rows"),
     ],
 )
-def test_shapes_that_do_not_meet_are_refused(parts: dict[str, torch.Tensor], sentence: str) -> None:
+def test_shapes_that_do_not_fit_are_refused(parts: dict[str, torch.Tensor], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Head(**{"state": torch.zeros(2, 2), "table": torch.zeros(3, 2), **parts})
 
@@ -96,7 +96,7 @@ def test_a_scaled_head_has_scaled_values(by: float | torch.Tensor) -> None:
 def test_the_base_has_no_corrections() -> None:
     head = full_head()
     assert torch.equal(reference.logits(head.base), reference.logits(Head(head.state, head.table, head.bias)))
-    assert head.base.state is head.state  # π is found again among the heads by its tensors
+    assert head.base.state is head.state  # the tiled core recognises π by its tensors
 
 
 def test_a_detached_head_passes_no_gradient() -> None:
@@ -111,9 +111,11 @@ def test_a_detached_head_passes_no_gradient() -> None:
     assert torch.equal(reference.logits(detached), reference.logits(bounded))
 
 
-def test_an_item_taken_often_sums_its_gradients_in_float32() -> None:
+def test_gradients_of_a_frequent_item_are_summed_in_float32() -> None:
     table = torch.zeros(3, 4, requires_grad=True)
     state = torch.full((4096, 4), 1.01)
     Head(state, table).as_bfloat16().at(torch.ones(4096, 1, dtype=torch.long)).sum().backward()
     assert table.grad is not None
-    torch.testing.assert_close(table.grad[1], torch.full((4,), 4096 * 1.01), rtol=1e-4, atol=0)  # bfloat16: 1e-2
+    torch.testing.assert_close(
+        table.grad[1], torch.full((4,), 4096 * 1.01), rtol=1e-4, atol=0
+    )  # bfloat16 would need 1e-2

@@ -1,11 +1,10 @@
-"""Argmax, rank, top-k and few items' values by kernels, under Triton's interpreter where there is no GPU."""
+"""Argmax, rank, top-k and the values of single items with kernels, under Triton's interpreter without a GPU."""
 
 import pytest
 import torch
 from kernel_heads import CORRECTIONS, DEVICE, SHAPES, compare, make
 
 from offrec.catalogue import Head, maximum, rank, reference, top_k, use_backend
-from offrec.catalogue.slots import unique_items
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
@@ -22,15 +21,15 @@ def test_maximum_rank_and_top_k(shape: tuple[int, int, int], corrections: str) -
         k = min(12, shape[1])
         best, order = top_k(head, k)
         position = rank(head, target)
-    wanted = reference.top_k(head, k)
-    assert torch.equal(items, wanted[1][:, 0])
-    torch.testing.assert_close(values, wanted[0][:, 0])
-    assert torch.equal(order, wanted[1])
-    torch.testing.assert_close(best, wanted[0])
+    expected = reference.top_k(head, k)
+    assert torch.equal(items, expected[1][:, 0])
+    torch.testing.assert_close(values, expected[0][:, 0])
+    assert torch.equal(order, expected[1])
+    torch.testing.assert_close(best, expected[0])
     assert torch.equal(position, reference.rank(head, target))
 
 
-def test_equal_values_are_ordered_and_counted_as_everywhere() -> None:
+def test_ties_are_ordered_by_index_and_count_against_the_target() -> None:
     state = torch.ones(3, 1, device=DEVICE)
     table = torch.tensor([[1.0], [2.0], [2.0], [0.0]]).repeat(100, 1).to(DEVICE)
     head = Head(state, table)
@@ -40,7 +39,7 @@ def test_equal_values_are_ordered_and_counted_as_everywhere() -> None:
         assert rank(head, torch.tensor([1, 0, 3], device=DEVICE)).tolist() == [200, 300, 400]
 
 
-def test_what_is_not_a_number_counts_against_the_target() -> None:
+def test_nan_counts_against_the_target() -> None:
     bias = torch.tensor([1.0, torch.nan, 3.0, 2.0], device=DEVICE)
     head = Head(torch.zeros(4, 1, device=DEVICE), torch.zeros(4, 1, device=DEVICE), bias)
     with use_backend("kernels"):
@@ -57,23 +56,8 @@ def test_masked_items_are_never_chosen() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (70, 130, 16), (40, 300, 20)], ids=str)
-def test_values_at_few_items(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
-    """Also at items that many rows take, whose gradients add up."""
+def test_values_of_single_items(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """Including items that many rows share, whose gradients add up."""
     made, random = make(shape, "added", dtype=dtype), torch.Generator().manual_seed(5)
     actions = torch.randint(0, shape[1], (shape[0], 9), generator=random).clamp(max=shape[1] // 2).to(DEVICE)
     compare([made], lambda head: [head.at(actions)], tolerance=2e-6 if dtype == torch.float32 else 0.01)
-
-
-def test_corrections_compared() -> None:
-    """Padding and items that come again leave empty slots, by kernel as without."""
-    items = torch.randint(0, 9, (70, 7), generator=torch.Generator().manual_seed(6)).to(DEVICE)
-    found = []
-    for name in ("kernels", "tiled"):
-        with use_backend(name):
-            found.append(unique_items(items.clone(), 7))
-    for part in ("items", "full", "inside", "log_counts"):
-        torch.testing.assert_close(getattr(found[0], part), getattr(found[1], part))
-    assert unique_items(items, 7) is unique_items(items, 7)
-    before = unique_items(items, 7)
-    items[0] = 3
-    assert unique_items(items, 7) is not before, "written to since"

@@ -1,4 +1,4 @@
-"""The Triton kernels against dense float64, under Triton's interpreter where there is no GPU."""
+"""The Triton kernels against the dense reference in float64, under Triton's interpreter without a GPU."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_heads import CORRECTIONS, DEVICE, SHAPES, Made, compare, make
+from kernel_heads import CORRECTIONS, DEVICE, SHAPES, TestHead, compare, make
 from torch import Tensor
 
 from offrec.catalogue import (
@@ -31,15 +31,15 @@ pytestmark = pytest.mark.usefixtures("full_float32")
 
 @pytest.mark.parametrize("corrections", CORRECTIONS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_log_probabilities(shape: tuple[int, int, int], corrections: str) -> None:
+def test_log_probabilities_equal_the_reference(shape: tuple[int, int, int], corrections: str) -> None:
     actions = torch.randint(0, shape[1], (shape[0], 3), generator=torch.Generator().manual_seed(1)).to(DEVICE)
     compare([make(shape, corrections)], lambda head: [log_prob(head, actions), logsumexp(head)])
 
 
 @pytest.mark.parametrize("corrections", CORRECTIONS)
 @pytest.mark.parametrize("shape", SHAPES[1::2], ids=str)
-def test_expectations_over_three_heads(shape: tuple[int, int, int], corrections: str) -> None:
-    """E_π[z − 2q + ½b] and π's mass where b is low; the others have widths and corrections of their own."""
+def test_expectations_over_three_heads_equal_the_reference(shape: tuple[int, int, int], corrections: str) -> None:
+    """E_π[z − 2q + ½b] and π's mass where b is low; all heads differ in width and corrections."""
     rows, items, width = shape
     pi, q = make(shape, corrections), make((rows, items, width + 3), "added", seed=1)
     b, bound = make((rows, items, 4), corrections, bias=False, seed=2), torch.zeros(rows, device=DEVICE)
@@ -53,15 +53,15 @@ def test_expectations_over_three_heads(shape: tuple[int, int, int], corrections:
 @pytest.mark.parametrize("corrections", CORRECTIONS)
 @pytest.mark.parametrize("shape", [(1, 200, 5), (130, 150, 20)], ids=str)
 def test_detached_sums_equal_the_reference(shape: tuple[int, int, int], corrections: str) -> None:
-    """Four heads in one pass: E_π[q − z + b] with its gradients, E_π[q̄ − z + b] and b's logsumexp without."""
+    """Four heads in one pass: E_π[q − z + b] with gradients; E_π[q̄ − z + b] and b's logsumexp without."""
     rows, items, width = shape
     pi, q = make(shape, corrections), make((rows, items, width), "added", seed=1)
     b, stay = make((rows, items, 7), corrections, seed=2), make((rows, items, width), "added", seed=3)
-    if corrections != "none":  # as in training, all correct the same items
+    if corrections != "none":  # as in training, all heads correct the same items
         share = pi.head.items
-        q, b, stay = (Made(replace(one.head, items=share), one.leaves) for one in (q, b, stay))
+        q, b, stay = (TestHead(replace(one.head, items=share), one.leaves) for one in (q, b, stay))
 
-    def both(pi: Head, q: Head, b: Head, stay: Head) -> Sequence[Tensor]:
+    def all_sums(pi: Head, q: Head, b: Head, stay: Head) -> Sequence[Tensor]:
         sums, detached = reduce_with_detached(
             pi, [(1.0, q), (-0.5, pi), (0.5, b)], [(1.0, stay), (-0.5, pi), (0.5, b)], normalised=b
         )
@@ -69,7 +69,7 @@ def test_detached_sums_equal_the_reference(shape: tuple[int, int, int], correcti
         assert not detached.lse.requires_grad
         return [sums.mean, sums.lse, detached.mean, detached.lse]
 
-    compare([pi, q, b, stay], both, tolerance=5e-5)
+    compare([pi, q, b, stay], all_sums, tolerance=5e-5)
 
 
 def test_the_policy_itself_may_be_normalised() -> None:
@@ -88,7 +88,7 @@ def test_a_coefficient_may_be_a_tensor() -> None:
 
 @pytest.mark.parametrize("corrections", ["none", "replaced"])
 @pytest.mark.parametrize("hard", [False, True])
-def test_gumbel_softmax(corrections: str, hard: bool) -> None:
+def test_gumbel_softmax_equals_the_reference(corrections: str, hard: bool) -> None:
     noise = Noise(torch.tensor(2**40 + 17, device=DEVICE))
     compare(
         [make((20, 150, 8), corrections), make((20, 150, 16), seed=1)],
@@ -102,7 +102,7 @@ def test_every_item_of_a_row_may_be_corrected() -> None:
     everything = torch.arange(5, device=DEVICE).repeat(4, 1)
     values = torch.randn(4, 5, generator=torch.Generator().manual_seed(4)).to(DEVICE).requires_grad_()
     head = replace(made.head, items=everything, values=values, replaces_base=True)
-    compare([Made(head, [*made.leaves, values])], lambda head: [reduce(head, [(1.0, head)]).mean, logsumexp(head)])
+    compare([TestHead(head, [*made.leaves, values])], lambda head: [reduce(head, [(1.0, head)]).mean, logsumexp(head)])
 
 
 def test_large_scores_do_not_overflow() -> None:
@@ -113,8 +113,8 @@ def test_large_scores_do_not_overflow() -> None:
 
 @pytest.mark.parametrize("kind", ["bf16", "tf32"])
 @pytest.mark.parametrize("shape", [(64, 500, 32), (20, 300, 64), (256, 5000, 64)], ids=str)
-def test_errors_are_no_larger_than_dense_pytorchs(shape: tuple[int, int, int], kind: str) -> None:
-    """Same operands; the truth is float64. Root mean squares: a largest error is a matter of luck."""
+def test_errors_are_no_larger_than_those_of_dense_pytorch(shape: tuple[int, int, int], kind: str) -> None:
+    """Compare root mean square errors against float64, with the same operands; a maximum would be too noisy."""
     if kind == "tf32" and DEVICE.type == "cpu":
         pytest.skip("TF32 needs a GPU")
     if DEVICE.type == "cpu" and shape[1] > 1000:
@@ -123,7 +123,7 @@ def test_errors_are_no_larger_than_dense_pytorchs(shape: tuple[int, int, int], k
     made = make(shape, bias=False, dtype=torch.bfloat16 if kind == "bf16" else torch.float32)
     actions = torch.randint(0, shape[1], (shape[0], 1), generator=torch.Generator().manual_seed(1)).to(DEVICE)
 
-    def run(one: Made, by: str) -> list[Tensor]:
+    def run(one: TestHead, by: str) -> list[Tensor]:
         for leaf in one.leaves:
             leaf.grad = None
         if by == "dense":
@@ -136,24 +136,25 @@ def test_errors_are_no_larger_than_dense_pytorchs(shape: tuple[int, int, int], k
         return [loss.detach().double(), *(leaf.grad.double() for leaf in one.leaves if leaf.grad is not None)]
 
     true, ours, dense = run(made.double(), "reference"), run(made, "kernels"), run(made, "dense")
-    # The interpreter cuts bfloat16 off instead of rounding it; the tensor cores do so with a TF32 table.
+    # The interpreter truncates bfloat16 instead of rounding it; tensor cores truncate a TF32 table.
     slack = 2.0 if DEVICE.type == "cpu" else 1.15 if kind == "tf32" else 1.02
-    for found, plain, size in zip(ours, dense, true, strict=True):
-        error, allowed = ((part - size).square().mean().sqrt() for part in (found, plain))
+    for mine, plain, size in zip(ours, dense, true, strict=True):
+        error, allowed = ((part - size).square().mean().sqrt() for part in (mine, plain))
         assert error <= slack * allowed + 1e-6 * size.square().mean().sqrt()
 
 
 @pytest.mark.parametrize("picks", [1, 2])
-def test_picked_items_in_few_tiles(picks: int) -> None:
-    """bfloat16: the picked items' gradient is added inside of the kernel, in the tiles that hold one alone. Here those
-    are the first items and the last ones of tiles, picked by rows of several blocks; every other tile has none.
+def test_gradients_of_picked_items_in_few_tiles(picks: int) -> None:
+    """With bfloat16, the kernel adds the gradients of picked items, only in tiles that contain one.
+
+    Here they are the first and last items of tiles, picked by rows of several blocks; all other tiles contain none.
     """
     made = make((150, 400, 16), dtype=torch.bfloat16)
     actions = torch.tensor([0, 63, 64, 191, 399], device=DEVICE).repeat(150 * picks // 5).reshape(150, picks)
     compare([made], lambda head: [log_prob(head, actions)], tolerance=0.01)
 
 
-def test_kernels_refuse_what_they_do_not_take() -> None:
+def test_unsupported_heads_are_refused() -> None:
     head = make((3, 9, 4)).head
     with use_backend("kernels"):
         with pytest.raises(ValueError, match="float32 or bfloat16"):
@@ -162,26 +163,25 @@ def test_kernels_refuse_what_they_do_not_take() -> None:
             logsumexp(Head(torch.zeros(2, 300, device=DEVICE), torch.zeros(4, 300, device=DEVICE)))
 
 
-def test_nothing_is_computed_for_a_backward_pass_that_does_not_come() -> None:
-    """Where nothing learns, a value is the same number."""
+def test_values_are_equal_with_and_without_a_backward_pass() -> None:
     made = make((9, 40, 8), "replaced")
     with use_backend("kernels"):
-        learning = reduce(made.head, [(1.0, made.head)])
+        with_grad = reduce(made.head, [(1.0, made.head)])
         with torch.no_grad():
-            resting = reduce(made.head, [(1.0, made.head)])
-    torch.testing.assert_close(learning.mean.detach(), resting.mean)
-    assert not resting.mean.requires_grad
+            without_grad = reduce(made.head, [(1.0, made.head)])
+    torch.testing.assert_close(with_grad.mean.detach(), without_grad.mean)
+    assert not without_grad.mean.requires_grad
 
 
-def test_heads_that_differ_in_their_bias_alone_are_two_heads() -> None:
+def test_heads_that_differ_only_in_their_bias_are_different() -> None:
     made = make((9, 40, 8))
     other = replace(made.head, bias=torch.linspace(-1, 1, 40).to(DEVICE))
     with use_backend("kernels"):
-        found = reduce(made.head, [(1.0, other)]).mean.detach()
-    torch.testing.assert_close(found, reference.reduce(made.head, [(1.0, other)], None)[1].detach())
+        mean = reduce(made.head, [(1.0, other)]).mean.detach()
+    torch.testing.assert_close(mean, reference.reduce(made.head, [(1.0, other)], None)[1].detach())
 
 
-def test_no_rows() -> None:
+def test_a_head_without_rows() -> None:
     head = Head(torch.zeros(0, 4, device=DEVICE), torch.ones(7, 4, device=DEVICE))
     with use_backend("kernels"):
         assert logsumexp(head).shape == (0,)
@@ -190,7 +190,7 @@ def test_no_rows() -> None:
 
 
 @pytest.mark.parametrize("leaf", [True, False])
-def test_gradients_of_leaves_are_made_where_they_are_added_up(monkeypatch: pytest.MonkeyPatch, leaf: bool) -> None:
+def test_gradients_of_leaf_tables_are_computed_on_the_main_stream(monkeypatch: pytest.MonkeyPatch, leaf: bool) -> None:
     """On a side stream, the accumulation would have to wait for it at once, and PyTorch would warn."""
     from offrec.catalogue.triton import reduction  # needs triton
 
@@ -215,7 +215,7 @@ def test_gradients_of_leaves_are_made_where_they_are_added_up(monkeypatch: pytes
 
 
 def _tensors(part: Any) -> Iterator[Tensor]:
-    """All that lie somewhere in it."""
+    """Yield all tensors inside an object."""
     if isinstance(part, Tensor):
         yield part
     elif isinstance(part, dict | list | tuple):
@@ -225,37 +225,39 @@ def _tensors(part: Any) -> Iterator[Tensor]:
         yield from _tensors(vars(part))
 
 
-@pytest.mark.parametrize("asked", ["picked", "below", "noise"])
-def test_what_the_tables_gradients_read_is_held_for_their_stream(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
-    """Before any of it is read: its memory is another stream's, which would use it again."""
-    from offrec.catalogue.triton.backward import Left  # needs triton
+@pytest.mark.parametrize("case", ["picked", "below", "noise"])
+def test_tensors_that_the_table_gradients_read_are_recorded_on_their_stream(
+    monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """Before any of them is read: another stream owns their memory and could reuse it."""
+    from offrec.catalogue.triton.backward import TableGradients  # needs triton
 
-    seen: list[Left] = []
-    real = Left.gradients
-    monkeypatch.setattr(Left, "gradients", lambda left, wanted: seen.append(left) or real(left, wanted))
+    seen: list[TableGradients] = []
+    real = TableGradients.compute
+    monkeypatch.setattr(TableGradients, "compute", lambda work, wanted: seen.append(work) or real(work, wanted))
     pi, b = (make((9, 40, 8), "added", seed=seed).head for seed in (0, 1))
     with use_backend("kernels"):
-        if asked == "picked":
-            found = log_prob(pi, torch.zeros(9, 3, dtype=torch.long, device=DEVICE))
-        elif asked == "below":
+        if case == "picked":
+            output = log_prob(pi, torch.zeros(9, 3, dtype=torch.long, device=DEVICE))
+        elif case == "below":
             below = reduce(pi, [(1.0, b)], below=(b, torch.zeros(9, device=DEVICE)))
-            found = below.lse + below.mean + below.mass
+            output = below.lse + below.mean + below.mass
         else:
             noise = Noise(torch.tensor(17, device=DEVICE))
-            found = gumbel_softmax(pi, [(1.0, b)], temperature=0.7, noise=noise)
-        found.sum().backward()
-    (left,) = seen
-    # forward passes may add to the pairs that heads share; what is read here was copied from them
-    wanted = {id(tensor) for tensor in _tensors(replace(left, few=replace(left.few, pairs={})))}
-    held: dict[int, object] = {}
+            output = gumbel_softmax(pi, [(1.0, b)], temperature=0.7, noise=noise)
+        output.sum().backward()
+    (work,) = seen
+    # Forward passes may add to the shared pairs; the backward pass reads a copy of them.
+    wanted = {id(tensor) for tensor in _tensors(replace(work, slots=replace(work.slots, pairs={})))}
+    recorded: dict[int, object] = {}
     monkeypatch.setattr(Tensor, "is_cuda", True)
-    monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: held.update({id(tensor): stream}))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "its own")
+    monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: recorded.update({id(tensor): stream}))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "current")
     read: list[set[int]] = []
-    monkeypatch.setattr(Left, "_of", lambda left, which: read.append(set(held)) or [None, None])
-    real(left, [True])
+    monkeypatch.setattr(TableGradients, "_of_head", lambda work, which: read.append(set(recorded)) or [None, None])
+    real(work, [True])
     assert read == [wanted]
-    assert set(held.values()) == {"its own"}
-    assert all(list(_tensors(getattr(left, name))) for name in ("parts", "few", "lse", "factors", "given"))
-    assert left.few.ahead
-    assert list(_tensors(left.picked if asked == "picked" else left.extras))
+    assert set(recorded.values()) == {"current"}
+    assert all(list(_tensors(getattr(work, name))) for name in ("parts", "slots", "lse", "factors", "given"))
+    assert work.slots.backward_pairs
+    assert list(_tensors(work.picked if case == "picked" else work.extras))

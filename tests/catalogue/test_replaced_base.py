@@ -1,4 +1,4 @@
-"""Corrections that stand instead of the base: values, gradients, ranks and lists against the dense version."""
+"""Corrections that replace the base: values, gradients, ranks and lists against the dense version."""
 
 from dataclasses import replace
 
@@ -15,12 +15,12 @@ def head_with(rows: int = 4, items: int = 23, width: int = 3, seed: int = 0) -> 
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=random, dtype=torch.double)
 
-    where = torch.randint(0, 9, (rows, 6), generator=random)  # equal ones occur
+    where = torch.randint(0, 9, (rows, 6), generator=random)  # with duplicates
     where[:, -1] = items  # padding
     return Head(draw(rows, width), draw(items, width), draw(items), where, draw(rows, 6), replaces_base=True)
 
 
-def test_by_hand() -> None:
+def test_logits_by_hand() -> None:
     head = Head(
         state=torch.tensor([[2.0]]),
         table=torch.tensor([[1.0], [10.0], [3.0]]),
@@ -35,7 +35,7 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize("tile", [1, 5, 100])
-def test_like_the_dense_version(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_functions_equal_the_dense_version(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled, "tile_width", lambda head: tile)
     head = head_with()
     everything = torch.arange(head.n_items).expand(head.n_rows, -1)
@@ -50,19 +50,19 @@ def test_like_the_dense_version(tile: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("tile", [1, 5, 100])
-def test_gradients(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_equal_the_dense_version(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled, "tile_width", lambda head: tile)
     head = head_with()
     actions = torch.tensor([[0, 22], [3, 21], [1, 2], [5, 6]])
     parts = (head.state, head.table, head.bias, head.values)
     leaves = [part.clone().requires_grad_() for part in parts if part is not None]
 
-    def both(state: Tensor, table: Tensor, bias: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def tiled_and_dense(state: Tensor, table: Tensor, bias: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         built = Head(state, table, bias, head.items, values, replaces_base=True)
         return log_prob(built, actions), reference.log_prob(built, actions)
 
-    assert torch.autograd.gradcheck(lambda *leaves: both(*leaves)[0], leaves)
-    ours, dense = both(*leaves)
+    assert torch.autograd.gradcheck(lambda *leaves: tiled_and_dense(*leaves)[0], leaves)
+    ours, dense = tiled_and_dense(*leaves)
     for mine, theirs in zip(
         torch.autograd.grad(ours.sum(), leaves, retain_graph=True),
         torch.autograd.grad(dense.sum(), leaves),

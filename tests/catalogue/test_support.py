@@ -1,4 +1,4 @@
-"""Items that another head puts below a bound: masked in everything that can be asked."""
+"""A head with a support: items below a bound in another head are masked in every function."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def bounded(kinds: tuple[str, str], rows: int = 4, items: int = 17) -> Head:
     return replace(head, support=Support(other, reference.logits(other).median(1).values - 1e-6))
 
 
-def test_by_hand() -> None:
+def test_masked_values_by_hand() -> None:
     other = Head(torch.tensor([[1.0], [-1.0]]), torch.tensor([[1.0], [2.0], [3.0]]))
     head = Head(
         torch.ones(2, 1), torch.tensor([[4.0], [5.0], [6.0]]), support=Support(other, torch.tensor([2.0, -2.0]))
@@ -39,7 +39,7 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize("kinds", KINDS)
-def test_order(kinds: tuple[str, str]) -> None:
+def test_ranking_and_sampling_equal_the_dense_version(kinds: tuple[str, str]) -> None:
     head = bounded(kinds)
     z = reference.logits(head)
     assert (z == MASKED).sum(1).tolist() == [8] * 4
@@ -50,16 +50,16 @@ def test_order(kinds: tuple[str, str]) -> None:
     for target in (items[:, 0], items[:, 8], reference.top_k(head, 17)[1][:, 16]):
         assert torch.equal(catalogue.rank(head, target), reference.rank(head, target))
         assert torch.equal(catalogue.rank_and_top_k(head, target, 3)[0], reference.rank(head, target))
-    drawn = catalogue.sample_k(head, 9, torch.Generator().manual_seed(0))
-    assert torch.equal(drawn.sort(1).values, items.sort(1).values)
+    sampled = catalogue.sample_k(head, 9, torch.Generator().manual_seed(0))
+    assert torch.equal(sampled.sort(1).values, items.sort(1).values)
     for noise in (None, Noise(torch.tensor(3))):
         torch.testing.assert_close(maximum(head, noise), reference.maximum(head, noise))
 
 
 @pytest.mark.parametrize("kinds", KINDS)
-def test_sums_and_their_gradients(kinds: tuple[str, str]) -> None:
+def test_sums_and_gradients_equal_the_dense_version(kinds: tuple[str, str]) -> None:
     heads = [bounded(kinds), make_head(torch.Generator().manual_seed(1), 4, 17, 2, "bonus")]
-    found = []
+    results = []
     for name in ("reference", "tiled"):
         parts = leaves(*heads)
         pi, q = built(heads, parts)
@@ -72,25 +72,25 @@ def test_sums_and_their_gradients(kinds: tuple[str, str]) -> None:
                 catalogue.gumbel_softmax(pi, [(1.0, pi), (0.5, q)], temperature=0.7, noise=noise, hard=True),
             ]
         total = sum((i + 1.0) * out.sum() for i, out in enumerate(outputs))
-        found.append([*outputs, *torch.autograd.grad(total, list(parts.values()))])
-    torch.testing.assert_close(*found)
+        results.append([*outputs, *torch.autograd.grad(total, list(parts.values()))])
+    torch.testing.assert_close(*results)
 
 
-def test_a_linear_head_may_be_bounded_where_the_policy_does_not_go() -> None:
-    """The same bound on π and on Q: Q's masked values weigh nothing and get no gradient."""
+def test_a_linear_head_may_have_the_same_support_as_the_policy() -> None:
+    """The masked values of Q have no weight and get no gradient."""
     pi = bounded(("bonus", "replaced"))
     q = replace(make_head(torch.Generator().manual_seed(1), 4, 17, 2), support=pi.support)
-    found = []
+    results = []
     for name in ("reference", "tiled"):
         parts = leaves(pi, q)
         one, two = built([pi, q], parts)
         with use_backend(name):
             mean = reduce(one, [(2.0, two)]).mean
-        found.append([mean, *torch.autograd.grad(mean.sum(), list(parts.values()))])
-    torch.testing.assert_close(*found)
+        results.append([mean, *torch.autograd.grad(mean.sum(), list(parts.values()))])
+    torch.testing.assert_close(*results)
 
 
-def test_shapes_that_do_not_meet_are_refused() -> None:
+def test_supports_of_other_shapes_are_refused() -> None:
     head = Head(torch.zeros(2, 1), torch.zeros(3, 1))
     with pytest.raises(ValueError, match="support needs"):
         replace(head, support=Support(head, torch.zeros(3)))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from offrec.catalogue import log_prob, logsumexp, maximum, reference, top_k, use_backend
+from offrec.catalogue.corrections import unique_items
 from offrec.data.replay import batch_from_histories
 from offrec.models.network import Network, NetworkOptions, RepeatTerm
 from offrec.types import Batch
@@ -24,8 +25,8 @@ def test_repeat_term_by_hand() -> None:
         term.by_state.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1.0, 1.0]]))
     state = torch.tensor([[10.0, 20.0]])
     recent = torch.tensor([[7, 3, 7, 9]])  # 7 was seen last and before; 9 is padding (nine items)
-    found = term(state, recent, 9)[0].tolist()
-    assert found == pytest.approx([4 * (1.0 + 2 * math.log(2) + 10), 4 * (0.5 + 20), 0.0, 0.0], rel=1e-6)
+    scores = term(state, unique_items(recent, 9))[0].tolist()
+    assert scores == pytest.approx([4 * (1.0 + 2 * math.log(2) + 10), 4 * (0.5 + 20), 0.0, 0.0], rel=1e-6)
 
 
 def test_repeat_instead_of_the_table_and_on_top_of_it() -> None:

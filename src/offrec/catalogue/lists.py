@@ -1,11 +1,11 @@
-"""Lists to show and how likely they were: the best k of each row, or k drawn one after the other.
+"""Item lists with their probabilities: the k best items of each row, or k items sampled without replacement.
 
-A list drawn without replacement from q ∝ exp(z / T) (Plackett–Luce) has, place by place,
+A list l_1 … l_k sampled without replacement from q ∝ exp(z / T) (Plackett–Luce) has, position by position,
 
-    log q(l_j | l_1 … l_{j−1}) = z(l_j) / T − log(Σ_{i ≥ j} exp(z(l_i) / T) + R)       R: what the items not drawn weigh
+    log q(l_j | l_1 … l_{j−1}) = z(l_j) / T − log(Σ_{i ≥ j} exp(z(l_i) / T) + R)
 
-Sums of what is left, not the whole less what is gone: where the list holds nearly all of the mass, the latter would be
-nothing but rounding.
+where R is the total weight of the items that are not in the list. The denominator is a sum over the remaining items,
+not the total minus the items already sampled: if the list has nearly all of the mass, that difference is pure rounding.
 """
 
 from dataclasses import dataclass
@@ -15,27 +15,29 @@ from torch import Tensor
 
 from offrec.catalogue.backend import backend_for
 from offrec.catalogue.head import MASKED, Head
-from offrec.catalogue.ranking import Best, sample_k, top_k
+from offrec.catalogue.ranking import BestItems, sample_k, top_k
 from offrec.catalogue.reduction import logsumexp
-from offrec.catalogue.sampling import draw_lists
+from offrec.catalogue.sampling import sample_without_replacement
 from offrec.catalogue.tiled import tiles
 
 
 @dataclass(frozen=True)
 class ItemLists:
+    """One list of k items per row."""
+
     items: Tensor  # [B, k]
-    values: Tensor  # [B, k] z
-    lse: Tensor  # [B] log Σ_a exp z(a) over what may be shown
-    log_probs: Tensor | None = None  # [B, k] of each place given those before; None where nothing was drawn
+    values: Tensor  # [B, k] z; MASKED where the row has fewer than k items
+    lse: Tensor  # [B] log Σ_a exp z(a)
+    log_probs: Tensor | None = None  # [B, k] log-probability of each position given those before; None: not sampled
 
 
 @torch.no_grad()
 def top_lists(head: Head, k: int) -> ItemLists:
-    """`top_k` and `logsumexp`, each tile computed once."""
+    """Return the k best items of each row and the logsumexp, computing each tile once."""
     if backend_for(head) == "kernels":
         values, items = top_k(head, k)
         return ItemLists(items, values, logsumexp(head).double())
-    best, total = Best(head, k), _Sum(head)
+    best, total = BestItems(head, k), _LogSum(head)
     for first, z in tiles(head):
         total.add(z)
         best.add(first, z)
@@ -45,38 +47,52 @@ def top_lists(head: Head, k: int) -> ItemLists:
 
 @torch.no_grad()
 def sample_lists(head: Head, k: int, temperature: Tensor, generator: torch.Generator) -> ItemLists:
-    """k items of each row drawn at a temperature [B] of its own. Where fewer can be drawn, the rest are MASKED."""
+    """Sample k items per row without replacement from softmax(z / temperature).
+
+    Args:
+        head: The logits of B rows.
+        k: Items per list. Rows with fewer unmasked items are filled up with value MASKED.
+        temperature: [B], one per row.
+        generator: On the head's device.
+    """
     if head.support is not None:
-        return _raced_lists(head, k, temperature, generator)
-    items, left = draw_lists(head, k, temperature, generator)
+        return _sample_with_noise(head, k, temperature, generator)
+    items, remaining = sample_without_replacement(head, k, temperature, generator)
     missing = items == head.n_items
     items = items.masked_fill(missing, 0)
     values = head.at(items).masked_fill(missing, MASKED)
-    return ItemLists(items, values, left.own, position_log_probs(values.double() / temperature[:, None], left.log()))
+    log_probs = position_log_probs(values.double() / temperature[:, None], remaining.log_weight())
+    return ItemLists(items, values, remaining.lse, log_probs)
 
 
-def _raced_lists(head: Head, k: int, temperature: Tensor, generator: torch.Generator) -> ItemLists:
-    """The same by `sample_k`, for heads that others bound."""
+def _sample_with_noise(head: Head, k: int, temperature: Tensor, generator: torch.Generator) -> ItemLists:
+    """`sample_lists` by `sample_k`, for heads with a support."""
     items = sample_k(head, k, generator, temperature)
-    own, heated = _Sum(head), _Sum(head)
+    total, tempered = _LogSum(head), _LogSum(head)
     for _, z in tiles(head.mask(items)):
-        own.add(z)
-        heated.add(z / temperature[:, None])
+        total.add(z)
+        tempered.add(z / temperature[:, None])
     values = head.at(items)
-    whole = torch.logaddexp(own.log(), torch.logsumexp(values.double(), 1))
-    return ItemLists(items, values, whole, position_log_probs(values.double() / temperature[:, None], heated.log()))
+    lse = torch.logaddexp(total.log(), torch.logsumexp(values.double(), 1))
+    return ItemLists(items, values, lse, position_log_probs(values.double() / temperature[:, None], tempered.log()))
 
 
-def position_log_probs(values: Tensor, rest: Tensor | None = None) -> Tensor:
-    """[B, k] log-probability of each place given those before. `values` [B, k]: log-weights of the items drawn. `rest`
-    [B]: that of all others together; None: there are none.
+def position_log_probs(values: Tensor, others: Tensor | None = None) -> Tensor:
+    """Compute the log-probability of each position of a sampled list, given the positions before it.
+
+    Args:
+        values: [B, k] log-weights of the sampled items, in the order they were sampled.
+        others: [B] log of the total weight of all other items; None if there are none.
+
+    Returns:
+        [B, k] log-probabilities.
     """
-    left = values.flip(1).logcumsumexp(1).flip(1)
-    return values - (left if rest is None else torch.logaddexp(left, rest[:, None]))
+    remaining = values.flip(1).logcumsumexp(1).flip(1)
+    return values - (remaining if others is None else torch.logaddexp(remaining, others[:, None]))
 
 
-class _Sum:
-    """log Σ exp over tiles, row by row."""
+class _LogSum:
+    """log Σ exp z per row, accumulated over tiles."""
 
     def __init__(self, head: Head) -> None:
         self.total = torch.full((head.n_rows,), -torch.inf, dtype=torch.double, device=head.state.device)

@@ -1,4 +1,4 @@
-"""Gumbel noise as a function of (seed, row, item): the same in every implementation, made anew and never stored."""
+"""Gumbel noise as a function of (seed, row, item): equal in every implementation, and recomputed instead of stored."""
 
 from dataclasses import dataclass
 
@@ -6,34 +6,39 @@ import torch
 from torch import Tensor
 
 ROW, ITEM = 0x9E3779B1, 0x85EBCA77  # odd constants that spread neighbouring rows and items
-FIRST, SECOND = 0x85EBCA6B, 0xC2B2AE35  # MurmurHash3's last mixing step
+FIRST, SECOND = 0x85EBCA6B, 0xC2B2AE35  # the finaliser of MurmurHash3
 
 
 @dataclass(frozen=True)
 class Noise:
-    seed: Tensor  # int64, 0-d, on the head's device
+    """The seed of Gumbel noise over all rows and items."""
+
+    seed: Tensor  # 0-d int64, on the head's device
 
 
 def gumbel_noise(noise: Noise, rows: Tensor, items: Tensor) -> Tensor:
-    """Standard Gumbel draws g(row, item), float32, for rows and items (int64) that broadcast."""
-    return _gumbel(hashed(noise, rows, items))
+    """Compute standard Gumbel draws g(row, item) in float32, for rows and items (int64) that broadcast."""
+    return _gumbel(hash_bits(noise, rows, items))
 
 
-def hashed(noise: Noise, rows: Tensor, items: Tensor) -> Tensor:
-    """32 bits for each (row, item), as int32. Its products wrap as unsigned ones do; its shifts keep the sign."""
-    low, high = _bits(noise.seed), _bits(noise.seed >> 32)
-    row = _mixed(_bits(rows * ROW) + low)
-    return _mixed(row ^ (_bits(items * ITEM) + high))
+def hash_bits(noise: Noise, rows: Tensor, items: Tensor) -> Tensor:
+    """Compute 32 random bits per (row, item), as int32.
+
+    Products of int32 wrap as unsigned products do, but a right shift copies the sign bit, so shifts are masked.
+    """
+    low, high = _low_bits(noise.seed), _low_bits(noise.seed >> 32)
+    row = _mix(_low_bits(rows * ROW) + low)
+    return _mix(row ^ (_low_bits(items * ITEM) + high))
 
 
-def _bits(number: Tensor) -> Tensor:
-    """The lowest 32 bits of int64, as int32."""
+def _low_bits(number: Tensor) -> Tensor:
+    """Return the lowest 32 bits of an int64, as int32."""
     number = number & 0xFFFFFFFF
     return (number - ((number & 0x80000000) << 1)).to(torch.int32)
 
 
-def _mixed(h: Tensor) -> Tensor:
-    """Overwrites h."""
+def _mix(h: Tensor) -> Tensor:
+    """Apply the finaliser of MurmurHash3; overwrites h."""
     for shift, factor in ((16, FIRST), (13, SECOND)):
         h ^= (h >> shift).bitwise_and_((1 << (32 - shift)) - 1)
         h *= factor - (1 << 32)

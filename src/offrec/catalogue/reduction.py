@@ -1,12 +1,11 @@
-"""Sums over the catalogue in two parts: the bases, by a core that streams them, and the few corrected items, by hand.
+"""Sums over the catalogue, in two parts: the bases are streamed; the few corrected items are handled separately.
 
-A core (`tiled`, `kernels`) leaves out the items of a row that any of the heads corrects. Their values [B, K] are plain
-differentiable code; they are merged with what the core found here or, on a GPU, where that would be a hundred small
-kernels, by `kernels` itself. Nothing here waits for the device.
+A core (`tiled` or `triton.reduction`) leaves out the items of a row that any of the heads corrects. Their values [B, K]
+are ordinary differentiable code. They are merged with the core's sums here or, with kernels, inside the core: on a GPU
+the merge would otherwise be a hundred small kernels. Nothing in this module synchronises with the device.
 """
 
 from dataclasses import replace
-from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -18,10 +17,12 @@ from offrec.catalogue.head import ALL_MASKED, Head, Linear, Support, UpperBound
 from offrec.catalogue.noise import Noise
 from offrec.catalogue.slots import Slots
 
-NOTHING = -3e38  # far below MASKED: an item that is masked still weighs more than one that is not there
+EMPTY = -3e38  # the score of an empty slot, far below MASKED: a masked item still outweighs it
 
 
 class Reduced(NamedTuple):
+    """The sums of one pass over the catalogue."""
+
     lse: Tensor  # [B] log Σ_a exp z(a)
     mean: Tensor  # [B] E_π[Σ_i c_i z_i(a)]; 0 without linear terms
     mass: Tensor  # [B] Σ π(a) over {a: z_below(a) ≤ bound}; 0 without a bound
@@ -35,24 +36,46 @@ class DetachedSums(NamedTuple):
 
 
 def logsumexp(head: Head) -> Tensor:
-    """log Σ_a exp z(a): [B]."""
+    """Compute log Σ_a exp z(a): [B]."""
     return reduce(head).lse
 
 
 def log_prob(head: Head, actions: Tensor) -> Tensor:
-    """log softmax(z) at actions: [B, n] → [B, n]."""
+    """Compute log softmax(z) at given items.
+
+    Args:
+        head: The logits of B rows.
+        actions: [B, n] item indices.
+
+    Returns:
+        [B, n] log-probabilities, differentiable.
+    """
     if backend_for(head) != "kernels":
         return head.at(actions) - logsumexp(head)[:, None]
-    lse: Tensor
-    z: Tensor
-    lse, z = _core("kernels").lse_and_values(head, Slots.of([head]), actions)
+    from offrec.catalogue.triton import reduction  # needs triton
+
+    lse, z = reduction.lse_and_values(head, Slots.of([head]), actions)
     return head.apply_corrections(z, actions) - lse[:, None]
 
 
 def reduce(pi: Head, linear: Linear = (), below: UpperBound | None = None) -> Reduced:
-    """What π = softmax(z) expects of Σ_i c_i z_i, and its mass where another head is at or below a bound.
+    """Compute expectations under π = softmax(z) in one pass over the catalogue.
 
-    Gradients reach the tensors of π and of every linear head; none pass the coefficients, the bound or its head.
+    Gradients reach the tensors of π and of every linear head, but not the coefficients, the bound or its head.
+
+    Args:
+        pi: The policy's logits.
+        linear: Terms (c_i, z_i); the pass computes E_π[Σ_i c_i z_i(a)].
+        below: A head and an upper bound [B]; the pass computes π's mass on items whose value is at most the bound.
+
+    Returns:
+        The logsumexp, the mean and the mass, [B] each.
+
+    Raises:
+        ValueError: If heads differ in rows or items, or the bound is not [B].
+
+    Example:
+        >>> reduce(pi, [(1.0, q), (-0.1, pi)]).mean  # E_π[q(a) − 0.1 z(a)]
     """
     _check(_heads(pi, linear, below), below)
     name = backend_for(*_heads(pi, linear, below))
@@ -64,15 +87,23 @@ def reduce(pi: Head, linear: Linear = (), below: UpperBound | None = None) -> Re
 def reduce_with_detached(
     pi: Head, linear: Linear, detached: Linear = (), normalised: Head | None = None
 ) -> tuple[Reduced, DetachedSums]:
-    """`reduce`, plus sums without gradients: E_π of `detached` and the logsumexp of `normalised`.
+    """Compute `reduce` and, without gradients, a second mean and another head's logsumexp.
 
-    The kernels compute all of it in one pass. A sum that was not requested is 0.
+    The kernels compute all of it in one pass.
+
+    Args:
+        pi: The policy's logits.
+        linear: Terms (c_i, z_i) of the differentiable mean.
+        detached: Terms of the second mean; without any it is 0.
+        normalised: The head whose logsumexp is computed; without one it is 0.
     """
-    every = _heads(pi, [*linear, *detached], None) + ([] if normalised is None else [normalised])
-    _check(every)
-    if backend_for(*every) == "kernels":
-        sums = _core("kernels").reduce(pi, linear, None, Slots.of(every), None, 1.0, True, detached, normalised)
-        return Reduced(sums.lse, sums.mean, sums.mass), DetachedSums(sums.detached_mean, sums.normaliser)
+    heads = _heads(pi, [*linear, *detached], None) + ([] if normalised is None else [normalised])
+    _check(heads)
+    if backend_for(*heads) == "kernels":
+        from offrec.catalogue.triton import reduction  # needs triton
+
+        all_sums = reduction.reduce(pi, linear, None, Slots.of(heads), None, 1.0, True, detached, normalised)
+        return Reduced(*all_sums[:3]), DetachedSums(all_sums.detached_mean, all_sums.normaliser)
     sums = reduce(pi, linear)
     with torch.no_grad():
         mean = reduce(pi, detached).mean if detached else torch.zeros_like(sums.lse)
@@ -81,9 +112,20 @@ def reduce_with_detached(
 
 
 def gumbel_softmax(pi: Head, linear: Linear, *, temperature: float, noise: Noise, hard: bool = False) -> Tensor:
-    """Σ_a y_a Σ_i c_i z_i(a) with y = softmax((z + g) / temperature): [B].
+    """Compute Σ_a y_a Σ_i c_i z_i(a) with the relaxed sample y = softmax((z + g) / temperature).
 
-    `hard` (straight-through): the value at the one item where z + g is largest; the gradient to π's z is that of y.
+    Args:
+        pi: The policy's logits z.
+        linear: Terms (c_i, z_i), at least one.
+        temperature: Of the relaxation.
+        noise: The seed of the Gumbel noise g.
+        hard: Straight-through: the value at the item where z + g is largest, with the gradient of y to π's z.
+
+    Returns:
+        [B] values.
+
+    Raises:
+        ValueError: If there is no linear term.
     """
     if not linear:
         raise ValueError("gumbel_softmax needs at least one linear term")
@@ -94,7 +136,7 @@ def gumbel_softmax(pi: Head, linear: Linear, *, temperature: float, noise: Noise
     if not hard:
         return _reduce(name, pi, linear, None, noise, temperature, True).mean
     item = maximum(pi, noise)[1][:, None]
-    value = _combined([(coefficient, head.at(item)) for coefficient, head in linear])[:, 0]
+    value = _linear_combination([(coefficient, head.at(item)) for coefficient, head in linear])[:, 0]
     parts = (pi.state, pi.table, pi.bias, pi.values)
     if not (torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in parts)):
         return value
@@ -104,72 +146,94 @@ def gumbel_softmax(pi: Head, linear: Linear, *, temperature: float, noise: Noise
 
 @torch.no_grad()
 def maximum(head: Head, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
-    """The largest z and its item, the lower one among equals: [B] each. With noise of z + g: a draw from softmax(z)."""
+    """Return the largest z per row and its item; the lower index among equal values.
+
+    Args:
+        head: The logits of B rows.
+        noise: If given, z + g is maximised, which samples the item from softmax(z).
+
+    Returns:
+        Values and items, [B] each.
+    """
     name = backend_for(head)
     if name == "reference":
         return reference.maximum(head, noise)
-    slots, stripped = Slots.of([head]), _Stripped()
-    values, items = _core(name).maximum(stripped(head), slots and slots.items, noise)
+    slots, bases = Slots.of([head]), _Bases()
+    values, items = _core_maximum(name, bases(head), None if slots is None else slots.items, noise)
     if slots is None:
         return values, items
     z = slots.at(head) if noise is None else slots.at(head) + slots.noise(noise)
-    z = z.masked_fill(slots.empty, NOTHING)  # not in place: it may be the head's own values
+    z = z.masked_fill(slots.empty, EMPTY)  # not in place: z may be the head's own values
     best = z.amax(1)
     item = slots.items.masked_fill(z < best[:, None], head.n_items).amin(1)
     better = (best > values) | ((best == values) & (item < items))
     return torch.where(better, best, values), torch.where(better, item, items)
 
 
-def _reduce(
-    name: str, pi: Head, linear: Linear, below: UpperBound | None, noise: Noise | None, heat: float, direct: bool
-) -> Reduced:
-    slots, stripped = Slots.of(_heads(pi, linear, below)), _Stripped()
+def _core_maximum(name: str, head: Head, excluded: Tensor | None, noise: Noise | None) -> tuple[Tensor, Tensor]:
     if name == "kernels":
-        return Reduced(*_core(name).reduce(pi, linear, below, slots, noise, heat, direct)[:3])
-    bases = [(coefficient, stripped(head)) for coefficient, head in linear]
-    low = below and (stripped(below[0]), below[1])
+        from offrec.catalogue.triton import search  # needs triton
+
+        return search.maximum(head, excluded, noise)
+    return tiled.maximum(head, excluded, noise)
+
+
+def _reduce(
+    name: str, pi: Head, linear: Linear, below: UpperBound | None, noise: Noise | None, temperature: float, direct: bool
+) -> Reduced:
+    slots, bases = Slots.of(_heads(pi, linear, below)), _Bases()
+    if name == "kernels":
+        from offrec.catalogue.triton import reduction  # needs triton
+
+        return Reduced(*reduction.reduce(pi, linear, below, slots, noise, temperature, direct)[:3])
+    linear_bases = [(coefficient, bases(head)) for coefficient, head in linear]
+    below_base = below and (bases(below[0]), below[1])
     excluded = None if slots is None else slots.items
-    lse, mean, mass = tiled.reduce(stripped(pi), bases, low, excluded, noise, heat, direct)
+    lse, mean, mass = tiled.reduce(bases(pi), linear_bases, below_base, excluded, noise, temperature, direct)
     if slots is None:
         return Reduced(lse, mean, mass)
     score = z = slots.at(pi)
     if noise is not None:
-        score = (z + slots.noise(noise)) / heat
-    score = score.masked_fill(slots.empty, NOTHING)
-    lse = lse.masked_fill(lse <= ALL_MASKED, NOTHING)
+        score = (z + slots.noise(noise)) / temperature
+    score = score.masked_fill(slots.empty, EMPTY)
+    lse = lse.masked_fill(lse <= ALL_MASKED, EMPTY)
     whole = torch.logaddexp(lse, torch.logsumexp(score, 1))
     if not linear and below is None:
         return Reduced(whole, mean, mass)
-    share, chances = (lse - whole).exp(), (score - whole[:, None]).exp()
+    share, probabilities = (lse - whole).exp(), (score - whole[:, None]).exp()
     if linear:
-        f = _combined([(coefficient, z if head is pi else slots.at(head)) for coefficient, head in linear])
+        f = _linear_combination([(coefficient, z if head is pi else slots.at(head)) for coefficient, head in linear])
         f = f.masked_fill(slots.empty, 0.0)
-        mean = share * mean + (chances * (f if direct else f.detach())).sum(1)
+        mean = share * mean + (probabilities * (f if direct else f.detach())).sum(1)
     if below is not None:
-        inside = (slots.at(below[0].detach()) <= below[1][:, None]) & ~slots.empty
-        mass = share * mass + torch.where(inside, chances, 0.0).sum(1)
+        is_below = (slots.at(below[0].detach()) <= below[1][:, None]) & ~slots.empty
+        mass = share * mass + torch.where(is_below, probabilities, 0.0).sum(1)
     return Reduced(whole, mean, mass)
 
 
-class _Stripped:
-    """Heads without corrections, also within; the same base for the same head, since cores look for π by identity."""
+class _Bases:
+    """Heads without corrections, also in their supports.
+
+    Returns the same base for the same head within one call, because the tiled core recognises π among the linear heads
+    by the identity of its tensors.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Head, Head]] = {}  # also the head itself: what lives keeps its id
+        self._bases: dict[int, tuple[Head, Head]] = {}  # includes the head itself, so that its id stays valid
 
     def __call__(self, head: Head) -> Head:
-        if id(head) not in self._known:
+        if id(head) not in self._bases:
             base, support = head.base, head.support
-            bound = support and Support(self(support.head.detach()), support.bound)
-            self._known[id(head)] = head, base if bound is None else replace(base, support=bound)
-        return self._known[id(head)][1]
+            constraint = support and Support(self(support.head.detach()), support.bound)
+            self._bases[id(head)] = head, base if constraint is None else replace(base, support=constraint)
+        return self._bases[id(head)][1]
 
 
-def _combined(terms: list[tuple[float | Tensor, Tensor]]) -> Tensor:
-    """Σ c z, where no gradient passes c."""
-    fixed = [(c.detach() if isinstance(c, Tensor) else c, z) for c, z in terms]
-    total = fixed[0][0] * fixed[0][1]
-    for coefficient, z in fixed[1:]:
+def _linear_combination(terms: list[tuple[float | Tensor, Tensor]]) -> Tensor:
+    """Σ c z, without gradients to the coefficients."""
+    constants = [(c.detach() if isinstance(c, Tensor) else c, z) for c, z in terms]
+    total = constants[0][0] * constants[0][1]
+    for coefficient, z in constants[1:]:
         total = total + coefficient * z
     return total
 
@@ -187,12 +251,4 @@ def _check(heads: list[Head], below: UpperBound | None = None) -> None:
                 f"{pi.n_items} items, as the first head has"
             )
     if below and below[1].shape != (pi.n_rows,):
-        raise ValueError(f"a bound of shape {tuple(below[1].shape)} for {pi.n_rows} rows")
-
-
-def _core(name: str) -> ModuleType:
-    if name == "kernels":
-        from offrec.catalogue.triton import reduction  # needs triton
-
-        return reduction
-    return tiled
+        raise ValueError(f"the bound has shape {tuple(below[1].shape)}; expected [{pi.n_rows}] for {pi.n_rows} rows")

@@ -1,4 +1,4 @@
-"""What the tiled functions are made of: a head's values in one tile, the places of corrections in it, its gradients."""
+"""Parts of the tiled functions: a head's values in one tile, the corrections inside it, and its gradients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,91 +9,97 @@ from torch import Tensor
 from offrec.catalogue.head import MASKED, Head
 
 
-class Places:
-    """Places [B, H] of items in the rows, by tile, so that each tile touches only its own. Waits for the device."""
+class ItemsByTile:
+    """Items [B, H] of each row, grouped by tile, so that a tile reads only its own. Synchronises with the device."""
 
     def __init__(self, items: Tensor, n_items: int, width: int) -> None:
-        self.row, self.place = (items < n_items).nonzero(as_tuple=True)
-        self.item = items[self.row, self.place]
+        self.row, self.column = (items < n_items).nonzero(as_tuple=True)
+        self.item = items[self.row, self.column]
         n_tiles = -(-n_items // width)
         self.edges = [0, len(self.item)]
         if n_tiles > 1:
             self.item, order = self.item.sort(stable=True)
-            self.row, self.place = self.row[order], self.place[order]
-            marks = torch.arange(n_tiles + 1, device=items.device) * width
-            self.edges = torch.searchsorted(self.item, marks.to(items.dtype)).tolist()
+            self.row, self.column = self.row[order], self.column[order]
+            firsts = torch.arange(n_tiles + 1, device=items.device) * width
+            self.edges = torch.searchsorted(self.item, firsts.to(items.dtype)).tolist()
 
     @staticmethod
-    def of(items: Tensor | None, n_items: int, width: int) -> "Places | None":
-        return None if items is None or items.numel() == 0 else Places(items, n_items, width)
+    def of(items: Tensor | None, n_items: int, width: int) -> "ItemsByTile | None":
+        """Group items, or return None if there are none."""
+        return None if items is None or items.numel() == 0 else ItemsByTile(items, n_items, width)
 
-    def mine(self, number: int) -> slice:
+    def in_tile(self, number: int) -> slice:
+        """Return the range of the tile's entries."""
         return slice(self.edges[number], self.edges[number + 1])
 
-    def flat(self, z: Tensor, number: int, first: int) -> Tensor:
-        """The places of the tile `number`, whose first item is `first`, in z [B, tile] laid flat."""
-        mine = self.mine(number)
-        return self.row[mine] * z.shape[1] + (self.item[mine] - first)
+    def flat_index(self, z: Tensor, number: int, first: int) -> Tensor:
+        """Return the index of each entry in z [B, tile], flattened; the first item of tile `number` is `first`."""
+        entries = self.in_tile(number)
+        return self.row[entries] * z.shape[1] + (self.item[entries] - first)
 
     def fill(self, z: Tensor, number: int, first: int, value: float) -> None:
+        """Set the tile's entries of z [B, tile] to a value."""
         if self.edges[number] < self.edges[number + 1]:
-            z.view(-1).index_fill_(0, self.flat(z, number, first), value)
+            z.view(-1).index_fill_(0, self.flat_index(z, number, first), value)
 
 
 @dataclass(frozen=True)
 class Base:
     """A head's values by tile, without corrections."""
 
-    state: Tensor
-    table: Tensor
-    bias: Tensor | None
-    support: "tuple[Base, Tensor] | None" = None
+    state: Tensor  # [B, d]
+    table: Tensor  # [A, d]
+    bias: Tensor | None  # [A]
+    support: "tuple[Base, Tensor] | None" = None  # with a bound [B, 1]
 
     @staticmethod
     def of(head: Head) -> "Base":
-        bound = head.support
-        support = None if bound is None else (Base.of(bound.head), bound.bound[:, None])
-        return Base(head.state.to(head.dtype), head.table, head.bias, support)
+        """Take the base of a head, and of its support."""
+        support = head.support
+        constraint = None if support is None else (Base.of(support.head), support.bound[:, None])
+        return Base(head.state.to(head.dtype), head.table, head.bias, constraint)
 
     def rows(self, first: int, last: int) -> Tensor:
-        """The table's rows of a tile."""
+        """Return the table's rows of a tile: [tile, d]."""
         return self.table[first:last].to(self.state.dtype)
 
     def tile(self, first: int, last: int, out: Tensor | None = None) -> Tensor:
+        """Compute the values of items first … last − 1: [B, tile]."""
         columns = self.rows(first, last).T
         if self.bias is None:
             z = torch.mm(self.state, columns, out=out)
         else:
             z = torch.addmm(self.bias[first:last].to(self.state.dtype), self.state, columns, out=out)
-        return z if self.support is None else z.masked_fill_(self._beyond(first, last), MASKED)
+        return z if self.support is None else z.masked_fill_(self._outside_support(first, last), MASKED)
 
-    def kept(self, y: Tensor, first: int, last: int) -> Tensor:
-        """y [B, tile], 0 where `support` masks."""
-        return y.masked_fill(self._beyond(first, last), 0.0)
+    def zero_outside_support(self, y: Tensor, first: int, last: int) -> Tensor:
+        """Return y [B, tile] with 0 for the items that the support masks."""
+        return y.masked_fill(self._outside_support(first, last), 0.0)
 
-    def _beyond(self, first: int, last: int) -> Tensor:
+    def _outside_support(self, first: int, last: int) -> Tensor:
         assert self.support is not None
         other, bound = self.support
         return other.tile(first, last) < bound
 
 
 class Corrected:
-    """A head's values by tile, corrections included."""
+    """A head's values by tile, including corrections."""
 
     def __init__(self, head: Head, width: int) -> None:
         self.base = Base(head.state.to(head.dtype), head.table, head.bias)
         self.replaces_base = head.replaces_base
         self.support = None if head.support is None else (Corrected(head.support.head, width), head.support.bound)
-        self.places = Places.of(head.items, head.n_items, width)
-        if self.places is not None and head.values is not None:
-            self.values = head.values[self.places.row, self.places.place].to(head.dtype)
+        self.items = ItemsByTile.of(head.items, head.n_items, width)
+        if self.items is not None and head.values is not None:
+            self.values = head.values[self.items.row, self.items.column].to(head.dtype)
 
     def tile(self, number: int, first: int, last: int) -> Tensor:
+        """Compute the values of tile `number`, the items first … last − 1: [B, tile]."""
         z = self.base.tile(first, last)
-        if self.places is not None and (values := self.values[self.places.mine(number)]).numel():
+        if self.items is not None and (values := self.values[self.items.in_tile(number)]).numel():
             if self.replaces_base:
-                self.places.fill(z, number, first, 0.0)
-            z.view(-1).scatter_add_(0, self.places.flat(z, number, first), values)
+                self.items.fill(z, number, first, 0.0)
+            z.view(-1).scatter_add_(0, self.items.flat_index(z, number, first), values)
         if self.support is not None:
             other, bound = self.support
             z.masked_fill_(other.tile(number, first, last) < bound[:, None], MASKED)
@@ -101,7 +107,7 @@ class Corrected:
 
 
 class Gradients:
-    """A head's gradients, gathered tile by tile from y [B, tile]; z gets scale · y, with one scale for each row."""
+    """A head's gradients, accumulated over tiles from y [B, tile]; the gradient of z is scale [B] · y."""
 
     def __init__(self, base: Base, parts: Sequence[Tensor | None], needed: Sequence[bool], scale: Tensor) -> None:
         self.base, self.scale = base, scale
@@ -109,17 +115,19 @@ class Gradients:
         self.state = torch.zeros_like(base.state) if needed[0] else None
         self.table = torch.empty_like(table) if needed[1] and table is not None else None
         self.bias = torch.empty_like(bias) if needed[2] and bias is not None else None
-        self.scaled = base.state * scale[:, None] if needed[1] else None
-        self.kind = state.dtype if state is not None else None
+        self.scaled_state = base.state * scale[:, None] if needed[1] else None
+        self.state_dtype = state.dtype if state is not None else None
 
     def add(self, y: Tensor, first: int, last: int) -> None:
+        """Add the tile of items first … last − 1."""
         if self.state is not None:
             self.state.addmm_(y, self.base.rows(first, last))
-        if self.table is not None and self.scaled is not None:
-            self.table[first:last] = y.T @ self.scaled
+        if self.table is not None and self.scaled_state is not None:
+            self.table[first:last] = y.T @ self.scaled_state
         if self.bias is not None:
             self.bias[first:last] = self.scale @ y
 
     def parts(self) -> tuple[Tensor | None, ...]:
-        state = None if self.state is None else self.state.mul_(self.scale[:, None]).to(self.kind)
+        """Return the gradients of state, table and bias."""
+        state = None if self.state is None else self.state.mul_(self.scale[:, None]).to(self.state_dtype)
         return state, self.table, self.bias

@@ -1,6 +1,6 @@
-"""Functions over a head in tiles of items: memory for [B, tile], never for [B, A].
+"""Functions over a head, computed in tiles of items: the largest tensor is [B, tile], never [B, A].
 
-On two cores a tile that stays in the cache is also about three times faster to multiply than the whole matrix.
+On two CPU cores, a tile that stays in the cache is also about three times faster to multiply than the whole matrix.
 """
 
 import math
@@ -14,20 +14,21 @@ from torch.autograd.function import once_differentiable
 
 from offrec.catalogue.head import ALL_MASKED, MASKED, Head, Linear, Support, UpperBound
 from offrec.catalogue.noise import Noise, gumbel_noise
-from offrec.catalogue.tile_values import Base, Corrected, Gradients, Places
+from offrec.catalogue.tile_values import Base, Corrected, Gradients, ItemsByTile
 
 LOG2E = math.log2(math.e)
-CACHE_FLOATS = 1 << 20  # a CPU's tile: 4 MB of float32
-DEVICE_FLOATS = 1 << 27  # a GPU's: 512 MB
+CACHE_FLOATS = 1 << 20  # size of a tile on a CPU: 4 MB of float32
+DEVICE_FLOATS = 1 << 27  # size of a tile on a GPU: 512 MB
 
 
 def tile_width(head: Head) -> int:
+    """Return the number of items in a tile."""
     floats = CACHE_FLOATS if head.state.device.type == "cpu" else DEVICE_FLOATS
     return max(256, floats // max(1, head.n_rows))
 
 
 def tiles(head: Head) -> Iterator[tuple[int, Tensor]]:
-    """(first item, logits [B, tile]) over the catalogue, corrections included."""
+    """Yield (first item, logits [B, tile]) over the catalogue, including corrections."""
     width = tile_width(head)
     corrected = Corrected(head, width)
     for number, first in enumerate(range(0, head.n_items, width)):
@@ -43,11 +44,22 @@ def reduce(
     temperature: float,
     direct: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The sums over all items of a row but the `excluded` [B, K]; heads without corrections.
+    """Compute the sums of `offrec.catalogue.reduce` for heads without corrections.
 
-    Weights y = softmax((z + g) / temperature). Returns their logsumexp, Σ y f for f = Σ c z, and y's mass where the
-    head `below` is at or under its bound. `direct` unset: the gradient takes f as fixed. A row of which nothing is left
-    has a logsumexp below ALL_MASKED, and zeros.
+    Weights are y = softmax((z + g) / temperature), and f = Σ c z.
+
+    Args:
+        pi: The policy's logits z.
+        linear: The terms of f.
+        below: A head and its upper bound [B].
+        excluded: [B, K] items per row that are left out.
+        noise: The seed of g, or None for g = 0.
+        temperature: Of the weights.
+        direct: Whether gradients also flow through f. If not, f is a constant in the backward pass.
+
+    Returns:
+        The logsumexp, Σ y f, and y's mass where the head `below` is at most its bound, [B] each. A row without any item
+        has a logsumexp below ALL_MASKED and zeros.
     """
     own: float | Tensor = sum((c for c, head in linear if _same(head, pi)), 0.0)
     others = [(c, head) for c, head in linear if not _same(head, pi)]
@@ -69,9 +81,9 @@ def reduce(
 
 @torch.no_grad()
 def maximum(head: Head, excluded: Tensor | None, noise: Noise | None) -> tuple[Tensor, Tensor]:
-    """The largest z (+ g) of a row and its item, the lower among equals; MASKED and item A where nothing is left."""
+    """Return the largest z (+ g) per row and its item; MASKED and item A if every item of the row is excluded."""
     width = tile_width(head)
-    left_out = Places.of(excluded, head.n_items, width)
+    excluded_items = ItemsByTile.of(excluded, head.n_items, width)
     best = torch.full((head.n_rows,), -torch.inf, dtype=head.dtype, device=head.state.device)
     items = torch.full((head.n_rows,), head.n_items, device=head.state.device)
     base = Base.of(head)
@@ -79,21 +91,21 @@ def maximum(head: Head, excluded: Tensor | None, noise: Noise | None) -> tuple[T
         z = base.tile(first, min(first + width, head.n_items))
         if noise is not None:
             z += _noise(noise, z, first)
-        if left_out is not None:
-            left_out.fill(z, number, first, -torch.inf)
+        if excluded_items is not None:
+            excluded_items.fill(z, number, first, -torch.inf)
         value, column = z.max(1)
-        better = ~(value <= best) & ~best.isnan()  # what is not a number stands first, as in `torch.max`
+        better = ~(value <= best) & ~best.isnan()  # NaN is the largest value, as in `torch.max`
         best, items = torch.where(better, value, best), torch.where(better, column + first, items)
     return best.masked_fill_(items == head.n_items, MASKED), items
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What `_Reduce` needs besides the tensors that may get a gradient."""
+    """The arguments of `_Reduce` that get no gradient."""
 
-    own: float | Tensor | None  # π's own coefficient in f; None: it is not in f
-    coefficients: list[float | Tensor]  # the other heads'
-    support: list[Support | None]  # of π and the others
+    own: float | Tensor | None  # the coefficient of π's z in f; None if π is not in f
+    coefficients: list[float | Tensor]  # of the other heads in f
+    support: list[Support | None]  # of π and the other heads
     below: UpperBound | None
     excluded: Tensor | None
     noise: Noise | None
@@ -106,7 +118,7 @@ class _Plan:
 
 
 class _Pass:
-    """One pass over the tiles: π's scores, f and where the bound holds. Buffers are used again from tile to tile."""
+    """One pass over the tiles: π's scores, f, and the items at or below the bound. Buffers are reused between tiles."""
 
     def __init__(self, plan: _Plan, parts: tuple[Tensor | None, ...]) -> None:
         heads = []
@@ -119,72 +131,73 @@ class _Pass:
         self.head = heads[0]
         self.bases = [Base.of(head) for head in heads]
         self.below = None if plan.below is None else Base.of(plan.below[0])
-        self.width = max(1, min(tile_width(self.head) // 2, self.head.n_items))  # two or three buffers are in use
-        self.left_out = Places.of(plan.excluded, self.head.n_items, self.width)
+        self.width = max(1, min(tile_width(self.head) // 2, self.head.n_items))  # a pass uses two or three buffers
+        self.excluded = ItemsByTile.of(plan.excluded, self.head.n_items, self.width)
         self.buffers: dict[str, Tensor] = {}
-        self._join(list(zip(self.bases[1:], plan.coefficients, strict=True)))
+        self._concatenate(list(zip(self.bases[1:], plan.coefficients, strict=True)))
 
-    def _join(self, terms: list[tuple[Base, float | Tensor]]) -> None:
-        """Heads that end in one sum are one wider head."""
+    def _concatenate(self, terms: list[tuple[Base, float | Tensor]]) -> None:
+        """Concatenate the heads of a sum into one wider head."""
         plain = [(base, c) for base, c in terms if base.support is None]
-        self.plain, self.bounded = [base for base, _ in plain], [(base, c) for base, c in terms if base.support]
-        self.joined = torch.cat([base.state * c for base, c in plain], 1) if plain else None
+        self.plain, self.supported = [base for base, _ in plain], [(base, c) for base, c in terms if base.support]
+        self.concatenated = torch.cat([base.state * c for base, c in plain], 1) if plain else None
         self.bias: Tensor | None = None
         for bias in (base.bias.to(base.state.dtype) * c for base, c in plain if base.bias is not None):
             self.bias = bias if self.bias is None else self.bias + bias
 
     def __iter__(self) -> Iterator[tuple[int, int, Tensor]]:
-        """(first, last, π's z [B, tile])"""
+        """Yield (first, last, π's z [B, tile])."""
         for number, first in enumerate(range(0, self.head.n_items, self.width)):
             self.number = number
             last = min(first + self.width, self.head.n_items)
-            yield first, last, self.bases[0].tile(first, last, self.room("z", last - first))
+            yield first, last, self.bases[0].tile(first, last, self.buffer("z", last - first))
 
-    def room(self, name: str, width: int) -> Tensor:
+    def buffer(self, name: str, width: int) -> Tensor:
+        """Return a buffer [B, width] that is reused for every tile."""
         if name not in self.buffers:
             state = self.bases[0].state
             self.buffers[name] = state.new_empty(self.head.n_rows * self.width)
         return self.buffers[name][: self.head.n_rows * width].view(self.head.n_rows, width)
 
     def scores(self, z: Tensor, first: int) -> Tensor:
-        """(z + g) / temperature, MASKED where left out; z itself without noise."""
+        """Compute (z + g) / temperature, MASKED for excluded items; without noise this is z itself, overwritten."""
         if self.plan.noise is not None:
-            z = torch.add(z, _noise(self.plan.noise, z, first), out=self.room("scores", z.shape[1]))
+            z = torch.add(z, _noise(self.plan.noise, z, first), out=self.buffer("scores", z.shape[1]))
             z.div_(self.plan.temperature)
-        if self.left_out is not None:
-            self.left_out.fill(z, self.number, first, MASKED)
+        if self.excluded is not None:
+            self.excluded.fill(z, self.number, first, MASKED)
         return z
 
-    def weights(self, scores: Tensor, less: Tensor, apart: bool) -> Tensor:
-        """exp(scores − less [B]), in the place of the scores or apart from them."""
-        out = self.room("weights", scores.shape[1]) if apart else scores
-        # on CPUs `exp` is MKL's: three times slower, and seventy times where the result is nearly 0
-        return torch.sub(scores, less[:, None], out=out).mul_(LOG2E).exp2_()
+    def weights(self, scores: Tensor, offset: Tensor, copy: bool) -> Tensor:
+        """Compute exp(scores − offset [B]), in place or into a copy."""
+        out = self.buffer("weights", scores.shape[1]) if copy else scores
+        # On CPUs `exp` is MKL's: three times slower than `exp2`, and seventy times where the result is nearly 0.
+        return torch.sub(scores, offset[:, None], out=out).mul_(LOG2E).exp2_()
 
     def f(self, z: Tensor, first: int, last: int) -> Tensor:
-        """Σ c z of the tile. Overwrites z."""
+        """Compute Σ c z of the tile; overwrites z."""
         own = 0.0 if self.plan.own is None else self.plan.own
         if isinstance(own, Tensor):
             z, own = z.mul_(own), 1.0
-        if self.joined is None:
+        if self.concatenated is None:
             z.mul_(own)
         else:
-            z.addmm_(self.joined, torch.cat([base.rows(first, last) for base in self.plain], 1).T, beta=own)
+            z.addmm_(self.concatenated, torch.cat([base.rows(first, last) for base in self.plain], 1).T, beta=own)
         if self.bias is not None:
             z.add_(self.bias[first:last])
-        for base, c in self.bounded:
-            z.add_(base.tile(first, last, self.room("bounded", last - first)).mul_(c))
+        for base, c in self.supported:
+            z.add_(base.tile(first, last, self.buffer("supported", last - first)).mul_(c))
         return z
 
-    def low(self, first: int, last: int) -> Tensor:
-        """1 where the other head is at or below its bound, else 0."""
+    def is_below(self, first: int, last: int) -> Tensor:
+        """Return 1.0 for items at or below the bound, 0.0 for others: [B, tile]."""
         assert self.below is not None
         assert self.plan.below is not None
-        return self.below.tile(first, last, self.room("below", last - first)).le_(self.plan.below[1][:, None])
+        return self.below.tile(first, last, self.buffer("below", last - first)).le_(self.plan.below[1][:, None])
 
 
 class _Reduce(torch.autograd.Function):
-    """Keeps three numbers a row; the backward pass computes each tile again."""
+    """Stores three numbers per row; the backward pass recomputes each tile."""
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *parts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -196,21 +209,21 @@ class _Reduce(torch.autograd.Function):
             scores = tiled.scores(z, first)
             higher = torch.maximum(top, scores.amax(1))
             shrink = (top - higher).exp_()
-            apart = plan.linear and scores is z  # f needs z as it is
-            weight = tiled.weights(scores, higher, apart)
+            copy = plan.linear and scores is z  # f still needs z
+            weight = tiled.weights(scores, higher, copy)
             top, total = higher, total.mul_(shrink).add_(weight.sum(1))
             if plan.linear:
                 mean.mul_(shrink).add_(tiled.f(z, first, last).mul_(weight).sum(1))
             if plan.below is not None:
-                mass.mul_(shrink).add_(tiled.low(first, last).mul_(weight).sum(1))
+                mass.mul_(shrink).add_(tiled.is_below(first, last).mul_(weight).sum(1))
         lse = total.log().add_(top)
-        gone = lse <= ALL_MASKED
-        mean, mass = mean.div_(total).masked_fill_(gone, 0.0), mass.div_(total).masked_fill_(gone, 0.0)
+        empty = lse <= ALL_MASKED
+        mean, mass = mean.div_(total).masked_fill_(empty, 0.0), mass.div_(total).masked_fill_(empty, 0.0)
         ctx.plan = plan
         ctx.save_for_backward(lse, mean, mass, *parts)
         ctx.set_materialize_grads(False)
-        unasked = [] if plan.linear else [mean]
-        ctx.mark_non_differentiable(*unasked, *([] if plan.below else [mass]))
+        constant = [] if plan.linear else [mean]
+        ctx.mark_non_differentiable(*constant, *([] if plan.below else [mass]))
         return lse, mean, mass
 
     @staticmethod
@@ -222,7 +235,7 @@ class _Reduce(torch.autograd.Function):
         to_lse, to_mean, to_mass = (
             None if g is None else g.masked_fill(lse <= ALL_MASKED, 0.0) for g in (to_lse, to_mean, to_mass)
         )
-        into = _gradients(tiled, parts, needed, to_mean)
+        gradients = _gradients(tiled, parts, needed, to_mean)
         rest = torch.zeros_like(lse) if to_lse is None else to_lse
         if to_mean is not None:
             own = plan.own if plan.own is not None and plan.direct else 0.0
@@ -231,32 +244,33 @@ class _Reduce(torch.autograd.Function):
             rest = rest - to_mass * mass
         for first, last, z in tiled:
             scores = tiled.scores(z, first)
-            apart = to_mean is not None and scores is z
-            weight = tiled.weights(scores, lse, apart)
-            for base, other in zip(tiled.bases[1:], into[1:], strict=True):
+            copy = to_mean is not None and scores is z
+            weight = tiled.weights(scores, lse, copy)
+            for base, other in zip(tiled.bases[1:], gradients[1:], strict=True):
                 if other is not None:
-                    other.add(weight if base.support is None else base.kept(weight, first, last), first, last)
-            if into[0] is not None:  # π's z gets y · (rest + to_mean · f + to_mass · low)
+                    y = weight if base.support is None else base.zero_outside_support(weight, first, last)
+                    other.add(y, first, last)
+            if gradients[0] is not None:  # the gradient of π's z: y · (rest + to_mean · f + to_mass · is_below)
                 factor = rest[:, None]
                 if to_mean is not None:
                     factor = tiled.f(z, first, last).mul_(to_mean[:, None]).add_(factor)
                 if to_mass is not None:
-                    factor = tiled.low(first, last).mul_(to_mass[:, None]).add_(factor)
-                into[0].add(weight.mul_(factor), first, last)
-        return None, *(part for one in into for part in (one.parts() if one else (None, None, None)))
+                    factor = tiled.is_below(first, last).mul_(to_mass[:, None]).add_(factor)
+                gradients[0].add(weight.mul_(factor), first, last)
+        return None, *(part for one in gradients for part in (one.parts() if one else (None, None, None)))
 
 
 def _gradients(tiled: _Pass, parts: list[Any], needed: list[bool], to_mean: Tensor | None) -> list[Gradients | None]:
-    """Where each head's gradients are gathered; None where it needs none."""
+    """Prepare the accumulation of each head's gradients; None for a head that needs none."""
     plan, state = tiled.plan, tiled.bases[0].state
     scales: list[Any] = [state.new_full(state.shape[:1], 1 / plan.temperature)]
     scales += [to_mean * c if to_mean is not None else None for c in plan.coefficients]
-    found: list[Gradients | None] = []
+    gradients: list[Gradients | None] = []
     for i, (base, scale) in enumerate(zip(tiled.bases, scales, strict=True)):
-        mine = slice(3 * i, 3 * i + 3)
-        wanted = scale is not None and any(needed[mine])
-        found.append(Gradients(base, parts[mine], needed[mine], scale) if wanted else None)
-    return found
+        own = slice(3 * i, 3 * i + 3)
+        wanted = scale is not None and any(needed[own])
+        gradients.append(Gradients(base, parts[own], needed[own], scale) if wanted else None)
+    return gradients
 
 
 def _same(head: Head, pi: Head) -> bool:

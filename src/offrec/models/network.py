@@ -12,7 +12,7 @@ from torch.nn.functional import embedding, linear, pad
 
 from offrec.backbones import BACKBONES, Sizes
 from offrec.catalogue import Head
-from offrec.catalogue.slots import precompute_unique_items, score_unique_items, unique_items
+from offrec.catalogue.corrections import UniqueItems, score_unique_items, unique_items
 from offrec.errors import InputError
 from offrec.plugins import option
 from offrec.types import Batch
@@ -79,11 +79,14 @@ class RepeatTerm(nn.Module):
         for mine, its in zip(self.parameters(), other.parameters(), strict=True):
             mine.copy_(factor * its)
 
-    def forward(self, state: Tensor, recent: Tensor, n_items: int) -> Tensor:
-        """[B, H]: the score at an item's most recent place, 0 at its earlier ones and at padding; H ≤ history."""
-        known = unique_items(recent, n_items)  # most recent first: an item's slot is its latest
-        of_state = None if self.by_state is None else linear(state, self.by_state.weight[: recent.shape[1]])
-        return score_unique_items(known, self.by_recency, self.by_count, of_state, self.scale)
+    def forward(self, state: Tensor, recent: UniqueItems) -> Tensor:
+        """Score the items of the history, most recent first: [B, H].
+
+        The score is at an item's most recent position, 0 at its earlier ones and at padding; H ≤ history.
+        """
+        length = recent.items.shape[1]
+        of_state = None if self.by_state is None else linear(state, self.by_state.weight[:length])
+        return score_unique_items(recent, self.by_recency, self.by_count, of_state, self.scale)
 
 
 class ValueScale(nn.Module):
@@ -264,7 +267,7 @@ def prepared(batch: Batch, n_items: int) -> None:
     """What several networks read of a batch, made once and before they run beside each other."""
     batch.tokens_with_start(n_items)
     batch.next_state_index  # noqa: B018 cached by the batch, `state_index` too
-    precompute_unique_items(batch.recent, batch.next_recent, n_items)
+    batch.next_recent  # noqa: B018 cached by the batch
 
 
 def _weights(table: Tensor, bias: Tensor, scale: ValueScale | None) -> Weights:
@@ -279,11 +282,12 @@ def _head(
     instead: bool,
     scale: ValueScale | None,
 ) -> Head:
-    values = None if repeat is None else repeat(states, recent, len(weights.bias))
+    unique = None if repeat is None else unique_items(recent, len(weights.bias))
+    values = None if repeat is None else repeat(states, unique)
     states = states if scale is None else scale(states)
     if values is None:
         return Head(states, *weights)
-    return Head(states, *weights, recent, values, instead, corrections_merged=True)
+    return Head(states, *weights, recent, values, instead, corrections_merged=True, unique=unique)
 
 
 def detached_head(head: Callable[..., Head], states: Tensor, recent: Tensor, weights: Weights | None = None) -> Head:

@@ -1,4 +1,4 @@
-"""The backward pass: what each row's gradient comes to, then the tables' gradients, and those of picked items."""
+"""The backward pass: gradients of each row, then of the tables, and of picked items."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,123 +9,144 @@ import triton
 from torch import Tensor
 
 from offrec.catalogue.triton import backward_kernel, row_kernels
-from offrec.catalogue.triton.forward import ROWS, Few, Plan, arguments, constants
-from offrec.catalogue.triton.launch import Blocks, fitted, pairs_of, power
+from offrec.catalogue.triton.forward import ROWS, PassSettings, SlotValues, arguments, constants
+from offrec.catalogue.triton.launch import Blocks, launch_fitting, padded_width, pairs_by_tile
 
-FACTORS = 5  # numbers a row that say how an item's gradient hangs on its weight
+FACTORS = 5  # numbers per row from which an item's gradient is computed, given its weight
 
 
-def rows_gradients(
-    plan: Plan,
+def row_gradients(
+    settings: PassSettings,
     parts: Sequence[Any],
     extras: tuple[Any, ...],
-    few: Few,
+    slots: SlotValues,
     given: tuple[Any, ...],
-    found: Tensor,
+    sums: Tensor,
     expected: Tensor,
     wanted: Sequence[bool],
 ) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
-    """Factors [5, B] as the kernel has them; the gradients of the states and of the slots' values."""
-    n_rows, device = found.shape[1], found.device
+    """Compute the gradients that need no second pass over the catalogue.
+
+    Args:
+        settings: Of the pass.
+        parts: State, table and bias of four heads.
+        extras: The bound [B] and the seed of the noise, or None.
+        slots: The corrected items and their values.
+        given: Gradients [B] of lse, mean and mass, or None.
+        sums: [6, B], from `combine`.
+        expected: Expected item vectors [n, B, widest], from `combine`.
+        wanted: For three heads, whether the state needs a gradient.
+
+    Returns:
+        Factors [5, B] in the kernel's order, the gradients of the states, and those of the slots' values.
+    """
+    n_rows, device = sums.shape[1], sums.device
     factors = torch.empty(FACTORS, n_rows, device=device)
     states = [torch.empty(parts[3 * i].shape, device=device) if wanted[i] else None for i in range(3)]
-    learned = few.values[: plan.learned]
-    slots: list[Tensor | None] = [torch.empty_like(values) for values in learned]
-    placeholders = [part if part is not None else factors for part in (*states, *slots, *[None] * (3 - len(slots)))]
+    to_slots: list[Tensor | None] = [torch.empty_like(values) for values in slots.values[: settings.learned]]
+    outputs = [part if part is not None else factors for part in (*states, *to_slots, *[None] * (3 - len(to_slots)))]
     gradients = [factors if g is None else g for g in given]
-    row_kernels.spread[(triton.cdiv(n_rows, ROWS),)](
-        *gradients, *(g.stride(-1) for g in gradients), found, expected, *few.arguments(found, 3),
-        *(part if part is not None else found for part in extras), *plan.coefficients, factors,
-        *placeholders, *arguments(parts, 3)[9:], n_rows, len(parts[1]), few.n, plan.scale, plan.temperature,
+    row_kernels.distribute[(triton.cdiv(n_rows, ROWS),)](
+        *gradients, *(g.stride(-1) for g in gradients), sums, expected, *slots.arguments(sums, 3),
+        *(part if part is not None else sums for part in extras), *settings.coefficients, factors,
+        *outputs, *arguments(parts, 3)[9:], n_rows, len(parts[1]), slots.n, settings.scale, settings.temperature,
         OF_LSE=given[0] is not None, OF_MEAN=given[1] is not None, OF_MASS=given[2] is not None,
-        SLOTS=few.room, HEADS=plan.learned, LINEAR=plan.linear, BELOW=plan.below, NOISE=plan.noise,
-        DIRECT=plan.direct, V0=wanted[0], V1=wanted[1], V2=wanted[2], DM=expected.shape[2], BM=ROWS, num_warps=4,
+        SLOTS=slots.padded, HEADS=settings.learned, LINEAR=settings.linear, BELOW=settings.below, NOISE=settings.noise,
+        DIRECT=settings.direct, V0=wanted[0], V1=wanted[1], V2=wanted[2], DM=expected.shape[2], BM=ROWS, num_warps=4,
     )  # fmt: skip
-    return factors, states, slots + [None] * (len(few.values) - len(slots))
+    return factors, states, to_slots + [None] * (len(slots.values) - len(to_slots))
 
 
 @dataclass(frozen=True)
-class Left:
-    """What a backward pass leaves to do: the tables' gradients, on which nothing but the optimiser waits."""
+class TableGradients:
+    """The deferred part of a backward pass: the tables' gradients, which only the optimiser needs."""
 
-    plan: Plan
+    settings: PassSettings
     parts: Sequence[Any]
     extras: tuple[Any, ...]
-    few: Few
-    lse: Tensor
-    factors: Tensor
+    slots: SlotValues
+    lse: Tensor  # [B] in units of log 2
+    factors: Tensor  # [5, B]
     given: tuple[Any, ...]
     picked: tuple[Tensor, Tensor, Tensor, bool] | None  # gradients [B, n], actions [B, n], exact states; in the kernel?
 
-    def gradients(self, wanted: Sequence[bool]) -> list[Tensor | None]:
-        """Of each wanted head's table and bias."""
-        self._hold()
-        found: list[Tensor | None] = []
+    def compute(self, wanted: Sequence[bool]) -> list[Tensor | None]:
+        """Compute the gradients of each wanted head's table and bias."""
+        self._record_stream()
+        gradients: list[Tensor | None] = []
         for i, want in enumerate(wanted):
-            found += self._of(i) if want else [None, None]
-        return found
+            gradients += self._of_head(i) if want else [None, None]
+        return gradients
 
-    def _of(self, which: int) -> list[Tensor | None]:
+    def _of_head(self, which: int) -> list[Tensor | None]:
         picked = self.picked if which == 0 else None
         picks = None if picked is None or not picked[3] else (picked[1].contiguous(), picked[0].contiguous())
-        made = table_gradients(
-            self.plan, which, self.parts, self.extras, self.few, self.lse, self.factors, picks, self.given
+        table_and_bias = _table_gradients(
+            self.settings, which, self.parts, self.extras, self.slots, self.lse, self.factors, picks, self.given
         )
-        found: list[Tensor | None] = [None, *made]
+        gradients: list[Tensor | None] = [None, *table_and_bias]
         if picked is not None:
             g_picked, actions, exact, inside = picked
-            add_picked(found, g_picked, actions, [exact, self.parts[1]], in_kernel=inside)
-        return found[1:]
+            add_picked(gradients, g_picked, actions, [exact, self.parts[1]], in_kernel=inside)
+        return gradients[1:]
 
-    def _hold(self) -> None:
-        """The memory is another stream's, which may not use it again while this one reads."""
-        tensors = (*self.parts, *self.extras, *self.few.tensors, self.lse, self.factors, *self.given)
+    def _record_stream(self) -> None:
+        """Keep the memory, which another stream allocated, from being reused while the current stream reads it."""
+        tensors = (*self.parts, *self.extras, *self.slots.tensors, self.lse, self.factors, *self.given)
         for tensor in (*tensors, *(self.picked or ())):
             if isinstance(tensor, Tensor) and tensor.is_cuda:
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
-def table_gradients(
-    plan: Plan,
+def _table_gradients(
+    settings: PassSettings,
     which: int,
     parts: Sequence[Any],
     extras: tuple[Any, ...],
-    few: Few,
+    slots: SlotValues,
     lse: Tensor,
     factors: Tensor,
     picks: tuple[Tensor, Tensor] | None,
     given: tuple[Any, ...],
 ) -> tuple[Tensor, Tensor | None]:
-    """Of one head's table and bias."""
+    """Compute the gradients of one head's table [A, d] and bias [A]."""
     state, table, bias = parts[3 * which : 3 * which + 3]
     to_table, to_bias = torch.empty_like(table), torch.empty(len(table), device=table.device)
-    turned = table.dtype == torch.float32
-    sources = state.T.contiguous() if turned else state
-    linear, below = plan.linear and given[1] is not None, plan.below if given[2] is not None else -1
-    compiled = constants(plan, parts, 3) | {
-        "HEADS": plan.learned, "LINEAR": linear and which == 0, "BELOW": -1 if which else below, "NOISE": plan.noise,
-        "EXCLUDED": few.n > 0, "WHICH": which, "TO_BIAS": bias is not None,
-        "PICKED": picks[0].shape[1] if picks else 0, "TURNED": turned, "DW": power(table.shape[1]),
+    transposed = table.dtype == torch.float32
+    sources = state.T.contiguous() if transposed else state
+    linear, below = settings.linear and given[1] is not None, settings.below if given[2] is not None else -1
+    compiled = constants(settings, parts, 3) | {
+        "HEADS": settings.learned, "LINEAR": linear and which == 0, "BELOW": -1 if which else below,
+        "NOISE": settings.noise, "EXCLUDED": slots.n > 0, "WHICH": which, "TO_BIAS": bias is not None,
+        "PICKED": picks[0].shape[1] if picks else 0, "TRANSPOSED": transposed, "DW": padded_width(table.shape[1]),
     }  # fmt: skip
 
     def launch(size: Blocks) -> None:
         n_tiles = triton.cdiv(len(table), size.items)
-        pairs = pairs_of(few.items, len(table), size, state, few.ahead)
+        pairs = pairs_by_tile(slots.items, len(table), size, state, slots.backward_pairs)
         backward_kernel.backward_table[(n_tiles,)](
-            *arguments(parts, 3), *plan.coefficients, *(part if part is not None else lse for part in extras),
+            *arguments(parts, 3), *settings.coefficients, *(part if part is not None else lse for part in extras),
             pairs.edges, pairs.row, pairs.item, lse, factors[which + 2 if which else 0], factors[1], factors[2],
             *(picks or (pairs.row, pairs.row)), sources, to_table, to_bias,
-            len(state), len(table), n_tiles, plan.scale, **compiled, **size.constants,
+            len(state), len(table), n_tiles, settings.scale, **compiled, **size.constants,
         )  # fmt: skip
 
-    fitted("backward", plan.back, state, compiled, launch)
+    launch_fitting("backward", settings.backward_blocks, state, compiled, launch)
     return to_table, None if bias is None else to_bias
 
 
 def add_picked(
     gradients: list[Tensor | None], g_picked: Tensor, actions: Tensor, parts: Sequence[Any], in_kernel: bool
 ) -> None:
-    """What comes from the values at actions, added to π's gradients in place: no second table of zeros."""
+    """Add the gradients of the values at actions to π's gradients, without a second table of zeros.
+
+    Args:
+        gradients: Of π's state, table and bias; modified in place.
+        g_picked: [B, n] gradients of the values at the actions.
+        actions: [B, n] items.
+        parts: π's exact state and its table.
+        in_kernel: Whether the kernel has already added the table's and the bias's part.
+    """
     state, table = parts[0], parts[1]
     if gradients[0] is not None:
         gradients[0] = gradients[0] + (g_picked[..., None] * table[actions].float()).sum(1)
@@ -133,16 +154,16 @@ def add_picked(
         return
     flat = actions.reshape(-1)
     if gradients[1] is not None:
-        moves = (g_picked[..., None] * state.float()[:, None]).reshape(-1, state.shape[1])
+        updates = (g_picked[..., None] * state.float()[:, None]).reshape(-1, state.shape[1])
         if table.dtype != torch.float32:
-            flat, moves = _summed_by_item(flat, moves)
-        gradients[1].index_add_(0, flat, moves.to(table.dtype))
+            flat, updates = _sum_by_item(flat, updates)
+        gradients[1].index_add_(0, flat, updates.to(table.dtype))
     if gradients[2] is not None:
         gradients[2].index_add_(0, actions.reshape(-1), g_picked.reshape(-1))
 
 
-def _summed_by_item(items: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
-    """Moves of one item summed in float32, in one place, zeros in its others: bfloat16 then rounds only once."""
+def _sum_by_item(items: Tensor, updates: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum the updates of each item in float32 into one row, zeros in its others, so that bfloat16 rounds only once."""
     items, order = items.sort()
-    place = torch.searchsorted(items, items)
-    return items, torch.zeros_like(moves).index_add_(0, place, moves[order])
+    first = torch.searchsorted(items, items)
+    return items, torch.zeros_like(updates).index_add_(0, first, updates[order])

@@ -1,5 +1,7 @@
-"""The Triton kernel of the backward pass. Each program keeps a block of items and streams the rows past it; the
-[rows × items] matrix exists one tile at a time, in registers. Scores are kept in units of log 2, as forwards.
+"""The kernel of the backward pass. Each program holds a block of items and streams the rows past it.
+
+The [rows × items] matrix exists only one tile at a time, in registers. Scores are in units of log 2, as in the forward
+pass.
 """
 
 import triton
@@ -7,33 +9,35 @@ import triton.language as tl
 
 from offrec.catalogue.triton.device_functions import (
     NEVER,
+    add_product,
     block,
-    excluded_here,
+    correct_truncation,
+    excluded_in_tile,
     gumbel,
-    plus_product,
     product,
-    restored,
-    rounded,
     row_hash,
-    turned_block,
+    to_tf32,
+    transposed_block,
 )
 
 
 @triton.jit
 def backward_table(
     s0, t0, b0, s1, t1, b1, s2, t2, b2, w0, w1, w2,
-    c0, c1, c2, bound, seed, edges, pair_row, pair_item, lse, always, by_f, by_below, picked, by_picked, turned,
+    c0, c1, c2, bound, seed, edges, pair_row, pair_item, lse, always, by_f, by_below, picked, by_picked, transposed,
     to_table, to_bias,
     n_rows, n_items, n_tiles, scale,
     BM: tl.constexpr, BN: tl.constexpr, D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, DW: tl.constexpr,
     BIAS0: tl.constexpr, BIAS1: tl.constexpr, BIAS2: tl.constexpr, HEADS: tl.constexpr,
     LINEAR: tl.constexpr, BELOW: tl.constexpr, NOISE: tl.constexpr, EXCLUDED: tl.constexpr,
-    WHICH: tl.constexpr, TO_BIAS: tl.constexpr, PICKED: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr,
+    WHICH: tl.constexpr, TO_BIAS: tl.constexpr, PICKED: tl.constexpr, TRANSPOSED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One block of items, all rows: Σ_rows g · state, g = w (always + by_f · f + by_below · 1[below]), of the head
-    WHICH; for the PICKED items of each row g has `by_picked` on top. The tile is computed again, transposed, so that
-    its product with the states needs no exchange of registers. TURNED: the states also lie transposed in `turned`
-    [D, rows]; Hopper's TF32 products take no other operand.
+    """Compute the gradient of the table and bias of the head WHICH for one block of items, over all rows.
+
+    It is Σ_rows g · state with g = w (always + by_f · f + by_below · 1[below]); for the PICKED items of a row,
+    `by_picked` is added to g. The tile is recomputed transposed, so that its product with the states needs no exchange
+    between registers. TRANSPOSED: the states are also stored transposed in `transposed` [D, rows], the only layout that
+    Hopper's TF32 products accept.
     """
     tile = tl.program_id(0)
     width = w0 if WHICH == 0 else (w1 if WHICH == 1 else w2)
@@ -49,7 +53,7 @@ def backward_table(
     if HEADS > 2:
         table2 = block(t2, first, n_items, w2, BN, D2)
         bias2 = tl.load(b2 + items, mask=real, other=0.0) if BIAS2 else tl.zeros([BN], dtype=tl.float32)
-    gone = tl.where(real, 0.0, NEVER)
+    outside = tl.where(real, 0.0, NEVER)
     gradient = tl.zeros([BN, DW], dtype=tl.float32)
     of_bias = tl.zeros([BN], dtype=tl.float32)
 
@@ -57,17 +61,17 @@ def backward_table(
         rows = first_row + tl.arange(0, BM)
         inside = rows < n_rows
         state0 = block(s0, first_row, n_rows, w0, BM, D0)
-        z = restored(product(table0, tl.trans(state0), PRECISION), PRECISION)
+        z = correct_truncation(product(table0, tl.trans(state0), PRECISION), PRECISION)
         if BIAS0:
             z += bias0[:, None]
         x = z
         if NOISE:
             x += gumbel(row_hash(rows, seed)[None, :], items[:, None], seed)
-        x = x * scale + gone[:, None]
+        x = x * scale + outside[:, None]
         if EXCLUDED:
             bucket = (first_row // BM) * n_tiles + tile
             if tl.load(edges + bucket) < tl.load(edges + bucket + 1):
-                hits = excluded_here(edges, pair_row, pair_item, bucket, items, rows, BN, BM, False)
+                hits = excluded_in_tile(edges, pair_row, pair_item, bucket, items, rows, BN, BM, False)
                 x = tl.where(hits > 0.0, NEVER, x)
         weight = tl.exp2(x - tl.load(lse + rows, mask=inside, other=0.0)[None, :])
         factor = tl.load(always + rows, mask=inside, other=0.0)[None, :]
@@ -77,9 +81,9 @@ def backward_table(
             state2 = block(s2, first_row, n_rows, w2, BM, D2)
         if LINEAR or BELOW > 0:
             if HEADS > 1:
-                z1 = restored(product(table1, tl.trans(state1), PRECISION), PRECISION) + bias1[:, None]
+                z1 = correct_truncation(product(table1, tl.trans(state1), PRECISION), PRECISION) + bias1[:, None]
             if HEADS > 2:
-                z2 = restored(product(table2, tl.trans(state2), PRECISION), PRECISION) + bias2[:, None]
+                z2 = correct_truncation(product(table2, tl.trans(state2), PRECISION), PRECISION) + bias2[:, None]
         if LINEAR:
             f = c0 * z
             if HEADS > 1:
@@ -88,28 +92,28 @@ def backward_table(
                 f += c2 * z2
             factor = factor + tl.load(by_f + rows, mask=inside, other=0.0)[None, :] * f
         if BELOW >= 0:
-            judged = z if BELOW == 0 else (z1 if BELOW == 1 else z2)
+            bounded = z if BELOW == 0 else (z1 if BELOW == 1 else z2)
             limit = tl.load(bound + rows, mask=inside, other=0.0)[None, :]
             more = tl.load(by_below + rows, mask=inside, other=0.0)[None, :]
-            factor = factor + tl.where(judged <= limit, more, 0.0)
+            factor = factor + tl.where(bounded <= limit, more, 0.0)
         weight = weight * factor
         for pick in tl.static_range(PICKED):
             mine = tl.load(picked + rows * PICKED + pick, mask=inside, other=-1) - first
-            # Few tiles hold an item that one of their rows picked, and comparing all of a tile takes long.
+            # Few tiles contain an item that one of their rows picked, and comparing a whole tile is slow.
             if tl.max(((mine >= 0) & (mine < BN)).to(tl.int32), 0) > 0:
                 more = tl.load(by_picked + rows * PICKED + pick, mask=inside, other=0.0)
                 weight += tl.where(local[:, None] == mine[None, :], more[None, :], 0.0)
-        if TURNED:
-            state = turned_block(turned, first_row, n_rows, width, n_rows, BM, DW)
+        if TRANSPOSED:
+            state = transposed_block(transposed, first_row, n_rows, width, n_rows, BM, DW)
         else:
             state = state0 if WHICH == 0 else (state1 if WHICH == 1 else state2)
-        gradient = plus_product(gradient, rounded(weight, PRECISION).to(state.dtype), state, PRECISION)
+        gradient = add_product(gradient, to_tf32(weight, PRECISION).to(state.dtype), state, PRECISION)
         if TO_BIAS:
             of_bias += tl.sum(weight, 1)
 
     across = tl.arange(0, DW)
     start = to_table + first.to(tl.int64) * width
-    kept = real[:, None] & (across < width)[None, :]
-    tl.store(start + local[:, None] * width + across[None, :], gradient.to(to_table.dtype.element_ty), mask=kept)
+    valid = real[:, None] & (across < width)[None, :]
+    tl.store(start + local[:, None] * width + across[None, :], gradient.to(to_table.dtype.element_ty), mask=valid)
     if TO_BIAS:
         tl.store(to_bias + items, of_bias, mask=real)

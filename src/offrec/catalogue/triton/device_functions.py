@@ -1,16 +1,16 @@
-"""What the Triton kernels share: loading, products, the hash behind the noise, excluded pairs."""
+"""Device functions that the kernels share: loads, products, the hash of the noise, excluded pairs."""
 
 import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
-LOWEST = tl.constexpr(-1.0e30)
-NEVER = tl.constexpr(float("-inf"))
+LOWEST = tl.constexpr(-1.0e30)  # finite start of a running maximum: −inf − (−inf) would be NaN
+NEVER = tl.constexpr(float("-inf"))  # the score of an item that is not in the sum
 
 
 @triton.jit
 def mix(h):
-    """The finaliser of MurmurHash3: every bit of the input moves every bit of the output."""
+    """Apply the finaliser of MurmurHash3: every input bit affects every output bit."""
     h ^= h >> 16
     h *= 0x85EBCA6B
     h ^= h >> 13
@@ -20,22 +20,23 @@ def mix(h):
 
 @triton.jit
 def row_hash(rows, seed):
+    """Hash rows with the low 32 bits of the seed."""
     return mix(rows.to(tl.uint32) * 0x9E3779B1 + (tl.load(seed) & 0xFFFFFFFF).to(tl.uint32))
 
 
 @triton.jit
 def gumbel(hashed_row, items, seed):
-    """Gumbel noise of (seed, row, item); the bits are those of offrec.catalogue.noise."""
+    """Compute Gumbel noise of (seed, row, item) from the same bits as `offrec.catalogue.noise`."""
     high = ((tl.load(seed) >> 32) & 0xFFFFFFFF).to(tl.uint32)
     h = mix(hashed_row ^ (items.to(tl.uint32) * 0x85EBCA77 + high))
     u = tl.minimum((h.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.99999994)
-    series = u * (1.0 + u * (0.5 + u * (0.33333334 + u * 0.25)))  # −log(1 − u) where 1 − u would lose what u has
+    series = u * (1.0 + u * (0.5 + u * (0.33333334 + u * 0.25)))  # −log(1 − u) for small u: 1 − u would lose digits
     return -tl.log(tl.where(u < 0.01, series, -tl.log(1.0 - u)))
 
 
 @triton.jit
 def block(pointer, first, stop, width, LENGTH: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows first … first + LENGTH − 1 of a matrix [stop, width], zeros outside."""
+    """Load rows first … first + LENGTH − 1 of a matrix [stop, width], zeros outside of it."""
     at = first + tl.arange(0, LENGTH)
     across = tl.arange(0, WIDTH)
     inside = (at < stop)[:, None] & (across < width)[None, :]
@@ -43,8 +44,8 @@ def block(pointer, first, stop, width, LENGTH: tl.constexpr, WIDTH: tl.constexpr
 
 
 @triton.jit
-def turned_block(pointer, first, stop, width, stride, LENGTH: tl.constexpr, WIDTH: tl.constexpr):
-    """The same of a matrix that lies transposed, [width, stride]."""
+def transposed_block(pointer, first, stop, width, stride, LENGTH: tl.constexpr, WIDTH: tl.constexpr):
+    """Load the same rows from a matrix that is stored transposed, [width, stride]."""
     at = first + tl.arange(0, LENGTH)
     across = tl.arange(0, WIDTH)
     inside = (across < width)[:, None] & (at < stop)[None, :]
@@ -53,34 +54,37 @@ def turned_block(pointer, first, stop, width, stride, LENGTH: tl.constexpr, WIDT
 
 @triton.jit
 def product(a, b, PRECISION: tl.constexpr):
-    if PRECISION == "interpreted":  # Triton's interpreter takes the bits of a bfloat16 for an integer
-        found = tl.dot(a.to(tl.float32), b.to(tl.float32))
+    """Multiply two blocks with a given precision."""
+    if PRECISION == "interpreted":  # Triton's interpreter reads the bits of a bfloat16 as an integer
+        result = tl.dot(a.to(tl.float32), b.to(tl.float32))
     else:
-        found = tl.dot(a, b, input_precision=PRECISION)
-    return found
+        result = tl.dot(a, b, input_precision=PRECISION)
+    return result
 
 
 @triton.jit
-def restored(found, PRECISION: tl.constexpr):
-    """A TF32 product cuts its operands off after ten bits instead of rounding them. Those in registers or of few rows
-    are rounded before; for the item table, which goes straight from memory to the tensor cores, this makes up for it:
-    numbers whose mantissas are spread as numbers' mantissas are come out smaller by 2⁻¹¹ · ½ / ln 2 on average.
+def correct_truncation(x, PRECISION: tl.constexpr):
+    """Correct the bias of a TF32 product, which truncates its operands after ten bits instead of rounding them.
+
+    Operands in registers and states are rounded first. The item table goes from memory straight to the tensor cores, so
+    its truncation is corrected here: with log-uniform mantissas it makes numbers smaller by 2⁻¹¹ · ½ / ln 2 on average.
     """
     if PRECISION == "tf32":
-        found *= 1.000352
-    return found
+        x *= 1.000352
+    return x
 
 
 @triton.jit
-def rounded(x, PRECISION: tl.constexpr):
-    """To the nearest TF32 number."""
+def to_tf32(x, PRECISION: tl.constexpr):
+    """Round to the nearest TF32 number, if products are TF32."""
     if PRECISION == "tf32" and x.dtype == tl.float32:
         x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     return x
 
 
 @triton.jit
-def plus_product(total, a, b, PRECISION: tl.constexpr):
+def add_product(total, a, b, PRECISION: tl.constexpr):
+    """Add the product of two blocks to a sum."""
     if PRECISION == "interpreted":
         total += tl.dot(a.to(tl.float32), b.to(tl.float32))
     else:
@@ -89,12 +93,12 @@ def plus_product(total, a, b, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def excluded_here(
+def excluded_in_tile(
     edges, pair_row, pair_item, bucket, own, other, OWN: tl.constexpr, OTHER: tl.constexpr, BY_ROW: tl.constexpr
 ):
-    """[OWN, OTHER] how often a pair (row, item) of this tile is excluded: a product of two one-hot matrices.
+    """Count how often each pair (row, item) of a tile is excluded, as a product of two one-hot matrices: [OWN, OTHER].
 
-    BY_ROW: `own` are rows and `other` items; else the other way round.
+    BY_ROW: `own` are rows and `other` are items; otherwise `own` are items and `other` are rows.
     """
     begin, end = tl.load(edges + bucket), tl.load(edges + bucket + 1)
     hits = tl.zeros([OWN, OTHER], dtype=tl.float32)

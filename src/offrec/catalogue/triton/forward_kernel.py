@@ -1,7 +1,7 @@
-"""The Triton kernel of the forward pass. Each program keeps a block of rows and streams the catalogue past it; the
-[rows × items] matrix exists one tile at a time, in registers.
+"""The kernel of the forward pass. Each program holds a block of rows and streams the catalogue past it.
 
-Scores are kept in units of log 2: x = (z + noise) / temperature · log₂e, so that a weight is one exp2.
+The [rows × items] matrix exists only one tile at a time, in registers. Scores are in units of log 2:
+x = (z + noise) / temperature · log₂e, so that a weight is a single exp2.
 """
 
 import triton
@@ -11,14 +11,14 @@ from offrec.catalogue.triton.device_functions import (
     LOG2E,
     LOWEST,
     NEVER,
+    add_product,
     block,
-    excluded_here,
+    correct_truncation,
+    excluded_in_tile,
     gumbel,
-    plus_product,
     product,
-    restored,
-    rounded,
     row_hash,
+    to_tf32,
 )
 
 
@@ -26,9 +26,9 @@ from offrec.catalogue.triton.device_functions import (
 def values(
     state, t, b, first, n_items, width, BN: tl.constexpr, D: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """[rows, BN] z of a head, and its part of the table."""
+    """Compute a head's z in one tile [rows, BN]; also return the tile's rows of the table."""
     table = block(t, first, n_items, width, BN, D)
-    z = restored(product(state, tl.trans(table), PRECISION), PRECISION)
+    z = correct_truncation(product(state, tl.trans(table), PRECISION), PRECISION)
     if BIAS:
         items = first + tl.arange(0, BN)
         z += tl.load(b + items, mask=items < n_items, other=0.0)[None, :]
@@ -46,9 +46,11 @@ def forward(
     NOISE: tl.constexpr, EXCLUDED: tl.constexpr, V0: tl.constexpr, V1: tl.constexpr, V2: tl.constexpr,
     DM: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Per row and share of the catalogue: the largest score, Σ w, Σ w f, Σ w 1[below], Σ w h, and of the head NORMED
-    its own largest score and Σ w; f = Σ c z and h = Σ h z. For the backward pass the same sums of the item vectors:
-    Σ w t, Σ w f t, Σ w 1 t (V0), Σ w t′ of the other heads (V1, V2).
+    """Compute the sums over one share of the catalogue for a block of rows.
+
+    scalars [shares, 7, rows]: the largest score, Σ w, Σ w f, Σ w 1[below], Σ w h, and the largest score and Σ w of the
+    head NORMED; f = Σ c z and h = Σ h z. vectors [shares, NV, rows, DM], for the backward pass: Σ w t, Σ w f t and
+    Σ w 1[below] t of π's item vectors t (V0), and Σ w t of the other heads' item vectors (V1, V2).
     """
     group, share = tl.program_id(0), tl.program_id(1)
     first_row = group * BM
@@ -86,30 +88,30 @@ def forward(
     for tile in range(share * tiles_each, min((share + 1) * tiles_each, n_tiles)):
         first = tile * BN
         items = first + tl.arange(0, BN)
-        gone = tl.where(items < n_items, 0.0, NEVER)[None, :]
+        outside = tl.where(items < n_items, 0.0, NEVER)[None, :]
         z, table0 = values(state0, t0, b0, first, n_items, w0, BN, D0, BIAS0, PRECISION)
         x = z
         if NOISE:
             x += gumbel(hashed, items[None, :], seed)
-        x = x * scale + gone
+        x = x * scale + outside
         if EXCLUDED:
             bucket = group * n_tiles + tile
             some = tl.load(edges + bucket) < tl.load(edges + bucket + 1)
             if some:
-                hits = excluded_here(edges, pair_row, pair_item, bucket, rows, items, BM, BN, True)
+                hits = excluded_in_tile(edges, pair_row, pair_item, bucket, rows, items, BM, BN, True)
                 x = tl.where(hits > 0.0, NEVER, x)
         higher = tl.maximum(top, tl.max(x, 1))
         weight = tl.exp2(x - higher[:, None])
         fade = tl.exp2(top - higher)
         top = higher
         total = total * fade + tl.sum(weight, 1)
-        # Each head's mean by itself, so that no tile waits in registers for the next head.
+        # Add up the mean head by head, so that no tile stays in registers until the next head.
         part = tl.sum(weight * z, 1)
         mean = mean * fade + c0 * part
         detached = detached * fade + h0 * part
         if V0 and LINEAR:
             f = c0 * z
-        judged = z
+        bounded = z
         if HEADS > 1:
             z1, table1 = values(state1, t1, b1, first, n_items, w1, BN, D1, BIAS1, PRECISION)
             part = tl.sum(weight * z1, 1)
@@ -118,7 +120,7 @@ def forward(
             if V0 and LINEAR:
                 f += c1 * z1
             if BELOW == 1:
-                judged = z1
+                bounded = z1
             if NORMED == 1:
                 y = z1
         if HEADS > 2:
@@ -129,7 +131,7 @@ def forward(
             if V0 and LINEAR:
                 f += c2 * z2
             if BELOW == 2:
-                judged = z2
+                bounded = z2
             if NORMED == 2:
                 y = z2
         if HEADS > 3:
@@ -138,28 +140,28 @@ def forward(
             if NORMED == 3:
                 y = z3
         if NORMED > 0:
-            y = y * LOG2E + gone
-            if EXCLUDED:  # noqa: SIM102 (known when this is compiled, the other is not)
+            y = y * LOG2E + outside
+            if EXCLUDED:  # noqa: SIM102 (EXCLUDED is known at compile time, `some` is not)
                 if some:
-                    hits = excluded_here(edges, pair_row, pair_item, bucket, rows, items, BM, BN, True)
+                    hits = excluded_in_tile(edges, pair_row, pair_item, bucket, rows, items, BM, BN, True)
                     y = tl.where(hits > 0.0, NEVER, y)
             normed_higher = tl.maximum(normed_top, tl.max(y, 1))
             normed = normed * tl.exp2(normed_top - normed_higher) + tl.sum(tl.exp2(y - normed_higher[:, None]), 1)
             normed_top = normed_higher
         if V0:
-            sum0 = plus_product(sum0 * fade[:, None], rounded(weight, PRECISION).to(table0.dtype), table0, PRECISION)
+            sum0 = add_product(sum0 * fade[:, None], to_tf32(weight, PRECISION).to(table0.dtype), table0, PRECISION)
         if V1:
-            sum1 = plus_product(sum1 * fade[:, None], rounded(weight, PRECISION).to(table1.dtype), table1, PRECISION)
+            sum1 = add_product(sum1 * fade[:, None], to_tf32(weight, PRECISION).to(table1.dtype), table1, PRECISION)
         if V2:
-            sum2 = plus_product(sum2 * fade[:, None], rounded(weight, PRECISION).to(table2.dtype), table2, PRECISION)
+            sum2 = add_product(sum2 * fade[:, None], to_tf32(weight, PRECISION).to(table2.dtype), table2, PRECISION)
         if BELOW >= 0:
-            low = tl.where(judged <= limit[:, None], weight, 0.0)
+            low = tl.where(bounded <= limit[:, None], weight, 0.0)
             mass = mass * fade + tl.sum(low, 1)
             if V0:
-                sum_b = plus_product(sum_b * fade[:, None], rounded(low, PRECISION).to(table0.dtype), table0, PRECISION)
+                sum_b = add_product(sum_b * fade[:, None], to_tf32(low, PRECISION).to(table0.dtype), table0, PRECISION)
         if V0 and LINEAR:
-            f = rounded(weight * f, PRECISION).to(table0.dtype)
-            sum_f = plus_product(sum_f * fade[:, None], f, table0, PRECISION)
+            f = to_tf32(weight * f, PRECISION).to(table0.dtype)
+            sum_f = add_product(sum_f * fade[:, None], f, table0, PRECISION)
 
     out = scalars + share * 7 * n_rows + rows
     tl.store(out, top, mask=inside)
@@ -174,20 +176,20 @@ def forward(
     ONE: tl.constexpr = B + (1 if V0 and BELOW >= 0 else 0)
     TWO: tl.constexpr = ONE + (1 if V1 else 0)
     if V0:
-        put(vectors, share * NV, first_row, n_rows, DM, restored(sum0, PRECISION), BM, D0)
+        store_vectors(vectors, share * NV, first_row, n_rows, DM, correct_truncation(sum0, PRECISION), BM, D0)
         if LINEAR:
-            put(vectors, share * NV + F, first_row, n_rows, DM, restored(sum_f, PRECISION), BM, D0)
+            store_vectors(vectors, share * NV + F, first_row, n_rows, DM, correct_truncation(sum_f, PRECISION), BM, D0)
         if BELOW >= 0:
-            put(vectors, share * NV + B, first_row, n_rows, DM, restored(sum_b, PRECISION), BM, D0)
+            store_vectors(vectors, share * NV + B, first_row, n_rows, DM, correct_truncation(sum_b, PRECISION), BM, D0)
     if V1:
-        put(vectors, share * NV + ONE, first_row, n_rows, DM, restored(sum1, PRECISION), BM, D1)
+        store_vectors(vectors, share * NV + ONE, first_row, n_rows, DM, correct_truncation(sum1, PRECISION), BM, D1)
     if V2:
-        put(vectors, share * NV + TWO, first_row, n_rows, DM, restored(sum2, PRECISION), BM, D2)
+        store_vectors(vectors, share * NV + TWO, first_row, n_rows, DM, correct_truncation(sum2, PRECISION), BM, D2)
 
 
 @triton.jit
-def put(vectors, where, first_row, n_rows, DM: tl.constexpr, value, BM: tl.constexpr, D: tl.constexpr):
-    """Into vectors [shares · NV, rows, DM]; what is narrower leaves the rest of its row as it is."""
+def store_vectors(vectors, where, first_row, n_rows, DM: tl.constexpr, value, BM: tl.constexpr, D: tl.constexpr):
+    """Store value [BM, D] into vectors [shares · NV, rows, DM]; columns beyond D are not written."""
     at, across = first_row + tl.arange(0, BM), tl.arange(0, D)
     start = vectors + ((where.to(tl.int64) * n_rows + at) * DM)[:, None]
     tl.store(start + across[None, :], value, mask=(at < n_rows)[:, None])

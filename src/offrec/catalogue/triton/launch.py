@@ -1,4 +1,4 @@
-"""How the kernels are launched: block sizes, shares of the catalogue, excluded pairs sorted into tiles."""
+"""Launch parameters of the kernels: block sizes, shares of the catalogue, excluded pairs sorted into tiles."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ from offrec.errors import RunError
 
 T = TypeVar("T")
 
-PROGRAMS = 264  # enough to fill the largest card twice over
+PROGRAMS = 264  # enough to fill an H200 (132 multiprocessors) twice
 STEP = 64  # pairs sorted by one program
-FEWEST = 16  # rows or items of a tile: fewer would leave a part of a tensor core's product empty
+MIN_BLOCK = 16  # rows or items per tile; smaller tiles would waste part of a tensor core's product
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """How a tile is cut for operands of a kind and width."""
+    """The size of a tile, and how many warps and pipeline stages compute it."""
 
     rows: int
     items: int
@@ -32,25 +32,27 @@ class Blocks:
 
     @property
     def tile(self) -> tuple[int, int]:
+        """Rows and items of the tile."""
         return self.rows, self.items
 
     @property
     def constants(self) -> dict[str, int]:
+        """The launch's keyword arguments."""
         return {"BM": self.rows, "BN": self.items, "num_warps": self.warps, "num_stages": self.stages}
 
     @property
     def smaller(self) -> "Blocks | None":
-        """The next ones that take less room: fewer stages, then fewer items, then fewer rows."""
+        """The next smaller size: fewer stages, then fewer items, then fewer rows; None if there is none."""
         if self.stages > 1:
             return replace(self, stages=self.stages - 1)
-        if self.items > FEWEST:
+        if self.items > MIN_BLOCK:
             return replace(self, items=self.items // 2)
-        return replace(self, rows=self.rows // 2) if self.rows > FEWEST else None
+        return replace(self, rows=self.rows // 2) if self.rows > MIN_BLOCK else None
 
 
-# (bytes of an operand, kind of pass) → width → (rows, items, warps, stages). Measured on an H200 at widths 64 and 128;
-# the others are chosen to fit its shared memory. Kinds: one head; several; several with sums of item vectors for the
-# backward pass, of π's alone or of others' too.
+# (bytes per operand, kind of pass) → width → (rows, items, warps, stages). Widths 64 and 128 were tuned on an H200; the
+# others are chosen to fit its shared memory. Kinds of pass: one head; several heads; several heads with sums of item
+# vectors for the backward pass, either of π alone ("learned") or of other heads, too ("all learned").
 Kind = Literal["one", "several", "learned", "all learned"]
 FORWARD: dict[tuple[int, Kind], dict[int, Blocks]] = {
     (2, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 3), 256: Blocks(64, 64, 4, 2)},
@@ -72,12 +74,14 @@ BACKWARD: dict[tuple[int, Kind], dict[int, Blocks]] = {
 }
 
 
-def blocks(which: dict[tuple[int, Kind], dict[int, Blocks]], heads: Sequence[Head], kind: Kind) -> Blocks:
+def blocks(sizes: dict[tuple[int, Kind], dict[int, Blocks]], heads: Sequence[Head], kind: Kind) -> Blocks:
+    """Return the block size for the widest head."""
     widest = max(head.state.shape[1] for head in heads)
-    return next(size for width, size in which[heads[0].state.element_size(), kind].items() if widest <= width)
+    return next(size for width, size in sizes[heads[0].state.element_size(), kind].items() if widest <= width)
 
 
 def backward_blocks(heads: Sequence[Head]) -> Blocks:
+    """Return the block size of the backward pass."""
     if len(heads) == 1:
         return blocks(BACKWARD, heads, "one")
     others = any(head.table.requires_grad or head.state.requires_grad for head in heads[1:])
@@ -85,93 +89,108 @@ def backward_blocks(heads: Sequence[Head]) -> Blocks:
 
 
 def forward_blocks(heads: Sequence[Head], learning: Sequence[bool]) -> Blocks:
-    """`learning`: which of the heads want sums of item vectors."""
+    """Return the block size of the forward pass; `learning`: which heads need sums of item vectors."""
     if len(heads) == 1:
         return blocks(FORWARD, heads, "one")
     if any(learning[1:]):
         size = blocks(FORWARD, heads, "all learned")
-        return replace(size, stages=1) if len(heads) > 3 else size  # a fourth head takes the room of a stage
+        return replace(size, stages=1) if len(heads) > 3 else size  # a fourth head needs the shared memory of a stage
     return blocks(FORWARD, heads, "learned" if any(learning) or len(heads) > 3 else "several")
 
 
-_fitting: dict[Any, Blocks] = {}  # what the card took, by what a kernel is compiled from
+_fitting: dict[Any, Blocks] = {}  # the size that fitted the device, by what the kernel is compiled from
 
 
-def fitted(kernel: str, size: Blocks, like: Tensor, constants: dict[str, Any], launch: Callable[[Blocks], T]) -> T:
-    """What `launch` finds with the largest blocks, from `size` down, that fit the card: Triton refuses others before
-    anything is computed. `constants`: those the kernel is compiled with, but the blocks' own.
+def launch_fitting(
+    kernel: str, size: Blocks, like: Tensor, constants: dict[str, Any], launch: Callable[[Blocks], T]
+) -> T:
+    """Call `launch` with the largest blocks, from `size` down, that fit the device.
+
+    Triton raises `OutOfResources` before it computes anything, so a failed launch has no effect.
+
+    Args:
+        kernel: The kernel's name.
+        size: The first size to try.
+        like: A tensor of the device and type of the operands.
+        constants: The constants that the kernel is compiled with, except those of the blocks.
+        launch: Launches the kernel with a size and returns its outputs.
+
+    Raises:
+        RunError: If even the smallest blocks do not fit.
     """
     key = (kernel, size, like.device, like.dtype, *constants.values())
     fitting = _fitting.get(key, size)
     while True:
         try:
-            found = launch(fitting)
+            outputs = launch(fitting)
         except triton.OutOfResources as error:
             if fitting.smaller is None:
                 raise RunError(
-                    f"The catalogue's kernels do not fit the device {like.device}: the smallest blocks take "
-                    f"{error.required} of its {error.name} and it has {error.limit}; set catalogue=tiled."
+                    f"The kernels do not fit the device {like.device}: the smallest blocks need {error.required} "
+                    f"bytes of {error.name}, and the device has {error.limit}; set catalogue=tiled."
                 ) from error
             fitting = fitting.smaller
         else:
             _fitting[key] = fitting
-            return found
+            return outputs
 
 
-def power(width: int) -> int:
+def padded_width(width: int) -> int:
+    """Return the next power of two, at least 16, as tensor cores need."""
     return max(16, int(triton.next_power_of_2(width)))
 
 
 def check(heads: Sequence[Head], learned: int = 1) -> None:
-    """`learned`: so many of them may get a gradient."""
+    """Raise ValueError if the kernels do not support these heads; the first `learned` may get a gradient."""
     if learned > 3 or len(heads) > 4:
         raise ValueError(
-            f"kernels take three heads at most and one that is held fixed, found {learned} and "
-            f"{len(heads) - learned}; use the tiled implementation"
+            f"kernels support at most three heads with gradients and four in total; got {learned} and {len(heads)}; "
+            "use the backend tiled"
         )
     for head in heads:
         if head.state.dtype not in (torch.float32, torch.bfloat16) or head.table.dtype != head.state.dtype:
-            raise ValueError(f"kernels take float32 or bfloat16, found {head.state.dtype} and {head.table.dtype}")
+            raise ValueError(f"kernels support float32 or bfloat16; got {head.state.dtype} and {head.table.dtype}")
         if not 1 <= head.state.shape[1] <= MAX_KERNEL_WIDTH:
-            raise ValueError(f"kernels take widths 1 … {MAX_KERNEL_WIDTH}, found {head.state.shape[1]}")
+            raise ValueError(f"kernels support widths from 1 to {MAX_KERNEL_WIDTH}; got {head.state.shape[1]}")
         if head.support is not None:
-            raise ValueError("kernels take no head with `support`; use the tiled implementation")
+            raise ValueError("kernels do not support a head with `support`; use the backend tiled")
 
 
 def precision(dtype: torch.dtype) -> str:
-    """As torch is told for its own products: TF32, or three of them, which come as close as float32."""
+    """Return the precision that torch is set to: TF32, or three TF32 products, which are as exact as float32."""
     if dtype != torch.float32:
         return interpreted("ieee")
     return interpreted("tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32")
 
 
 def interpreted(otherwise: str) -> str:
+    """Return "interpreted" under Triton's interpreter."""
     return "interpreted" if os.environ.get("TRITON_INTERPRET") == "1" else otherwise
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Excluded pairs, sorted into tiles."""
+    """Excluded (row, item) pairs, grouped by tile."""
 
-    edges: Tensor  # [row blocks · tiles + 1]
-    row: Tensor
-    item: Tensor
+    edges: Tensor  # [row blocks · tiles + 1] where the pairs of each tile begin
+    row: Tensor  # [pairs]
+    item: Tensor  # [pairs]
 
 
-def pairs_of(
+def pairs_by_tile(
     excluded: Tensor | None, n_items: int, size: Blocks, like: Tensor, known: dict[Any, Pairs] | None = None
 ) -> Pairs:
-    """`known`: those of the same items, by shape of tile."""
+    """Group the excluded items [B, K] by tile; `known` caches the pairs of these items by the shape of the tile."""
     if excluded is None or excluded.numel() == 0:
-        nothing = torch.empty(1, dtype=torch.int32, device=like.device)
-        return Pairs(nothing, nothing, nothing)
+        placeholder = torch.empty(1, dtype=torch.int32, device=like.device)
+        return Pairs(placeholder, placeholder, placeholder)
     known = {} if known is None else known
     if size.tile not in known:
-        known[size.tile] = _sorted(excluded.contiguous(), n_items, size)
+        known[size.tile] = _sort(excluded.contiguous(), n_items, size)
     return known[size.tile]
 
 
-def _sorted(excluded: Tensor, n_items: int, size: Blocks) -> Pairs:
+def _sort(excluded: Tensor, n_items: int, size: Blocks) -> Pairs:
     n_tiles = triton.cdiv(n_items, size.items)
     n_pairs, per_row = excluded.numel(), excluded.shape[1]
     counts = torch.zeros(1 + triton.cdiv(len(excluded), size.rows) * n_tiles, dtype=torch.int32, device=excluded.device)
@@ -188,7 +207,7 @@ def _sorted(excluded: Tensor, n_items: int, size: Blocks) -> Pairs:
 
 
 def shares(n_rows: int, n_tiles: int, size: Blocks) -> tuple[tuple[int, int], int]:
-    """The grid (row blocks, shares of the catalogue) and how many tiles a share has."""
+    """Return the grid (row blocks, shares of the catalogue) and the number of tiles per share."""
     groups = triton.cdiv(n_rows, size.rows)
     each = triton.cdiv(n_tiles, max(1, min(n_tiles, PROGRAMS // groups)))
     return (groups, triton.cdiv(n_tiles, each)), each

@@ -1,11 +1,10 @@
-"""The catalogue's functions as Triton kernels: nothing of size [rows × items] is ever written.
+"""Differentiable sums over the catalogue with kernels; no tensor of size [rows × items] is ever written.
 
-The forward pass keeps, besides a few numbers a row, the expected item vector Σ π t (and Σ π f t), as attention keeps
-its output: then the gradient of the states needs no second pass, and the backward pass computes tiles again only for
-the tables. Operands may be float32 (as TF32, or exactly where torch is told so) or bfloat16; sums are float32.
+Next to a few numbers per row, the forward pass stores the expected item vector Σ π t (and Σ π f t), as attention stores
+its output. So the gradient of the states needs no second pass, and the backward pass recomputes tiles only for the
+tables. Operands are float32 (as TF32, or exactly if torch is set so) or bfloat16; sums are float32.
 """
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -13,25 +12,21 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from offrec.catalogue.head import Head
+from offrec.catalogue.head import Head, Linear, UpperBound
 from offrec.catalogue.noise import Noise
 from offrec.catalogue.slots import Slots
 from offrec.catalogue.streams import SideStreams
-from offrec.catalogue.triton.backward import FACTORS, Left, add_picked, rows_gradients
-from offrec.catalogue.triton.forward import Few, Plan, combined, nearest_states, streamed
+from offrec.catalogue.triton.backward import FACTORS, TableGradients, add_picked, row_gradients
+from offrec.catalogue.triton.forward import PassSettings, SlotValues, combine, round_states, stream_catalogue
 from offrec.catalogue.triton.launch import backward_blocks, check, forward_blocks, precision
-from offrec.catalogue.triton.search import maximum, rank, top_k
 
-__all__ = ["lse_and_values", "maximum", "rank", "reduce", "top_k"]
-
-Linear = Sequence[tuple[float | Tensor, Head]]
-NAMES = ("state", "table", "bias", "items", "values")
+TENSORS = ("state", "table", "bias", "items", "values")  # of a head
 PARTS = 12  # state, table and bias of four heads
-TABLE_STREAM = 4  # the number of the stream on which the tables' gradients are made
+TABLE_STREAM = 4  # number of the side stream that computes the tables' gradients
 
 
 class Sums(NamedTuple):
-    """[B] each; anything where it was not asked for."""
+    """The sums of one pass, [B] each; those that were not requested are undefined."""
 
     lse: Tensor
     mean: Tensor
@@ -41,13 +36,15 @@ class Sums(NamedTuple):
 
 
 class _Tables(torch.autograd.Function):
-    """The tables' gradients as a node of their own: they are the longest kernel of a backward pass, and what hangs on
-    the states' need not wait for it. What goes forward is nothing; its gradient says what is left to do.
+    """An autograd node of its own for the tables' gradients.
+
+    They are the longest kernel of a backward pass, and the rest of the graph need not wait for them. The forward output
+    is a placeholder; in the backward pass, `_Reduce` leaves the work to do in `deferred`.
     """
 
     @staticmethod
-    def forward(ctx: Any, left: list[Left], n_rows: int, *tables: Any) -> Tensor:
-        ctx.left, ctx.kinds = left, [None if table is None else table.dtype for table in tables]
+    def forward(ctx: Any, deferred: list[TableGradients], n_rows: int, *tables: Any) -> Tensor:
+        ctx.deferred, ctx.dtypes = deferred, [None if table is None else table.dtype for table in tables]
         return torch.empty(FACTORS, n_rows, device=tables[0].device)
 
     @staticmethod
@@ -55,32 +52,38 @@ class _Tables(torch.autograd.Function):
     def backward(ctx: Any, factors: Tensor) -> tuple[Any, ...]:
         needed = ctx.needs_input_grad[2:]
         wanted = [needed[i] or needed[i + 1] for i in range(0, len(needed), 2)]
-        found = zip(ctx.left.pop().gradients(wanted), ctx.kinds, strict=True)
-        return None, None, *(None if gradient is None else gradient.to(kind) for gradient, kind in found)
+        gradients = zip(ctx.deferred.pop().compute(wanted), ctx.dtypes, strict=True)
+        return None, None, *(None if gradient is None else gradient.to(dtype) for gradient, dtype in gradients)
 
 
 class _Reduce(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, plan: Plan, extras: tuple[Any, ...], few: Few, left: list[Left], tables: Any, *tensors: Any
+        ctx: Any,
+        settings: PassSettings,
+        extras: tuple[Any, ...],
+        slots: SlotValues,
+        deferred: list[TableGradients],
+        tables: Any,
+        *tensors: Any,
     ) -> tuple[Any, ...]:
-        """`tables`: what `_Tables` gave, and `left` its list; None where they are held fixed."""
+        """Run the forward pass; `tables` is the output of `_Tables`, or None if no table needs a gradient."""
         bound, seed, actions = extras
         exact, table, bias = tensors[:3]
-        parts = nearest_states(tensors[:PARTS], plan)
-        few = few.of(tensors[PARTS:])
+        parts = round_states(tensors[:PARTS], settings)
+        slots = slots.with_values(tensors[PARTS:])
         needed = ctx.needs_input_grad[5:]
-        wanted = [plan.learns and needed[3 * i] and (i == 0 or plan.direct) for i in range(3)]
-        scalars, vectors = streamed(plan, parts, (bound, seed), few, wanted)
-        found, expected = combined(plan, scalars, vectors, (bound, seed), few, len(table))
+        wanted = [settings.learns and needed[3 * i] and (i == 0 or settings.direct) for i in range(3)]
+        scalars, vectors = stream_catalogue(settings, parts, (bound, seed), slots, wanted)
+        sums, expected = combine(settings, scalars, vectors, (bound, seed), slots, len(table))
         picked = None
         if actions is not None:
             picked = (exact.float()[:, None] * table[actions].float()).sum(-1)
             picked = picked if bias is None else picked + bias[actions]
-        ctx.save_for_backward(*extras, few.items, exact, found, expected, *parts, *few.values)
-        ctx.plan, ctx.few, ctx.wanted, ctx.left = plan, few.without_values(), wanted, left
+        ctx.save_for_backward(*extras, slots.items, exact, sums, expected, *parts, *slots.values)
+        ctx.settings, ctx.slots, ctx.wanted, ctx.deferred = settings, slots.with_values(()), wanted, deferred
         ctx.set_materialize_grads(False)
-        _, lse, mean, mass, detached_mean, normaliser = found.unbind()
+        _, lse, mean, mass, detached_mean, normaliser = sums.unbind()
         ctx.mark_non_differentiable(detached_mean, normaliser)
         return lse, mean, mass, detached_mean, normaliser, picked
 
@@ -89,31 +92,35 @@ class _Reduce(torch.autograd.Function):
     def backward(
         ctx: Any, g_lse: Any, g_mean: Any, g_mass: Any, g_detached: Any, g_normaliser: Any, g_picked: Any
     ) -> tuple[Any, ...]:
-        plan: Plan = ctx.plan
-        bound, seed, actions, _, exact, found, expected, *tensors = ctx.saved_tensors
-        parts, few = tensors[:PARTS], ctx.few.of(tensors[PARTS:])
-        given = (g_lse, g_mean, g_mass if plan.below >= 0 else None)
-        factors, states, slots = rows_gradients(plan, parts, (bound, seed), few, given, found, expected, ctx.wanted)
+        settings: PassSettings = ctx.settings
+        bound, seed, actions, _, exact, sums, expected, *tensors = ctx.saved_tensors
+        parts, slots = tensors[:PARTS], ctx.slots.with_values(tensors[PARTS:])
+        given = (g_lse, g_mean, g_mass if settings.below >= 0 else None)
+        factors, states, to_slots = row_gradients(
+            settings, parts, (bound, seed), slots, given, sums, expected, ctx.wanted
+        )
         to_tables = None
         if ctx.needs_input_grad[4]:
-            # Added to a bfloat16 table later, the picked items' part would be rounded once more.
+            # Added to a bfloat16 table afterwards, the picked items' part would be rounded once more.
             inside = g_picked is not None and actions.shape[1] <= 2 and parts[1].dtype == torch.bfloat16
             picked = None if g_picked is None else (g_picked, actions, exact, inside)
-            ctx.left[:] = [Left(plan, parts, (bound, seed), few, found[0], factors, given, picked)]
+            ctx.deferred[:] = [
+                TableGradients(settings, parts, (bound, seed), slots, sums[0], factors, given, picked)
+            ]  # fmt: skip
             to_tables = factors
         gradients: list[Tensor | None] = [None] * PARTS
-        gradients[0 : 3 * plan.learned : 3] = states[: plan.learned]
+        gradients[0 : 3 * settings.learned : 3] = states[: settings.learned]
         if g_picked is not None:
             add_picked(gradients, g_picked, actions, [exact, parts[1]], in_kernel=True)
-        for i, state in enumerate(gradients[0 : 3 * plan.learned : 3]):
+        for i, state in enumerate(gradients[0 : 3 * settings.learned : 3]):
             gradients[3 * i] = None if state is None else state.to(parts[3 * i].dtype)
-        return None, None, None, None, to_tables, *gradients, *slots
+        return None, None, None, None, to_tables, *gradients, *to_slots
 
 
 def reduce(
     pi: Head,
     linear: Linear,
-    below: tuple[Head, Tensor] | None,
+    below: UpperBound | None,
     slots: Slots | None,
     noise: Noise | None,
     temperature: float,
@@ -121,19 +128,32 @@ def reduce(
     detached: Linear = (),
     normalised: Head | None = None,
 ) -> Sums:
+    """Compute the sums of `offrec.catalogue.reduction.reduce_with_detached`, including corrections.
+
+    Args:
+        pi: The policy's logits z; weights are softmax((z + g) / temperature).
+        linear: The terms of the differentiable mean.
+        below: A head and its upper bound [B].
+        slots: The corrected items of all heads.
+        noise: The seed of g, or None for g = 0.
+        temperature: Of the weights.
+        direct: Whether gradients also flow through the linear heads' values.
+        detached: The terms of the second mean, without gradients.
+        normalised: The head whose logsumexp is computed, without gradients.
+    """
     return _apply(pi, linear, below, slots, noise, temperature, direct, detached, normalised, None)[0]
 
 
 def lse_and_values(head: Head, slots: Slots | None, actions: Tensor) -> tuple[Tensor, Tensor]:
-    """lse [B], and the base's z at `actions` [B, n]: together, because then their gradients meet in one table."""
-    found, picked = _apply(head, (), None, slots, None, 1.0, True, (), None, actions)
-    return found.lse, picked
+    """Compute lse [B] and the base's z at actions [B, n] as one node, so that their gradients share one table."""
+    sums, picked = _apply(head, (), None, slots, None, 1.0, True, (), None, actions)
+    return sums.lse, picked
 
 
 def _apply(
     pi: Head,
     linear: Linear,
-    below: tuple[Head, Tensor] | None,
+    below: UpperBound | None,
     slots: Slots | None,
     noise: Noise | None,
     temperature: float,
@@ -142,41 +162,41 @@ def _apply(
     normalised: Head | None,
     actions: Tensor | None,
 ) -> tuple[Sums, Any]:
-    linear, detached = ([_plain_coefficient(*term) for term in terms] for terms in (linear, detached))
+    linear, detached = ([_with_float_coefficient(*term) for term in terms] for terms in (linear, detached))
     heads = [pi]
     for _, head in linear:
-        if not any(_same(head, known) for known in heads):
+        if not any(_same_tensors(head, known) for known in heads):
             heads.append(head)
-    low = -1 if below is None else _fixed(heads, below[0])
+    below_index = -1 if below is None else _index_of_detached(heads, below[0])
     learned = len(heads)
-    fixed = [(coefficient, _fixed(heads, head)) for coefficient, head in detached]
-    normed = -1 if normalised is None else _fixed(heads, normalised)
+    detached_terms = [(coefficient, _index_of_detached(heads, head)) for coefficient, head in detached]
+    normalised_index = -1 if normalised is None else _index_of_detached(heads, normalised)
     check(heads, learned)
     learning = [torch.is_grad_enabled() and head.state.requires_grad for head in heads[:learned]]
-    plan = Plan(
+    settings = PassSettings(
         heads=len(heads),
         learned=learned,
         linear=len(linear) > 0,
-        coefficients=_summed([(coefficient, _place(heads, head)) for coefficient, head in linear])[:3],
-        detached=_summed(fixed) if fixed else None,
-        below=low,
-        normalised=normed,
+        coefficients=_sum_by_head([(coefficient, _index(heads, head)) for coefficient, head in linear])[:3],
+        detached=_sum_by_head(detached_terms) if detached_terms else None,
+        below=below_index,
+        normalised=normalised_index,
         noise=noise is not None,
         temperature=temperature,
         direct=direct,
-        size=forward_blocks(heads, [learning[0], *(direct and some for some in learning[1:])]),
-        back=backward_blocks(heads[:learned]),
+        forward_blocks=forward_blocks(heads, [learning[0], *(direct and some for some in learning[1:])]),
+        backward_blocks=backward_blocks(heads[:learned]),
         learns=any(learning),
         precision=precision(pi.state.dtype),
     )
     bound = None if below is None else below[1].float().contiguous()
     extras = (bound, None if noise is None else noise.seed, actions)
-    lse, mean, mass, fixed_mean, normaliser, picked = _passed(plan, heads, slots, extras)
-    return Sums(lse, mean, mass, fixed_mean, lse.detach() if normed == 0 else normaliser), picked
+    lse, mean, mass, detached_mean, normaliser, picked = _run(settings, heads, slots, extras)
+    return Sums(lse, mean, mass, detached_mean, lse.detach() if normalised_index == 0 else normaliser), picked
 
 
-def _passed(plan: Plan, heads: list[Head], slots: Slots | None, extras: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The pass itself; concurrently, where tables are learned, what their gradients can do before it is over."""
+def _run(settings: PassSettings, heads: list[Head], slots: Slots | None, extras: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Run the pass; if tables are learned, prepare their gradients concurrently on a side stream."""
     parts: list[Any] = []
     tables: list[Any] = []
     for head in heads:
@@ -184,63 +204,62 @@ def _passed(plan: Plan, heads: list[Head], slots: Slots | None, extras: tuple[An
         parts += [head.state.contiguous(), head.table.detach().contiguous(), None if bias is None else bias.detach()]
         tables += [head.table if head.full_precision is None else head.full_precision.table, bias]
     parts += [None] * (PARTS - len(parts))
-    tables = tables[: 2 * plan.learned]
+    tables = tables[: 2 * settings.learned]
     values = [] if slots is None else [slots.at(head).float().contiguous() for head in heads]
-    few = Few(None if slots is None else slots.items, (), {} if slots is None else slots.sorted)
-    left: list[Left] = []
+    slot_values = SlotValues(None if slots is None else slots.items, (), {} if slots is None else slots.pairs_by_tile)
+    deferred: list[TableGradients] = []
     if not torch.is_grad_enabled() or not any(table is not None and table.requires_grad for table in tables):
-        found: tuple[Any, ...] = _Reduce.apply(plan, extras, few, left, None, *parts, *values)  # type: ignore[no-untyped-call]
-        return found
+        outputs: tuple[Any, ...] = _Reduce.apply(settings, extras, slot_values, deferred, None, *parts, *values)  # type: ignore[no-untyped-call]
+        return outputs
     sides = SideStreams(parts[0].device)
-    # A leaf adds up its gradients on the stream that used it first, which would wait for the other at once.
-    with nullcontext() if any(_leaf(table) for table in tables) else sides(TABLE_STREAM):
-        few.sort_ahead(len(parts[1]), plan.back, parts[0])
-        to_learn = _Tables.apply(left, len(parts[0]), *tables)  # type: ignore[no-untyped-call]
-    found = _Reduce.apply(plan, extras, few, left, to_learn, *parts, *values)  # type: ignore[no-untyped-call]
+    # Autograd accumulates the gradient of a leaf on the stream that first used it, which would have to wait.
+    with nullcontext() if any(_is_leaf(table) for table in tables) else sides(TABLE_STREAM):
+        slot_values.sort_for_backward(len(parts[1]), settings.backward_blocks, parts[0])
+        placeholder = _Tables.apply(deferred, len(parts[0]), *tables)  # type: ignore[no-untyped-call]
+    outputs = _Reduce.apply(settings, extras, slot_values, deferred, placeholder, *parts, *values)  # type: ignore[no-untyped-call]
     sides.join()
-    return found
+    return outputs
 
 
-def _leaf(tensor: Tensor | None) -> bool:
+def _is_leaf(tensor: Tensor | None) -> bool:
     return tensor is not None and tensor.requires_grad and tensor.is_leaf
 
 
-def _plain_coefficient(coefficient: float | Tensor, head: Head) -> tuple[float, Head]:
-    """A coefficient that stands on the device goes into the head."""
+def _with_float_coefficient(coefficient: float | Tensor, head: Head) -> tuple[float, Head]:
+    """Move a coefficient that is a tensor on the device into the head."""
     return (1.0, head.scale(coefficient.detach())) if isinstance(coefficient, Tensor) else (float(coefficient), head)
 
 
-def _fixed(heads: list[Head], head: Head) -> int:
-    """The place of a head that gets no gradient: it may be any of the same values, and is added if there is none."""
+def _index_of_detached(heads: list[Head], head: Head) -> int:
+    """Return the index of a head with the same values, appending the head if there is none; it gets no gradient."""
     for i, known in enumerate(heads):
-        if _same(head, known) or _same_values(head, known):
+        if _same_tensors(head, known) or _same_memory(head, known):
             return i
     heads.append(head.detach())
     return len(heads) - 1
 
 
-def _summed(terms: list[tuple[float, int]]) -> tuple[float, ...]:
-    weights = [0.0] * 4
-    for weight, place in terms:
-        weights[place] += weight
-    return tuple(weights)
+def _sum_by_head(terms: list[tuple[float, int]]) -> tuple[float, ...]:
+    coefficients = [0.0] * 4
+    for coefficient, index in terms:
+        coefficients[index] += coefficient
+    return tuple(coefficients)
 
 
-def _place(heads: list[Head], head: Head) -> int:
-    return next(i for i, known in enumerate(heads) if _same(head, known))
+def _index(heads: list[Head], head: Head) -> int:
+    return next(i for i, known in enumerate(heads) if _same_tensors(head, known))
 
 
-def _same(one: Head, other: Head) -> bool:
-    return one.replaces_base == other.replaces_base and all(
-        getattr(one, name) is getattr(other, name) for name in NAMES
-    )
+def _same_tensors(one: Head, other: Head) -> bool:
+    same_kind = one.replaces_base == other.replaces_base
+    return same_kind and all(getattr(one, name) is getattr(other, name) for name in TENSORS)
 
 
-def _same_values(one: Head, other: Head) -> bool:
-    """A tensor that is held fixed is another object, but lies in the same place."""
+def _same_memory(one: Head, other: Head) -> bool:
+    """Return whether two heads read the same memory; a detached tensor is another object with the same data."""
     return one.replaces_base == other.replaces_base and all(
         mine is its
         if mine is None or its is None
         else (mine.data_ptr(), mine.shape, mine.stride()) == (its.data_ptr(), its.shape, its.stride())
-        for mine, its in ((getattr(one, name), getattr(other, name)) for name in NAMES)
+        for mine, its in ((getattr(one, name), getattr(other, name)) for name in TENSORS)
     )

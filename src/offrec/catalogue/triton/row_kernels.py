@@ -1,7 +1,8 @@
-"""The Triton kernels around the passes over the catalogue, a few rows a program: shares of the catalogue and corrected
-items put together after the forward pass, and what each row's gradient comes to before the backward pass.
+"""Kernels before and after the passes over the catalogue; each program handles a few rows.
 
-A row's corrected items are its slots [B, K]: z0 … z3 hold their values in each head.
+`combine` merges the shares of the catalogue and the corrected items after the forward pass. `distribute` computes what
+each row contributes to the gradients before the backward pass. A row's corrected items are its slots [B, K]; z0 … z3
+are their values in each head.
 """
 
 import triton
@@ -9,19 +10,21 @@ import triton.language as tl
 
 from offrec.catalogue.triton.device_functions import LOG2E, LOWEST, NEVER, gumbel, row_hash
 
-NOTHING = tl.constexpr(-3.0e38)  # far below what is masked: a masked item still weighs more than one that is not there
+EMPTY = tl.constexpr(-3.0e38)  # the score of an empty slot, far below MASKED: a masked item still outweighs it
 
 
 @triton.jit
 def combine(
-    scalars, vectors, z0, z1, z2, z3, items, bound, seed, c0, c1, c2, h0, h1, h2, h3, found, expected,
+    scalars, vectors, z0, z1, z2, z3, items, bound, seed, c0, c1, c2, h0, h1, h2, h3, sums, expected,
     n_rows, n_items, n_slots, shares, scale,
     SHARES: tl.constexpr, SLOTS: tl.constexpr, HEADS: tl.constexpr, BELOW: tl.constexpr, NORMED: tl.constexpr,
     NOISE: tl.constexpr,
     NV: tl.constexpr, DM: tl.constexpr, BM: tl.constexpr, SOME: tl.constexpr,
 ):  # fmt: skip
-    """`forward`'s sums [shares, 7, rows] and [shares, NV, rows, DM], and the slots, into found [6, rows]: lse in units
-    of log 2, lse, E f, mass, E h, lse of the head NORMED; and expected [NV, rows, DM], of the catalogue but the slots.
+    """Merge the sums of `forward`, [shares, 7, rows] and [shares, NV, rows, DM], with the slots.
+
+    sums [6, rows]: lse in units of log 2, lse, E f, mass, E h, and lse of the head NORMED. expected [NV, rows, DM]: the
+    expected item vectors, without the slots.
     """
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     inside = rows < n_rows
@@ -35,45 +38,45 @@ def combine(
     of_f = tl.sum(fade * tl.load(at + 2 * n_rows, mask=here, other=0.0), 0)
     low = tl.sum(fade * tl.load(at + 3 * n_rows, mask=here, other=0.0), 0)
     of_h = tl.sum(fade * tl.load(at + 4 * n_rows, mask=here, other=0.0), 0)
-    top = tl.where(total > 0.0, top, NOTHING)
-    whole = top
+    top = tl.where(total > 0.0, top, EMPTY)
+    top_all = top
     if SLOTS > 0:
         slot = tl.arange(0, SLOTS)
-        place = rows[:, None] * n_slots + slot[None, :]
-        kept = inside[:, None] & (slot < n_slots)[None, :]
-        item = tl.load(items + place, mask=kept, other=n_items)
+        position = rows[:, None] * n_slots + slot[None, :]
+        valid = inside[:, None] & (slot < n_slots)[None, :]
+        item = tl.load(items + position, mask=valid, other=n_items)
         real = item < n_items
-        z = tl.load(z0 + place, mask=real, other=0.0)
+        z = tl.load(z0 + position, mask=real, other=0.0)
         x = z
         if NOISE:
             x += gumbel(row_hash(rows, seed)[:, None], item, seed)
-        x = tl.where(real, x * scale, NOTHING)
-        whole = tl.maximum(top, tl.max(x, 1))
-        weight = tl.where(real, tl.exp2(x - whole[:, None]), 0.0)
-        fall = tl.exp2(top - whole)
+        x = tl.where(real, x * scale, EMPTY)
+        top_all = tl.maximum(top, tl.max(x, 1))
+        weight = tl.where(real, tl.exp2(x - top_all[:, None]), 0.0)
+        fall = tl.exp2(top - top_all)
         total = total * fall + tl.sum(weight, 1)
         f = c0 * z
         h = h0 * z
-        judged = z
+        bounded = z
         y = z
         if HEADS > 1:
-            value = tl.load(z1 + place, mask=real, other=0.0)
+            value = tl.load(z1 + position, mask=real, other=0.0)
             f += c1 * value
             h += h1 * value
             if BELOW == 1:
-                judged = value
+                bounded = value
             if NORMED == 1:
                 y = value
         if HEADS > 2:
-            value = tl.load(z2 + place, mask=real, other=0.0)
+            value = tl.load(z2 + position, mask=real, other=0.0)
             f += c2 * value
             h += h2 * value
             if BELOW == 2:
-                judged = value
+                bounded = value
             if NORMED == 2:
                 y = value
         if HEADS > 3:
-            value = tl.load(z3 + place, mask=real, other=0.0)
+            value = tl.load(z3 + position, mask=real, other=0.0)
             h += h3 * value
             if NORMED == 3:
                 y = value
@@ -81,26 +84,26 @@ def combine(
         of_h = of_h * fall + tl.sum(weight * h, 1)
         if BELOW >= 0:
             limit = tl.load(bound + rows, mask=inside, other=0.0)
-            low = low * fall + tl.sum(tl.where(judged <= limit[:, None], weight, 0.0), 1)
-    total = tl.maximum(total, 1.0e-37)  # nothing is left of a row of which every item is excluded
-    all_of_it = whole + tl.log2(total)
-    tl.store(found + rows, all_of_it, mask=inside)
-    tl.store(found + n_rows + rows, all_of_it / LOG2E, mask=inside)
-    tl.store(found + 2 * n_rows + rows, of_f / total, mask=inside)
-    tl.store(found + 3 * n_rows + rows, low / total, mask=inside)
-    tl.store(found + 4 * n_rows + rows, of_h / total, mask=inside)
-    tl.store(found + 5 * n_rows + rows, tl.zeros([BM], dtype=tl.float32), mask=inside)
+            low = low * fall + tl.sum(tl.where(bounded <= limit[:, None], weight, 0.0), 1)
+    total = tl.maximum(total, 1.0e-37)  # 0 in a row whose items are all excluded
+    lse2 = top_all + tl.log2(total)
+    tl.store(sums + rows, lse2, mask=inside)
+    tl.store(sums + n_rows + rows, lse2 / LOG2E, mask=inside)
+    tl.store(sums + 2 * n_rows + rows, of_f / total, mask=inside)
+    tl.store(sums + 3 * n_rows + rows, low / total, mask=inside)
+    tl.store(sums + 4 * n_rows + rows, of_h / total, mask=inside)
+    tl.store(sums + 5 * n_rows + rows, tl.zeros([BM], dtype=tl.float32), mask=inside)
     if NORMED > 0:
         tops = tl.load(at + 5 * n_rows, mask=here, other=LOWEST)
         top = tl.max(tops, 0)
         rest = tl.sum(tl.exp2(tops - top[None, :]) * tl.load(at + 6 * n_rows, mask=here, other=0.0), 0)
-        top = tl.where(rest > 0.0, top, NOTHING)
+        top = tl.where(rest > 0.0, top, EMPTY)
         if SLOTS > 0:
-            y = tl.where(real, y * LOG2E, NOTHING)
+            y = tl.where(real, y * LOG2E, EMPTY)
             higher = tl.maximum(top, tl.max(y, 1))
             rest = rest * tl.exp2(top - higher) + tl.sum(tl.where(real, tl.exp2(y - higher[:, None]), 0.0), 1)
             top = higher
-        tl.store(found + 5 * n_rows + rows, (top + tl.log2(tl.maximum(rest, 1.0e-37))) / LOG2E, mask=inside)
+        tl.store(sums + 5 * n_rows + rows, (top + tl.log2(tl.maximum(rest, 1.0e-37))) / LOG2E, mask=inside)
     across = tl.arange(0, DM)
     some = tl.arange(0, SOME)
     for which in tl.static_range(NV):
@@ -109,7 +112,7 @@ def combine(
             number = first + some
             there = (number < shares)[:, None] & inside[None, :]
             high = tl.load(scalars + number[:, None] * 7 * n_rows + rows[None, :], mask=there, other=NEVER)
-            less = tl.exp2(high - whole[None, :]) / total[None, :]
+            less = tl.exp2(high - top_all[None, :]) / total[None, :]
             begin = ((number * NV + which)[:, None].to(tl.int64) * n_rows + rows[None, :]) * DM
             part = tl.load(vectors + begin[:, :, None] + across[None, None, :], mask=there[:, :, None], other=0.0)
             vector += tl.sum(less[:, :, None] * part, 0)
@@ -118,12 +121,13 @@ def combine(
 
 
 @triton.jit
-def gradient_of(pointer, rows, stride, inside, THERE: tl.constexpr):
-    if THERE:  # noqa: SIM108 known when this is compiled: the other branch must not be
-        found = tl.load(pointer + rows * stride, mask=inside, other=0.0)
+def load_gradient(pointer, rows, stride, inside, GIVEN: tl.constexpr):
+    """Load an output's gradient, or zeros if it has none."""
+    if GIVEN:  # noqa: SIM108 a compile-time branch: the load must not be compiled without a gradient
+        gradient = tl.load(pointer + rows * stride, mask=inside, other=0.0)
     else:
-        found = tl.zeros_like(rows).to(tl.float32)
-    return found
+        gradient = tl.zeros_like(rows).to(tl.float32)
+    return gradient
 
 
 @triton.jit
@@ -131,42 +135,43 @@ def state_gradient(
     to_state, width, rows, inside, n_rows, expected, always, by_f, by_below,
     AT: tl.constexpr, LINEAR: tl.constexpr, BELOW: tl.constexpr, DM: tl.constexpr,
 ):  # fmt: skip
-    """Σ π g t from the expected item vectors: those of w, then of w f, then of w 1[below]."""
+    """Compute Σ π g t from the expected item vectors of w, w f and w 1[below], in this order."""
     across = tl.arange(0, DM)
     mask = inside[:, None] & (across < width)[None, :]
     start = expected + (AT * n_rows + rows).to(tl.int64)[:, None] * DM + across[None, :]
-    moved = always[:, None] * tl.load(start, mask=mask, other=0.0)
+    gradient = always[:, None] * tl.load(start, mask=mask, other=0.0)
     if LINEAR:
-        moved += by_f[:, None] * tl.load(start + n_rows * DM, mask=mask, other=0.0)
+        gradient += by_f[:, None] * tl.load(start + n_rows * DM, mask=mask, other=0.0)
     if BELOW:
         after = (2 if LINEAR else 1) * n_rows * DM
-        moved += by_below[:, None] * tl.load(start + after, mask=mask, other=0.0)
-    tl.store(to_state + rows[:, None] * width + across[None, :], moved, mask=mask)
+        gradient += by_below[:, None] * tl.load(start + after, mask=mask, other=0.0)
+    tl.store(to_state + rows[:, None] * width + across[None, :], gradient, mask=mask)
 
 
 @triton.jit
-def spread(
-    g_lse, g_mean, g_mass, lse_stride, mean_stride, mass_stride, found, expected,
+def distribute(
+    g_lse, g_mean, g_mass, lse_stride, mean_stride, mass_stride, sums, expected,
     z0, z1, z2, items, bound, seed, c0, c1, c2, factors, to0, to1, to2, to_z0, to_z1, to_z2, w0, w1, w2,
     n_rows, n_items, n_slots, scale, temperature,
     OF_LSE: tl.constexpr, OF_MEAN: tl.constexpr, OF_MASS: tl.constexpr, SLOTS: tl.constexpr, HEADS: tl.constexpr,
     LINEAR: tl.constexpr, BELOW: tl.constexpr, NOISE: tl.constexpr, DIRECT: tl.constexpr,
     V0: tl.constexpr, V1: tl.constexpr, V2: tl.constexpr, DM: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
-    """What the gradients of lse, mean and mass make of each row: factors [5, rows], which say how an item's gradient
-    hangs on its weight (in π: always + by_f · f + by_below · 1[below]; in the other heads a number), the gradients of
-    the states (V0 … V2) and of the slots.
+    """Distribute the gradients of lse, mean and mass to each row's factors, states (V0 … V2) and slots.
+
+    factors [5, rows] are what an item's weight is multiplied by to give the gradient of its z: in π
+    always + by_f · f + by_below · 1[below], in the other two heads one number per row.
     """
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     inside = rows < n_rows
-    to_mean = gradient_of(g_mean, rows, mean_stride, inside, OF_MEAN)
+    to_mean = load_gradient(g_mean, rows, mean_stride, inside, OF_MEAN)
     by_f = to_mean / temperature
-    by_below = gradient_of(g_mass, rows, mass_stride, inside, OF_MASS) / temperature
-    always = gradient_of(g_lse, rows, lse_stride, inside, OF_LSE) / temperature
+    by_below = load_gradient(g_mass, rows, mass_stride, inside, OF_MASS) / temperature
+    always = load_gradient(g_lse, rows, lse_stride, inside, OF_LSE) / temperature
     if OF_MEAN:
-        always -= by_f * tl.load(found + 2 * n_rows + rows, mask=inside, other=0.0)
+        always -= by_f * tl.load(sums + 2 * n_rows + rows, mask=inside, other=0.0)
     if OF_MASS:
-        always -= by_below * tl.load(found + 3 * n_rows + rows, mask=inside, other=0.0)
+        always -= by_below * tl.load(sums + 3 * n_rows + rows, mask=inside, other=0.0)
     of1 = tl.zeros([BM], dtype=tl.float32)
     of2 = tl.zeros([BM], dtype=tl.float32)
     if DIRECT:
@@ -188,53 +193,54 @@ def spread(
         state_gradient(to2, w2, rows, inside, n_rows, expected, of2, by_f, by_below, TWO, False, False, DM)
     if SLOTS > 0:
         slot = tl.arange(0, SLOTS)
-        place = rows[:, None] * n_slots + slot[None, :]
-        kept = inside[:, None] & (slot < n_slots)[None, :]
-        item = tl.load(items + place, mask=kept, other=n_items)
+        position = rows[:, None] * n_slots + slot[None, :]
+        valid = inside[:, None] & (slot < n_slots)[None, :]
+        item = tl.load(items + position, mask=valid, other=n_items)
         real = item < n_items
-        z = tl.load(z0 + place, mask=real, other=0.0)
+        z = tl.load(z0 + position, mask=real, other=0.0)
         x = z
         if NOISE:
             x += gumbel(row_hash(rows, seed)[:, None], item, seed)
-        lse = tl.load(found + rows, mask=inside, other=0.0)
+        lse = tl.load(sums + rows, mask=inside, other=0.0)
         weight = tl.where(real, tl.exp2(x * scale - lse[:, None]), 0.0)
         f = c0 * z
-        judged = z
+        bounded = z
         if HEADS > 1:
-            value = tl.load(z1 + place, mask=real, other=0.0)
+            value = tl.load(z1 + position, mask=real, other=0.0)
             f += c1 * value
             if BELOW == 1:
-                judged = value
-            tl.store(to_z1 + place, weight * of1[:, None], mask=kept)
+                bounded = value
+            tl.store(to_z1 + position, weight * of1[:, None], mask=valid)
         if HEADS > 2:
-            value = tl.load(z2 + place, mask=real, other=0.0)
+            value = tl.load(z2 + position, mask=real, other=0.0)
             f += c2 * value
             if BELOW == 2:
-                judged = value
-            tl.store(to_z2 + place, weight * of2[:, None], mask=kept)
+                bounded = value
+            tl.store(to_z2 + position, weight * of2[:, None], mask=valid)
         factor = always[:, None] + by_f[:, None] * f
         if BELOW >= 0:
             limit = tl.load(bound + rows, mask=inside, other=0.0)
-            factor += tl.where(judged <= limit[:, None], by_below[:, None], 0.0)
-        tl.store(to_z0 + place, weight * factor, mask=kept)
+            factor += tl.where(bounded <= limit[:, None], by_below[:, None], 0.0)
+        tl.store(to_z0 + position, weight * factor, mask=valid)
 
 
 @triton.jit
-def nearest(s0, s1, s2, s3, n0, n1, n2, n3, r0, r1, r2, r3, STEP: tl.constexpr):
-    """Up to four heads' states to the nearest TF32 numbers."""
+def round_states(s0, s1, s2, s3, n0, n1, n2, n3, r0, r1, r2, r3, STEP: tl.constexpr):
+    """Round the states of up to four heads to the nearest TF32 numbers."""
     which = tl.program_id(1)
     if which == 0:
-        nearest_of(s0, n0, r0, STEP)
+        round_one(s0, n0, r0, STEP)
     elif which == 1:
-        nearest_of(s1, n1, r1, STEP)
+        round_one(s1, n1, r1, STEP)
     elif which == 2:
-        nearest_of(s2, n2, r2, STEP)
+        round_one(s2, n2, r2, STEP)
     else:
-        nearest_of(s3, n3, r3, STEP)
+        round_one(s3, n3, r3, STEP)
 
 
 @triton.jit
-def nearest_of(source, n, to, STEP: tl.constexpr):
+def round_one(source, n, to, STEP: tl.constexpr):
+    """Round n numbers to the nearest TF32 numbers."""
     at = tl.program_id(0) * STEP + tl.arange(0, STEP)
     x = tl.load(source + at, mask=at < n, other=0.0)
     x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)

@@ -1,5 +1,6 @@
-"""Argmax, rank and top-k by kernels. Values are compared in full float32, whatever torch says of its matrix products:
-these functions decide, and a rounded decision would be a wrong one.
+"""Argmax, rank and top-k with kernels.
+
+Values are computed in full float32, whatever precision torch uses for matrix products: rounding would change results.
 """
 
 from collections.abc import Callable
@@ -14,33 +15,43 @@ from offrec.catalogue.head import Head
 from offrec.catalogue.noise import Noise
 from offrec.catalogue.slots import Slots
 from offrec.catalogue.triton import search_kernels
-from offrec.catalogue.triton.launch import Blocks, check, fitted, interpreted, pairs_of, power, shares
+from offrec.catalogue.triton.launch import (
+    Blocks,
+    check,
+    interpreted,
+    launch_fitting,
+    padded_width,
+    pairs_by_tile,
+    shares,
+)
 
 T = TypeVar("T")
 SIZES = {64: Blocks(64, 128, 4, 2), 128: Blocks(64, 64, 4, 2), 256: Blocks(32, 32, 4, 2)}  # by width
 PRECISION = "tf32x3"  # three TF32 products, as exact as float32
-MOST_PEAKS = 1 << 24  # floats of [rows, tiles] held at a time
-MOST_CANDIDATES = 1 << 25  # floats of gathered item vectors held at a time
+MAX_PEAKS = 1 << 24  # floats of [rows, tiles] at once
+MAX_CANDIDATES = 1 << 25  # floats of gathered item vectors at once
 
 
 @dataclass(frozen=True)
 class _Launch:
+    """The arguments that the kernels of this module share."""
+
     grid: tuple[int, int]
     head: tuple[Any, ...]  # state, table, bias, width
     pairs: tuple[Tensor, ...]
-    sizes: tuple[int, ...]  # rows, items, tiles a share, tiles
+    sizes: tuple[int, ...]  # rows, items, tiles per share, tiles
     constants: dict[str, Any]
 
 
-def _fitted(kernel: str, head: Head, excluded: Tensor | None, noise: bool, launch: Callable[[Blocks], T]) -> T:
+def _launch_fitting(kernel: str, head: Head, excluded: Tensor | None, noise: bool, launch: Callable[[Blocks], T]) -> T:
     check([head])
     size = next(size for width, size in SIZES.items() if head.state.shape[1] <= width)
-    return fitted(kernel, size, head.state, _constants(head, excluded) | {"NOISE": noise}, launch)
+    return launch_fitting(kernel, size, head.state, _constants(head, excluded) | {"NOISE": noise}, launch)
 
 
 def _constants(head: Head, excluded: Tensor | None) -> dict[str, Any]:
     return {
-        "D0": power(head.state.shape[1]),
+        "D0": padded_width(head.state.shape[1]),
         "BIAS0": head.bias is not None,
         "EXCLUDED": excluded is not None and excluded.numel() > 0,
         "PRECISION": interpreted(PRECISION),
@@ -50,7 +61,7 @@ def _constants(head: Head, excluded: Tensor | None) -> dict[str, Any]:
 def _launch(head: Head, excluded: Tensor | None, size: Blocks) -> _Launch:
     n_tiles = triton.cdiv(head.n_items, size.items)
     grid, each = shares(head.n_rows, n_tiles, size)
-    pairs = pairs_of(excluded, head.n_items, size, head.state)
+    pairs = pairs_by_tile(excluded, head.n_items, size, head.state)
     state, table = head.state.contiguous(), head.table.contiguous()
     bias = table if head.bias is None else head.bias.float().contiguous()
     constants = _constants(head, excluded) | size.constants
@@ -61,11 +72,11 @@ def _launch(head: Head, excluded: Tensor | None, size: Blocks) -> _Launch:
 
 @torch.no_grad()
 def maximum(head: Head, excluded: Tensor | None, noise: Noise | None) -> tuple[Tensor, Tensor]:
-    """The largest z (+ noise) among the items not excluded, and the first item that has it: [B] each."""
+    """Return the largest z (+ noise) of the items that are not excluded, and the first item that has it: [B] each."""
     noisy = noise is not None
-    best, where = _fitted("largest", head, excluded, noisy, lambda size: _largest(head, excluded, noise, size))
+    best, where = _launch_fitting("largest", head, excluded, noisy, lambda size: _largest(head, excluded, noise, size))
     top = best.amax(0)
-    first = torch.where(best == top, where, head.n_items).amin(0)  # shares are in the catalogue's order
+    first = torch.where(best == top, where, head.n_items).amin(0)  # the first share with the largest value
     return top, first.long()
 
 
@@ -83,8 +94,10 @@ def _largest(head: Head, excluded: Tensor | None, noise: Noise | None, size: Blo
 
 @torch.no_grad()
 def count_not_below(head: Head, bar: Tensor, target: Tensor, excluded: Tensor | None) -> Tensor:
-    """[B] how many items, neither excluded nor the target, are not below the bar [B]."""
-    return _fitted("not_below", head, excluded, False, lambda size: _not_below(head, bar, target, excluded, size))
+    """Count the items, neither excluded nor the target, that are not below the bar [B]: [B]."""
+    return _launch_fitting(
+        "not_below", head, excluded, False, lambda size: _not_below(head, bar, target, excluded, size)
+    )
 
 
 def _not_below(head: Head, bar: Tensor, target: Tensor, excluded: Tensor | None, size: Blocks) -> Tensor:
@@ -100,31 +113,33 @@ def _not_below(head: Head, bar: Tensor, target: Tensor, excluded: Tensor | None,
 
 @torch.no_grad()
 def rank(head: Head, target: Tensor, bar: Tensor) -> Tensor:
-    """1 + how many other items are not below the bar [B], the target's own value less what rounding may do."""
+    """Compute 1 + the number of other items that are not below the bar [B], the target's value minus rounding."""
     slots = Slots.of([head])
     above = count_not_below(head.base, bar, target, None if slots is None else slots.items)
     if slots is not None:
-        mine = ~(slots.at(head) < bar[:, None]) & ~slots.empty & (slots.items != target[:, None])
-        above = above + mine.sum(1)
+        corrected = ~(slots.at(head) < bar[:, None]) & ~slots.empty & (slots.items != target[:, None])
+        above = above + corrected.sum(1)
     return above.long() + 1
 
 
 @torch.no_grad()
 def top_k(head: Head, k: int) -> tuple[Tensor, Tensor]:
-    """The k best values and their items, best first, the lower index first among equals: [B, k] each."""
-    return _fitted("peaks", head, head.items, False, lambda size: _top_k(head, min(k, head.n_items), size))
+    """Return the k best values and their items, best first, lower indices first among equal values: [B, k] each."""
+    return _launch_fitting("peaks", head, head.items, False, lambda size: _top_k(head, min(k, head.n_items), size))
 
 
 def _top_k(head: Head, k: int, size: Blocks) -> tuple[Tensor, Tensor]:
-    """Some rows at a time."""
+    """`top_k` in groups of rows that fit into memory."""
     tiles = triton.cdiv(head.n_items, size.items)
-    each = max(1, min(MOST_PEAKS // tiles, MOST_CANDIDATES // (min(k, tiles) * size.items * head.state.shape[1])))
-    parts = [_of_rows(head.slice_rows(first, first + each), k, size) for first in range(0, max(1, head.n_rows), each)]
+    each = max(1, min(MAX_PEAKS // tiles, MAX_CANDIDATES // (min(k, tiles) * size.items * head.state.shape[1])))
+    parts = [
+        _top_k_of_rows(head.slice_rows(first, first + each), k, size) for first in range(0, max(1, head.n_rows), each)
+    ]
     return torch.cat([values for values, _ in parts]), torch.cat([items for _, items in parts])
 
 
-def _of_rows(head: Head, k: int, size: Blocks) -> tuple[Tensor, Tensor]:
-    """The k best lie in the k tiles with the highest peaks, or are corrected."""
+def _top_k_of_rows(head: Head, k: int, size: Blocks) -> tuple[Tensor, Tensor]:
+    """Search the k tiles with the largest maxima, and the corrected items: the k best must be there."""
     slots = Slots.of([head])
     excluded = None if slots is None else slots.items
     launch = _launch(head.base, excluded, size)
@@ -133,13 +148,13 @@ def _of_rows(head: Head, k: int, size: Blocks) -> tuple[Tensor, Tensor]:
         search_kernels.peaks[launch.grid](*launch.head, *launch.pairs, highest, *launch.sizes, **launch.constants)
     tile = highest.sort(dim=1, descending=True, stable=True).indices[:, :k].sort(dim=1).values
     items = (tile[:, :, None] * size.items + torch.arange(size.items, device=tile.device)).flatten(1)
-    gone = items >= head.n_items
+    beyond = items >= head.n_items
     items = items.clamp(max=head.n_items - 1)
-    values = head.base_at(items).masked_fill(gone, -torch.inf)
+    values = head.base_at(items).masked_fill(beyond, -torch.inf)
     if slots is not None:
-        known = slots.items.sort(1).values
-        place = torch.searchsorted(known, items).clamp(max=known.shape[1] - 1)
-        values = values.masked_fill(known.gather(1, place) == items, -torch.inf)
+        corrected = slots.items.sort(1).values
+        column = torch.searchsorted(corrected, items).clamp(max=corrected.shape[1] - 1)
+        values = values.masked_fill(corrected.gather(1, column) == items, -torch.inf)
         values = torch.cat([values, slots.at(head).masked_fill(slots.empty, -torch.inf)], 1)
         items = torch.cat([items, slots.items], 1)
     by_item = items.argsort(dim=1, stable=True)

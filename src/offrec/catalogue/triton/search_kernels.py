@@ -1,9 +1,9 @@
-"""The Triton kernels behind argmax, rank and top-k, and the one that sorts excluded pairs into tiles."""
+"""Kernels for argmax, rank and top-k, and those that sort excluded (row, item) pairs into tiles."""
 
 import triton
 import triton.language as tl
 
-from offrec.catalogue.triton.device_functions import LOWEST, NEVER, block, excluded_here, gumbel, product, row_hash
+from offrec.catalogue.triton.device_functions import LOWEST, NEVER, block, excluded_in_tile, gumbel, product, row_hash
 
 
 @triton.jit
@@ -12,7 +12,7 @@ def scores(
     BM: tl.constexpr, BN: tl.constexpr, D0: tl.constexpr, BIAS0: tl.constexpr, NOISE: tl.constexpr,
     EXCLUDED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """[BM, BN] z (+ noise) of a tile, −inf where there is no item or the item is excluded."""
+    """Compute z (+ noise) of a tile [BM, BN]; −inf beyond the catalogue and for excluded items."""
     first = tile * BN
     items = first + tl.arange(0, BN)
     real = items < n_items
@@ -25,7 +25,7 @@ def scores(
     if EXCLUDED:
         bucket = group * n_tiles + tile
         if tl.load(edges + bucket) < tl.load(edges + bucket + 1):
-            hits = excluded_here(edges, pair_row, pair_item, bucket, rows, items, BM, BN, True)
+            hits = excluded_in_tile(edges, pair_row, pair_item, bucket, rows, items, BM, BN, True)
             z = tl.where(hits > 0.0, NEVER, z)
     return z
 
@@ -36,7 +36,7 @@ def largest(
     BM: tl.constexpr, BN: tl.constexpr, D0: tl.constexpr, BIAS0: tl.constexpr, NOISE: tl.constexpr,
     EXCLUDED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Per row and share of the catalogue: the largest value and the first item that has it."""
+    """Find the largest value and the first item that has it, for a block of rows and one share of the catalogue."""
     group, share = tl.program_id(0), tl.program_id(1)
     rows = group * BM + tl.arange(0, BM)
     state0 = block(s0, group * BM, n_rows, w0, BM, D0)
@@ -49,9 +49,9 @@ def largest(
             BM, BN, D0, BIAS0, NOISE, EXCLUDED, PRECISION,
         )  # fmt: skip
         high = tl.max(z, 1)
-        place = tl.min(tl.where(z == high[:, None], tl.arange(0, BN)[None, :], BN), 1)
+        position = tl.min(tl.where(z == high[:, None], tl.arange(0, BN)[None, :], BN), 1)
         better = high > top
-        item = tl.where(better, tile * BN + place, item)
+        item = tl.where(better, tile * BN + position, item)
         top = tl.maximum(top, high)
     inside = rows < n_rows
     tl.store(best + share * n_rows + rows, top, mask=inside)
@@ -64,7 +64,7 @@ def not_below(
     BM: tl.constexpr, BN: tl.constexpr, D0: tl.constexpr, BIAS0: tl.constexpr, EXCLUDED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Per row and share: how many items other than the target are not below the bar; NaN is not below."""
+    """Count the items, other than the target, that are not below the bar, in one share; NaN is not below."""
     group, share = tl.program_id(0), tl.program_id(1)
     rows = group * BM + tl.arange(0, BM)
     inside = rows < n_rows
@@ -78,7 +78,7 @@ def not_below(
             BM, BN, D0, BIAS0, False, EXCLUDED, PRECISION,
         )  # fmt: skip
         items = tile * BN + tl.arange(0, BN)
-        above = (z < limit[:, None]) == 0  # so that what is not a number is not below
+        above = (z < limit[:, None]) == 0  # true for NaN, too
         counted = above & (z != NEVER) & (items[None, :] != own[:, None])
         count += tl.sum(counted.to(tl.int32), 1)
     tl.store(counts + share * n_rows + rows, count, mask=inside)
@@ -90,7 +90,7 @@ def peaks(
     BM: tl.constexpr, BN: tl.constexpr, D0: tl.constexpr, BIAS0: tl.constexpr, EXCLUDED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """[rows, tiles] the largest value of each tile: the k best items lie in the k tiles with the highest peaks."""
+    """Compute the largest value of each tile: [rows, tiles]. The k best items are in the k tiles with the largest."""
     group, share = tl.program_id(0), tl.program_id(1)
     rows = group * BM + tl.arange(0, BM)
     inside = rows < n_rows
@@ -107,7 +107,7 @@ def peaks(
 def count_pairs(
     items, counts, n_pairs, per_row, n_items, n_tiles, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr
 ):
-    """How many excluded pairs (row, item) each tile of BM rows × BN items has, in the place after its own."""
+    """Count the excluded pairs in each tile of BM rows × BN items; tile i's count is stored at i + 1."""
     at = tl.program_id(0) * STEP + tl.arange(0, STEP)
     item = tl.load(items + at, mask=at < n_pairs, other=n_items)
     bucket = (at // per_row // BM) * n_tiles + (item // BN).to(tl.int32)
@@ -119,13 +119,13 @@ def place_pairs(
     items, counts, edges, pair_row, pair_item, n_pairs, per_row, n_items, n_tiles,
     BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """The pairs, tile by tile; their order within a tile is of no consequence. Counts down what was counted."""
+    """Write the pairs grouped by tile, in any order within a tile; decrements the counts."""
     at = tl.program_id(0) * STEP + tl.arange(0, STEP)
     item = tl.load(items + at, mask=at < n_pairs, other=n_items)
-    kept = item < n_items
+    valid = item < n_items
     row = at // per_row
     after = (row // BM) * n_tiles + (item // BN).to(tl.int32) + 1
-    left = tl.atomic_add(counts + after, -1, mask=kept)
-    place = tl.load(edges + after, mask=kept, other=0) - left
-    tl.store(pair_row + place, row, mask=kept)
-    tl.store(pair_item + place, item.to(tl.int32), mask=kept)
+    left = tl.atomic_add(counts + after, -1, mask=valid)
+    position = tl.load(edges + after, mask=valid, other=0) - left
+    tl.store(pair_row + position, row, mask=valid)
+    tl.store(pair_item + position, item.to(tl.int32), mask=valid)

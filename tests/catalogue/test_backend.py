@@ -1,4 +1,4 @@
-"""Which implementation runs, and that all functions obey."""
+"""Which backend runs, and that all functions use it."""
 
 import importlib.util
 import subprocess
@@ -15,11 +15,11 @@ def small() -> Head:
     return Head(torch.ones(2, 3), torch.ones(5, 3))
 
 
-def test_a_cpu_runs_tiles() -> None:
+def test_a_cpu_uses_the_tiled_backend() -> None:
     assert backend_for(small()) == "tiled"
 
 
-def test_a_choice_lasts_as_long_as_its_block() -> None:
+def test_use_backend_applies_only_inside_its_block() -> None:
     with use_backend("reference"):
         assert backend_for(small()) == "reference"
         with use_backend("auto"):
@@ -31,12 +31,12 @@ def test_a_choice_lasts_as_long_as_its_block() -> None:
     assert backend_for(small()) == "tiled"
 
 
-def test_an_unknown_name_is_refused() -> None:
+def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(ValueError, match="one of auto, reference, tiled, kernels"), use_backend("dense"):
         pass
 
 
-def test_the_choice_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_function_uses_the_chosen_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise ZeroDivisionError
 
@@ -56,7 +56,7 @@ def test_the_choice_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is absent anyway")
-def test_triton_is_imported_only_where_kernels_run() -> None:
+def test_triton_is_imported_only_for_kernels() -> None:
     code = "import sys, torch; torch_did = 'triton' in sys.modules; import offrec.catalogue as c; "
     code += "c.logsumexp(c.Head(torch.ones(2, 3), torch.ones(5, 3))); "
     code += "sys.exit('triton' in sys.modules and not torch_did)"
