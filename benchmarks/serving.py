@@ -1,13 +1,12 @@
-"""The server under load, beside a plain one that makes a forward pass for each request.
+"""Compare the server under load with a plain server that makes a forward pass for each request.
 
     python benchmarks/serving.py [--items 100000 1000000] [--seconds 8] [--out results/serving.json]
 
 A GRU with random weights, width 64, histories of 10, lists of 20. Both servers run on uvicorn with the same run; the
-plain one calls `policy.recommend` in a FastAPI route. Clients keep a number of connections busy, each asking again as
-soon as it is answered, and share the machine's cores with the server. The two are measured in turns, `--rounds` times,
-and the median round is reported. `cpu_ms` is the server's processor time a request, which says the same on a machine
-where others are busy too; `waiting` how many processes wanted a core, on average over a minute, when the round began.
-Memory is the server's peak, and what it held before any request.
+plain one calls `policy.recommend` in a FastAPI route. Each connection sends its next request as soon as it is answered;
+the clients share the machine's cores with the server. The two are measured in turns, `--rounds` times, and the median
+round is reported. `cpu_ms` is the server's CPU time per request, which depends least on other load; `waiting` is the
+load average when the round began. Memory is the server's peak, and its use before the first request.
 """
 
 import argparse
@@ -45,8 +44,8 @@ class Query(BaseModel):
     sample: bool = False
 app = FastAPI()
 @app.post("/v1/recommend")
-def recommend(ask: Query):
-    return policy.recommend(ask.history, ask.k).as_json()
+def recommend(query: Query):
+    return policy.recommend(query.history, query.k).as_json()
 @app.get("/readyz")
 def ready():
     return {}
@@ -54,14 +53,14 @@ uvicorn.run(app, port=int(sys.argv[2]), log_level="warning", access_log=False)
 """
 
 
-async def client(port: int, bodies: list[bytes], end: float, found: list[tuple[float, float]]) -> None:
-    """Asks until the end, and notes when it asked and when it was answered."""
+async def client(port: int, bodies: list[bytes], end: float, times: list[tuple[float, float]]) -> None:
+    """Send requests until `end`, and record when each was sent and when it was answered."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     number = 0
     while time.perf_counter() < end:
         body = bodies[number % len(bodies)]
         number += 1
-        began = time.perf_counter()
+        start = time.perf_counter()
         writer.write(
             b"POST /v1/recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
             + str(len(body)).encode()
@@ -73,7 +72,7 @@ async def client(port: int, bodies: list[bytes], end: float, found: list[tuple[f
         assert head.startswith(b"HTTP/1.1 200"), head
         assert length is not None
         await reader.readexactly(int(length[1]))
-        found.append((began, time.perf_counter()))
+        times.append((start, time.perf_counter()))
     writer.close()
 
 
@@ -88,17 +87,17 @@ async def load(server: "Server", connections: int, seconds: float, bodies: list[
         await asyncio.sleep(end - time.perf_counter())
         return server.cpu() - before
 
-    asking = (client(server.port, bodies[n], end, times) for n in range(connections))
-    cpu, *_ = await asyncio.gather(processor_time(), *asking)
-    answered = sum(start <= answer < end for _, answer in times)
-    p50, p99 = np.percentile([answer - asked for asked, answer in times if answer >= start], [50, 99]) * 1000
-    per_request = {"requests_per_second": answered / seconds, "cpu_ms": 1000 * cpu / answered}
+    clients = (client(server.port, bodies[n], end, times) for n in range(connections))
+    cpu, *_ = await asyncio.gather(processor_time(), *clients)
+    count = sum(start <= answered < end for _, answered in times)
+    p50, p99 = np.percentile([answered - sent for sent, answered in times if answered >= start], [50, 99]) * 1000
+    per_request = {"requests_per_second": count / seconds, "cpu_ms": 1000 * cpu / count}
     return {**per_request, "p50_ms": float(p50), "p99_ms": float(p99)}
 
 
 def bodies(items: int, sample: bool) -> list[list[bytes]]:
-    draw = np.random.default_rng(0)
-    histories = draw.integers(items, size=(max(CONNECTIONS), 50, HISTORY)).tolist()
+    random = np.random.default_rng(0)
+    histories = random.integers(items, size=(max(CONNECTIONS), 50, HISTORY)).tolist()
     more = {"sample": True} if sample else {}
     return [[json.dumps({"history": one, "k": K, **more}).encode() for one in mine] for mine in histories]
 
@@ -122,9 +121,9 @@ class Server:
 
     def _memory(self, name: str) -> float:
         status = Path(f"/proc/{self.child.pid}/status").read_text()
-        found = re.search(rf"{name}:\s+(\d+) kB", status)
-        assert found is not None
-        return int(found[1]) / 1024
+        match = re.search(rf"{name}:\s+(\d+) kB", status)
+        assert match is not None
+        return int(match[1]) / 1024
 
     def batch_sum_and_count(self) -> tuple[float, float]:
         text = urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics").read().decode()
@@ -132,7 +131,7 @@ class Server:
         return (float(total[1]), float(count[1])) if total and count else (0.0, 0.0)
 
     def cpu(self) -> float:
-        """Seconds."""
+        """Return the CPU time of the server so far, in seconds."""
         fields = Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -147,16 +146,16 @@ def measure(run: Path, items: int, args: argparse.Namespace, log: Path) -> list[
     rows: list[dict[str, Any]] = []
     kinds = {"plain": args.plain_threads, "offrec": args.threads}
     for round_ in range(args.rounds):
-        for place, (kind, threads) in enumerate(kinds.items()):
-            server = Server(kind, run, 18200 + place, threads, log)
+        for index, (kind, threads) in enumerate(kinds.items()):
+            server = Server(kind, run, 18200 + index, threads, log)
             for sample in (False, True) if kind == "offrec" else (False,):
                 for connections in CONNECTIONS:
                     before = server.batch_sum_and_count() if kind == "offrec" else None
-                    found: dict[str, Any] = {"waiting": os.getloadavg()[0]}
-                    found |= asyncio.run(load(server, connections, args.seconds, bodies(items, sample)))
+                    figures: dict[str, Any] = {"waiting": os.getloadavg()[0]}
+                    figures |= asyncio.run(load(server, connections, args.seconds, bodies(items, sample)))
                     if before is not None:
                         after = server.batch_sum_and_count()
-                        found["mean_batch"] = (after[0] - before[0]) / (after[1] - before[1])
+                        figures["mean_batch"] = (after[0] - before[0]) / (after[1] - before[1])
                     row = {
                         "items": items,
                         "server": kind,
@@ -164,7 +163,7 @@ def measure(run: Path, items: int, args: argparse.Namespace, log: Path) -> list[
                         "connections": connections,
                         "round": round_,
                     }
-                    rows.append({**row, **found})
+                    rows.append({**row, **figures})
                     print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
             memory = server.stop()
             for row in rows:
@@ -174,19 +173,19 @@ def measure(run: Path, items: int, args: argparse.Namespace, log: Path) -> list[
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    medians: list[dict[str, Any]] = []
     keys = ("items", "server", "sample", "connections")
     for key in dict.fromkeys(tuple(row[name] for name in keys) for row in rows):
         mine = [row for row in rows if tuple(row[name] for name in keys) == key]
         names = [name for name in mine[0] if name not in (*keys, "round")]
-        found.append(dict(zip(keys, key, strict=True)) | {n: round(median(r[n] for r in mine), 3) for n in names})
-    plain = {(row["items"], row["connections"]): row for row in found if row["server"] == "plain"}
-    for row in found:
+        medians.append(dict(zip(keys, key, strict=True)) | {n: round(median(r[n] for r in mine), 3) for n in names})
+    plain = {(row["items"], row["connections"]): row for row in medians if row["server"] == "plain"}
+    for row in medians:
         if row["server"] == "offrec" and not row["sample"]:
             other = plain[row["items"], row["connections"]]
             row["times_plain"] = round(row["requests_per_second"] / other["requests_per_second"], 2)
             row["cpu_of_plain"] = round(row["cpu_ms"] / other["cpu_ms"], 3)
-    return found
+    return medians
 
 
 def main() -> None:

@@ -20,9 +20,9 @@ class Serve:
               offrec serve runs/sl --baselines recent --dataset data/shop
     """
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = ()
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, unset("RUN [RUN …]")] = ()
     """Run folders from `offrec train`, each as RUN or NAME=RUN. The first policy is the default."""
-    baselines: str = ""
+    baselines: Annotated[str, unset("NAMES")] = ""
     """Baselines to serve too, separated by commas. Needs --dataset."""
     dataset: Annotated[Path | None, unset("DATASET")] = None
     """Dataset folder from `offrec prepare`, from which baselines are computed."""

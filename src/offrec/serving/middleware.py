@@ -120,7 +120,7 @@ class RequestMiddleware:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that yields the body once and then whatever the connection yields."""
+    """Return a `receive` that returns the body once, then the further messages of the connection."""
     is_sent = False
 
     async def receive_again() -> Scope:

@@ -256,7 +256,7 @@ class Service:
             for name in [policy] if policy is not None else list(self.slots):
                 try:
                     loaded.append(await asyncio.to_thread(self.load, name))
-                except Exception as error:  # whatever is wrong with the new run, the old one stays
+                except Exception as error:  # the old policy must stay if anything is wrong with the new run
                     self.metrics.count_reload(succeeded=False)
                     reason = first_line(error).rstrip(".")
                     self.console.line(f"reload of {name} failed, the old policy stays: {reason}")
