@@ -30,7 +30,7 @@ from offrec.estimation.verdict import VERDICTS, Assessment, assess
 from offrec.models.network import NetworkOptions
 from offrec.shop.players import Logging, Player, PolicyPlayer
 from offrec.shop.randomness import Purpose, generator
-from offrec.shop.rollout import paired
+from offrec.shop.rollout import paired_difference
 from offrec.shop.store import Shop
 from offrec.training.loop import TrainingOptions
 
@@ -73,7 +73,7 @@ def truths(shop: Shop, policy: Any, blends: list[float], visitors: int) -> dict[
     found = {}
     for blend in blends:
         player = Blended(PolicyPlayer(shop.dynamics, policy, "sample"), blend)
-        more = paired(shop.rollout(player, visitors, seed=VISITORS_SEED), beside)
+        more = paired_difference(shop.rollout(player, visitors, seed=VISITORS_SEED), beside)
         error = np.hypot(more.high - more.mean, many.high - many.mean) / NORMAL
         found[blend] = (many.mean + more.mean, float(error))
     return found

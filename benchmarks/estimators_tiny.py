@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from offrec.estimation.trajectories import Trajectories
 from offrec.estimation.verdict import Assessment, assess
 from offrec.shop import Shop
-from offrec.shop.log import Recorded
-from offrec.shop.rollout import MAX_STEPS, play_out
-from offrec.shop.solve import Decisions, decisions, state_number
+from offrec.shop.log import RecordingPolicy
+from offrec.shop.rollout import MAX_STEPS, run_sessions
+from offrec.shop.solve import TabularMDP, build_mdp, state_index
 from offrec.shop.visitors import Step, Visitors
 from offrec.shop.worlds import WORLDS
 
@@ -54,13 +54,13 @@ class Log:
 @dataclass(frozen=True)
 class Tiny:
     shop: Shop
-    mdp: Decisions
+    mdp: TabularMDP
     following: NDArray[np.int64]  # [states, items]
     category: NDArray[np.int64]  # [items]
 
     @staticmethod
     def open(seed: int = 0) -> "Tiny":
-        mdp = decisions(WORLDS["tiny"], seed)
+        mdp = build_mdp(WORLDS["tiny"], seed)
         category = mdp.dynamics.items.category[: mdp.shape[1]].numpy()
         return Tiny(Shop(WORLDS["tiny"], seed), mdp, mdp.following.numpy(), category)
 
@@ -68,7 +68,7 @@ class Tiny:
         return self.mdp.soft_optimal(temperature).policy.numpy()
 
     def value(self, policy: Table, gamma: float = 1.0) -> float:
-        return self.mdp.value_of(torch.as_tensor(policy), gamma).value
+        return self.mdp.evaluate_policy(torch.as_tensor(policy), gamma).value
 
     def coarse(self, policy: Table) -> Table:
         """The category as the policy takes it, the item in it as the log does."""
@@ -80,14 +80,14 @@ class Tiny:
         return policy @ (self.category[:, None] == self.category).astype(float)
 
     def log(self, sessions: int, seed: int) -> Log:
-        recorded, states = Recorded(self.shop.dynamics), []
+        recorded, states = RecordingPolicy(self.shop.dynamics), []
 
         def watch(rows: torch.Tensor, number: int, lists: torch.Tensor, visitors: Visitors, found: Step) -> None:
-            states.append(state_number(visitors.memory, self.mdp.shape[1]))
+            states.append(state_index(visitors.memory, self.mdp.shape[1]))
             recorded.watch(rows, number, lists, visitors, found)
 
         with torch.no_grad():
-            play_out(self.shop.dynamics, recorded, sessions, seed, MAX_STEPS, watch)
+            run_sessions(self.shop.dynamics, recorded, sessions, seed, MAX_STEPS, watch)
         columns = {name: torch.cat(parts).numpy() for name, parts in recorded.columns.items()}
         order = np.lexsort((columns["step"], columns["session"]))
         offsets = np.concatenate([[0], np.cumsum(np.bincount(columns["session"], minlength=sessions))])

@@ -19,8 +19,8 @@ import torch
 
 from offrec.shop import Shop
 from offrec.shop.informed import Informed
-from offrec.shop.log import Recorded
-from offrec.shop.rollout import MAX_STEPS, play_out
+from offrec.shop.log import RecordingPolicy
+from offrec.shop.rollout import MAX_STEPS, run_sessions
 from offrec.shop.visitors import BEHAVIOURS
 from offrec.studies.machine import describe_machine
 
@@ -69,8 +69,8 @@ def measure(shop: tuple[str, int], visitors: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def log_statistics(store: Shop) -> dict[str, float]:
-    recorded = Recorded(store.dynamics)
-    play_out(store.dynamics, recorded, LOGGED, store.seed, MAX_STEPS, recorded.watch)
+    recorded = RecordingPolicy(store.dynamics)
+    run_sessions(store.dynamics, recorded, LOGGED, store.seed, MAX_STEPS, recorded.watch)
     columns = {name: torch.cat(parts).numpy() for name, parts in recorded.columns.items()}
     picked = columns["behaviour"] < len(BEHAVIOURS)
     picks = np.bincount(columns["session"][picked], minlength=LOGGED)

@@ -17,7 +17,7 @@ from offrec.algorithms.policy_constraint import PolicyConstraint
 from offrec.algorithms.reward_extrapolation import RewardExtrapolation
 from offrec.algorithms.supervised_regularisation import SupervisedRegularisation
 from offrec.catalogue import Head, use_backend
-from offrec.shop.solve import Decisions, decisions
+from offrec.shop.solve import TabularMDP, build_mdp
 from offrec.shop.worlds import WORLDS
 
 GAMMA, CLOSE = 0.9, 1e-3  # CLOSE: the largest total variation between policies, over states; relative error of values
@@ -25,8 +25,8 @@ STEPS = 500
 
 
 @cache
-def tiny() -> Decisions:
-    return decisions(WORLDS["tiny"], seed=0)
+def tiny() -> TabularMDP:
+    return build_mdp(WORLDS["tiny"], seed=0)
 
 
 class Tables:

@@ -85,7 +85,7 @@ def test_the_direct_method_with_an_exact_model_is_exact(tiny: ModuleType) -> Non
     world = tiny.Tiny.open()
     for temperature in tiny.TEMPERATURES.values():
         policy = world.policy(temperature)
-        exact = world.mdp.value_of(tiny.torch.as_tensor(policy), 0.9)
+        exact = world.mdp.evaluate_policy(tiny.torch.as_tensor(policy), 0.9)
         log = world.log(300, 5)
         steps: Trajectories = world.steps(log, policy, policy, (exact.q.numpy(), exact.values.numpy()))
         assert estimate_value("direct", steps, 0.9) == pytest.approx(exact.value)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from offrec.shop.items import Items, make_items
 from offrec.shop.logging_policy import draw_lists, mixture, propensities
-from offrec.shop.visitors import Dynamics, Visitors, drawn
+from offrec.shop.visitors import Dynamics, Visitors, sample_index
 from offrec.shop.worlds import WORLDS, World
 
 CPU = torch.device("cpu")
@@ -98,8 +98,8 @@ def test_behaviour() -> None:
 
 def test_draws_by_hand() -> None:
     chances = double(0.2, 0.5, 0.3).expand(4, -1)
-    assert drawn(chances, double(0.0, 0.2, 0.69, 0.999)).tolist() == [0, 1, 1, 2]
-    assert drawn(double(0.5, 0.4999999)[None], double(0.99999999)).tolist() == [1]
+    assert sample_index(chances, double(0.0, 0.2, 0.69, 0.999)).tolist() == [0, 1, 1, 2]
+    assert sample_index(double(0.5, 0.4999999)[None], double(0.99999999)).tolist() == [1]
 
 
 def test_a_step_without_a_pick_leaves_the_memory() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from offrec.shop import Shop
-from offrec.shop.solve import decisions
+from offrec.shop.solve import build_mdp
 from offrec.shop.worlds import WORLDS
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -35,12 +35,12 @@ def test_episodes_earn_what_the_programme_says() -> None:
             _, reward, over, _, _ = environment.step(2)
             total += float(reward)
         earned.append(total)
-    mdp = decisions(WORLDS["tiny"], 0)
+    mdp = build_mdp(WORLDS["tiny"], 0)
     always = np.zeros(mdp.shape)
     always[:, 2] = 1.0
     import torch
 
-    exact = mdp.value_of(torch.tensor(always)).value
+    exact = mdp.evaluate_policy(torch.tensor(always)).value
     assert abs(np.mean(earned) - exact) < 3.3 * np.std(earned) / 20
 
 

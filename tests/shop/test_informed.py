@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from offrec.shop import Shop, paired
+from offrec.shop import Shop, paired_difference
 from offrec.shop.informed import Informed
 from offrec.shop.items import make_items
 from offrec.shop.visitors import Dynamics, Visitors
@@ -47,7 +47,7 @@ def test_knowing_the_visitor_and_looking_ahead_both_earn() -> None:
     shop = Shop(replace(SMALL, appeal=6.0, none_utility=5.0, match_interest=3.0, buy_base=-5.5, cart_base=-5.2), seed=2)
     informed = shop.rollout(Informed(shop.dynamics), 300, seed=9)
     for other in (Informed(shop.dynamics, personal=False), Informed(shop.dynamics, horizon=0)):
-        assert paired(informed, shop.rollout(other, 300, seed=9)).low > 0
+        assert paired_difference(informed, shop.rollout(other, 300, seed=9)).low > 0
 
 
 def test_cascade_by_hand() -> None:

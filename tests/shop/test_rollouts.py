@@ -14,10 +14,10 @@ from offrec.data.replay import batch_from_histories
 from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
 from offrec.policy import Policy
-from offrec.shop import WORLDS, Rollout, Shop, World, paired, world_of, write_log
+from offrec.shop import WORLDS, Rollout, Shop, World, get_world, paired_difference, write_log
 from offrec.shop.oracle import Oracle
 from offrec.shop.players import Greedy, PolicyPlayer, batch_of_recent
-from offrec.shop.randomness import luck
+from offrec.shop.randomness import outcome_uniforms
 from offrec.shop.visitors import Visitors
 from offrec.types import Batch
 
@@ -44,9 +44,9 @@ def test_there_is_something_to_win(world: str, sessions: int, seed: int) -> None
     shop = Shop.open(world, seed)
     found = {name: shop.rollout(name, sessions, seed=4) for name in ("random", "logging", "greedy", "oracle")}
     assert found["random"].reward.low > 0
-    assert paired(found["logging"], found["random"]).low > 0
+    assert paired_difference(found["logging"], found["random"]).low > 0
     for other in ("logging", "greedy"):
-        assert paired(found["oracle"], found[other]).low > 0
+        assert paired_difference(found["oracle"], found[other]).low > 0
         assert 2 < found["oracle"].reward.mean / found[other].reward.mean < 6.5  # 5 and what chance may add
     assert 0.7 < found["greedy"].reward.mean / found["logging"].reward.mean < 1.4
     assert found["oracle"].purchases.mean > 3 * found["logging"].purchases.mean
@@ -59,23 +59,23 @@ def test_equal_seeds_meet_the_same_visitors_with_the_same_luck() -> None:
     assert torch.equal(first.haste, second.haste)
     assert not torch.equal(first.taste, shop.dynamics.arrive(50, seed=4).taste)
     double = torch.double
-    one, same, later = (luck(3, step, 50, torch.device("cpu"), double) for step in (0, 0, 1))
+    one, same, later = (outcome_uniforms(3, step, 50, torch.device("cpu"), double) for step in (0, 0, 1))
     assert torch.equal(one, same)
     assert not torch.equal(one, later)
     a, b = (shop.rollout("logging", 300, seed=5) for _ in range(2))
     assert (a.rewards == b.rewards).all()
-    assert paired(a, b).high == 0.0
+    assert paired_difference(a, b).high == 0.0
     assert not (a.rewards == shop.rollout("logging", 300, seed=6).rewards).all()
 
 
 def test_common_luck_narrows_the_difference() -> None:
     shop = Shop.open("demo", 0)
     greedy, logging = (shop.rollout(name, 3000, seed=1) for name in ("greedy", "logging"))
-    difference = paired(greedy, logging)
+    difference = paired_difference(greedy, logging)
     apart = np.hypot(*(one.reward.high - one.reward.mean for one in (greedy, logging)))
     assert difference.high - difference.mean < 0.8 * apart
     with pytest.raises(InputError, match="did not meet the same visitors"):
-        paired(greedy, shop.rollout("logging", 3000, seed=2))
+        paired_difference(greedy, shop.rollout("logging", 3000, seed=2))
 
 
 def test_greedy_is_the_dense_argmax_of_utility() -> None:
@@ -174,7 +174,7 @@ def test_a_baseline_from_the_log_can_be_played(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(InputError, match="no world 'mars'; known are tiny, demo, medium, large"):
-        world_of("mars")
+        get_world("mars")
     with pytest.raises(InputError, match="k is 7; it must lie between 1 and the 6 items"):
         Shop.open("tiny", k=7)
     with pytest.raises(InputError, match="seed is -1"):

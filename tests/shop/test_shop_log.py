@@ -11,7 +11,7 @@ from scipy.stats import chi2
 from offrec.data.prepare import prepare
 from offrec.errors import InputError
 from offrec.shop import Shop, read_shop, write_log
-from offrec.shop.solve import decisions, state_number
+from offrec.shop.solve import build_mdp, state_index
 from offrec.shop.worlds import WORLDS
 
 SESSIONS = 6000
@@ -43,14 +43,14 @@ def p_value(drawn: np.ndarray, chances: np.ndarray) -> float:
 def test_frequencies_match_the_written_propensities(logs: dict[str, Path]) -> None:
     """`tiny`: every step's chances of all six items are known exactly from what was picked before."""
     log = full(logs, "tiny")
-    mdp = decisions(WORLDS["tiny"], 1)
+    mdp = build_mdp(WORLDS["tiny"], 1)
     item, session = log["item"].to_numpy(), log["session"].to_numpy()
     before = np.full((len(item), 2), 6)
     before[1:, 0] = np.where(session[1:] == session[:-1], item[:-1], 6)
     before[2:, 1] = np.where(session[2:] == session[:-2], item[:-2], 6)
     import torch
 
-    chances = mdp.logging()[state_number(torch.tensor(before), 6)].numpy()
+    chances = mdp.logging()[state_index(torch.tensor(before), 6)].numpy()
     offered = log["offered"].to_numpy()[:, 0]
     written = log["propensity"].to_numpy()
     np.testing.assert_allclose(written, chances[np.arange(len(item)), offered], rtol=1e-5)

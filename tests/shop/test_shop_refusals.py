@@ -10,7 +10,7 @@ import offrec
 from offrec.errors import InputError
 from offrec.shop import Shop, write_log
 from offrec.shop.environment import ShopEnvironment
-from offrec.shop.solve import decisions
+from offrec.shop.solve import build_mdp
 from offrec.shop.worlds import WORLDS
 
 
@@ -24,9 +24,9 @@ def test_numbers_out_of_range(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="discount is"):
             shop.rollout("logging", 5, gamma=gamma)
         with pytest.raises(InputError, match="discount is"):
-            decisions(WORLDS["tiny"], 0).optimal(gamma)
+            build_mdp(WORLDS["tiny"], 0).optimal(gamma)
     with pytest.raises(InputError, match="temperature is 0"):
-        decisions(WORLDS["tiny"], 0).soft_optimal(0.0)
+        build_mdp(WORLDS["tiny"], 0).soft_optimal(0.0)
     with pytest.raises(InputError, match="cannot be played by 'smaple'"):
         shop.rollout("logging", 5, play="smaple")  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
 from offrec.policy import Policy
 from offrec.shop import Shop
-from offrec.shop.solve import Decisions, Tabular, decisions, state_number
+from offrec.shop.solve import TabularMDP, TabularPlayer, build_mdp, state_index
 from offrec.shop.worlds import WORLDS
 from offrec.types import Batch
 
@@ -19,8 +19,8 @@ SEEDS = range(6)
 
 
 @pytest.fixture(scope="module")
-def mdp() -> Decisions:
-    return decisions(TINY, 0)
+def mdp() -> TabularMDP:
+    return build_mdp(TINY, 0)
 
 
 @pytest.fixture(scope="module")
@@ -28,27 +28,27 @@ def shop() -> Shop:
     return Shop(TINY, 0)
 
 
-def uniform(mdp: Decisions) -> Tensor:
+def uniform(mdp: TabularMDP) -> Tensor:
     return torch.full(mdp.shape, 1 / 6, dtype=torch.double)
 
 
-def some_policy(mdp: Decisions, seed: int = 0) -> Tensor:
+def some_policy(mdp: TabularMDP, seed: int = 0) -> Tensor:
     random = torch.Generator().manual_seed(seed)
     return torch.randn(mdp.shape, generator=random, dtype=torch.double).softmax(1)
 
 
-def test_states(mdp: Decisions) -> None:
+def test_states(mdp: TabularMDP) -> None:
     assert mdp.shape == (1 + 6 + 36, 6)
     assert mdp.memory[0].tolist() == [6, 6]
     assert mdp.memory[3].tolist() == [2, 6]
     assert mdp.memory[7].tolist() == [0, 0]
-    assert torch.equal(state_number(mdp.memory, 6), torch.arange(43))
+    assert torch.equal(state_index(mdp.memory, 6), torch.arange(43))
     after = mdp.memory[mdp.following[9, 4]]  # 9 is (0, 2): the last pick was 0; then 4
     assert mdp.memory[9].tolist() == [0, 2]
     assert after.tolist() == [4, 0]
 
 
-def test_rewards_and_leaving_are_the_shops(mdp: Decisions) -> None:
+def test_rewards_and_leaving_are_the_shops(mdp: TabularMDP) -> None:
     """One entry by hand: nothing seen yet, item 3 picked."""
     items, world = mdp.dynamics.items, TINY
     match = float(items.centroid[0] @ items.taste[3])
@@ -65,7 +65,7 @@ def test_rewards_and_leaving_are_the_shops(mdp: Decisions) -> None:
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.8])
-def test_rollouts_agree_with_the_exact_value(shop: Shop, mdp: Decisions, gamma: float) -> None:
+def test_rollouts_agree_with_the_exact_value(shop: Shop, mdp: TabularMDP, gamma: float) -> None:
     tables = {
         "logging": mdp.logging(),
         "greedy": mdp.greedy(),
@@ -73,17 +73,17 @@ def test_rollouts_agree_with_the_exact_value(shop: Shop, mdp: Decisions, gamma: 
         "some": some_policy(mdp),
     }
     for name, table in tables.items():
-        player = name if name != "some" else Tabular(shop.dynamics, table)
+        player = name if name != "some" else TabularPlayer(shop.dynamics, table)
         found = shop.rollout(player, 20_000, seed=3, gamma=gamma)
-        exact = mdp.value_of(table, gamma).value
+        exact = mdp.evaluate_policy(table, gamma).value
         error = found.discounted.std() / len(found) ** 0.5
         assert abs(found.discounted.mean() - exact) < 3.3 * error, name
         assert abs(found.discounted.mean() - 1.06 * exact) > 3.3 * error, f"{name}: a value 6 % off would pass"
         assert found.cut == 0.0
 
 
-def test_interval_covers_the_exact_value_as_often_as_it_says(shop: Shop, mdp: Decisions) -> None:
-    exact = mdp.value_of(mdp.logging()).value
+def test_interval_covers_the_exact_value_as_often_as_it_says(shop: Shop, mdp: TabularMDP) -> None:
+    exact = mdp.evaluate_policy(mdp.logging()).value
     found = [shop.rollout("logging", 400, seed=seed).reward for seed in range(60)]
     covered = sum(one.low <= exact <= one.high for one in found)
     assert covered >= 51  # 57 expected; a binomial draw below 51 has chance .003
@@ -91,22 +91,22 @@ def test_interval_covers_the_exact_value_as_often_as_it_says(shop: Shop, mdp: De
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_greed_does_not_pay(seed: int) -> None:
-    mdp = decisions(TINY, seed)
-    optimal, greedy = mdp.optimal().value, mdp.value_of(mdp.greedy()).value
+    mdp = build_mdp(TINY, seed)
+    optimal, greedy = mdp.optimal().value, mdp.evaluate_policy(mdp.greedy()).value
     assert optimal > 2 * greedy
-    assert optimal > 1.5 * mdp.value_of(mdp.logging()).value
+    assert optimal > 1.5 * mdp.evaluate_policy(mdp.logging()).value
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_above_the_optimal_policy(seed: int) -> None:
-    mdp = decisions(TINY, seed)
+    mdp = build_mdp(TINY, seed)
     best = mdp.optimal(0.9)
-    torch.testing.assert_close(mdp.value_of(best.policy, 0.9).values, best.values)
+    torch.testing.assert_close(mdp.evaluate_policy(best.policy, 0.9).values, best.values)
     for other in (some_policy(mdp, seed), mdp.greedy(), mdp.logging(), uniform(mdp)):
-        assert (mdp.value_of(other, 0.9).values <= best.values + 1e-9).all()
+        assert (mdp.evaluate_policy(other, 0.9).values <= best.values + 1e-9).all()
 
 
-def test_soft_optimal_between_its_limits(mdp: Decisions) -> None:
+def test_soft_optimal_between_its_limits(mdp: TabularMDP) -> None:
     best = mdp.optimal(0.9)
     cold, hot = mdp.soft_optimal(1e-4, 0.9), mdp.soft_optimal(1e4, 0.9)
     torch.testing.assert_close(cold.values, best.values, atol=1e-3, rtol=0)
@@ -116,7 +116,7 @@ def test_soft_optimal_between_its_limits(mdp: Decisions) -> None:
     torch.testing.assert_close(mdp.soft_optimal(1e4, 0.9, prior).policy, prior, atol=1e-3, rtol=0)
 
 
-def test_soft_optimal_is_its_own_fixed_point(mdp: Decisions) -> None:
+def test_soft_optimal_is_its_own_fixed_point(mdp: TabularMDP) -> None:
     alpha, gamma, prior = 0.3, 0.9, some_policy(mdp)
     found = mdp.soft_optimal(alpha, gamma, prior)
     torch.testing.assert_close(found.q, mdp.reward + gamma * mdp.stay * found.values[mdp.following])
@@ -127,12 +127,12 @@ def test_soft_optimal_is_its_own_fixed_point(mdp: Decisions) -> None:
         assert ((other * (found.q - penalty)).sum(1) <= found.values + 1e-9).all()
 
 
-def test_dropped_prior_pays_for_every_step(mdp: Decisions) -> None:
+def test_dropped_prior_pays_for_every_step(mdp: TabularMDP) -> None:
     """Dropping 1/A adds α log A to every step: what a bonus of that size does to the kept prior's programme."""
     alpha = 0.3
     bonus = alpha * float(torch.tensor(6.0).log())
     dropped = mdp.soft_optimal(alpha, 0.9, "dropped")
-    richer = Decisions(mdp.dynamics, mdp.memory, mdp.reward + bonus, mdp.following, mdp.stay)
+    richer = TabularMDP(mdp.dynamics, mdp.memory, mdp.reward + bonus, mdp.following, mdp.stay)
     torch.testing.assert_close(dropped.values, richer.soft_optimal(alpha, 0.9, "kept").values, rtol=1e-6, atol=1e-6)
     assert dropped.value > mdp.soft_optimal(alpha, 0.9).value + bonus
 
@@ -151,16 +151,16 @@ class Fixed(Policy):
 
 
 @pytest.mark.parametrize("play", ["topk", "sample"])
-def test_a_policy_is_worth_what_its_table_says(shop: Shop, mdp: Decisions, play: str) -> None:
+def test_a_policy_is_worth_what_its_table_says(shop: Shop, mdp: TabularMDP, play: str) -> None:
     """The policy's own numbering is not the shop's, and it knows no item 3."""
     ids = [5, 0, 4, 2, 1]
     scores = torch.randn(5, 6, generator=torch.Generator().manual_seed(2))
     policy = Fixed(scores, ids)
-    table = mdp.table_of(policy, play)  # type: ignore[arg-type]
+    table = mdp.policy_table(policy, play)  # type: ignore[arg-type]
     assert (table[:, 3] == 0).all()
     first = scores[:, 5].softmax(0) if play == "sample" else torch.eye(5)[scores[:, 5].argmax()]
     torch.testing.assert_close(table[0, ids], first.double())
-    exact = mdp.value_of(table).value
+    exact = mdp.evaluate_policy(table).value
     found = shop.rollout(policy, 20_000, play, seed=1)  # type: ignore[arg-type]
     assert abs(found.reward.mean - exact) < 3.3 * found.rewards.std() / 20_000**0.5
     assert found.play == play
@@ -169,4 +169,4 @@ def test_a_policy_is_worth_what_its_table_says(shop: Shop, mdp: Decisions, play:
 
 def test_other_worlds_are_refused() -> None:
     with pytest.raises(InputError, match=r"'demo' cannot be solved exactly.*'tiny' is such a world"):
-        decisions(WORLDS["demo"], 0)
+        build_mdp(WORLDS["demo"], 0)

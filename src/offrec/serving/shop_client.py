@@ -134,7 +134,7 @@ class RemotePlayer(Player):
     def _session_id(self, row: int) -> str:
         return f"{self.seed}-{row}"
 
-    def came_of_it(self, rows: Tensor, found: Step) -> None:
+    def observe_step(self, rows: Tensor, found: Step) -> None:
         events: list[Json] = []
         for row, item, behaviour in zip(rows.tolist(), found.item.tolist(), found.behaviour.tolist(), strict=True):
             if behaviour < len(BEHAVIOURS):

@@ -55,8 +55,8 @@ class ShopEnvironment(gymnasium.Env[Observation, Any]):
         offered = torch.as_tensor(np.atleast_1d(action), device=dynamics.device)[None].long()
         twice = (offered[:, :, None] == offered[:, None, :]).tril(-1).any(-1)
         offered = offered.masked_fill(twice, self.shop.world.items)
-        luck = torch.as_tensor(self.np_random.random((3, 1))).to(dynamics.items.worth)
-        found = dynamics.step(self.visitors, offered, luck)
+        uniforms = torch.as_tensor(self.np_random.random((3, 1))).to(dynamics.items.worth)
+        found = dynamics.step(self.visitors, offered, uniforms)
         item, leaves = int(found.item), bool(found.leaves)
         if item < self.shop.world.items:
             self.recent = np.concatenate([[item], self.recent[:-1]])

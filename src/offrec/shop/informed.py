@@ -97,7 +97,7 @@ class Informed(Oracle):
         present = self.dynamics.taste(nobody)[:, None] + self.dynamics.taste_share(memory)[:, None, None] * tastes
         return torch.einsum("nsd,nmd->snm", present, self.dynamics.items.taste[items])
 
-    def came_of_it(self, rows: Tensor, found: Step) -> None:
+    def observe_step(self, rows: Tensor, found: Step) -> None:
         if not self.personal:
             return
         match = self.offered[rows] == found.item[:, None]

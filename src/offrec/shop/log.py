@@ -23,7 +23,7 @@ from offrec.errors import InputError
 from offrec.shop.logging_policy import Mixture, propensities
 from offrec.shop.players import Logging
 from offrec.shop.randomness import Purpose, generator
-from offrec.shop.rollout import MAX_STEPS, Progress, play_out
+from offrec.shop.rollout import MAX_STEPS, Progress, run_sessions
 from offrec.shop.store import Shop
 from offrec.shop.visitors import BEHAVIOURS, Dynamics, Step, Visitors
 
@@ -35,14 +35,14 @@ OPENING = 1_700_000_000  # seconds; a visitor arrives each minute
 SECONDS = (5, 90)  # between a visitor's steps
 
 
-class Recorded(Logging):
+class RecordingPolicy(Logging):
     """The logging policy, which also writes down how likely its lists were."""
 
     def __init__(self, dynamics: Dynamics) -> None:
         super().__init__(dynamics)
         self.columns: dict[str, list[Tensor]] = {}
 
-    def drawn(self, here: Mixture, lists: Tensor) -> None:
+    def on_lists(self, here: Mixture, lists: Tensor) -> None:
         self._write("offered", lists.int())
         self._write("propensities", propensities(here, lists))
 
@@ -100,9 +100,9 @@ def write_log(
     if seed < 0:
         raise InputError(f"The visitors' seed is {seed}; it must be 0 or more.")
     _check_free(out, force)
-    recorded = Recorded(shop.dynamics)
+    recorded = RecordingPolicy(shop.dynamics)
     with torch.no_grad():
-        play_out(shop.dynamics, recorded, sessions, seed, MAX_STEPS, recorded.watch, progress)
+        run_sessions(shop.dynamics, recorded, sessions, seed, MAX_STEPS, recorded.watch, progress)
     full = recorded.table(seed)
     events = full.filter(pl.col("item").is_not_null()).select("session", "item", "time", "behaviour")
     meta = {**shop.as_json(), "sessions": sessions, "log_seed": seed, "version": version("offrec")}

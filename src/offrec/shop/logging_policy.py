@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from offrec.shop.visitors import Dynamics, Visitors, drawn
+from offrec.shop.visitors import Dynamics, Visitors, sample_index
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Mixture:
         """[n] an item for each of rows [n]."""
         table, device = self.dynamics.items, self.dynamics.device
         uniform = torch.rand(4, len(rows), generator=random, dtype=torch.double).to(device)
-        source = drawn(self.weights[rows], uniform[0])
+        source = sample_index(self.weights[rows], uniform[0])
         low, high = torch.zeros_like(rows), torch.full_like(rows, table.n_items)
         by_taste = (source == 1).nonzero()[:, 0]
-        category = drawn(self.categories[rows[by_taste]], uniform[1, by_taste])
+        category = sample_index(self.categories[rows[by_taste]], uniform[1, by_taste])
         low[by_taste], high[by_taste] = table.edge[category], table.edge[category + 1]
         item = table.order[self._by_popularity(low, high, uniform[2])]
         place = (uniform[3] * self.count[rows]).long()

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from offrec.shop.rollout import Rollout
-from offrec.shop.store import INSIDE, Shop
+from offrec.shop.store import SHOP_POLICIES, Shop
 
 WIDTH = 7.0  # inches
 
@@ -17,7 +17,7 @@ def draw(shop: Shop, path: str | Path, sessions: int = 2000, seed: int = 0, step
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    found = [shop.rollout(name, sessions, seed=seed) for name in INSIDE if name != "informed"]
+    found = [shop.rollout(name, sessions, seed=seed) for name in SHOP_POLICIES if name != "informed"]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(WIDTH, WIDTH * 0.4), layout="constrained")
     for rollout in found:
         there = [(rollout.steps > step).mean() for step in range(steps)]

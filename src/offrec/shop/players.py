@@ -18,7 +18,7 @@ ROWS = 1024  # sessions whose lists are made together
 
 
 class Player:
-    """Lists for visitors. `begin` before the first step; `came_of_it` after each."""
+    """Lists for visitors. `begin` before the first step; `observe_step` after each."""
 
     name: str
     play: str = "topk"
@@ -33,7 +33,7 @@ class Player:
         """[n, k] lists for the visitors [n] of sessions `rows`."""
         raise NotImplementedError
 
-    def came_of_it(self, rows: Tensor, found: Step) -> None:
+    def observe_step(self, rows: Tensor, found: Step) -> None:
         """How the visitors of sessions `rows` took their lists."""
         self.observe(rows, found.item)
 
@@ -51,10 +51,10 @@ class Logging(Player):
         for part in parts(visitors):
             here = mixture(self.dynamics, part)
             lists.append(draw_lists(here, self.k, random))
-            self.drawn(here, lists[-1])
+            self.on_lists(here, lists[-1])
         return torch.cat(lists)
 
-    def drawn(self, here: Mixture, lists: Tensor) -> None:
+    def on_lists(self, here: Mixture, lists: Tensor) -> None:
         """For whoever wants to know how likely the lists were."""
 
 

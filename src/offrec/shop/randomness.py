@@ -13,7 +13,7 @@ from torch import Tensor
 class Purpose(IntEnum):
     ITEMS = 0
     VISITORS = 1
-    LUCK = 2
+    OUTCOMES = 2
     LISTS = 3
     CLOCK = 4
 
@@ -23,10 +23,10 @@ def generator(seed: int, purpose: Purpose, step: int = 0, device: torch.device |
     return torch.Generator(device).manual_seed(int(entropy >> np.uint64(1)))
 
 
-def luck(seed: int, step: int, sessions: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+def outcome_uniforms(seed: int, step: int, sessions: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """[3, sessions] evenly in [0, 1): which item, which behaviour, leave or stay. For all sessions, also those over.
 
     Drawn on the CPU, so that it is the same on every device.
     """
-    random = generator(seed, Purpose.LUCK, step)
+    random = generator(seed, Purpose.OUTCOMES, step)
     return torch.rand(3, sessions, generator=random, dtype=torch.double).to(device, dtype)

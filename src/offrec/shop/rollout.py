@@ -11,7 +11,7 @@ from torch import Tensor
 
 from offrec.errors import InputError
 from offrec.shop.players import Player
-from offrec.shop.randomness import luck
+from offrec.shop.randomness import outcome_uniforms
 from offrec.shop.visitors import BEHAVIOURS, Dynamics, Step, Visitors
 
 Doubles = NDArray[np.float64]
@@ -35,7 +35,7 @@ class Mean:
         return {"mean": self.mean, "low": self.low if known else None, "high": self.high if known else None}
 
 
-def mean_of(values: Doubles) -> Mean:
+def mean_with_interval(values: Doubles) -> Mean:
     mean = float(values.mean())
     error = NORMAL * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else float("inf")
     return Mean(mean, mean - error, mean + error)
@@ -64,19 +64,19 @@ class Rollout:
 
     @property
     def reward(self) -> Mean:
-        return mean_of(self.rewards)
+        return mean_with_interval(self.rewards)
 
     @property
     def discount(self) -> Mean:
-        return mean_of(self.discounted)
+        return mean_with_interval(self.discounted)
 
     @property
     def length(self) -> Mean:
-        return mean_of(self.lengths)
+        return mean_with_interval(self.lengths)
 
     @property
     def purchases(self) -> Mean:
-        return mean_of(self.bought)
+        return mean_with_interval(self.bought)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -88,22 +88,22 @@ class Rollout:
             "sessions": len(self),
             "rollout_seed": self.seed,
             "reward": self.reward.as_json(),
-            "discounted": {"gamma": self.gamma, **mean_of(self.discounted).as_json()},
+            "discounted": {"gamma": self.gamma, **mean_with_interval(self.discounted).as_json()},
             "length": self.length.as_json(),
-            "steps": mean_of(self.steps).as_json(),
+            "steps": mean_with_interval(self.steps).as_json(),
             "purchases": self.purchases.as_json(),
             "cut": self.cut,
         }
 
 
-def paired(a: Rollout, b: Rollout) -> Mean:
+def paired_difference(a: Rollout, b: Rollout) -> Mean:
     """By how much a's reward a session is above b's, the same visitors met with the same luck."""
     if (a.world, a.shop_seed, a.seed, len(a)) != (b.world, b.shop_seed, b.seed, len(b)):
         raise InputError("These roll-outs did not meet the same visitors: world, seeds and sessions must be equal.")
-    return mean_of(a.rewards - b.rewards)
+    return mean_with_interval(a.rewards - b.rewards)
 
 
-class Tally:
+class SessionTotals:
     """What each session has come to so far."""
 
     def __init__(self, sessions: int, gamma: float, device: torch.device) -> None:
@@ -121,7 +121,7 @@ class Tally:
         return list(self.sums.cpu().numpy())
 
 
-def play_out(
+def run_sessions(
     dynamics: Dynamics,
     player: Player,
     sessions: int,
@@ -140,10 +140,10 @@ def play_out(
     for number in range(max_steps):
         if not len(rows):
             break
-        fate = luck(seed, number, sessions, dynamics.device, dynamics.items.worth.dtype)[:, rows]
+        fate = outcome_uniforms(seed, number, sessions, dynamics.device, dynamics.items.worth.dtype)[:, rows]
         lists = player.offer(visitors, rows, number)
         found = dynamics.step(visitors, lists, fate)
-        player.came_of_it(rows, found)
+        player.observe_step(rows, found)
         watch(rows, number, lists, visitors, found)
         rows, visitors = rows[~found.leaves], found.visitors[~found.leaves]
         if progress is not None:

@@ -25,10 +25,10 @@ from offrec.shop.items import make_items
 from offrec.shop.logging_policy import mixture
 from offrec.shop.players import Play, Player, batch_of_recent, shop_items
 from offrec.shop.randomness import Purpose, generator
-from offrec.shop.visitors import Dynamics, Visitors, drawn
+from offrec.shop.visitors import Dynamics, Visitors, sample_index
 from offrec.shop.worlds import World
 
-MOST_STATES = 5000
+MAX_STATES = 5000
 CLOSE = 1e-12  # relative; where value iteration stops
 Prior = Literal["kept", "dropped"]
 
@@ -46,7 +46,7 @@ class Solution:
 
 
 @dataclass(frozen=True)
-class Decisions:
+class TabularMDP:
     """The visitors' MDP, written out in double precision."""
 
     dynamics: Dynamics
@@ -77,7 +77,7 @@ class Decisions:
         scores = log_prior + q / alpha
         return Solution(alpha * scores.logsumexp(1), q, scores.softmax(1))
 
-    def value_of(self, policy: Tensor, gamma: float = 1.0) -> Solution:
+    def evaluate_policy(self, policy: Tensor, gamma: float = 1.0) -> Solution:
         """Of chances [S, A], by solving V = Σ_a π (r + γ stay V′)."""
         _check_gamma(gamma)
         states, _ = self.shape
@@ -107,7 +107,7 @@ class Decisions:
         best = self.dynamics.utility(self._visitors(), everything).argmax(1, keepdim=True)
         return torch.zeros_like(self.reward).scatter_(1, best, 1.0)
 
-    def table_of(self, policy: Policy, play: Play = "topk") -> Tensor:
+    def policy_table(self, policy: Policy, play: Play = "topk") -> Tensor:
         """[S, A] a policy's chances after each memory: exact for one that looks back no further than m items."""
         words = shop_items(policy, self.shape[1])
         to_policy = torch.full((self.shape[1] + 1,), policy.n_items)
@@ -129,14 +129,14 @@ def _at(dynamics: Dynamics, memory: Tensor) -> Visitors:
     return Visitors(new.taste, new.haste, memory)
 
 
-def decisions(world: World, seed: int) -> Decisions:
+def build_mdp(world: World, seed: int) -> TabularMDP:
     """The MDP of a world's visitors; refused where it cannot be written out."""
     a, m = world.items, world.memory
     states = sum(a**filled for filled in range(m + 1))
-    if not world.one_visitor or world.k != 1 or world.none_utility is not None or states > MOST_STATES:
+    if not world.one_visitor or world.k != 1 or world.none_utility is not None or states > MAX_STATES:
         raise InputError(
             f"The world {world.name!r} cannot be solved exactly: that takes visitors who are alike, lists of one item "
-            f"that is always taken, and at most {MOST_STATES} states; 'tiny' is such a world."
+            f"that is always taken, and at most {MAX_STATES} states; 'tiny' is such a world."
         )
     dynamics = Dynamics(world, make_items(world, seed, torch.device("cpu"), torch.double))
     filled = [torch.cartesian_prod(*[torch.arange(a)] * n).view(-1, n) for n in range(1, m + 1)]
@@ -146,12 +146,12 @@ def decisions(world: World, seed: int) -> Decisions:
     reward = dynamics.expected_reward(_at(dynamics, memory), everything)
     after = dynamics.remember(memory.repeat_interleave(a, 0), everything.reshape(-1))
     leaving = dynamics.leaving(_at(dynamics, after), torch.ones(len(after), dtype=torch.bool))
-    following = state_number(after, a).view(states, a)
-    return Decisions(dynamics, memory, reward, following, 1 - leaving.view(states, a))
+    following = state_index(after, a).view(states, a)
+    return TabularMDP(dynamics, memory, reward, following, 1 - leaving.view(states, a))
 
 
-def state_number(memory: Tensor, items: int) -> Tensor:
-    """[N] which row of `Decisions.memory` each memory [N, m] is."""
+def state_index(memory: Tensor, items: int) -> Tensor:
+    """[N] which row of `TabularMDP.memory` each memory [N, m] is."""
     filled = (memory < items).sum(1)
     first = torch.tensor([sum(items**less for less in range(n)) for n in range(memory.shape[1] + 1)])
     number = torch.zeros_like(filled)
@@ -160,8 +160,8 @@ def state_number(memory: Tensor, items: int) -> Tensor:
     return first.to(memory.device)[filled] + number
 
 
-class Tabular(Player):
-    """Chances [S, A] over the states of `decisions`."""
+class TabularPlayer(Player):
+    """Chances [S, A] over the states of a `TabularMDP`."""
 
     def __init__(self, dynamics: Dynamics, table: Tensor, name: str = "table") -> None:
         super().__init__(dynamics)
@@ -169,9 +169,9 @@ class Tabular(Player):
         self.play = "topk" if bool((table.amax(1) == 1).all()) else "sample"
 
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
-        chances = self.table[state_number(visitors.memory, self.dynamics.items.n_items)]
+        chances = self.table[state_index(visitors.memory, self.dynamics.items.n_items)]
         uniform = torch.rand(len(rows), generator=generator(self.seed, Purpose.LISTS, step), dtype=torch.double)
-        return drawn(chances, uniform.to(chances.device))[:, None]
+        return sample_index(chances, uniform.to(chances.device))[:, None]
 
 
 def _check_gamma(gamma: float) -> None:

@@ -12,12 +12,12 @@ from offrec.shop.informed import Informed
 from offrec.shop.items import make_items
 from offrec.shop.oracle import Oracle
 from offrec.shop.players import Greedy, Logging, Play, Player, PolicyPlayer, Random
-from offrec.shop.rollout import MAX_STEPS, Progress, Rollout, Tally, play_out
-from offrec.shop.solve import Tabular, decisions
+from offrec.shop.rollout import MAX_STEPS, Progress, Rollout, SessionTotals, run_sessions
+from offrec.shop.solve import TabularPlayer, build_mdp
 from offrec.shop.visitors import Dynamics, Step, Visitors
-from offrec.shop.worlds import WORLDS, World, world_of
+from offrec.shop.worlds import WORLDS, World, get_world
 
-INSIDE: dict[str, type[Player]] = {
+SHOP_POLICIES: dict[str, type[Player]] = {
     "logging": Logging,
     "greedy": Greedy,
     "oracle": Oracle,
@@ -45,7 +45,7 @@ class Shop:
     @staticmethod
     def open(name: str, seed: int = 0, k: int | None = None, device: torch.device | str = "cpu") -> "Shop":
         """The world `name` from `WORLDS`, with lists of k items where k is given."""
-        return Shop(world_of(name, k), seed, device=device)
+        return Shop(get_world(name, k), seed, device=device)
 
     @staticmethod
     def from_meta(meta: dict[str, Any], device: torch.device | str = "cpu") -> "Shop":
@@ -86,10 +86,10 @@ class Shop:
                 self.check_home(policy.home)
             return PolicyPlayer(self.dynamics, policy, play)
         if policy == "oracle" and self.world.one_visitor:
-            return Tabular(self.dynamics, decisions(self.world, self.seed).optimal().policy, "oracle")
-        if policy not in INSIDE:
-            raise InputError(f"The shop has no policy {policy!r}; its own are {', '.join(INSIDE)}.")
-        return INSIDE[policy](self.dynamics)
+            return TabularPlayer(self.dynamics, build_mdp(self.world, self.seed).optimal().policy, "oracle")
+        if policy not in SHOP_POLICIES:
+            raise InputError(f"The shop has no policy {policy!r}; its own are {', '.join(SHOP_POLICIES)}.")
+        return SHOP_POLICIES[policy](self.dynamics)
 
     @torch.no_grad()
     def rollout(
@@ -115,12 +115,12 @@ class Shop:
         if not 0 <= gamma <= 1:
             raise InputError(f"The discount is {gamma}; it must lie between 0 and 1.")
         player = self.player(policy, play)
-        tally = Tally(sessions, gamma, self.dynamics.device)
+        tally = SessionTotals(sessions, gamma, self.dynamics.device)
 
         def watch(rows: Tensor, number: int, lists: Tensor, visitors: Visitors, found: Step) -> None:
             tally.add(rows, number, found)
 
-        left = play_out(self.dynamics, player, sessions, seed, max_steps, watch, progress)
+        left = run_sessions(self.dynamics, player, sessions, seed, max_steps, watch, progress)
         rewards, discounted, lengths, steps, bought = tally.arrays()
         return Rollout(
             world=self.world.name,

@@ -157,16 +157,16 @@ class Dynamics:
         pushed = torch.cat([item[:, None], memory[:, :-1]], 1)
         return torch.where((item < self.items.n_items)[:, None], pushed, memory)
 
-    def step(self, visitors: Visitors, offered: Tensor, luck: Tensor) -> "Step":
-        """One list [N, k] and what comes of it, with luck [3, N]."""
-        place = drawn(self.choices(visitors, offered), luck[0])
+    def step(self, visitors: Visitors, offered: Tensor, uniforms: Tensor) -> "Step":
+        """One list [N, k] and what comes of it, with uniforms [3, N]."""
+        place = sample_index(self.choices(visitors, offered), uniforms[0])
         picked = place > 0
         item = offered.gather(1, (place - 1).clamp(min=0)[:, None])[:, 0]
-        behaviour = drawn(self.behaviours(visitors, item[:, None])[:, 0], luck[1])
+        behaviour = sample_index(self.behaviours(visitors, item[:, None])[:, 0], uniforms[1])
         item = torch.where(picked, item, self.items.n_items)
         reward = self.rewards()[behaviour] * picked
         after = Visitors(visitors.taste, visitors.haste, self.remember(visitors.memory, item))
-        leaves = luck[2] < self.leaving(after, picked)
+        leaves = uniforms[2] < self.leaving(after, picked)
         return Step(item, torch.where(picked, behaviour, len(BEHAVIOURS)), reward, leaves, after)
 
 
@@ -179,7 +179,7 @@ class Step:
     visitors: Visitors  # as the step leaves them
 
 
-def drawn(chances: Tensor, uniform: Tensor) -> Tensor:
+def sample_index(chances: Tensor, uniform: Tensor) -> Tensor:
     """[N] a draw from chances [N, n] by numbers evenly in [0, 1)."""
     place = (chances.cumsum(1) <= uniform[:, None]).sum(1)
     return place.clamp(max=chances.shape[1] - 1)  # the chances' sum may round to less than the number drawn

@@ -198,7 +198,7 @@ WORLDS = {
 }
 
 
-def world_of(name: str, k: int | None = None) -> World:
+def get_world(name: str, k: int | None = None) -> World:
     """The world `name`, with lists of another length where one is given."""
     if name not in WORLDS:
         raise InputError(f"There is no world {name!r}; known are {', '.join(WORLDS)}.")
