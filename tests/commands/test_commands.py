@@ -58,14 +58,17 @@ def test_prepare_prints_statistics(work: Path) -> None:
 
 
 def test_evaluate_a_run_and_a_baseline(work: Path) -> None:
-    found = json.loads(offrec("evaluate", work / "run", "--json").stdout)
+    evaluation = json.loads(offrec("evaluate", work / "run", "--json").stdout)
     meta = json.loads((work / "data/dataset.json").read_text())
-    assert found["fingerprint"] == meta["fingerprint"]
-    assert {"HR@5", "NDCG@10", "MRR@20", "coverage@5", "events"} <= found["metrics"]["all"].keys()
-    assert found["metrics"]["view"]["events"] + found["metrics"]["cart"]["events"] == found["metrics"]["all"]["events"]
+    assert evaluation["fingerprint"] == meta["fingerprint"]
+    assert {"HR@5", "NDCG@10", "MRR@20", "coverage@5", "events"} <= evaluation["metrics"]["all"].keys()
+    assert (
+        evaluation["metrics"]["view"]["events"] + evaluation["metrics"]["cart"]["events"]
+        == evaluation["metrics"]["all"]["events"]
+    )
     fewer = json.loads(offrec("evaluate", work / "run", "--json", "--score-first", "False").stdout)
-    assert fewer["fingerprint"] != found["fingerprint"]
-    assert fewer["metrics"]["all"]["events"] == found["metrics"]["all"]["events"] - 8
+    assert fewer["fingerprint"] != evaluation["fingerprint"]
+    assert fewer["metrics"]["all"]["events"] == evaluation["metrics"]["all"]["events"] - 8
     for name in ("popular", "recent", "markov", "sknn", "vsknn"):
         done = offrec("evaluate", "--baseline", name, "--dataset", work / "data", "--on", "validation")
         assert "NDCG@10" in done.stdout
@@ -74,14 +77,14 @@ def test_evaluate_a_run_and_a_baseline(work: Path) -> None:
 
 
 def test_recommend_prints_the_ids_of_the_log(work: Path) -> None:
-    found = json.loads(
+    answer = json.loads(
         offrec("recommend", work / "run", "--history", "sku-001,sku-002,nope", "-k", "4", "--json").stdout
     )
-    items = [row["item"] for row in found["recommendations"]]
+    items = [row["item"] for row in answer["recommendations"]]
     assert len(items) == 4
     assert all(re.fullmatch(r"sku-00\d", item) for item in items)
-    assert found["unknown"] == 1
-    assert 0 < sum(row["probability"] for row in found["recommendations"]) <= 1
+    assert answer["unknown"] == 1
+    assert 0 < sum(row["probability"] for row in answer["recommendations"]) <= 1
     done = offrec("recommend", work / "run", "--history", "sku-001,nope", "-k", "3")
     assert "1 item of the history is not in the catalogue" in done.stderr
     assert "sku-00" in done.stdout
@@ -180,8 +183,8 @@ def test_train_with_a_named_learner(work: Path) -> None:
     assert "q_logged" in done.stderr
     options = json.loads((work / "dc/run.json").read_text())["options"]
     assert (options["algorithm.name"], options["select"], options["gamma"]) == ("dc", "reward", 0.9)
-    found = json.loads(offrec("recommend", work / "dc", "--history", "sku-001", "-k", "2", "--json").stdout)
-    assert all("probability" in row for row in found["recommendations"])
+    answer = json.loads(offrec("recommend", work / "dc", "--history", "sku-001", "-k", "2", "--json").stdout)
+    assert all("probability" in row for row in answer["recommendations"])
     listed = " ".join(offrec("train", "--help").stdout.split())
     assert all(name in listed for name in ("sl+dqn", "sl+pg", "sdac", "dc, re"))
 

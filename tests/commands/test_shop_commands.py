@@ -39,14 +39,14 @@ def test_the_log_seed_gives_another_log_of_the_same_shop(work: Path, tmp_path: P
 
 
 def test_simulate_a_run_and_a_baseline(work: Path) -> None:
-    found = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--json").stdout)
-    assert found["reward"]["low"] < found["reward"]["mean"] < found["reward"]["high"]
-    assert (found["world"], found["seed"], found["play"], found["policy"]) == ("demo", 3, "topk", "sl/gru")
+    rollout = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--json").stdout)
+    assert rollout["reward"]["low"] < rollout["reward"]["mean"] < rollout["reward"]["high"]
+    assert (rollout["world"], rollout["seed"], rollout["play"], rollout["policy"]) == ("demo", 3, "topk", "sl/gru")
     again = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--json").stdout)
-    assert again == found
+    assert again == rollout
     sampled = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--play", "sample", "--json").stdout)
     assert sampled["play"] == "sample"
-    assert sampled["reward"] != found["reward"]
+    assert sampled["reward"] != rollout["reward"]
     done = offrec("simulate", "--baseline", "popular", "--dataset", work / "data", "--sessions", "100")
     assert "purchases" in done.stdout
     own = offrec("simulate", "--policy", "greedy", "--dataset", work / "data", "--sessions", "100", "--json")

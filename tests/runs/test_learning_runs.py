@@ -55,10 +55,10 @@ def test_rewards_are_divided_by_the_standard_deviation_of_returns(dataset: Any) 
 
 
 def test_shifted_rewards_are_shifted_for_ignored_items_too(dataset: Any) -> None:
-    made = plan_run(SharedData(dataset), options_of("sdac", reward_shift=True, reward_unit="absolute"), CPU)
-    assert made.facts.shift == -1.0
-    rows = made.epochs.replay.batch(np.arange(10))
-    rewards = build_agent(made).symbols(rows).rewards
+    plan = plan_run(SharedData(dataset), options_of("sdac", reward_shift=True, reward_unit="absolute"), CPU)
+    assert plan.facts.shift == -1.0
+    rows = plan.epochs.replay.batch(np.arange(10))
+    rewards = build_agent(plan).symbols(rows).rewards
     assert set(rewards[:, 0].tolist()) == {np.float32(0.2) - np.float32(1.0), 0.0}
     assert (rewards[:, 1:] == -1.0).all()
     assert reward_shift(np.array([-2.0, -0.5], dtype=np.float32)) == 0.0
@@ -166,23 +166,23 @@ def test_diagnostics_do_not_change_the_run(dataset: Any, tmp_path: Path) -> None
 
 def test_diagnostics_by_hand(dataset: Any) -> None:
     """Q, returns and entropy of the 15 events of five validation sessions, computed from full matrices."""
-    made = plan_run(SharedData(dataset), options_of("sdac", gamma=0.5), CPU)
-    rows = [event for batch in made.diagnostic_batches for event in batch.event.tolist()]
+    plan = plan_run(SharedData(dataset), options_of("sdac", gamma=0.5), CPU)
+    rows = [event for batch in plan.diagnostic_batches for event in batch.event.tolist()]
     assert sorted(rows) == list(range(90, 105))
-    mine = build_agent(made).eval()
-    found = mean_diagnostics(mine, made.diagnostic_batches)
+    agent = build_agent(plan).eval()
+    means = mean_diagnostics(agent, plan.diagnostic_batches)
     validation = dataset.split("validation")
     return_to_go = transitions(validation, np.array([0.2, 1.0], dtype=np.float32), 0.5).return_to_go
-    assert found["return_logged"] == pytest.approx(return_to_go.mean())
+    assert means["return_logged"] == pytest.approx(return_to_go.mean())
     q, entropy = [], []
     with torch.no_grad():
-        for batch in made.diagnostic_batches:
-            values = reference.logits(mine.critic(batch)) * made.facts.unit
+        for batch in plan.diagnostic_batches:
+            values = reference.logits(agent.critic(batch)) * plan.facts.unit
             q += values.gather(1, batch.action[:, None])[:, 0].tolist()
-            pi = reference.logits(mine.actor(batch)).softmax(1)
+            pi = reference.logits(agent.actor(batch)).softmax(1)
             entropy += (-(pi * pi.log()).sum(1)).tolist()
-    assert found["q_logged"] == pytest.approx(np.mean(q), rel=1e-4)
-    assert found["entropy"] == pytest.approx(np.mean(entropy), rel=1e-4)
+    assert means["q_logged"] == pytest.approx(np.mean(q), rel=1e-4)
+    assert means["entropy"] == pytest.approx(np.mean(entropy), rel=1e-4)
 
 
 def test_reward_ndcg_by_hand() -> None:
@@ -202,8 +202,8 @@ def test_the_best_checkpoint_follows_the_selection_metric(
     real, epochs = ScoredEvents.ranks, iter([0, 1])
 
     def ranks(self: ScoredEvents, policy: Any) -> Ranks:
-        found = real(self, policy)
-        return replace(found, rank=np.where(found.behaviour == next(epochs), 1, 99))
+        ranks = real(self, policy)
+        return replace(ranks, rank=np.where(ranks.behaviour == next(epochs), 1, 99))
 
     monkeypatch.setattr(ScoredEvents, "ranks", ranks)
     trained(dataset, tmp_path / "run", settings={"select": select, "training.epochs": 2})
@@ -229,16 +229,16 @@ def test_selection_by_reward_needs_rewards(tmp_path: Path, make_dataset: Any) ->
                                             ("sdac", {"diagnostics": "all"}),
                                             ("pg", {"diagnostics": "all"})])  # fmt: skip
 def test_the_memory_plan_counts_target_and_prior(dataset: Any, name: str, more: dict[str, Any]) -> None:
-    made = plan_run(SharedData(dataset), options_of(name, **more), CPU)
-    prior = Network(dataset.n_items, made.options.network) if made.logging in ("network", "both") else None
-    log_b = torch.zeros(dataset.sessions.events) if made.logging in ("log_b", "both") else None
-    mine = build_agent(made, prior, log_b)
-    held = sum(tensor.nbytes for tensor in (*mine.parameters(), *mine.buffers()))
-    if prior is not None and mine.prior is None:
-        held += sum(weights.nbytes for weights in prior.parameters())
-    assert made.memory.parameters == held
-    trainable = [p.nbytes for p in mine.parameters() if p.requires_grad]
-    assert (made.memory.gradients, made.memory.optimiser) == (sum(trainable), 2 * sum(trainable))
+    plan = plan_run(SharedData(dataset), options_of(name, **more), CPU)
+    prior = Network(dataset.n_items, plan.options.network) if plan.logging in ("network", "both") else None
+    log_b = torch.zeros(dataset.sessions.events) if plan.logging in ("log_b", "both") else None
+    agent = build_agent(plan, prior, log_b)
+    size = sum(tensor.nbytes for tensor in (*agent.parameters(), *agent.buffers()))
+    if prior is not None and agent.prior is None:
+        size += sum(weights.nbytes for weights in prior.parameters())
+    assert plan.memory.parameters == size
+    trainable = [p.nbytes for p in agent.parameters() if p.requires_grad]
+    assert (plan.memory.gradients, plan.memory.optimiser) == (sum(trainable), 2 * sum(trainable))
 
 
 def test_a_run_is_refused_before_anything_is_fitted(
@@ -270,8 +270,8 @@ def test_runs_of_an_older_format_are_refused(dataset: Any, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", LEARNERS)
 def test_every_learner_trains_in_both_presets(dataset: Any, tmp_path: Path, name: str, preset: str) -> None:
     policy = trained(dataset, tmp_path / "run", algorithm=name, preset=preset)
-    found = records(tmp_path / "run")[0]["loss"]
-    assert all(np.isfinite(value) for value in found.values())
+    losses = records(tmp_path / "run")[0]["loss"]
+    assert all(np.isfinite(value) for value in losses.values())
     assert load(tmp_path / "run", "cpu").recommend([100], 3) == policy.recommend([100], 3)
 
 

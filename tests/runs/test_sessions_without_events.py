@@ -70,13 +70,13 @@ def test_rewards_and_returns_do_not_change(pair: tuple[Dataset, Dataset]) -> Non
 
 def test_the_folds_of_the_logging_policy_do_not_change(pair: tuple[Dataset, Dataset], tmp_path: Path) -> None:
     training = TrainingOptions(epochs=1, batch_size=40, learning_rate=0.01)
-    found = []
+    values = []
     for number, dataset in enumerate(pair):
         root = tmp_path / f"root-{number}"
         root.mkdir()
         spec = FitSpec(dataset, NetworkOptions(width=8, history=6, repeat="off"), training, seed=0, folds=3)
         fitting.fit_logging_policy(spec, ["log_b"], root, torch.device("cpu"), QUIET)
-        found.append(np.load(spec.folder(root, "log_b") / "log_b.npy"))
+        values.append(np.load(spec.folder(root, "log_b") / "log_b.npy"))
     train = pair[0].split("train").events
-    assert np.isfinite(found[0][:train]).all()
-    assert found[0][:train].tolist() == found[1][:train].tolist()
+    assert np.isfinite(values[0][:train]).all()
+    assert values[0][:train].tolist() == values[1][:train].tolist()

@@ -1,1 +1,1 @@
-"""The commands: each a dataclass whose fields are its flags and whose docstrings are its help."""
+"""The commands. Each is a dataclass: its fields are the flags, and their docstrings are the help texts."""

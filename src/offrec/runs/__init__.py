@@ -1,0 +1,1 @@
+"""Runs: options → plan → trainer → run folder → loaded policy."""

@@ -161,8 +161,8 @@ class BuiltRun:
         progress, options = self.trainer.progress, self.plan.options
         ended = f"{progress.epoch} of {options.training.epochs} epochs"
         ended += ", stopped early" if progress.stopped_early else ""
-        kept = "the last epoch is kept" if options.select == "last" else f"epoch {progress.best_epoch + 1} is best"
-        self.trainer.console.line(f"Trained: {ended}; {kept}.")
+        selected = "the last epoch is kept" if options.select == "last" else f"epoch {progress.best_epoch + 1} is best"
+        self.trainer.console.line(f"Trained: {ended}; {selected}.")
         load_module(self.policy.agent, self.trainer.folder / "best.safetensors")
         return self.policy
 
