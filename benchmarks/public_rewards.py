@@ -13,8 +13,8 @@ from typing import Any
 from offrec.reports import reading
 from offrec.reports.comparison import Comparer, Comparison
 from offrec.reports.reading import PolicyResults, StudyResults
-from offrec.reports.statistics import holm, summary
-from offrec.reports.svg import HEIGHT, WIDTH, Panel, Scale, short, width
+from offrec.reports.statistics import holm, summarise
+from offrec.reports.svg import HEIGHT, WIDTH, Panel, Scale, text_width, tick_label
 
 KNOB = {"dc": ("algorithm.alpha", "α"), "pc": ("algorithm.beta", "β")}
 FIGURE = "NDCG@10"
@@ -35,7 +35,7 @@ def read(folder: Path) -> StudyResults:
 def by_setting(found: StudyResults) -> dict[Setting, dict[float, PolicyResults]]:
     """Setting → the cart's reward → its policy, both in order."""
     sorted_out: dict[Setting, dict[float, PolicyResults]] = {}
-    for entry in found.entries:
+    for entry in found.policies:
         if entry.results:
             name, options = entry.group.policy, entry.group.options
             setting = name, float(options[KNOB[name][0]]), str(options["reward_unit"])
@@ -81,7 +81,7 @@ def _tested(one: Comparison) -> Row:
 
 
 def means(entries: Iterable[PolicyResults], kind: str, split: str) -> list[float]:
-    found = (summary(list(entry.values(kind, FIGURE, split).values())) for entry in entries)
+    found = (summarise(list(entry.values(kind, FIGURE, split).values())) for entry in entries)
     return [one.mean for one in found if one]
 
 
@@ -95,7 +95,7 @@ def monotone(entries: dict[float, PolicyResults], split: str) -> bool:
 def table(found: StudyResults) -> str:
     settings = by_setting(found)
     carts = sorted({cart for entries in settings.values() for cart in entries})
-    titles = [f"cart {short(cart)}" for cart in carts]
+    titles = [f"cart {tick_label(cart)}" for cart in carts]
     ends = "both ways over three, validation", "test"
     lines = [f"{FIGURE} on test, view · cart\n", "| | " + " | ".join([*titles, *ends]) + " |"]
     lines.append("|" + "---|" * (len(carts) + 3))
@@ -107,7 +107,7 @@ def table(found: StudyResults) -> str:
 
 
 def _label(name: str, knob: float) -> str:
-    return f"{name.upper()}, {KNOB[name][1]} {short(knob)}"
+    return f"{name.upper()}, {KNOB[name][1]} {tick_label(knob)}"
 
 
 def _cell(entry: PolicyResults) -> str:
@@ -133,7 +133,7 @@ def picture(found: StudyResults) -> str:
 
 def _panel(drawn: dict[tuple[str, float], dict[float, PolicyResults]], kind: str, title: str) -> Panel:
     lines = {
-        key: [(cart, summary(list(entry.values(kind, FIGURE).values()))) for cart, entry in entries.items()]
+        key: [(cart, summarise(list(entry.values(kind, FIGURE).values()))) for cart, entry in entries.items()]
         for key, entries in drawn.items()
     }
     points = {key: [(cart, one.mean, one.sd or 0.0) for cart, one in line if one] for key, line in lines.items()}
@@ -142,20 +142,20 @@ def _panel(drawn: dict[tuple[str, float], dict[float, PolicyResults]], kind: str
     carts = [cart for cart, _, _ in next(iter(points.values()))]
     told = "; ".join(f"{_label(*key)}: {_spoken(line)}" for key, line in points.items())
     panel = Panel(title, told, Scale.over(carts, log=True), Scale.over(spread), "reward of a cart (a view: .2)", FIGURE)
-    panel.right = math.ceil(14 + max(width(label) for _, label, _ in labels))
-    panel.x_ticks = [(cart, short(cart)) for cart in carts]
+    panel.right = math.ceil(14 + max(text_width(label) for _, label, _ in labels))
+    panel.x_ticks = [(cart, tick_label(cart)) for cart in carts]
     for key, line in points.items():
         panel.band([(cart, mean - sd, mean + sd) for cart, mean, sd in line], DRAWN[key])
     for key, line in points.items():
         panel.line([(cart, mean) for cart, mean, _ in line], DRAWN[key])
         for cart, mean, sd in line:
-            panel.mark((cart, mean), DRAWN[key], f"{_label(*key)}, cart {short(cart)}: {mean:.4f} ± {sd:.4f}")
-    panel.ends(labels)
+            panel.mark((cart, mean), DRAWN[key], f"{_label(*key)}, cart {tick_label(cart)}: {mean:.4f} ± {sd:.4f}")
+    panel.label_ends(labels)
     return panel
 
 
 def _spoken(line: Sequence[tuple[float, float, float]]) -> str:
-    return ", ".join(f"{mean:.4f} at {short(cart)}" for cart, mean, _ in line)
+    return ", ".join(f"{mean:.4f} at {tick_label(cart)}" for cart, mean, _ in line)
 
 
 # The report's colours (studies/page.css), of which a picture on its own needs these.

@@ -15,7 +15,7 @@ from offrec.studies.results import RANK_CAP, Measurements, store_result
 from offrec.studies.study import PolicyKind, Run, RunGroup, Study, StudyDataset, StudyKind
 
 LEARNERS = ("sl", "dqn", "pg", "sl+dqn", "sl+pg", "sdac", "sc", "sr", "pc", "dc", "re")
-BASELINES = ("popular", "recent", "markov", "sknn", "vsknn")
+BASELINES = ("popular", "recent", "mean-reward", "markov", "sknn", "vsknn")
 OWN = ("random", "logging", "greedy", "oracle")
 MACHINE = {"offrec": "0.1.0", "commit": "abc1234", "python": "3.11", "torch": "2.13.0", "system": "Linux",
            "processor": "2 × made up", "device": "cpu"}  # fmt: skip

@@ -32,7 +32,7 @@ def test_the_demo_writes_a_report_and_replaces_only_demos(tmp_path: Path, monkey
         "SL",
         "SR",
     ]
-    earned = {entry.group.policy: entry.values("", "reward")[0] for entry in page.reading.entries}
+    earned = {entry.group.policy: entry.values("", "reward")[0] for entry in page.results.policies}
     assert earned["oracle"] > 2 * earned["logging"]
     report = (tmp_path / "demo/report.md").read_text()
     assert "Is the RL doing anything here?" in report

@@ -1,7 +1,6 @@
-"""The paragraph that answers for itself: right words for whatever came out."""
+"""The answers to "Is the RL doing anything here?": who is compared with whom, sign and significance."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,169 +9,160 @@ import pytest
 
 from made_studies import made_log, made_study
 from offrec.evaluation.metrics import compute_metrics
-from offrec.reports.answers import Answer, answers
+from offrec.reports.answers import Answer, build_answers
 from offrec.reports.comparison import Comparer
 from offrec.reports.reading import read_studies
+from offrec.reports.tables import Cell
 from offrec.studies.results import RANK_CAP
 from offrec.studies.study import Study
 
+SHOP = {"logging": 1.2, "oracle": 5.0}
+HITS = {"sl": 0.5, "dc": 0.3, "recent": 0.4}
+
+
+def only_answer(study: Study) -> Answer:
+    results = read_studies([study.folder])
+    (answer,) = build_answers(results, Comparer(results))
+    return answer
+
 
 def answer(folder: Path, hits: dict[str, float], **more: Any) -> Answer:
-    study = made_study(folder / "study", [made_log()], hits, **more)
-    reading = read_studies([study.folder])
-    (found,) = answers(reading, Comparer(reading))
-    return found
+    return only_answer(made_study(folder / "study", [made_log()], hits, **more))
 
 
-SHOP = {"logging": 1.2, "oracle": 5.0}
-RANKS = {"sl": 0.5, "dc": 0.3, "recent": 0.4}
+def signs(answer: Answer) -> tuple[str | None, str | None]:
+    """Return the sign of the best learner compared with SL and with the best baseline."""
+    pair = (answer.versus_sl, answer.versus_baseline)
+    versus_sl, versus_baseline = (one.sign() if one else None for one in pair)
+    return versus_sl, versus_baseline
 
 
-def test_earns_more_and_ranks_worse(tmp_path: Path) -> None:
-    found = answer(tmp_path, RANKS, earned={"sl": 1.0, "dc": 2.0, **SHOP})
-    assert found.about == "yoochoose, GRU"
-    assert found.short.startswith("Yes: DC truly earns more than SL by +0.9")
-    assert found.short.endswith("Next-item figures say the opposite of DC.")
-    text = " ".join(found.sentences)
-    assert "below it: DC (−" in text
-    assert "In the shop itself SL earns" in text
-    assert "clearly more: DC" in text
-    assert "The policy that wrote the log earns" in text
-    assert "clearly more than it: DC; clearly less: SL" in text
-    assert "clearly above that: SL; clearly below: DC" in text
-    assert "over 3 seeds" in text
+def cell(answer: Answer, label: str, head: str) -> Cell:
+    assert answer.table is not None
+    row = next(row for row in answer.table.rows if row.label == label)
+    return row.cells[answer.table.heads.index(head)]
 
 
-def test_earns_less(tmp_path: Path) -> None:
-    found = answer(tmp_path, RANKS, earned={"sl": 1.0, "dc": 0.5})
-    assert found.short == "No: every learner that reads rewards truly earns less than SL."
+@pytest.mark.parametrize(
+    ("earned", "expected", "verdict"),
+    [
+        ({"sl": 1.0, "dc": 2.0, "recent": 0.8}, ("more", "more"), "Yes"),
+        ({"sl": 1.0, "dc": 2.0, "recent": 3.0}, ("more", "less"), "Partly"),
+        ({"sl": 1.0, "dc": 2.0, "recent": 2.0}, ("more", "unclear"), "Partly"),
+        ({"sl": 1.0, "dc": 2.0}, ("more", None), "Partly"),
+        ({"sl": 1.0, "dc": 1.0, "recent": 0.5}, ("unclear", "more"), "Not shown"),
+        ({"sl": 1.0, "dc": 0.5, "recent": 0.8}, ("less", "less"), "No"),
+    ],
+)
+def test_true_reward_is_compared_with_sl_and_the_best_baseline(
+    tmp_path: Path, earned: dict[str, float], expected: tuple[str, str | None], verdict: str
+) -> None:
+    made = answer(tmp_path, HITS, earned=earned | SHOP)
+    assert (made.about, made.measure, made.best) == ("yoochoose, GRU", "reward", "DC")
+    assert signs(made) == expected
+    assert made.short.split(":")[0] == verdict
+    assert made.baseline == ("Most recent items" if "recent" in earned else None)
+    assert made.baseline is None or made.baseline in made.short, "no claim about earnings without the best baseline"
 
 
-def test_nothing_clear(tmp_path: Path) -> None:
-    found = answer(tmp_path, RANKS, earned={"sl": 1.0, "dc": 1.0})
-    assert found.short == "Nothing clear: no learner that reads rewards truly earns clearly more than SL."
+def test_the_table_shows_ranking_and_earnings_of_each_policy(tmp_path: Path) -> None:
+    earned = {"sl": 1.0, "dc": 2.0, "recent": 0.8, "popular": 0.9} | SHOP
+    made = answer(tmp_path, {**HITS, "popular": 0.2}, earned=earned)
+    assert made.table is not None
+    assert [row.label for row in made.table.rows] == [
+        "SL", "DC", "Most recent items", "Popular items", "Logging policy", "Oracle"
+    ], "the best baseline by ranking and by reward"  # fmt: skip
+    assert cell(made, "DC", "compared with SL").stars == "**", "by reward, which comes first"
+    ranking = made.table.heads.index("NDCG@10, all test events")
+    dc = next(row for row in made.table.rows if row.label == "DC")
+    assert dc.cells[ranking + 1].stars == "▾", "by ranking"
+    assert cell(made, "Oracle", "true reward per session").stars == ""
 
 
-def test_a_gain_that_two_seeds_cannot_show_is_still_named(tmp_path: Path) -> None:
-    study = made_study(tmp_path, [made_log()], {"sl": 0.5, "dc": 0.5}, earned={"sl": 1.0, "dc": 1.1}, seeds=2)
-    paid, facts = (study.path("results", f"yoochoose.dc.gru.0.{kind}") for kind in ("rewards.npy", "json"))
-    np.save(paid, np.load(paid) + np.float32(0.8))
-    lucky = json.loads(facts.read_text())
-    lucky["shop"]["reward"]["mean"] += 0.8
-    facts.write_text(json.dumps(lucky))
-    reading = read_studies([study.folder])
-    (found,) = answers(reading, Comparer(reading))
-    said = "Nothing clear: no learner that reads rewards truly earns clearly more than SL; DC has +0."
-    assert found.short.startswith(said)
-    assert "Two seeds make a weak t-test" in found.sentences[-1]
+def test_the_best_learner_is_named(tmp_path: Path) -> None:
+    made = answer(tmp_path, {"sl": 0.3, "dc": 0.5, "sr": 0.45}, earned={"sl": 1.0, "dc": 2.0, "sr": 1.5})
+    assert made.best == "DC"
+    assert made.versus_sl is not None
+    assert made.versus_sl.gain == pytest.approx(1.0, abs=0.1)
 
 
-def test_both_agree_and_the_most_is_named(tmp_path: Path) -> None:
-    hits = {"sl": 0.3, "dc": 0.5, "sr": 0.45}
-    found = answer(tmp_path, hits, earned={"sl": 1.0, "dc": 2.0, "sr": 1.5})
-    assert found.short.startswith("Yes: DC and SR truly earn more than SL, DC most, by +0.9")
-    assert found.short.endswith("Next-item figures agree.")
-
-
-def test_without_a_shop_next_item_figures_do_not_speak_of_earning(tmp_path: Path) -> None:
-    found = answer(tmp_path, {"sl": 0.3, "dc": 0.5})
-    assert re.match(r"It ranks better: DC \(\+\d+\.\d %\) is above SL in NDCG@10, all events\.", found.short)
-    assert found.short.endswith("Whether anything more is earned, this log does not show.")
-    assert not any("shop" in sentence for sentence in found.sentences)
-
-
-@pytest.mark.parametrize(("learners", "words"), [(("dc",), "it is not"), (("dc", "sr"), "none of them is")])
-def test_without_a_gain(tmp_path: Path, learners: tuple[str, ...], words: str) -> None:
-    found = answer(tmp_path, {"sl": 0.5, **dict.fromkeys(learners, 0.3)})
-    said = f"Not in next-item figures: {words} clearly above SL in NDCG@10 over all test events (other figures, and"
-    assert found.short.startswith(said)
-
-
-def test_all_that_rank_better_are_named_the_best_first(tmp_path: Path) -> None:
-    found = answer(tmp_path, {"sl": 0.3, "sr": 0.45, "dc": 0.5, "dqn": 0.1})
-    assert re.match(r"It ranks better: DC \(\+[\d.]+ %\) and SR \(\+[\d.]+ %\) are above SL in NDCG@10,", found.short)
+def test_ranking_metrics_do_not_answer_the_question(tmp_path: Path) -> None:
+    above = answer(tmp_path / "above", {"sl": 0.3, "sr": 0.45, "dc": 0.5, "dqn": 0.1})
+    assert (above.measure, above.best, signs(above)[0]) == ("NDCG@10", "DC", "more")
+    assert above.short.startswith("Not answered: no reward was measured.")
+    assert "earn" not in above.short
+    assert above.short.index("DC") < above.short.index("SR"), "the best comes first"
+    below = answer(tmp_path / "below", {"sl": 0.5, "dc": 0.3})
+    assert (below.measure, signs(below)[0]) == ("NDCG@10", "less")
 
 
 def uneven(study: Study, learner: str, beyond: slice) -> None:
-    """The learner's second seed finds less: its two seeds differ too much for a t-test."""
+    """Make the second seed worse, so that the seeds differ too much for a t-test."""
     path = study.path("results", f"yoochoose.{learner}.gru.1.json")
-    ranks = study.path("results", f"yoochoose.{learner}.gru.1.ranks.npy")
-    found = np.load(ranks)
-    found[beyond] = RANK_CAP
-    np.save(ranks, found)
+    array = study.path("results", f"yoochoose.{learner}.gru.1.ranks.npy")
+    ranks = np.load(array)
+    ranks[beyond] = RANK_CAP
+    np.save(array, ranks)
     facts = json.loads(path.read_text())
-    facts["test"]["all"] |= compute_metrics(found.astype(np.int64), (5, 10, 20)).values
+    facts["test"]["all"] |= compute_metrics(ranks.astype(np.int64), (5, 10, 20)).values
     path.write_text(json.dumps(facts))
 
 
-def test_what_sessions_alone_tell_of_two_seeds_stands_apart(tmp_path: Path) -> None:
-    """With three seeds, the t-test decides."""
-    for seeds in (2, 3):
-        hits = {"sl": 0.4, "re": 0.35, "dc": 0.7, "pc": 0.4}
-        study = made_study(tmp_path / str(seeds), [made_log()], hits, seeds=seeds)
-        uneven(study, "re", slice(None, None, 2))
-        uneven(study, "dc", slice(None, None, 4))
-        reading = read_studies([study.folder])
-        (found,) = answers(reading, Comparer(reading))
-        told = " ".join([found.short, found.sentences[0]])
-        unsure = "by sessions alone, with too few seeds to be sure:"
-        for words in (f"; above it {unsure} DC (+", f"; below it {unsure} RE (−"):
-            assert (words in told) == (seeds == 2)
-        assert (f"Above it {unsure} DC (+" in found.short) == (seeds == 2)
-        (apart,) = re.findall(r"not told apart from it: (.*)", told)
-        assert [name in apart for name in ("PC", "DC", "RE")] == [True, seeds == 3, seeds == 3]
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_with_two_seeds_the_p_value_over_sessions_is_shown(tmp_path: Path, seeds: int) -> None:
+    study = made_study(tmp_path, [made_log()], {"sl": 0.4, "dc": 0.7, "pc": 0.4}, seeds=seeds)
+    uneven(study, "dc", slice(None, None, 4))
+    made = only_answer(study)
+    dc = cell(made, "DC", "compared with SL")
+    assert dc.stars == "", "the t-test does not reject"
+    assert ("sessions p < .001" in dc.spread) == (seeds == 2)
+    assert made.table is not None
+    assert made.table.note.startswith("Two seeds") == (seeds == 2)
 
 
-def test_one_seed_says_so(tmp_path: Path) -> None:
-    found = answer(tmp_path, RANKS, seeds=1)
-    assert "With one seed nothing is known of the spread over seeds" in found.sentences[-1]
+def test_one_seed_is_noted(tmp_path: Path) -> None:
+    made = answer(tmp_path, HITS, seeds=1)
+    assert made.table is not None
+    assert made.table.note.startswith("One seed")
 
 
-def test_without_sl_nothing_is_claimed(tmp_path: Path) -> None:
-    assert answer(tmp_path, {"dc": 0.5}).short == "It cannot be told: SL, which imitates, was not run."
-    alone = answer(tmp_path / "more", {"sl": 0.5})
-    assert alone.short == "It cannot be told: no learner that reads rewards was run."
+def test_without_sl_or_without_rl_there_is_no_answer(tmp_path: Path) -> None:
+    for name, hits in (("rl", {"dc": 0.5}), ("sl", {"sl": 0.5})):
+        made = answer(tmp_path / name, hits)
+        assert made.short.startswith("Not answered")
+        assert (made.best, made.table) == (None, None)
 
 
-def valued(folder: Path, worth: dict[str, tuple[float, str]], seeds: int, ranks: dict[str, float]) -> Answer:
-    """`worth`: learner → estimated value, and its verdict."""
-    study = made_study(folder, [made_log()], ranks, seeds=seeds)
+def valued(folder: Path, values: dict[str, tuple[float, str]], seeds: int, hits: dict[str, float]) -> Answer:
+    """Make a study with estimated values: policy → (value, verdict)."""
+    study = made_study(folder, [made_log()], hits, seeds=seeds)
     for run in study.runs:
-        level, verdict = worth[study.group(run).policy]
-        facts = study.path("results", f"{run.name}.json")
-        value = {"value": level * (1 + 0.01 * run.seed), "low": 0.0, "high": 9.0, "verdict": verdict, "reason": ""}
-        facts.write_text(json.dumps({**json.loads(facts.read_text()), "value": value}))
-    reading = read_studies([study.folder])
-    (found,) = answers(reading, Comparer(reading))
-    return found
+        mean, verdict = values[study.group(run).policy]
+        path = study.path("results", f"{run.name}.json")
+        value = {"value": mean * (1 + 0.01 * run.seed), "low": 0.0, "high": 9.0, "verdict": verdict, "reason": ""}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "value": value}))
+    return only_answer(study)
 
 
-LEVEL = {"sl": 0.5, "dc": 0.5, "sr": 0.5}
+EQUAL = {"sl": 0.5, "dc": 0.5, "sr": 0.5, "recent": 0.5, "popular": 0.5}
+TRUST, DISTRUST = "caution", "do not trust"
 
 
-def test_only_what_may_be_trusted_is_said_to_earn(tmp_path: Path) -> None:
-    worth = {"sl": (1.0, "caution"), "dc": (2.0, "caution"), "sr": (3.0, "do not trust")}
-    found = valued(tmp_path, worth, 3, LEVEL)
-    assert found.short.startswith("Yes: DC is estimated to earn more than SL by +1.01 a session.")
-    (said,) = [sentence for sentence in found.sentences if sentence.startswith("By the estimate")]
-    assert "clearly more: DC (+1.01, p" in said
-    assert said.endswith("Not to be trusted, so left out: SR.")
+def test_distrusted_values_are_not_used(tmp_path: Path) -> None:
+    values = {"sl": (1.0, TRUST), "dc": (2.0, TRUST), "sr": (3.0, DISTRUST), "recent": (1.5, TRUST)}
+    made = valued(tmp_path, values | {"popular": (9.0, DISTRUST)}, 3, EQUAL)
+    assert (made.measure, made.best, made.baseline) == ("value", "DC", "Most recent items")
+    assert signs(made) == ("more", "more")
+    assert cell(made, "SR", "verdict").text == DISTRUST
 
 
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_values_that_cannot_be_counted_on_leave_the_answer_to_the_ranking(tmp_path: Path, seeds: int) -> None:
-    """Three seeds of an SL that is not to be trusted; one seed, of which nothing can be tested."""
-    verdict = "caution" if seeds == 1 else "do not trust"
-    worth = {"sl": (1.0, verdict), "dc": (2.0, "caution"), "sr": (3.0, "caution")}
-    found = valued(tmp_path, worth, seeds, {"sl": 0.3, "dc": 0.5, "sr": 0.3})
-    assert re.match(r"It ranks better: DC \(\+\d+\.\d %\) is above SL", found.short)
-    (said,) = [sentence for sentence in found.sentences if sentence.startswith("By the estimate")]
-    assert ("not tested" in said) == (seeds == 1)
-    assert ("that is not to be trusted, so no value is set beside it" in said) == (seeds == 3)
-
-
-def test_no_learner_to_be_trusted(tmp_path: Path) -> None:
-    worth = {"sl": (1.0, "caution"), "dc": (2.0, "do not trust"), "sr": (3.0, "do not trust")}
-    found = valued(tmp_path, worth, 3, LEVEL)
-    assert any("of no learner that reads rewards is it to be trusted" in sentence for sentence in found.sentences)
-    assert "estimated" not in found.short
+@pytest.mark.parametrize(("seeds", "verdicts"), [(1, (TRUST, TRUST)), (3, (DISTRUST, TRUST)), (3, (TRUST, DISTRUST))])
+def test_values_that_cannot_be_trusted_or_tested_give_no_answer(
+    tmp_path: Path, seeds: int, verdicts: tuple[str, str]
+) -> None:
+    sl, dc = verdicts
+    values = {"sl": (1.0, sl), "dc": (2.0, dc)}
+    made = valued(tmp_path, values, seeds, {"sl": 0.3, "dc": 0.5})
+    assert made.measure == "NDCG@10"
+    assert made.short.startswith("Not answered")
+    assert cell(made, "DC", "verdict").text == dc, "the table still shows the estimate"

@@ -70,7 +70,7 @@ def test_repeated_splits_are_one_log(tmp_path: Path) -> None:
     assert finished(study).done == 6
     read = read_studies([study.folder])
     assert list(read.logs) == ["split-0"], "one log, one column"
-    assert {len(entry.results) for entry in read.entries} == {3}
+    assert {len(entry.results) for entry in read.policies} == {3}
     assert build_report([study.folder]).every_table[0].spans == [("split-0, view", 4)]
     with pytest.raises(InputError, match="give --seeds 3"):
         design.plan_comparison(three, tmp_path / "x", repeated_splits=True)
@@ -103,7 +103,7 @@ def test_a_sweep_has_a_row_per_value_and_per_comparison(dataset: Path, tmp_path:
     assert [row.label for row in table.rows] == ["β = 0.1", "β = 1", "adaptive, ε = 1", "SL"]
     (section,) = [section for section in report.sections if section.title == "Sweeps"]
     assert table.heads[:4] == ["NDCG@10", "HR@5", "NDCG@10 of view", "NDCG@10 of cart"]
-    dashed = [picture.svg.count("stroke-dasharray") for picture in section.pictures]
+    dashed = [picture.svg.count("stroke-dasharray") for picture in section.figures]
     assert dashed == [2, 2, 2], "one figure for all behaviours and one for each, with a dashed line per comparison"
 
 

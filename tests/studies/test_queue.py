@@ -104,7 +104,7 @@ def test_a_failed_run_is_recorded_and_does_not_stop_the_study(dataset: Path, tmp
     assert reason.startswith("The loss"), reason
     assert "training.learning_rate" in reason
     assert finished(study) == RunCounts(2, 1, 0), "failed runs are not repeated"
-    assert [failure.reason for failure in build_report([study.folder]).reading.failures] == [reason]
+    assert [failure.reason for failure in build_report([study.folder]).results.failures] == [reason]
     assert finished(study, retry_failed=True) == RunCounts(2, 1, 0)
 
 

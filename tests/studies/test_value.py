@@ -110,8 +110,8 @@ def test_values_of_a_sweep_use_default_rewards(tmp_path: Path, monkeypatch: pyte
     column = table.heads.index("value@5, estimated")
     assert all(row.cells[column].spread.startswith("±") for row in table.rows)
     (section,) = [section for section in report.sections if section.title == "Sweeps"]
-    assert "an estimate from the log" in section.words[-1]
-    (picture,) = [picture for picture in section.pictures if picture.key.startswith("sweep-value@5")]
+    assert "an estimate from the log" in section.notes[-1]
+    (picture,) = [picture for picture in section.figures if picture.key.startswith("sweep-value@5")]
     assert "value@5, estimated" in picture.svg
     assert text_formats.csv(report).count(",test,all,value@5,") == 6
     with pytest.raises(InputError, match="valued was created with --value; repeat that"):

@@ -66,7 +66,7 @@ def run_demo(out: Path, seed: int, console: Console) -> Report:
         )
     page = build_report([study.folder], title=f"The demo shop, seed {seed}")
     title = f"{page.title}: how each policy scores in the log, and what it earns in the shop"
-    print_table(title, COLUMNS, [_row(entry) for entry in page.reading.entries])
+    print_table(title, COLUMNS, [_row(policy) for policy in page.results.policies])
     for answer in page.answers:
         console.line(f"Is the RL doing anything here? {answer.short}")
     path, _ = write_report(page, [out / "report.html", out / "report.md"])
@@ -84,14 +84,14 @@ def _design(dataset: Path, folder: Path, seed: int) -> Study:
     return design.create_or_extend(replace(study, runs=tuple(runs)))
 
 
-def _row(entry: PolicyResults) -> list[str]:
+def _row(policy: PolicyResults) -> list[str]:
     """A policy's metrics in the log, if it ranks items, and what it earned in the shop."""
-    (result,) = entry.results
+    (result,) = policy.results
     earned = result.facts["shop"]
     reward = earned["reward"]
     return [
-        labels.policy_label(entry),
-        *(formatting.format_figure(result.figure("all", figure), 3) for figure in ("HR@5", "NDCG@10")),
+        labels.policy_label(policy),
+        *(formatting.format_metric(result.metric("all", metric), 3) for metric in ("HR@5", "NDCG@10")),
         f"{reward['mean']:.2f} ± {reward['high'] - reward['mean']:.2f}",
         f"{earned['length']['mean']:.1f}",
         f"{earned['purchases']['mean']:.2f}",

@@ -1,276 +1,284 @@
-""" "Is the RL doing anything here?", answered from the results, in words that are right for whatever came out."""
+"""Answer "Is the RL doing anything here?" for each log and backbone.
+
+An answer compares the best RL learner with SL and with the best baseline. It uses the best measure of earnings that the
+study has: true reward in the shop, else estimated values that are trusted and tested. Ranking metrics reward imitation,
+so they do not answer the question.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from offrec.reports import formatting, labels
 from offrec.reports.comparison import Comparer, Comparison
+from offrec.reports.earnings import has_value, verdicts
 from offrec.reports.reading import PolicyResults, StudyResults
-from offrec.reports.statistics import holm, summary
-from offrec.reports.value_tables import own
+from offrec.reports.tables import Cell, Row, Table, column_ranks, metric_cell, policy_summary, stars
 
-FIGURE = "NDCG@10"
-IMITATES = ("sl",)  # the rest reads rewards
-DISTRUSTED = "do not trust"
-FEW_SEEDS, LEVEL = 2, 0.05
-UNSURE = "by sessions alone, with too few seeds to be sure"
-
-Named = list[tuple[str, Comparison]]
+QUESTION = "Is the RL doing anything here?"
+METRIC: Final = "NDCG@10"
+DISTRUST = "do not trust"
+FEW_SEEDS = 2
+Measure = Literal["reward", "value", "NDCG@10"]
+BEHAVIOUR = {"reward": "", "value": "", METRIC: "all"}
+VERB = {"reward": "earns", "value": "is estimated to earn"}
+HEADS = {
+    "reward": "true reward per session",
+    "value": "estimated value per session",
+    METRIC: f"{METRIC}, all test events",
+}
+NOTES = {
+    1: "One seed: the tests cover test sessions and visitors, not the variation over seeds.",
+    2: "Two seeds: the t-test over seeds has little power, so the p-value over sessions alone is shown as well.",
+}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """For one log and backbone."""
+    """The answer for one log and backbone.
+
+    Attributes:
+        about: Log and backbone.
+        short: The answer in a sentence or two.
+        measure: What the answer is based on.
+        best: Label of the best RL learner by that measure.
+        versus_sl: The best RL learner compared with SL.
+        baseline: Label of the best baseline by that measure.
+        versus_baseline: The best RL learner compared with the best baseline.
+        table: All policies of the answer.
+    """
 
     about: str
-    short: str  # yes, no or cannot be told, and why, in a sentence
-    sentences: list[str]
+    short: str
+    measure: Measure = METRIC
+    best: str | None = None
+    versus_sl: Comparison | None = None
+    baseline: str | None = None
+    versus_baseline: Comparison | None = None
+    table: Table | None = None
 
 
 @dataclass(frozen=True)
-class Sides:
-    """Learners by how they compare with another policy: (name, comparison)."""
+class _Compared:
+    """The learners by one measure, each compared with SL and with the best baseline."""
 
-    more: Named
-    less: Named
-    maybe_more: Named  # the bootstrap is clear, and the t-test has too few seeds to be
-    maybe_less: Named
-    unclear: Named
-
-    @property
-    def undecided(self) -> Named:
-        return [*self.maybe_more, *self.unclear, *self.maybe_less]
+    measure: Measure
+    learners: list[PolicyResults]
+    versus_sl: list[Comparison | None]
+    baseline: PolicyResults | None
+    versus_baseline: list[Comparison | None]
 
     @property
-    def every(self) -> Named:
-        return [*self.more, *self.less, *self.undecided]
+    def is_tested(self) -> bool:
+        return any(one is not None and one.corrected is not None for one in self.versus_sl)
 
-    def __len__(self) -> int:
-        return len(self.every)
+    def best(self) -> int:
+        """Return the index of the best learner, those significantly above SL first."""
 
-    @property
-    def tested(self) -> bool:
-        """One seed's estimates of value cannot be."""
-        return any(one.corrected is not None for _, one in self.every)
+        def key(index: int) -> tuple[bool, float]:
+            comparison = self.versus_sl[index]
+            return (comparison is not None and comparison.sign() == "more", comparison.gain if comparison else -1e30)
+
+        return max(range(len(self.learners)), key=key)
 
 
-def answers(reading: StudyResults, comparer: Comparer) -> list[Answer]:
-    found = []
-    keys = dict.fromkeys(
-        (e.group.log, e.group.backbone, e.group.preset) for e in reading.compared if e.group.kind == "learner"
-    )
-    for key in keys:
-        here = [e for e in reading.compared if (e.group.log, e.group.backbone, e.group.preset) == key]
-        sl = next((e for e in here if e.group.policy in IMITATES), None)
-        learners = [e for e in here if e.group.policy not in IMITATES]
-        about = f"{key[0]}, {labels.backbone_label(here[0])}"
-        if sl is None or not learners:
-            missing = "SL, which imitates, was not run" if sl is None else "no learner that reads rewards was run"
-            found.append(Answer(about, f"It cannot be told: {missing}.", []))
+def learner_groups(results: StudyResults) -> list[tuple[str, str, list[PolicyResults]]]:
+    """Return (title, key, learners) for each log, backbone and preset."""
+    groups: dict[tuple[object, ...], list[PolicyResults]] = {}
+    for policy in results.compared:
+        if policy.group.kind == "learner":
+            groups.setdefault((policy.group.log, policy.group.backbone, policy.group.preset), []).append(policy)
+    return [
+        (f"{learners[0].group.log}, {labels.backbone_label(learners[0])}", "-".join(map(str, key)), learners)
+        for key, learners in groups.items()
+    ]
+
+
+def build_answers(results: StudyResults, comparer: Comparer) -> list[Answer]:
+    """Build one answer for each log, backbone and preset."""
+    answers = []
+    for about, key, learners in learner_groups(results):
+        sl = next((policy for policy in learners if labels.is_imitation(policy)), None)
+        rl = [policy for policy in learners if not labels.is_imitation(policy)]
+        if sl is None or not rl:
+            missing = "SL" if sl is None else "no learner that uses rewards"
+            verb = "was not run" if sl is None else "was run"
+            answers.append(Answer(about, f"Not answered: {missing} {verb}."))
         else:
-            found.append(_answer(reading, comparer, about, sl, learners))
-    return found
+            answers.append(_answer(results, comparer, about, key, sl, rl))
+    return answers
+
+
+def earnings_measure(policies: Sequence[PolicyResults]) -> Measure | None:
+    """Return the best measure of earnings that some of the policies have."""
+    if any(policy.values("", "reward") for policy in policies):
+        return "reward"
+    return "value" if any(policy.values("", "value") for policy in policies) else None
 
 
 def _answer(
-    reading: StudyResults, comparer: Comparer, about: str, sl: PolicyResults, learners: list[PolicyResults]
+    results: StudyResults, comparer: Comparer, about: str, key: str, sl: PolicyResults, rl: list[PolicyResults]
 ) -> Answer:
-    ranked = _sides(comparer, learners, sl, "all", FIGURE)
-    paid = _sides(comparer, learners, sl, "", "reward")
-    trusted = [entry for entry in learners if not _distrusted(sl) and not _distrusted(entry)]
-    worth = _sides(comparer, trusted, sl, "", "value")
-    sentences = [_ranking_sentence(sl, ranked)]
-    recent = own(reading, sl.group.log, "recent")
-    if recent is not None:
-        sentences.append(_recent_sentence(comparer, sl, learners, recent))
-    if sl.values("", "value"):
-        sentences.append(_worth_sentence(sl, [entry for entry in learners if entry not in trusted], worth))
-    if len(paid):
-        sentences.append(_money_sentence("In the shop itself", "SL earns", sl, paid, "reward"))
-        sentences += _own_sentences(reading, comparer, sl, learners)
-    sentences.append(_how_sure(sl, learners, bool(len(paid))))
-    return Answer(about, _short(ranked, worth, paid), sentences)
+    ranking = _compare(results, comparer, METRIC, sl, rl)
+    earning = earnings_measure([sl, *rl])
+    compared, reason = ranking, "no reward was measured"
+    if earning == "reward":
+        compared = _compare(results, comparer, "reward", sl, rl)
+    elif earning == "value":
+        trusted = [policy for policy in rl if not _is_distrusted(policy)]
+        if _is_distrusted(sl):
+            reason = "the estimated value of SL is not reliable"
+        elif not trusted:
+            reason = "no RL learner has a reliable estimated value"
+        else:
+            by_value = _compare(results, comparer, "value", sl, trusted)
+            compared = by_value if by_value.is_tested else ranking
+            reason = "testing estimated values needs several seeds"
+    best = compared.best()
+    versus_sl, versus_baseline = compared.versus_sl[best], compared.versus_baseline[best]
+    name, baseline = labels.policy_label(compared.learners[best]), compared.baseline
+    short = _ranking_sentence(ranking, reason) if compared.measure == METRIC else _earnings_sentence(compared)
+    return Answer(
+        about,
+        short,
+        compared.measure,
+        name,
+        versus_sl,
+        labels.policy_label(baseline) if baseline else None,
+        versus_baseline,
+        _table(results, comparer, key, sl, rl, ranking, earning),
+    )
 
 
-def _sides(
-    comparer: Comparer, learners: Sequence[PolicyResults], other: PolicyResults, behaviour: str, figure: str
-) -> Sides:
-    compared = comparer.family(learners, [other] * len(learners), behaviour, figure)
-    sessions = holm([one.p_sessions if one else None for one in compared])
-    sides: dict[str, Named] = {"more": [], "less": [], "maybe more": [], "maybe less": [], "unclear": []}
-    for entry, one, p in zip(learners, compared, sessions, strict=True):
-        if one is not None:
-            sides[_side(one, p)].append((labels.policy_label(entry), one))
-    for key, side in sides.items():
-        side.sort(key=lambda pair: pair[1].gain, reverse="less" not in key)
-    return Sides(*sides.values())
+def _compare(
+    results: StudyResults, comparer: Comparer, measure: Measure, sl: PolicyResults, learners: list[PolicyResults]
+) -> _Compared:
+    behaviour = BEHAVIOUR[measure]
+    baselines = [p for p in results.compared if p.group.kind == "baseline" and p.group.log == sl.group.log]
+    usable = [p for p in baselines if p.values(behaviour, measure) and not (measure == "value" and _is_distrusted(p))]
+    baseline = max(usable, key=lambda p: p.mean(behaviour, measure) or 0.0, default=None)
+    versus_sl = comparer.compare_family(learners, [sl] * len(learners), behaviour, measure)
+    versus_baseline = comparer.compare_family(learners, [baseline] * len(learners), behaviour, measure)
+    return _Compared(measure, learners, versus_sl, baseline, versus_baseline)
 
 
-def _side(one: Comparison, p_sessions: float | None) -> str:
-    """`p_sessions`: the bootstrap's, corrected."""
-    clear = p_sessions is not None and p_sessions <= LEVEL
-    if one.verdict(LEVEL) == "unclear" and clear and one.seeds <= FEW_SEEDS:
-        return "maybe more" if one.gain > 0 else "maybe less"
-    return one.verdict(LEVEL)
+def _is_distrusted(policy: PolicyResults) -> bool:
+    return DISTRUST in verdicts(policy)
 
 
-def _distrusted(entry: PolicyResults) -> bool:
-    """Has its value a verdict, of any seed, that forbids to count on it?"""
-    return any((result.facts.get("value") or {}).get("verdict") == DISTRUSTED for result in entry.results)
-
-
-def _short(ranked: Sides, worth: Sides, paid: Sides) -> str:
-    """What is known best decides: true reward, then estimates that are trusted and tested, then next-item figures."""
-    if len(paid):
-        return _earns("truly earn", "truly earns", "a session of the shop", paid, ranked)
-    if worth.tested:
-        return _earns("are estimated to earn", "is estimated to earn", "a session", worth, ranked)
-    if ranked.more:
-        verb = "is" if len(ranked.more) == 1 else "are"
-        return (
-            f"It ranks better: {_shares(ranked.more)} {verb} above SL in {FIGURE}, all events. Whether anything more "
-            "is earned, this log does not show."
+def _earnings_sentence(compared: _Compared) -> str:
+    index, verb = compared.best(), VERB[compared.measure]
+    name = labels.policy_label(compared.learners[index])
+    versus_sl, versus_baseline = compared.versus_sl[index], compared.versus_baseline[index]
+    decimals = formatting.reward_decimals(*(p.mean("", compared.measure) for p in compared.learners))
+    baseline = f"the best baseline, {labels.policy_label(compared.baseline)}" if compared.baseline else ""
+    gain = _gain(versus_baseline, decimals)
+    if versus_sl is not None and versus_sl.sign() == "more":
+        more = f"{name} {verb} more than SL ({_gain(versus_sl, decimals)} per session)"
+        if versus_baseline is None:
+            return f"Partly: {more}, but there is no baseline to compare with."
+        ending = {
+            "more": f" and more than {baseline} ({gain})",
+            "less": f", but less than {baseline} ({gain})",
+            "unclear": f", but not clearly more than {baseline} ({gain})",
+        }[versus_baseline.sign()]
+        return f"{'Yes' if versus_baseline.sign() == 'more' else 'Partly'}: {more}{ending}."
+    if all(one is not None and one.sign() == "less" for one in compared.versus_sl):
+        text = (
+            f"No: every RL learner {verb} less than SL; the best is {name} ({_gain(versus_sl, decimals)} per session)."
         )
-    undecided = "none of them is clearly above SL" if len(ranked) > 1 else "it is not clearly above SL"
-    maybe = f" Above it {UNSURE}: {_shares(ranked.maybe_more)}." if ranked.maybe_more else ""
-    return (
-        f"Not in next-item figures: {undecided} in {FIGURE} over all test events (other figures, and each behaviour, "
-        f"have their stars in the tables).{maybe} Such figures reward imitation, so whether anything more is "
-        "earned they do not show."
-    )
-
-
-def _earns(several: str, one: str, where: str, money: Sides, ranked: Sides) -> str:
-    if not money.more:
-        if len(money.less) == len(money):
-            return f"No: every learner that reads rewards {one} less than SL."
-        best, gain = max(money.undecided, key=lambda pair: pair[1].gain)
-        least = (
-            f"; {best} has {formatting.format_gain(gain.gain)}, {formatting.format_p_value(gain.corrected)}"
-            if gain.gain > 0
-            else ""
+    else:
+        text = (
+            f"Not shown: no RL learner {verb} clearly more than SL; the best is {name} ({_gain(versus_sl, decimals)})."
         )
-        return f"Nothing clear: no learner that reads rewards {one} clearly more than SL{least}."
-    names_ = [name for name, _ in money.more]
-    best, gain = money.more[0]
-    verb = one if len(names_) == 1 else several
-    worse, better = ([name for name, _ in side] for side in (ranked.less, ranked.more))
-    tail = ""
-    if best in worse:
-        tail = f" Next-item figures say the opposite of {best}."
-    elif best in better:
-        tail = " Next-item figures agree."
-    elif len(ranked):
-        tail = f" Next-item figures do not tell {best} from SL."
-    most = "" if len(names_) == 1 else f", {best} most,"
-    by = formatting.format_gain(gain.gain)
-    return f"Yes: {formatting.join_names(names_)} {verb} more than SL{most} by {by} {where}.{tail}"
+    return f"{text} Compared with {baseline}, {name} has {gain}." if versus_baseline else text
 
 
-def _shares(side: Named) -> str:
-    return formatting.join_names([f"{name} ({formatting.format_share(one.relative)})" for name, one in side])
+def _gain(comparison: Comparison | None, decimals: int) -> str:
+    if comparison is None:
+        return "not measured"
+    gain = formatting.format_gain(comparison.gain, decimals)
+    return gain if comparison.sign() != "unclear" else f"{gain}, {formatting.format_p_value(comparison.corrected)}"
 
 
-def _detailed(side: Named) -> str:
-    return formatting.join_names(
-        [
-            f"{name} ({formatting.format_share(one.relative)}, {formatting.format_p_value(one.corrected)})"
-            for name, one in side
-        ]
-    )
+def _ranking_sentence(ranking: _Compared, reason: str) -> str:
+    pairs = zip(ranking.learners, ranking.versus_sl, strict=True)
+    above = [(policy, one) for policy, one in pairs if one is not None and one.sign() == "more"]
+    above.sort(key=lambda pair: -pair[1].gain)
+    if not above:
+        return f"Not answered: {reason}. No RL learner ranks clearly above SL in {METRIC}."
+    names = [f"{labels.policy_label(policy)} ({formatting.format_share(one.relative)})" for policy, one in above]
+    verb = "ranks" if len(above) == 1 else "rank"
+    return f"Not answered: {reason}. {formatting.join_names(names)} {verb} above SL in {METRIC}."
 
 
-def _ranking_sentence(sl: PolicyResults, sides: Sides) -> str:
-    found = summary(list(sl.values("all", FIGURE).values()))
-    at = formatting.format_figure(found.mean if found else None)
-    told = (
-        ("above it", sides.more, _detailed),
-        ("below it", sides.less, _detailed),
-        (f"above it {UNSURE}", sides.maybe_more, _shares),
-        (f"below it {UNSURE}", sides.maybe_less, _shares),
-        ("not told apart from it", sides.unclear, _detailed),
-    )
-    parts = [f"{words}: {said(side)}" for words, side, said in told if side]
-    return f"By the next logged item, all test events, SL has {FIGURE} {at}; {'; '.join(parts)}."
+def _table(
+    results: StudyResults,
+    comparer: Comparer,
+    key: str,
+    sl: PolicyResults,
+    rl: list[PolicyResults],
+    ranking: _Compared,
+    earning: Measure | None,
+) -> Table:
+    """Show SL, the RL learners and the best baselines; in a shop, also the logging policy and the oracle."""
+    log = sl.group.log
+    best = [ranking.baseline, results.best_baseline(log, "", earning) if earning else None]
+    shop = [results.find(log, name) for name in ("logging", "oracle")] if earning == "reward" else []
+    rows = list({id(policy): policy for policy in (sl, *rl, *best, *shop) if policy is not None}.values())
+    columns = _columns(comparer, rows, sl, earning, best[1]) if earning is not None else []
+    if any(map(has_value, rows)):
+        columns.append(("verdict", [Cell("; ".join(verdicts(policy)) or formatting.MISSING) for policy in rows]))
+    columns += _columns(comparer, rows, sl, METRIC, ranking.baseline)
+    sections: dict[str, list[Row]] = {}
+    for index, policy in enumerate(rows):
+        section = "Best baseline" if policy.group.kind == "baseline" else labels.section_label(policy)
+        row = Row(labels.policy_label(policy), [cells[index] for _, cells in columns])
+        sections.setdefault(section, []).append(row)
+    note = NOTES.get(min(len(policy.results) for policy in (sl, *rl)), "")
+    return Table(f"answer-{key}", "", note, [], [head for head, _ in columns], list(sections.items()))
 
 
-def _recent_sentence(
-    comparer: Comparer, sl: PolicyResults, learners: Sequence[PolicyResults], recent: PolicyResults
-) -> str:
-    sides = _sides(comparer, [sl, *learners], recent, "all", FIGURE)
-    at = formatting.format_figure(next(iter(recent.values("all", FIGURE).values()), None))
-    above = f"clearly above that: {formatting.join_names([name for name, _ in sides.more])}"
-    below = f"clearly below: {formatting.join_names([name for name, _ in sides.less])}"
-    return f"Showing the most recent items again has {at}; {above}; {below}."
+def _columns(
+    comparer: Comparer,
+    rows: list[PolicyResults],
+    sl: PolicyResults,
+    measure: Measure,
+    baseline: PolicyResults | None,
+) -> list[tuple[str, list[Cell]]]:
+    behaviour = BEHAVIOUR[measure]
+    means = [policy.mean(behaviour, measure) for policy in rows]
+    decimals = 4 if measure == METRIC else formatting.reward_decimals(*means)
+
+    def formatter(value: float | None) -> str:
+        if measure == METRIC:
+            return formatting.format_metric(value)
+        return formatting.format_reward(value, decimals)
+
+    ranks = column_ranks([m if p.group.kind != "shop" else None for p, m in zip(rows, means, strict=True)])
+    cells = [
+        metric_cell(policy_summary(policy, behaviour, measure), None, rank, formatter)
+        for policy, rank in zip(rows, ranks, strict=True)
+    ]
+    columns = [(HEADS[measure], cells)]
+    opponents = [("compared with SL", sl)]
+    opponents += [("compared with the best baseline", baseline)] if baseline is not None else []
+    for head, other in opponents:
+        others = [None if policy.group.kind == "shop" else other for policy in rows]
+        comparisons = comparer.compare_family(rows, others, behaviour, measure)
+        if any(comparisons):
+            columns.append((head, [_comparison_cell(one, measure, decimals) for one in comparisons]))
+    return columns
 
 
-def _money_sentence(where: str, sl_has: str, sl: PolicyResults, sides: Sides, figure: str) -> str:
-    found = summary(list(sl.values("", figure).values()))
-    unclear = "not told apart" if sides.tested else "not tested, for that takes several seeds"
-    unsure = UNSURE.replace("sessions", "visitors")
-    told = (
-        ("clearly more", sides.more, sides.tested),
-        ("clearly less", sides.less, sides.tested),
-        (f"more {unsure}", sides.maybe_more, False),
-        (f"less {unsure}", sides.maybe_less, False),
-        (unclear, sides.unclear, sides.tested),
-    )
-    parts = [f"{words}: {_gains(side, with_p)}" for words, side, with_p in told if side]
-    return f"{where} {sl_has} {formatting.format_reward(found.mean if found else None)} a session; {'; '.join(parts)}."
-
-
-def _gains(side: Named, with_p: bool) -> str:
-    chances = [f", {formatting.format_p_value(one.corrected)}" if with_p else "" for _, one in side]
-    return formatting.join_names(
-        [f"{name} ({formatting.format_gain(one.gain)}{p})" for (name, one), p in zip(side, chances, strict=True)]
-    )
-
-
-def _worth_sentence(sl: PolicyResults, others: Sequence[PolicyResults], sides: Sides) -> str:
-    """`others`: learners whose estimates, or SL's, are not to be trusted."""
-    where = "By the estimate from the log"
-    if _distrusted(sl):
-        found = summary(list(sl.values("", "value").values()))
-        at = formatting.format_reward(found.mean if found else None)
-        return f"{where} SL would be worth {at} a session, but that is not to be trusted, so no value is set beside it."
-    named = formatting.join_names([labels.policy_label(entry) for entry in others])
-    if not len(sides):
-        return f"{where} nothing can be said: of no learner that reads rewards is it to be trusted."
-    left_out = f" Not to be trusted, so left out: {named}." if others else ""
-    return _money_sentence(where, "SL is worth", sl, sides, "value") + left_out
-
-
-def _own_sentences(
-    reading: StudyResults, comparer: Comparer, sl: PolicyResults, learners: Sequence[PolicyResults]
-) -> list[str]:
-    logging, oracle = (own(reading, sl.group.log, name) for name in ("logging", "oracle"))
-    if logging is None:
-        return []
-    sides = _sides(comparer, [sl, *learners], logging, "", "reward")
-    earned = next(iter(logging.values("", "reward").values()))
-    text = f"The policy that wrote the log earns {formatting.format_reward(earned)}; clearly more than it: "
-    text += f"{formatting.join_names([name for name, _ in sides.more])}"
-    text += f"; clearly less: {formatting.join_names([name for name, _ in sides.less])}"
-    if oracle is not None:
-        text += f"; an oracle {formatting.format_reward(next(iter(oracle.values('', 'reward').values())))}"
-    return [f"{text}."]
-
-
-def _how_sure(sl: PolicyResults, learners: Sequence[PolicyResults], shop: bool) -> str:
-    seeds = min(len(entry.results) for entry in (sl, *learners))
-    over = "test sessions and visitors" if shop else "test sessions"
-    if seeds == 1:
-        return (
-            f"With one seed nothing is known of the spread over seeds: these verdicts are the bootstrap's over {over} "
-            "alone (Holm-corrected, p ≤ .05) and may not repeat."
-        )
-    few = (
-        " Two seeds make a weak t-test: what is not told apart may still differ, and what the bootstrap alone tells "
-        "(p ≤ .05 by Holm) stands apart."
-        if seeds == FEW_SEEDS
-        else ""
-    )
-    return (
-        f"Clearly: p ≤ .05 after Holm's correction by both the paired t-test over {seeds} seeds and the paired "
-        f"bootstrap over {over}.{few}"
-    )
+def _comparison_cell(comparison: Comparison | None, measure: Measure, decimals: int) -> Cell:
+    if comparison is None:
+        return Cell()
+    if measure == METRIC:
+        text = formatting.format_share(comparison.relative)
+    else:
+        text = formatting.format_gain(comparison.gain, decimals)
+    spread = formatting.format_p_value(comparison.corrected)
+    few = comparison.seeds == FEW_SEEDS and comparison.sign() == "unclear" and comparison.p_sessions is not None
+    spread += f"; sessions {formatting.format_p_value(comparison.p_sessions)}" if few else ""
+    return Cell(text, spread, stars(comparison), sort=comparison.gain)

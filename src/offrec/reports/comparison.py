@@ -1,98 +1,118 @@
-"""Two policies on one log, compared twice: over seeds (paired t) and over test sessions or visitors (paired bootstrap).
+"""Compare two policies on one log: a paired t-test over seeds and a paired bootstrap over sessions or visitors.
 
-A difference counts where both tests reject, so the p of a comparison is the larger of the two; where there is one seed
-alone, it is the bootstrap's.
+A difference counts only if both tests reject. The p-value of a comparison is therefore the larger of the two; with one
+seed it is the bootstrap's.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
 from offrec.evaluation.metrics import METRICS
 from offrec.reports.reading import PolicyResults, RunResult, StudyResults
-from offrec.reports.statistics import Doubles, bootstrap, holm, paired_t, resampled
+from offrec.reports.statistics import Doubles, bootstrap_interval, holm, paired_t, resample
 
-KS = (5, 10, 20)
-RANKING = tuple(f"{name}@{k}" for k in KS for name in ("HR", "NDCG"))
+CUTOFFS = (5, 10, 20)
+RANKING_METRICS = tuple(f"{name}@{k}" for k in CUTOFFS for name in ("HR", "NDCG"))
+LEVEL = 0.05
+Sign = Literal["more", "less", "unclear"]
+PerSession = tuple[Doubles, Doubles]  # what each session adds to a metric, and its number of events
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """By how much a figure of one policy is above another's."""
+    """The difference between a metric of one policy and that of another.
+
+    Attributes:
+        gain: The difference of the means.
+        relative: The difference as a share of the other's mean.
+        low: Lower end of the 95 % interval over sessions or visitors.
+        high: Upper end of that interval.
+        p_seeds: p-value of the t-test over seeds.
+        p_sessions: p-value of the bootstrap over sessions or visitors.
+        seeds: Number of seeds that both have.
+        corrected: The larger p-value after Holm's correction within its family.
+    """
 
     gain: float
-    relative: float | None  # as a share of the other's
-    low: float | None  # 95 % over sessions or visitors
+    relative: float | None
+    low: float | None
     high: float | None
     p_seeds: float | None
     p_sessions: float | None
     seeds: int
-    corrected: float | None = None  # Holm's, within its family
+    corrected: float | None = None
 
     @property
     def p(self) -> float | None:
         known = [p for p in (self.p_seeds, self.p_sessions) if p is not None]
         return max(known) if known else None
 
-    def verdict(self, level: float = 0.05) -> str:
-        """ "more", "less" or "unclear"."""
+    def sign(self, level: float = LEVEL) -> Sign:
+        """Return whether the difference is significant, and its sign."""
         if self.corrected is None or self.corrected > level:
             return "unclear"
         return "more" if self.gain > 0 else "less"
 
 
 class Comparer:
-    """Resamples a log's sessions once for all that is asked of it."""
+    """Compares policies. The sessions of a log are resampled once for all comparisons."""
 
-    def __init__(self, reading: StudyResults) -> None:
-        self.reading = reading
-        self._logs: dict[tuple[str, str], _Resampled] = {}
+    def __init__(self, results: StudyResults) -> None:
+        self.results = results
+        self._resampled: dict[tuple[str, str], _ResampledMetrics] = {}
 
-    def compare(self, mine: PolicyResults, other: PolicyResults, behaviour: str, figure: str) -> Comparison | None:
-        a, b = mine.values(behaviour, figure), other.values(behaviour, figure)
+    def compare(self, policy: PolicyResults, other: PolicyResults, behaviour: str, metric: str) -> Comparison | None:
+        """Compare a metric of two policies of one log; None if one of them does not have it."""
+        a, b = policy.values(behaviour, metric), other.values(behaviour, metric)
         if not a or not b:
             return None
-        one, two = _paired(mine, a, other, b)
+        first, second = _pair(policy, a, other, b)
         base = float(np.mean(list(b.values())))
         gain = float(np.mean(list(a.values()))) - base
-        drawn = self._drawn(mine.group.log, figure).difference(mine, other, behaviour, figure)
-        interval = bootstrap(drawn) if drawn is not None else None
+        differences = self._metrics(policy.group.log, metric).difference(policy, other, behaviour, metric)
+        interval = bootstrap_interval(differences) if differences is not None else None
         return Comparison(
             gain,
             gain / base if base else None,
             interval.low if interval else None,
             interval.high if interval else None,
-            paired_t(one, two),
+            paired_t(first, second),
             interval.p if interval else None,
-            len(one),
+            len(first),
         )
 
-    def family(
-        self, entries: Sequence[PolicyResults], others: Sequence[PolicyResults | None], behaviour: str, figure: str
+    def compare_family(
+        self,
+        policies: Sequence[PolicyResults],
+        others: Sequence[PolicyResults | None],
+        behaviour: str,
+        metric: str,
     ) -> list[Comparison | None]:
-        """Each entry against its other, corrected for how many there are."""
-        found = [
-            None if other is None or other is mine else self.compare(mine, other, behaviour, figure)
-            for mine, other in zip(entries, others, strict=True)
+        """Compare each policy with its opponent and correct the p-values for the number of comparisons."""
+        comparisons = [
+            None if other is None or other is policy else self.compare(policy, other, behaviour, metric)
+            for policy, other in zip(policies, others, strict=True)
         ]
-        corrected = holm([one.p if one else None for one in found])
-        return [one and replace(one, corrected=p) for one, p in zip(found, corrected, strict=True)]
+        corrected = holm([one.p if one else None for one in comparisons])
+        return [one and replace(one, corrected=p) for one, p in zip(comparisons, corrected, strict=True)]
 
-    def _drawn(self, log: str, figure: str) -> "_Resampled":
-        kind = figure if figure in ("reward", "value") else "ranks"
-        if (log, kind) not in self._logs:
-            entries = [entry for entry in self.reading.entries if entry.group.log == log and entry.results]
-            self._logs[log, kind] = _Resampled(entries, kind, ["all", *self.reading.behaviours(log)])
-        return self._logs[log, kind]
+    def _metrics(self, log: str, metric: str) -> "_ResampledMetrics":
+        kind = metric if metric in ("reward", "value") else "ranks"
+        if (log, kind) not in self._resampled:
+            policies = [policy for policy in self.results.policies if policy.group.log == log and policy.results]
+            self._resampled[log, kind] = _ResampledMetrics(policies, kind, ["all", *self.results.behaviours(log)])
+        return self._resampled[log, kind]
 
 
-def _paired(
-    mine: PolicyResults, a: dict[int, float], other: PolicyResults, b: dict[int, float]
+def _pair(
+    policy: PolicyResults, a: dict[int, float], other: PolicyResults, b: dict[int, float]
 ) -> tuple[list[float], list[float]]:
-    """Repeat by repeat. A policy without a seed is the same in each."""
-    if mine.group.kind != "learner" and len(a) == 1:
+    """Pair the values by seed. A policy without training has the same value for every seed."""
+    if policy.group.kind != "learner" and len(a) == 1:
         a = dict.fromkeys(b, next(iter(a.values())))
     if other.group.kind != "learner" and len(b) == 1:
         b = dict.fromkeys(a, next(iter(b.values())))
@@ -100,71 +120,73 @@ def _paired(
     return [a[seed] for seed in common], [b[seed] for seed in common]
 
 
-class _Resampled:
-    """The figures of all policies on a log in every resample of its sessions (or of the shop's visitors)."""
+class _ResampledMetrics:
+    """The metrics of all policies of a log in every resample of its sessions, or of the shop's visitors."""
 
-    def __init__(self, entries: Sequence[PolicyResults], kind: str, behaviours: Sequence[str]) -> None:
-        self.entries, self.kind, self.behaviours = entries, kind, behaviours
+    def __init__(self, policies: Sequence[PolicyResults], kind: str, behaviours: Sequence[str]) -> None:
+        self.policies, self.kind, self.behaviours = policies, kind, behaviours
         self.column: dict[tuple[int, str, str], int] = {}
 
-    def difference(self, mine: PolicyResults, other: PolicyResults, behaviour: str, figure: str) -> Doubles | None:
+    def difference(self, policy: PolicyResults, other: PolicyResults, behaviour: str, metric: str) -> Doubles | None:
         key = behaviour if self.kind == "ranks" else "all"
-        drawn = self._drawn
+        resampled = self._resampled
         try:
-            one, two = (self.column[id(entry), key, figure] for entry in (mine, other))
+            first, second = (self.column[id(one), key, metric] for one in (policy, other))
         except KeyError:
             return None
-        return np.asarray(drawn[:, one] - drawn[:, two])
+        return np.asarray(resampled[:, first] - resampled[:, second])
 
     @cached_property
-    def _drawn(self) -> Doubles:
+    def _resampled(self) -> Doubles:
         sums: list[Doubles] = []
         counts: list[Doubles] = []
-        for entry in self.entries:
-            for key, (top, bottom) in self._of(entry).items():
-                self.column[id(entry), *key] = len(sums)
+        for policy in self.policies:
+            for key, (top, bottom) in self._per_session(policy).items():
+                self.column[id(policy), *key] = len(sums)
                 sums.append(top)
                 counts.append(bottom)
         if not sums:
             return np.zeros((0, 0))
-        return resampled(np.stack(sums, 1), np.stack(counts, 1))
+        return resample(np.stack(sums, 1), np.stack(counts, 1))
 
-    def _of(self, entry: PolicyResults) -> dict[tuple[str, str], tuple[Doubles, Doubles]]:
-        """(behaviour, figure) → what each session adds, and how many events it has; means over seeds."""
-        results = [result for result in entry.results if result.facts.get("shop" if self.kind == "reward" else "test")]
+    def _per_session(self, policy: PolicyResults) -> dict[tuple[str, str], PerSession]:
+        """Return what each session adds to each (behaviour, metric), as means over seeds."""
+        needed = "shop" if self.kind == "reward" else "test"
+        results = [result for result in policy.results if result.facts.get(needed)]
         if not results or self.kind == "value":
             return {}
         if self.kind == "reward":
-            earned = np.stack([result.array("rewards") for result in results]).astype(np.float64).mean(0)
-            return {("all", "reward"): (earned, np.ones_like(earned))}
-        parts: dict[tuple[str, str], list[tuple[Doubles, Doubles]]] = {}
-        for dataset in dict.fromkeys(result.run.dataset for result in self._every()):
-            for key, part in self._of_dataset(dataset, [r for r in results if r.run.dataset == dataset]).items():
+            rewards = np.stack([result.array("rewards") for result in results]).astype(np.float64).mean(0)
+            return {("all", "reward"): (rewards, np.ones_like(rewards))}
+        parts: dict[tuple[str, str], list[PerSession]] = {}
+        for dataset in dict.fromkeys(result.run.dataset for result in self._all_results()):
+            of_dataset = [result for result in results if result.run.dataset == dataset]
+            for key, part in self._per_session_of_dataset(dataset, of_dataset).items():
                 parts.setdefault(key, []).append(part)
-        return {key: (_joined(found, 0), _joined(found, 1)) for key, found in parts.items()}
+        return {key: (_concatenate(several, 0), _concatenate(several, 1)) for key, several in parts.items()}
 
-    def _of_dataset(self, dataset: str, mine: list[RunResult]) -> dict[tuple[str, str], tuple[Doubles, Doubles]]:
-        """Zero where the policy has no run on it."""
-        session, behaviour = next(result for result in self._every() if result.run.dataset == dataset).events
-        found: dict[tuple[str, str], tuple[Doubles, Doubles]] = {}
+    def _per_session_of_dataset(self, dataset: str, results: list[RunResult]) -> dict[tuple[str, str], PerSession]:
+        """Sum the metrics by session; zero if the policy has no run on the dataset."""
+        session, behaviour = next(r for r in self._all_results() if r.run.dataset == dataset).events
+        added: dict[tuple[str, str], PerSession] = {}
         n = int(session.max()) + 1
-        ranks = np.stack([result.array("ranks") for result in mine]).astype(np.int64) if mine else None
+        ranks = np.stack([result.array("ranks") for result in results]).astype(np.int64) if results else None
         for index, name in enumerate(self.behaviours, start=-1):  # "all" comes first
-            chosen = np.flatnonzero(behaviour == index) if index >= 0 else np.arange(len(session))
-            events = np.bincount(session[chosen], minlength=n).astype(np.float64)
-            for figure in RANKING:
-                kind, k = figure.split("@")
+            events = np.flatnonzero(behaviour == index) if index >= 0 else np.arange(len(session))
+            counts = np.bincount(session[events], minlength=n).astype(np.float64)
+            for metric in RANKING_METRICS:
+                kind, k = metric.split("@")
                 if ranks is None:
-                    found[name, figure] = (np.zeros(n), np.zeros(n))
+                    added[name, metric] = (np.zeros(n), np.zeros(n))
                     continue
-                gained = METRICS[kind].compute(ranks[:, chosen], int(k)).mean(0)
-                summed = np.bincount(session[chosen], weights=gained, minlength=n).astype(np.float64)
-                found[name, figure] = (summed, events)
-        return found
+                per_event = METRICS[kind].compute(ranks[:, events], int(k)).mean(0)
+                sums = np.bincount(session[events], weights=per_event, minlength=n).astype(np.float64)
+                added[name, metric] = (sums, counts)
+        return added
 
-    def _every(self) -> list[RunResult]:
-        return [result for entry in self.entries for result in entry.results if result.facts.get("test")]
+    def _all_results(self) -> list[RunResult]:
+        return [result for policy in self.policies for result in policy.results if result.facts.get("test")]
 
 
-def _joined(parts: list[tuple[Doubles, Doubles]], which: int) -> Doubles:
+def _concatenate(parts: list[PerSession], which: int) -> Doubles:
     return np.concatenate([part[which] for part in parts])

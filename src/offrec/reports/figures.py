@@ -1,289 +1,249 @@
-"""Which pictures a report has, and what is in them."""
+"""The figures of a report."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
 from offrec.reports import formatting, labels
+from offrec.reports.answers import Measure, earnings_measure, learner_groups
 from offrec.reports.reading import PolicyResults, StudyResults
-from offrec.reports.statistics import Summary, summary
-from offrec.reports.svg import HEIGHT, SHAPES, Panel, Scale, short, width
-from offrec.reports.value_tables import own, sweeps
-from offrec.studies.value import VALUE_AT_5
+from offrec.reports.svg import HEIGHT, SHAPES, Panel, Scale, text_width
+from offrec.reports.sweep_figures import draw_sweep
+from offrec.reports.sweeps import sweep_columns, sweeps
+from offrec.reports.tables import policy_summary
 
 FAMILIES = {
     "imitation": "SL",
     "mixed": "imitation and RL",
     "unconstrained": "RL without a constraint",
     "constrained": "RL constrained to the log",
-    "baseline": "without training",
-    "own": "the shop's own",
+    "baseline": "baseline",
+    "shop": "shop policy",
 }
-END = 62  # room at the right for the lines' names
-MOST_LEVELS, LONGEST = 8, 20  # lines across a sweep that are named, and letters of a name
+END_MARGIN = 62  # space at the right for the labels of lines
+AXIS_LABELS = {
+    "reward": "true reward per session",
+    "value": "estimated value per session",
+    "reward@10": "reward@10",
+    "NDCG@10": "NDCG@10 in the log",
+}
 
 
 @dataclass(frozen=True)
-class Picture:
+class Figure:
+    """A figure with its identifier and caption."""
+
     key: str
     svg: str
     caption: str = ""
 
 
-def family(entry: PolicyResults) -> str:
-    if entry.group.kind != "learner":
-        return "baseline" if entry.group.kind == "baseline" else "own"
-    return labels.learner_family(entry.group.policy)
+def family(policy: PolicyResults) -> str:
+    """Return the family that decides colour and mark of a policy."""
+    return labels.learner_family(policy.group.policy) if policy.group.kind == "learner" else policy.group.kind
 
 
-def legend(pictures: Sequence[Picture]) -> str:
-    """The marks of the families that are in them."""
+def family_legend(figures: Sequence[Figure]) -> str:
+    """Explain the marks of the families that the figures contain, as HTML."""
     return "".join(
         f'<span class="key"><svg viewBox="-7 -7 14 14" aria-hidden="true"><g class="mark f-{name}">'
         f"{SHAPES[name](0, 0)}</g></svg>{label}</span>"
         for name, label in FAMILIES.items()
-        if any(f'"mark f-{name}"' in picture.svg for picture in pictures)
+        if any(f'"mark f-{name}"' in figure.svg for figure in figures)
     )
 
 
-def trade_offs(reading: StudyResults) -> list[Picture]:
-    """Clicks against purchases, next-item figures against what is earned, distance from the log against reward."""
-    found = []
-    for about, key, entries in _pools(reading):
-        log = entries[0].group.log
-        click, purchase = _busiest(reading, log, labels.CLICKS), _busiest(reading, log, labels.PURCHASES)
-        earned = "reward" if any(e.values("", "reward") for e in entries) else "reward@10"
+def overview(results: StudyResults) -> list[Figure]:
+    """Draw what policies predict (NDCG@10 in the log) against what they earn, where a measure of earnings exists."""
+    drawn = []
+    for about, key, policies in _figure_groups(results):
+        measure = earnings_measure(policies)
+        if measure is None:
+            continue
+        xs = {id(policy): policy.mean("all", "NDCG@10") for policy in policies}
+        ys = {id(policy): policy.mean("", measure) for policy in policies}
+        title = f"Prediction and earnings: {about}"
+        logging = results.find(policies[0].group.log, "logging")
+        level = logging.mean("", measure) if logging else None
+        drawn.append(_scatter(f"overview-{key}", title, policies, xs, ys, "NDCG@10", measure, level))
+    return [figure for figure in drawn if figure is not None]
+
+
+def trade_offs(results: StudyResults) -> list[Figure]:
+    """Draw clicks against purchases, and the distance from the logging policy against earnings."""
+    drawn = []
+    for about, key, policies in _figure_groups(results):
+        log = policies[0].group.log
+        click, purchase = (_most_frequent(results, log, kinds) for kinds in (labels.CLICKS, labels.PURCHASES))
         if click and purchase:
-            xs, ys = ({id(e): _mean(e, b, "NDCG@10") for e in entries} for b in (click, purchase))
-            row_labels = f"NDCG@10 of {click}", f"NDCG@10 of {purchase}"
-            found.append(_scatter(f"clicks-{key}", f"Clicks and purchases: {about}", entries, xs, ys, *row_labels))
-        if earned == "reward":
-            xs = {id(e): _mean(e, "all", "NDCG@10") for e in entries}
-            ys = {id(e): _mean(e, "", "reward") for e in entries}
-            row_labels = "NDCG@10 in the log", "true reward a session"
-            found.append(_scatter(f"reward-{key}", f"Predicted and earned: {about}", entries, xs, ys, *row_labels))
-        far = {id(e): e.last.get("kl_to_logging") for e in entries}
-        ys = {id(e): _mean(e, "" if earned == "reward" else "all", earned) for e in entries}
-        label = "true reward a session" if earned == "reward" else "reward@10"
-        title = f"KL and reward: {about}"
-        found.append(_scatter(f"kl-{key}", title, entries, far, ys, "KL(π‖π̂_b), nats", label))
-    return [picture for picture in found if picture is not None]
+            xs, ys = ({id(p): p.mean(b, "NDCG@10") for p in policies} for b in (click, purchase))
+            axes = f"NDCG@10 of {click}", f"NDCG@10 of {purchase}"
+            drawn.append(_scatter(f"clicks-{key}", f"Clicks and purchases: {about}", policies, xs, ys, *axes))
+        measure = earnings_measure(policies) or "reward@10"
+        distance = {id(policy): policy.diagnostics.get("kl_to_logging") for policy in policies}
+        ys = {id(policy): policy.mean("all" if measure == "reward@10" else "", measure) for policy in policies}
+        title = f"Distance from the log and earnings: {about}"
+        drawn.append(_scatter(f"kl-{key}", title, policies, distance, ys, "KL(π‖π̂_b), nats", measure))
+    return [figure for figure in drawn if figure is not None]
 
 
-def earned(reading: StudyResults) -> list[Picture]:
-    """True reward of every policy of a log, with 95 % intervals over visitors, in order."""
-    found = []
-    for log in reading.logs:
-        entries = [e for e in reading.compared if e.group.log == log and e.values("", "reward")]
-        if entries:
-            entries.sort(key=lambda e: _mean(e, "", "reward") or 0.0)
-            found.append(_ladder(reading, log, entries))
-    return found
+def earnings(results: StudyResults) -> list[Figure]:
+    """Draw the true reward of every policy of a log with its 95 % interval over visitors."""
+    drawn = []
+    for log in results.logs:
+        policies = [p for p in results.compared if p.group.log == log and p.values("", "reward")]
+        if policies:
+            policies.sort(key=lambda policy: policy.mean("", "reward") or 0.0)
+            drawn.append(_ladder(results, log, policies))
+    return drawn
 
 
-def curves(reading: StudyResults) -> list[Picture]:
-    return _over_epochs(
-        reading, "learning_curve", "NDCG@10 on validation", lambda epoch: epoch["validation"].get("NDCG@10")
+def learning_curves(results: StudyResults) -> list[Figure]:
+    """Draw the validation NDCG@10 over epochs."""
+    return _over_epochs(results, "curve", "validation NDCG@10", lambda epoch: epoch["validation"].get("NDCG@10"))
+
+
+def diagnostic_curves(results: StudyResults) -> list[Figure]:
+    """Draw overestimation and the probability of items without support over epochs."""
+
+    def overestimation(epoch: dict[str, Any]) -> float | None:
+        row = epoch.get("diagnostics", {})
+        return row["q_logged"] - row["return_logged"] if {"q_logged", "return_logged"} <= row.keys() else None
+
+    def unsupported(epoch: dict[str, Any]) -> float | None:
+        value: float | None = epoch.get("diagnostics", {}).get("mass_rare")
+        return value
+
+    return _over_epochs(results, "q", "overestimation by Q", overestimation) + _over_epochs(
+        results, "rare", "π where π̂_b < 10⁻⁴", unsupported
     )
 
 
-def critics(reading: StudyResults) -> list[Picture]:
-    """Over-estimation and support, epoch by epoch."""
-
-    def above(epoch: dict[str, Any]) -> float | None:
-        seen = epoch.get("diagnostics", {})
-        return seen["q_logged"] - seen["return_logged"] if {"q_logged", "return_logged"} <= seen.keys() else None
-
-    over = _over_epochs(reading, "q", "over-estimation by Q", above)
-    return over + _over_epochs(
-        reading, "rare", "π where π̂_b < 10⁻⁴", lambda epoch: epoch.get("diagnostics", {}).get("mass_rare")
-    )
-
-
-def swept(reading: StudyResults) -> list[Picture]:
-    found = []
-    for (log, learner, key), entries in sweeps(reading).items():
-        several = reading.behaviours(log) if len(reading.behaviours(log)) > 1 else []
-        for figure, behaviour, label in (
-            ("NDCG@10", "all", "NDCG@10"),
-            *(("NDCG@10", name, f"NDCG@10 of {name}") for name in several),
-            ("reward", "", "true reward a session"),
-            (VALUE_AT_5, "all", f"{VALUE_AT_5}, estimated"),
-        ):
-            rows = [(e, s) for e in entries if (s := summary(list(e.values(behaviour, figure).values())))]
-            if any(e.group.varied for e, _ in rows):
-                name = f"sweep-{figure}-{behaviour}-{log}-{learner}-{key}"
-                found.append(
-                    _sweep(name, f"{label}: {learner} over {labels.option_label(key)}, {log}", key, rows, label)
-                )
-    return found
+def sweep_figures(results: StudyResults) -> list[Figure]:
+    """Draw each metric of a sweep over the values of the varied option."""
+    drawn = []
+    for (log, learner, key), policies in sweeps(results).items():
+        for metric, behaviour, label in sweep_columns(results, log, policies):
+            rows = [(p, s) for p in policies if (s := policy_summary(p, behaviour, metric))]
+            if metric == "HR@5" or not any(policy.group.varied for policy, _ in rows):
+                continue
+            title = f"{label}: {learner} over {labels.option_label(key)}, {log}"
+            svg, caption = draw_sweep(title, key, rows, label, family)
+            drawn.append(Figure(f"sweep-{metric}-{behaviour}-{log}-{learner}-{key}", svg, caption))
+    return drawn
 
 
-def _pools(reading: StudyResults) -> Iterator[tuple[str, str, list[PolicyResults]]]:
-    """What goes into one picture: a log and a backbone, and the policies without training."""
-    learners = [e for e in reading.compared if e.group.kind == "learner"]
-    for log, backbone, preset in dict.fromkeys((e.group.log, e.group.backbone, e.group.preset) for e in learners):
-        mine = [e for e in learners if (e.group.log, e.group.backbone, e.group.preset) == (log, backbone, preset)]
-        others = [e for e in reading.compared if e.group.kind == "baseline" and e.group.log == log]
-        yield f"{log}, {labels.backbone_label(mine[0])}", f"{log}-{backbone}-{preset}", [*others, *mine]
+def _figure_groups(results: StudyResults) -> Iterator[tuple[str, str, list[PolicyResults]]]:
+    """Yield the policies of one figure: the learners of a log and backbone, and the baselines of the log."""
+    for about, key, learners in learner_groups(results):
+        log = learners[0].group.log
+        baselines = [p for p in results.compared if p.group.kind == "baseline" and p.group.log == log]
+        yield about, key, [*baselines, *learners]
 
 
-def _busiest(reading: StudyResults, log: str, kinds: Sequence[str]) -> str | None:
-    """The behaviour of a kind with the most test events."""
-    counts = {
-        name: max((r.facts["test"][name]["events"] for r in reading.results() if _tested(r.facts, name)), default=0)
-        for name in reading.behaviours(log)
-        if name in kinds
-    }
+def _most_frequent(results: StudyResults, log: str, behaviours: Sequence[str]) -> str | None:
+    """Return which of the behaviours has the most test events."""
+    counts = {name: 0 for name in results.behaviours(log) if name in behaviours}
+    for result in results.results():
+        for name in counts:
+            metrics = result.facts.get("test", {}).get(name)
+            counts[name] = max(counts[name], metrics["events"] if metrics else 0)
     return max(counts, key=lambda name: counts[name]) if any(counts.values()) else None
-
-
-def _tested(facts: dict[str, Any], behaviour: str) -> bool:
-    return bool(facts.get("test", {}).get(behaviour))
-
-
-def _mean(entry: PolicyResults, behaviour: str, figure: str) -> float | None:
-    values = list(entry.values(behaviour, figure).values())
-    return mean(values) if values else None
 
 
 def _scatter(
     key: str,
     title: str,
-    entries: Sequence[PolicyResults],
-    xs: dict[int, float | None],
-    ys: dict[int, float | None],
-    x_label: str,
-    y_label: str,
-) -> Picture | None:
-    known = [(e, (x, y)) for e in entries if (x := xs[id(e)]) is not None and (y := ys[id(e)]) is not None]
-    points = [(e, point) for e, point in known if all(map(math.isfinite, point))]
+    policies: Sequence[PolicyResults],
+    xs: Mapping[int, float | None],
+    ys: Mapping[int, float | None],
+    x_axis: str,
+    y_axis: str | Measure,
+    level: float | None = None,
+) -> Figure | None:
+    """Draw one mark per policy; `level` is a dashed line for the logging policy."""
+    measured = [(p, (x, y)) for p in policies if (x := xs[id(p)]) is not None and (y := ys[id(p)]) is not None]
+    points = [(policy, point) for policy, point in measured if all(map(math.isfinite, point))]
     if len(points) < 2:
         return None
-    told = "; ".join(f"{labels.policy_label(e)} {x:.3g}, {y:.3g}" for e, (x, y) in points)
-    across, up = (Scale.over([point[axis] for _, point in points], pad=0.12) for axis in (0, 1))
-    panel = Panel(title, f"{x_label}, {y_label}: {told}", across, up, x_label, y_label)
-    for entry, point in points:
-        panel.mark(point, family(entry), f"{labels.policy_label(entry)}: {point[0]:.4g}, {point[1]:.4g}")
-    ordered = sorted(points, key=lambda one: list(FAMILIES).index(family(one[0])))  # learners choose first
-    unnamed = [
-        labels.short_label(entry) for entry, point in ordered if not panel.name(point, labels.short_label(entry))
-    ]
-    caption = (
-        f"Too close to others to be named: {formatting.join_names(unnamed)}; each mark tells its own."
-        if unnamed
-        else ""
-    )
-    return Picture(key, panel.svg(), caption)
+    x_label, y_label = (AXIS_LABELS.get(axis, axis) for axis in (x_axis, y_axis))
+    content = "; ".join(f"{labels.policy_label(policy)} {x:.3g}, {y:.3g}" for policy, (x, y) in points)
+    across = Scale.over([x for _, (x, _) in points], pad=0.12)
+    up = Scale.over([*(y for _, (_, y) in points), *([level] if level is not None else [])], pad=0.12)
+    panel = Panel(title, f"{x_label}, {y_label}: {content}", across, up, x_label, y_label)
+    captions = []
+    if level is not None:
+        panel.line([(across.low, level), (across.high, level)], "shop", dashed=True)
+        captions.append("Dashed line: the logging policy.")
+    for policy, point in points:
+        panel.mark(point, family(policy), f"{labels.policy_label(policy)}: {point[0]:.4g}, {point[1]:.4g}")
+    learners_first = sorted(points, key=lambda one: list(FAMILIES).index(family(one[0])))
+    names = [(labels.short_label(policy), point) for policy, point in learners_first]
+    unlabelled = [name for name, point in names if not panel.label_point(point, name)]
+    if unlabelled:
+        captions.append(f"No space for the labels of {formatting.join_names(unlabelled)}; point at a mark to see them.")
+    return Figure(key, panel.svg(), " ".join(captions))
 
 
-def _ladder(reading: StudyResults, log: str, entries: Sequence[PolicyResults]) -> Picture:
-    row_labels = [
-        labels.short_label(e) if e.group.kind != "learner" else labels.learner_label(e.group) for e in entries
-    ]
+def _ladder(results: StudyResults, log: str, policies: Sequence[PolicyResults]) -> Figure:
+    names = [labels.short_label(p) if p.group.kind != "learner" else labels.learner_label(p.group) for p in policies]
     rows = []
-    for entry in entries:
-        shops = [result.facts["shop"]["reward"] for result in entry.results]
-        rows.append([mean(one[name] or one["mean"] for one in shops) for name in ("low", "mean", "high")])
-    left = int(14 + max(map(width, row_labels)))
+    for policy in policies:
+        rewards = [result.facts["shop"]["reward"] for result in policy.results]
+        rows.append([mean(one[end] or one["mean"] for one in rewards) for end in ("low", "mean", "high")])
     panel = Panel(
-        f"True reward a session: {log}",
-        "; ".join(f"{label} {row[1]:.3g}" for label, row in zip(row_labels, rows, strict=True)),
+        f"True reward per session: {log}",
+        "; ".join(f"{name} {row[1]:.3g}" for name, row in zip(names, rows, strict=True)),
         Scale.over([0.0, *(row[2] for row in rows)], zero=True, pad=0.04),
         Scale(-0.7, len(rows) - 0.3),
-        "95 % over visitors; dashed: the logging policy",
+        "95 % over visitors; dashed: logging policy",
         "",
         height=int(HEIGHT - 178 + 18 * len(rows)),
-        left=left,
-        y_ticks=[(index, label) for index, label in enumerate(row_labels)],
+        left=int(14 + max(map(text_width, names))),
+        y_ticks=list(enumerate(names)),
     )
-    logging = own(reading, log, "logging")
-    if logging is not None and (earned_ := _mean(logging, "", "reward")) is not None:
-        panel.line([(earned_, -0.7), (earned_, len(rows) - 0.3)], "own", dashed=True)
-    for index, (entry, (low, middle, high)) in enumerate(zip(entries, rows, strict=True)):
-        panel.span((low, index), (high, index), family(entry))
-        panel.mark((middle, index), family(entry), f"{row_labels[index]}: {middle:.3g} ({low:.3g} to {high:.3g})")
-    return Picture(f"earned-{log}", panel.svg())
+    logging = results.find(log, "logging")
+    level = logging.mean("", "reward") if logging else None
+    if level is not None:
+        panel.line([(level, -0.7), (level, len(rows) - 0.3)], "shop", dashed=True)
+    for index, (policy, (low, middle, high)) in enumerate(zip(policies, rows, strict=True)):
+        panel.interval((low, index), (high, index), family(policy))
+        panel.mark((middle, index), family(policy), f"{names[index]}: {middle:.3g} ({low:.3g} to {high:.3g})")
+    return Figure(f"earned-{log}", panel.svg())
 
 
-def _over_epochs(reading: StudyResults, kind: str, label: str, value: Any) -> list[Picture]:
-    """A line a learner: the mean over seeds, as long as all of them went on."""
-    found = []
-    for about, key, entries in _pools(reading):
-        lines: list[tuple[PolicyResults, list[tuple[float, float]]]] = []
-        for entry in (e for e in entries if e.group.kind == "learner"):
-            runs = [[value(epoch) for epoch in result.facts["learning_curve"]] for result in entry.results]
-            shortest = min(map(len, runs))
-            rows = [[run[n] for run in runs] for n in range(shortest)]
-            points = [
-                (n + 1.0, mean(row))
-                for n, row in enumerate(rows)
-                if all(v is not None and math.isfinite(v) for v in row)
-            ]
-            if points:
-                lines.append((entry, points))
+def _over_epochs(
+    results: StudyResults, kind: str, label: str, value: Callable[[dict[str, Any]], float | None]
+) -> list[Figure]:
+    """Draw one line per learner: the mean over seeds, as long as all seeds were training."""
+    drawn = []
+    for about, key, learners in learner_groups(results):
+        lines = [(policy, points) for policy in learners if (points := _mean_curve(policy, value))]
         if not lines:
             continue
-        told = "; ".join(f"{labels.policy_label(e)} ends at {points[-1][1]:.3g}" for e, points in lines)
+        content = "; ".join(f"{labels.policy_label(policy)} ends at {points[-1][1]:.3g}" for policy, points in lines)
         longest = max(len(points) for _, points in lines)
-        every = [y for _, points in lines for _, y in points]
-        panel = Panel(
-            f"{label}: {about}", told, Scale(0.5, longest + 0.5), Scale.over(every), "epoch", label, right=END
-        )
+        up = Scale.over([y for _, points in lines for _, y in points])
+        across = Scale(0.5, longest + 0.5)
+        panel = Panel(f"{label}: {about}", content, across, up, "epoch", label, right=END_MARGIN)
         if longest <= 8:
-            panel.x_ticks = [(n, str(n)) for n in range(1, longest + 1)]
-        for entry, points in sorted(lines, key=lambda line: family(line[0]) == "imitation"):  # SL above the others
-            panel.line(points, family(entry))
-            panel.mark(points[-1], family(entry), f"{labels.policy_label(entry)}: {points[-1][1]:.4g}")
-        panel.ends([(points[-1][1], labels.short_label(entry), family(entry)) for entry, points in lines])
-        found.append(Picture(f"{kind}-{key}", panel.svg()))
-    return found
+            panel.x_ticks = [(epoch, str(epoch)) for epoch in range(1, longest + 1)]
+        for policy, points in sorted(lines, key=lambda line: family(line[0]) == "imitation"):  # SL on top
+            panel.line(points, family(policy))
+            panel.mark(points[-1], family(policy), f"{labels.policy_label(policy)}: {points[-1][1]:.4g}")
+        panel.label_ends([(points[-1][1], labels.short_label(policy), family(policy)) for policy, points in lines])
+        drawn.append(Figure(f"{kind}-{key}", panel.svg()))
+    return drawn
 
 
-def _sweep(key: str, title: str, option: str, rows: Sequence[tuple[PolicyResults, Summary]], label: str) -> Picture:
-    varied = [(e.group.varied[option], s, e) for e, s in rows if e.group.varied]
-    levels = [(s, e) for e, s in rows if e.group.compare_with]
-    numbers = [value for value, _, _ in varied if isinstance(value, int | float) and not isinstance(value, bool)]
-    plain = len(numbers) == len(varied)
-    wide = plain and max(numbers) >= 20 * min((value for value in numbers if value > 0), default=math.inf)
-    log = wide and min(numbers) > 0
-    to_scale = plain and (log or not wide)  # else one after the other: 0 has no place beside powers of ten
-    places = [float(value) if to_scale else float(n) for n, (value, _, _) in enumerate(varied)]
-    spreads = [one for _, s, _ in varied for one in (s.mean - (s.sd or 0), s.mean + (s.sd or 0))]
-    ends = _ends(levels)
-    panel = Panel(
-        title,
-        "; ".join(f"{value}: {s.mean:.4g}" for value, s, _ in varied),
-        Scale.over(places, log=log),
-        Scale.over([*spreads, *(s.mean for s, _ in levels)]),
-        labels.option_label(option),
-        label,
-        right=int(14 + max((width(label) + 4 for _, label, _ in ends), default=0)),
-        x_ticks=[
-            (place, short(value) if plain else str(value)) for place, (value, _, _) in zip(places, varied, strict=True)
-        ],
-    )
-    order = sorted(range(len(varied)), key=lambda n: places[n])
-    found = [(places[n], varied[n][1], varied[n][2]) for n in order]
-    panel.band([(x, s.mean - (s.sd or 0), s.mean + (s.sd or 0)) for x, s, _ in found], family(found[0][2]))
-    panel.line([(x, s.mean) for x, s, _ in found], family(found[0][2]))
-    for s, entry in levels:
-        panel.line([(x, s.mean) for x in (min(places), max(places))], family(entry), dashed=True)
-    for x, s, entry in found:
-        panel.mark((x, s.mean), family(entry), f"{formatting.format_setting(entry.group.varied[option])}: {s.mean:.4g}")
-    panel.ends(ends)
-    return Picture(
-        key, panel.svg(), "Band: ± a standard deviation over seeds." if any(s.sd for _, s, _ in found) else ""
-    )
-
-
-def _ends(levels: Sequence[tuple[Summary, PolicyResults]]) -> list[tuple[float, str, str]]:
-    """What the lines across are called, where there is room for it; the table beside the picture has it whole."""
-    row_labels = [
-        (s.mean, labels.comparison_label(str(entry.group.compare_with)), family(entry)) for s, entry in levels
-    ]
-    if len(row_labels) > MOST_LEVELS:
-        return []
-    return [(y, text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…", kind) for y, text, kind in row_labels]
+def _mean_curve(policy: PolicyResults, value: Callable[[dict[str, Any]], float | None]) -> list[tuple[float, float]]:
+    runs = [[value(epoch) for epoch in result.facts["learning_curve"]] for result in policy.results]
+    points = []
+    for index in range(min(map(len, runs))):
+        values = [run[index] for run in runs]
+        known = [v for v in values if v is not None and math.isfinite(v)]
+        if len(known) == len(values):
+            points.append((index + 1.0, mean(known)))
+    return points

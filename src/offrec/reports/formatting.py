@@ -7,7 +7,7 @@ MISSING = "–"
 MAX_DECIMALS = 8
 
 
-def format_figure(value: float | None, digits: int = 4) -> str:
+def format_metric(value: float | None, digits: int = 4) -> str:
     """Format a ranking metric as the paper prints it, for example ".3174"."""
     if value is None:
         return MISSING
@@ -38,6 +38,12 @@ def format_gain(value: float, decimals: int | None = None) -> str:
     return text[1:] if round(value, decimals) == 0 else text
 
 
+def format_spread(value: float, formatter: Callable[[float | None], str]) -> str:
+    """Format a standard deviation; one that would be rounded to zero becomes, for example, "< 0.01"."""
+    text = formatter(value)
+    return f"< {text[:-1]}1" if value > 0 and not text.strip("0.") else text
+
+
 def format_interval(low: float | None, high: float | None, formatter: Callable[[float], str]) -> str:
     """Format an interval in square brackets, or nothing where it is unknown."""
     return "" if low is None or high is None else f"[{formatter(low)} … {formatter(high)}]"
@@ -52,7 +58,7 @@ def format_p_value(p: float | None) -> str:
     """Format a p-value, for example "p = .031"."""
     if p is None:
         return "not tested"
-    return "p < .001" if p < 0.001 else f"p = {format_figure(p, 3)}"
+    return "p < .001" if p < 0.001 else f"p = {format_metric(p, 3)}"
 
 
 def format_setting(value: object) -> str:

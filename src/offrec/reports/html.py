@@ -1,18 +1,20 @@
-"""A report as one self-contained page: no outside request, readable without scripts, on a phone and on paper."""
+"""Write a report as one self-contained HTML page. It works without scripts, on phones and in print."""
 
 from html import escape
 from importlib.resources import files
 
-from offrec.reports.answers import Answer
-from offrec.reports.figures import Picture, legend
+from offrec.reports.answers import QUESTION, Answer
+from offrec.reports.figures import Figure, family_legend
 from offrec.reports.report import Report, Section
 from offrec.reports.tables import Cell, Row, Table
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-FEW = 4  # answers that are told in full
+FEW = 4  # up to this many answers are shown in full
+STAR_TITLES = {"*": "better, p ≤ .05", "**": "better, p ≤ .01", "▾": "worse, p ≤ .05"}
 
 
 def html(report: Report) -> str:
+    """Return the page."""
     sections = "\n".join(_section(section, f"s{number}") for number, section in enumerate(report.sections))
     links = "".join(
         f'<a href="#s{number}">{escape(section.title)}</a>' for number, section in enumerate(report.sections)
@@ -36,10 +38,11 @@ def html(report: Report) -> str:
 <nav aria-label="Sections">{links}</nav>
 </header>
 <main>
-{_answers(report.answers)}
+{_answers(report)}
+{_legend(report)}
 {sections}
 </main>
-<footer>Made by offrec.</footer>
+<footer>Written by offrec.</footer>
 <script>
 {_file("page.js")}</script>
 </body>
@@ -51,45 +54,56 @@ def _file(name: str) -> str:
     return files("offrec.reports").joinpath(name).read_text(encoding="utf-8")
 
 
-def _answers(answers: list[Answer]) -> str:
-    """Few are told in full. Of many, those that say the same are told once, and why can be opened."""
-    if not answers:
+def _answers(report: Report) -> str:
+    """Show few answers in full. Of many, group equal ones and fold their tables."""
+    if not report.answers:
         return ""
-    same: dict[str, list[Answer]] = {}
-    for number, answer in enumerate(answers):
-        same.setdefault(answer.short if len(answers) > FEW else str(number), []).append(answer)
-    parts = []
-    for alike in same.values():
-        told = "".join(_folded(answer) if len(answers) > FEW else _why(answer) for answer in alike)
-        about = alike[0].about if len(alike) == 1 else f"{len(alike)} of {len(answers)}, named below"
-        parts.append(f"<article><h3>{escape(about)}</h3><p class='short'>{escape(alike[0].short)}</p>{told}</article>")
-    return f'<section class="answers"><h2>Is the RL doing anything here?</h2>{"".join(parts)}</section>'
+    many = len(report.answers) > FEW
+    groups: dict[str, list[Answer]] = {}
+    for number, answer in enumerate(report.answers):
+        groups.setdefault(answer.short if many else str(number), []).append(answer)
+    articles = []
+    for group in groups.values():
+        details = "".join(_folded(answer) if many else _answer_table(answer) for answer in group)
+        about = group[0].about if len(group) == 1 else f"{len(group)} of {len(report.answers)}, listed below"
+        short = f'<p class="short">{escape(group[0].short)}</p>'
+        articles.append(f"<article><h3>{escape(about)}</h3>{short}{details}</article>")
+    overview = _figures(report.overview[:FEW], with_legend=True)
+    return f'<section class="answers"><h2>{QUESTION}</h2>{overview}{"".join(articles)}</section>'
 
 
-def _why(answer: Answer) -> str:
-    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in answer.sentences)
-    return f"<ul>{sentences}</ul>" if sentences else ""
+def _answer_table(answer: Answer) -> str:
+    return _table(answer.table) if answer.table else ""
 
 
 def _folded(answer: Answer) -> str:
-    why = _why(answer)
-    return f"<details><summary>Why: {escape(answer.about)}</summary>{why}</details>" if why else ""
+    table = _answer_table(answer)
+    return f"<details><summary>{escape(answer.about)}</summary>{table}</details>" if table else ""
+
+
+def _legend(report: Report) -> str:
+    entries = "".join(f"<dt>{escape(mark)}</dt><dd>{escape(meaning)}</dd>" for mark, meaning in report.legend)
+    return f'<section class="legend"><h2>How to read the tables</h2><dl>{entries}</dl></section>'
 
 
 def _section(section: Section, name: str) -> str:
-    words = "".join(f"<p>{escape(text)}</p>" for text in section.words)
-    drawn = "".join(_picture(picture) for picture in section.pictures)
-    if drawn:
-        keys = f'<p class="keys">{legend(section.pictures)}</p>' if section.legend else ""
-        drawn = f'{keys}<div class="pictures">{drawn}</div>'
+    notes = "".join(f"<p>{escape(text)}</p>" for text in section.notes)
+    figures = _figures(section.figures, section.family_legend)
     tables = "".join(_table(table) for table in section.tables)
-    body = drawn + tables if section.drawn_first else tables + drawn
-    return f'<section id="{name}"><h2>{escape(section.title)}</h2>{words}{body}</section>'
+    body = figures + tables if section.figures_first else tables + figures
+    return f'<section id="{name}"><h2>{escape(section.title)}</h2>{notes}{body}</section>'
 
 
-def _picture(picture: Picture) -> str:
-    caption = f"<figcaption>{escape(picture.caption)}</figcaption>" if picture.caption else ""
-    return f'<figure id="{escape(picture.key)}">{picture.svg}{caption}</figure>'
+def _figures(figures: list[Figure], with_legend: bool) -> str:
+    if not figures:
+        return ""
+    keys = f'<p class="keys">{family_legend(figures)}</p>' if with_legend else ""
+    return f'{keys}<div class="figures">{"".join(map(_figure, figures))}</div>'
+
+
+def _figure(figure: Figure) -> str:
+    caption = f"<figcaption>{escape(figure.caption)}</figcaption>" if figure.caption else ""
+    return f'<figure id="{escape(figure.key)}">{figure.svg}{caption}</figure>'
 
 
 def _table(table: Table) -> str:
@@ -99,10 +113,11 @@ def _table(table: Table) -> str:
     heads = "".join(f'<th scope="col"{_start(n, starts)}>{escape(head)}</th>' for n, head in enumerate(table.heads))
     bodies = "".join(_body(title, rows, len(table.heads), starts) for title, rows in table.sections)
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
+    title = f'<h3 id="{escape(table.key)}">{escape(table.title)}</h3>' if table.title else ""
+    name = f'aria-labelledby="{escape(table.key)}"' if table.title else 'aria-label="Policies compared"'
     return (
-        f'<h3 id="{escape(table.key)}">{escape(table.title)}</h3>'
-        f'<div class="wide" role="region" aria-labelledby="{escape(table.key)}" tabindex="0"><table class="sortable">'
-        f'<thead>{over}<tr><th scope="col"><span class="unseen">policy</span></th>{heads}</tr></thead>{bodies}</table>'
+        f'{title}<div class="wide" role="region" {name} tabindex="0"><table class="sortable">'
+        f'<thead>{over}<tr><th scope="col"><span class="hidden">policy</span></th>{heads}</tr></thead>{bodies}</table>'
         f"</div>{note}"
     )
 
@@ -119,15 +134,14 @@ def _body(title: str, rows: list[Row], columns: int, starts: set[int]) -> str:
 
 
 def _start(column: int, starts: set[int]) -> str:
-    """The first column of a log stands a little apart."""
+    """Mark the first column of a group, which has a line at its left."""
     return ' class="start"' if column in starts else ""
 
 
 def _cell(cell: Cell, start: str) -> str:
     text = escape(cell.text)
     text = {"best": f"<b>{text}</b>", "second": f"<u>{text}</u>"}.get(cell.rank, text)
-    words = {"*": "above, p ≤ .05", "**": "above, p ≤ .01", "▾": "below, p ≤ .05"}
-    stars = f'<sup title="{words[cell.stars]}">{cell.stars}</sup>' if cell.stars else ""
+    stars = f'<sup title="{STAR_TITLES[cell.stars]}">{cell.stars}</sup>' if cell.stars else ""
     spread = f"<small>{escape(cell.spread)}</small>" if cell.spread else ""
     reference = f'<small class="reference">paper {escape(cell.reference)}</small>' if cell.reference else ""
     sort = f' data-sort="{cell.sort:.12g}"' if cell.sort is not None else ""

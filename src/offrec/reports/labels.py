@@ -1,4 +1,4 @@
-"""How policies, backbones, behaviours and figures are called on paper."""
+"""Labels of policies, backbones and options. Those of learners, backbones and baselines come from their records."""
 
 from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES
@@ -6,13 +6,13 @@ from offrec.baselines import BASELINES
 from offrec.reports.reading import PolicyResults
 from offrec.studies.study import RunGroup
 
-OWN = {
+SHOP_POLICIES = {
     "random": "Random lists",
-    "logging": "The logging policy",
-    "greedy": "Greedy, knowing tastes",
-    "oracle": "The oracle",
+    "logging": "Logging policy",
+    "greedy": "Greedy (knows all preferences)",
+    "oracle": "Oracle",
 }
-OWN_BRIEF = {"random": "Random", "logging": "Logging", "greedy": "Greedy", "oracle": "Oracle"}
+SHORT_SHOP_POLICIES = {"random": "Random", "logging": "Logging", "greedy": "Greedy", "oracle": "Oracle"}
 CLICKS = ("view", "click")
 PURCHASES = ("cart", "buy", "purchase")
 OPTIONS = {
@@ -24,71 +24,78 @@ OPTIONS = {
 }
 
 
-def policy_label(entry: PolicyResults) -> str:
-    """The label of a policy in tables, with the number of finished seeds if some are missing."""
-    label = _label(entry.group)
-    missing = entry.asked - len(entry.results)
-    return f"{label} ({len(entry.results)} of {entry.asked} seeds)" if missing else label
+def policy_label(policy: PolicyResults) -> str:
+    """Return the label of a policy in tables, with the number of finished seeds if some are missing."""
+    label, done = _label(policy.group), len(policy.results)
+    return f"{label} ({done} of {policy.expected} seeds)" if done < policy.expected else label
 
 
-def short_label(entry: PolicyResults) -> str:
-    """The label of a policy in figures, where space is scarce."""
-    name = entry.group.policy
-    if entry.group.kind == "baseline" and name in BASELINES:
+def short_label(policy: PolicyResults) -> str:
+    """Return the label of a policy in figures, where space is scarce."""
+    name = policy.group.policy
+    if policy.group.kind == "baseline" and name in BASELINES:
         return BASELINES[name].short_label or BASELINES[name].label
-    return OWN_BRIEF.get(name, name) if entry.group.kind == "shop" else _label(entry.group)
+    return SHORT_SHOP_POLICIES.get(name, name) if policy.group.kind == "shop" else _label(policy.group)
+
+
+def learner_label(group: RunGroup) -> str:
+    """Return the labels of a learner and its backbone."""
+    return f"{_label(group)}, {_backbone_label(group.backbone)}"
+
+
+def backbone_label(policy: PolicyResults) -> str:
+    """Return the label of the backbone, with the preset if it is not the default."""
+    label = _backbone_label(policy.group.backbone)
+    return label if policy.group.preset in (None, "strong") else f"{label}, preset {policy.group.preset}"
+
+
+def section_label(policy: PolicyResults) -> str:
+    """Return the heading of the rows that a policy belongs to."""
+    return {"shop": "Shop policies", "baseline": "Baselines"}.get(policy.group.kind) or backbone_label(policy)
+
+
+def learner_family(name: str) -> str:
+    """Return the family of a learner; "unconstrained" if its plug-in is not installed."""
+    return LEARNERS[name].family if name in LEARNERS else "unconstrained"
+
+
+def is_imitation(policy: PolicyResults) -> bool:
+    """Return whether a policy is a learner that ignores rewards."""
+    return policy.group.kind == "learner" and learner_family(policy.group.policy) == "imitation"
+
+
+def backbone_family(name: str | None) -> str:
+    """Return the family of a backbone; "other" if its plug-in is not installed."""
+    return BACKBONES[name].family if name is not None and name in BACKBONES else "other"
+
+
+def option_label(key: str) -> str:
+    """Return the paper's symbol of an option, or its dotted key."""
+    return OPTIONS.get(key, key)
+
+
+def comparison_label(text: str) -> str:
+    """Return the label of a run that a sweep is compared with, for example "adaptive, ε = 1" or "SL"."""
+    parts = []
+    for pair in text.split(","):
+        key, _, value = pair.partition("=")
+        label = OPTIONS.get(key, key.removeprefix("algorithm."))
+        if key == "algorithm.name":
+            parts.append(LEARNERS[value].label if value in LEARNERS else value.upper())
+        else:
+            parts.append(label if value == "true" else f"{label} = {value}")
+    return ", ".join(parts)
 
 
 def _label(group: RunGroup) -> str:
-    """The label from the record, or the name in capitals if its plug-in is not installed."""
+    """Return the label from the record, or the name if its plug-in is not installed."""
     name = group.policy
     if group.kind == "shop":
-        return OWN.get(name, name)
+        return SHOP_POLICIES.get(name, name)
     if group.kind == "baseline":
         return BASELINES[name].label if name in BASELINES else name
     return LEARNERS[name].label if name in LEARNERS else name.upper()
 
 
-def learner_family(name: str) -> str:
-    return LEARNERS[name].family if name in LEARNERS else "unconstrained"
-
-
-def backbone_family(name: str | None) -> str:
-    return BACKBONES[name].family if name is not None and name in BACKBONES else "other"
-
-
 def _backbone_label(name: str | None) -> str:
     return BACKBONES[name].label if name is not None and name in BACKBONES else str(name)
-
-
-def backbone_label(entry: PolicyResults) -> str:
-    """ "GRU", or with its preset where that is not the usual one."""
-    name = _backbone_label(entry.group.backbone)
-    return name if entry.group.preset in (None, "strong") else f"{name}, preset {entry.group.preset}"
-
-
-def full_label(entry: PolicyResults) -> str:
-    """Policy and backbone in one."""
-    return f"{policy_label(entry)}, {backbone_label(entry)}" if entry.group.backbone else policy_label(entry)
-
-
-def learner_label(group: RunGroup) -> str:
-    """The same of what is asked."""
-    return f"{_label(group)}, {_backbone_label(group.backbone)}"
-
-
-def option_label(key: str) -> str:
-    return OPTIONS.get(key, key)
-
-
-def comparison_label(text: str) -> str:
-    """What values of a sweep are set beside: "adaptive, ε = 1", "SL"."""
-    parts = []
-    for pair in text.split(","):
-        key, _, value = pair.partition("=")
-        known = OPTIONS.get(key, key.removeprefix("algorithm."))
-        if key == "algorithm.name":
-            parts.append(LEARNERS[value].label)
-        else:
-            parts.append(known if value == "true" else f"{known} = {value}")
-    return ", ".join(parts)

@@ -1,5 +1,5 @@
 "use strict";
-// Sorting, and unfolding for print: everything can be read without it. Rows stay within their kind.
+// Sort tables by a column, and unfold details for print. The page works without scripts. Rows stay within their section.
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[table.tHead.rows.length - 1].cells];
@@ -15,14 +15,14 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const down = head.getAttribute("aria-sort") !== "descending";
       heads.forEach((other) => other.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const worth = (row) => {
+      const value = (row) => {
         const text = row.cells[column].dataset.sort;
         return text === undefined ? NaN : Number(text);
       };
       for (const body of table.tBodies) {
         const rows = [...body.rows].filter((row) => !row.classList.contains("kind"));
         rows.sort((a, b) => {
-          const [x, y] = [worth(a), worth(b)];
+          const [x, y] = [value(a), value(b)];
           if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y);
           return down ? y - x : x - y;
         });

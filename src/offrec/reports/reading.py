@@ -1,4 +1,4 @@
-"""What came of one or several studies, read back from their folders: needs the results alone, not the runs."""
+"""Read the results of one or several studies. Needs study.json and the results, not the runs."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -19,67 +19,91 @@ from offrec.studies.study import Run, RunGroup, Study, StudyDataset
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run that is done."""
+    """The stored result of one run.
+
+    Attributes:
+        study: The study of the run.
+        run: The run.
+        facts: The content of its JSON file.
+    """
 
     study: Study
     run: Run
     facts: dict[str, Any]
 
-    def figure(self, behaviour: str, name: str, split: str = "test") -> float | None:
-        """A ranking figure of a behaviour, or "reward" (what the shop paid a session) or "value" (as estimated)."""
+    def metric(self, behaviour: str, name: str, split: str = "test") -> float | None:
+        """Return a ranking metric of a behaviour ("all": every event), or None if it was not measured.
+
+        The names "reward" (true reward per session in the shop) and "value" (its estimate from the log) ignore the
+        behaviour and the split.
+        """
         if name == "reward":
             return self.facts["shop"]["reward"]["mean"] if self.facts.get("shop") else None
         if name == "value":
             return self.facts["value"]["value"] if self.facts.get("value") else None
-        found: float | None = self.facts.get(split, {}).get(behaviour, {}).get(name)
-        return found
+        value: float | None = self.facts.get(split, {}).get(behaviour, {}).get(name)
+        return value
 
     @property
-    def valued(self) -> int:
-        """How many figures it has that only a study with --value has."""
-        return bool(self.facts.get("value")) + (self.figure("all", "value@5") is not None)
+    def value_count(self) -> int:
+        """How many of the metrics it has that only a study with --value has."""
+        return bool(self.facts.get("value")) + (self.metric("all", "value@5") is not None)
 
     def array(self, kind: str) -> NDArray[Any]:
-        return _array(self.study, f"{self.run.name}.{kind}")
+        """Load "ranks" [events] or "rewards" [visitors]."""
+        return _load_array(self.study, f"{self.run.name}.{kind}")
 
     @property
     def events(self) -> NDArray[Any]:
-        """[2, events] session and behaviour of each scored test event."""
-        return _array(self.study, f"{self.run.dataset}.events")
+        """[2, events]: session and behaviour of each scored test event."""
+        return _load_array(self.study, f"{self.run.dataset}.events")
 
 
-def _array(study: Study, name: str) -> NDArray[Any]:
+def _load_array(study: Study, name: str) -> NDArray[Any]:
     path = study.path("results", f"{name}.npy")
     try:
-        found: NDArray[Any] = np.load(path, allow_pickle=False)
+        array: NDArray[Any] = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{path} cannot be read ({error}); remove the .json beside it, and the run is judged again."
+            f"{path} cannot be read ({error}); delete the run's .json file in the same folder and repeat the study's "
+            "command."
         ) from error
-    return found
+    return array
 
 
 @dataclass(frozen=True)
 class PolicyResults:
-    """One policy on one log: a row of a table. Its results are its repeats."""
+    """The results of one policy on one log: one row of a table.
+
+    Attributes:
+        group: The policy.
+        studies: The studies that contain it.
+        results: One result per finished seed.
+        expected: How many results there will be when all runs are done.
+    """
 
     group: RunGroup
-    studies: tuple[Study, ...]  # that ask for it
+    studies: tuple[Study, ...]
     results: tuple[RunResult, ...]
-    asked: int  # how many there should be
+    expected: int
 
     @property
     def study(self) -> Study:
         return self.studies[0]
 
-    def values(self, behaviour: str, figure: str, split: str = "test") -> dict[int, float]:
-        """seed → figure"""
-        found = {result.run.seed: result.figure(behaviour, figure, split) for result in self.results}
-        return {seed: value for seed, value in found.items() if value is not None}
+    def values(self, behaviour: str, metric: str, split: str = "test") -> dict[int, float]:
+        """Return a metric by seed."""
+        values = {result.run.seed: result.metric(behaviour, metric, split) for result in self.results}
+        return {seed: value for seed, value in values.items() if value is not None}
+
+    def mean(self, behaviour: str, metric: str, split: str = "test") -> float | None:
+        """Return the mean of a metric over seeds, or None if it was not measured."""
+        values = list(self.values(behaviour, metric, split).values())
+        return float(np.mean(values)) if values else None
 
     @cached_property
-    def last(self) -> dict[str, float]:
-        """Means over seeds of the diagnostics at the kept epoch."""
+    def diagnostics(self) -> dict[str, float]:
+        """Diagnostics at the selected epoch, as means over seeds."""
         rows = [
             result.facts["learning_curve"][result.facts["selected_epoch"] - 1].get("diagnostics", {})
             for result in self.results
@@ -91,6 +115,8 @@ class PolicyResults:
 
 @dataclass(frozen=True)
 class FailedRun:
+    """A run that failed, and why."""
+
     study: Study
     run: Run
     reason: str
@@ -98,105 +124,133 @@ class FailedRun:
 
 @dataclass(frozen=True)
 class StudyResults:
+    """The results of one or several studies.
+
+    Attributes:
+        studies: The studies.
+        policies: One entry per policy and log, in the order of tables.
+        failures: The failed runs.
+        logs: The datasets of each log, by the name that tables use.
+    """
+
     studies: tuple[Study, ...]
-    entries: tuple[PolicyResults, ...]
+    policies: tuple[PolicyResults, ...]
     failures: tuple[FailedRun, ...]
-    logs: dict[str, list[StudyDataset]] = field(default_factory=dict)  # by the name a table calls it
+    logs: dict[str, list[StudyDataset]] = field(default_factory=dict)
 
     @property
     def waiting(self) -> int:
-        return sum(not s.is_done(run) and not s.has_failed(run) for s in self.studies for run in s.runs)
+        """Number of runs that are neither done nor failed."""
+        return sum(study.is_waiting(run) for study in self.studies for run in study.runs)
 
     @property
     def compared(self) -> list[PolicyResults]:
-        """What stands in tables: no values of a sweep, no trials."""
-        plain = (
-            e for e in self.entries if not e.group.varied and e.group.compare_with is None and e.group.trial is None
-        )
-        return [entry for entry in plain if entry.results]
+        """Policies of comparisons that have a result: no values of a sweep, no trials."""
+        groups = ((policy, policy.group) for policy in self.policies if policy.results)
+        return [p for p, group in groups if not group.varied and group.compare_with is None and group.trial is None]
 
     @property
     def swept(self) -> list[PolicyResults]:
-        return [e for e in self.entries if (e.group.varied or e.group.compare_with) and e.group.trial is None]
+        """Policies of sweeps."""
+        groups = ((policy, policy.group) for policy in self.policies)
+        return [p for p, group in groups if (group.varied or group.compare_with) and group.trial is None]
 
     @property
     def trials(self) -> list[PolicyResults]:
-        return [entry for entry in self.entries if entry.group.trial is not None]
+        """Trials of tuning."""
+        return [policy for policy in self.policies if policy.group.trial is not None]
 
     def behaviours(self, log: str) -> list[str]:
+        """Return the behaviours of a log."""
         return self.logs[log][0].behaviours
 
     def results(self) -> Iterable[RunResult]:
-        return (result for entry in self.entries for result in entry.results)
+        """Return the results of all runs."""
+        return (result for policy in self.policies for result in policy.results)
+
+    def find(self, log: str, name: str) -> PolicyResults | None:
+        """Return a baseline or a policy of the shop by its name."""
+        here = (p for p in self.compared if p.group.log == log and p.group.kind != "learner")
+        return next((policy for policy in here if policy.group.policy == name), None)
+
+    def best_baseline(self, log: str, behaviour: str, metric: str) -> PolicyResults | None:
+        """Return the baseline with the highest mean of a metric, if a baseline has it."""
+        baselines = [p for p in self.compared if p.group.log == log and p.group.kind == "baseline"]
+        measured = [p for p in baselines if p.mean(behaviour, metric) is not None]
+        return max(measured, key=lambda p: p.mean(behaviour, metric) or 0.0, default=None)
 
 
 def read_studies(folders: Sequence[Path]) -> StudyResults:
+    """Read studies and merge the results of policies that several of them contain.
+
+    Raises:
+        InputError: If a folder is not a study, the studies do not fit into one report, or no run is done.
+    """
     studies = tuple(read_study(folder) for folder in folders)
     logs: dict[str, list[StudyDataset]] = {}
-    prints: dict[str, str] = {}
+    fingerprints: dict[str, str] = {}
     for study in studies:
-        for log in study.datasets:
-            if prints.setdefault(log.name, log.fingerprint) != log.fingerprint:
+        for dataset in study.datasets:
+            if fingerprints.setdefault(dataset.name, dataset.fingerprint) != dataset.fingerprint:
                 raise InputError(
-                    f"{log.name} has the fingerprint {log.fingerprint} in {study.folder} and {prints[log.name]} in "
-                    "another study, so they do not belong in one table; make two reports."
+                    f"{dataset.name} has the fingerprint {dataset.fingerprint} in {study.folder} and "
+                    f"{fingerprints[dataset.name]} in another study; create two reports."
                 )
-            if log.name not in [known.name for known in logs.setdefault(log.log, [])]:
-                logs[log.log].append(log)
-    check_protocols([log for several in logs.values() for log in several])
-    entries: dict[object, PolicyResults] = {}
+            if dataset.name not in [known.name for known in logs.setdefault(dataset.log, [])]:
+                logs[dataset.log].append(dataset)
+    check_protocols([dataset for datasets in logs.values() for dataset in datasets])
+    policies: dict[object, PolicyResults] = {}
     failures: list[FailedRun] = []
     for study in studies:
-        for entry in _entries(study):
-            _add(entries, entry)
+        for policy in _read_policies(study):
+            _merge(policies, policy)
         failed = [run for run in study.runs if study.has_failed(run) and not study.is_done(run)]
-        failures += [FailedRun(study, run, _json(study.path("failed", f"{run.name}.json"))["reason"]) for run in failed]
-    if not any(entry.results for entry in entries.values()) and not failures:
+        reasons = [_read_json(study.path("failed", f"{run.name}.json"))["reason"] for run in failed]
+        failures += [FailedRun(study, run, reason) for run, reason in zip(failed, reasons, strict=True)]
+    if not any(policy.results for policy in policies.values()) and not failures:
         raise InputError(f"No run of {', '.join(map(str, folders))} is done yet; run the study first.")
-    return StudyResults(studies, tuple(sorted(entries.values(), key=_place)), tuple(failures), logs)
+    return StudyResults(studies, tuple(sorted(policies.values(), key=_table_order)), tuple(failures), logs)
 
 
-def _place(entry: PolicyResults) -> tuple[int, int]:
-    """The shop's own, baselines, learners in the paper's order; what is equal stays as it was asked."""
-    learners = [*LEARNERS, entry.group.policy]  # a plug-in that is not installed comes last
-    kind = ("shop", "baseline", "learner").index(entry.group.kind)
-    varied = entry.group.varied or entry.group.compare_with
-    return kind, learners.index(entry.group.policy) if kind == 2 and not varied else -1
+def _table_order(policy: PolicyResults) -> tuple[int, int]:
+    """Order by shop policies, baselines, then learners as registered; sweeps keep the order of their plan."""
+    learners = [*LEARNERS, policy.group.policy]  # a plug-in that is not installed comes last
+    kind = ("shop", "baseline", "learner").index(policy.group.kind)
+    in_sweep = policy.group.varied or policy.group.compare_with
+    return kind, learners.index(policy.group.policy) if kind == 2 and not in_sweep else -1
 
 
-def _entries(study: Study) -> Iterable[PolicyResults]:
+def _read_policies(study: Study) -> Iterable[PolicyResults]:
     runs_of: dict[str, list[Run]] = {}
     for run in study.runs:
         runs_of.setdefault(run.group, []).append(run)
     for group in study.groups:
         runs = runs_of.get(group.name, [])
-        done = tuple(
-            RunResult(study, run, _json(study.path("results", f"{run.name}.json")))
-            for run in runs
-            if study.is_done(run)
-        )
-        yield PolicyResults(group, (study,), done, len(runs))
+        done = [run for run in runs if study.is_done(run)]
+        facts = [_read_json(study.path("results", f"{run.name}.json")) for run in done]
+        results = tuple(RunResult(study, run, one) for run, one in zip(done, facts, strict=True))
+        yield PolicyResults(group, (study,), results, len(runs))
 
 
-def _add(entries: dict[object, PolicyResults], entry: PolicyResults) -> None:
-    """The same policy in two studies is one row, each seed once: as it was judged by more, or else first."""
-    group = entry.group
+def _merge(policies: dict[object, PolicyResults], policy: PolicyResults) -> None:
+    """Add a policy. If another study has it too, keep each seed once: the result with more values, or the first."""
+    group = policy.group
     options = json.dumps([group.options, group.varied, group.compare_with, group.trial], sort_keys=True)
     key = (group.log, group.kind, group.policy, group.backbone, group.preset, options)
-    before = entries.get(key)
+    before = policies.get(key)
     if before is not None:
-        kept = {result.run.seed: result for result in before.results}
-        for result in entry.results:
-            if kept.setdefault(result.run.seed, result).valued < result.valued:
-                kept[result.run.seed] = result
-        studies = before.studies + entry.studies
-        entry = PolicyResults(before.group, studies, tuple(kept.values()), max(before.asked, entry.asked))
-    entries[key] = entry
+        by_seed = {result.run.seed: result for result in before.results}
+        for result in policy.results:
+            if by_seed.setdefault(result.run.seed, result).value_count < result.value_count:
+                by_seed[result.run.seed] = result
+        studies = before.studies + policy.studies
+        policy = PolicyResults(before.group, studies, tuple(by_seed.values()), max(before.expected, policy.expected))
+    policies[key] = policy
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
+        content: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} is damaged ({error}); remove it, and the run is judged again.") from error
-    return found
+        raise InputError(f"{path} is damaged ({error}); delete it and repeat the study's command.") from error
+    return content

@@ -1,41 +1,69 @@
-"""A report: everything that is said of one or several studies, before it becomes a page, text, a table or LaTeX."""
+"""Build a report: everything about one or several studies, independent of the format it is written in."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from offrec.errors import InputError
-from offrec.reports import answers as verdict
-from offrec.reports import figures as pictures
-from offrec.reports import formatting, labels, tables
-from offrec.reports import value_tables as earnings
-from offrec.reports.answers import Answer
-from offrec.reports.comparison import KS, Comparer
-from offrec.reports.figures import Picture
+from offrec.reports import figures, run_tables
+from offrec.reports.answers import Answer, build_answers
+from offrec.reports.comparison import CUTOFFS, Comparer
+from offrec.reports.diagnostics import diagnostics_tables
+from offrec.reports.earnings import earnings_tables
+from offrec.reports.figures import Figure
+from offrec.reports.ranking import ReferenceFigures, ranking_tables, reference_figures
 from offrec.reports.reading import StudyResults, read_studies
-from offrec.reports.statistics import summary
-from offrec.reports.tables import Against, Cell, ReferenceFigures, Row, Table
+from offrec.reports.sweeps import sweep_notes, sweep_tables
+from offrec.reports.tables import LEGEND, Against, Table
 from offrec.studies.progress import format_duration
+
+RANKING, EARNINGS, SWEEPS, TUNING = "Ranking metrics", "Earnings", "Sweeps", "Tuning"
+UNFINISHED = "Failed and waiting runs"
+CURVES_NOTE = "Means over seeds, up to the epoch at which the first seed stopped."
 
 
 @dataclass(frozen=True)
 class Section:
+    """A section of a report.
+
+    Attributes:
+        title: Heading.
+        notes: Paragraphs.
+        tables: Tables.
+        figures: Figures.
+        family_legend: Whether the marks of the families are explained.
+        figures_first: Whether the figures come before the tables.
+    """
+
     title: str
-    words: list[str]
+    notes: list[str]
     tables: list[Table]
-    pictures: list[Picture]
-    legend: bool = False
-    drawn_first: bool = False
+    figures: list[Figure]
+    family_legend: bool = False
+    figures_first: bool = False
 
 
 @dataclass(frozen=True)
 class Report:
+    """A report.
+
+    Attributes:
+        title: Heading.
+        summary: One sentence: runs, logs, time and machines.
+        results: The results that it reports.
+        answers: The answers to "Is the RL doing anything here?".
+        overview: What policies predict and what they earn, one figure per log and backbone that has rewards.
+        legend: The marks of the tables and their meanings.
+        sections: Tables and figures.
+    """
+
     title: str
     summary: str
-    reading: StudyResults
+    results: StudyResults
     answers: list[Answer]
+    overview: list[Figure]
+    legend: list[tuple[str, str]]
     sections: list[Section]
 
     @property
@@ -51,180 +79,102 @@ def build_report(
     reference: str | None = None,
     title: str | None = None,
 ) -> Report:
-    wrong = [k for k in cutoffs if k not in KS]
-    if wrong or not cutoffs:
-        raise InputError(f"Figures at {list(cutoffs)} are not kept; there are figures at {', '.join(map(str, KS))}.")
-    theirs = tables.reference_figures(reference)
-    reading = read_studies(folders)
-    comparer = Comparer(reading)
+    """Build the report of one or several studies.
+
+    Args:
+        folders: Study folders.
+        cutoffs: List lengths k of HR@k and NDCG@k.
+        against: What policies are tested against in the ranking tables.
+        reference: "paper" shows the paper's figures next to ours.
+        title: Heading; by default the names of the folders.
+
+    Raises:
+        InputError: If an argument is invalid or the studies cannot be read.
+    """
+    unknown = [k for k in cutoffs if k not in CUTOFFS]
+    if unknown or not cutoffs:
+        got = ", ".join(map(str, cutoffs)) or "none"
+        raise InputError(f"--cutoffs must be among {', '.join(map(str, CUTOFFS))}; got {got}.")
+    paper = reference_figures(reference)
+    results = read_studies(folders)
+    comparer = Comparer(results)
     sections = [
         Section(
-            "Next-item figures",
-            _asked(theirs, "RQ1", "RQ2"),
-            tables.ranking_tables(reading, comparer, cutoffs, against, theirs),
+            RANKING,
+            _paper_answers(paper, "RQ1", "RQ2"),
+            ranking_tables(results, comparer, cutoffs, against, paper),
             [],
         ),
+        Section(EARNINGS, [], earnings_tables(results, comparer), figures.earnings(results), family_legend=True),
+        Section("Trade-offs", [], [], figures.trade_offs(results), family_legend=True),
         Section(
-            "What is earned", [], earnings.earning_tables(reading, comparer), pictures.earned(reading), legend=True
+            SWEEPS,
+            [*_paper_answers(paper, "RQ3", "RQ4"), *sweep_notes(results)],
+            sweep_tables(results),
+            figures.sweep_figures(results),
+            figures_first=True,
         ),
-        Section("Trade-offs", [], [], pictures.trade_offs(reading), legend=True),
+        Section(TUNING, [], run_tables.trial_tables(results), []),
+        Section("Learning curves", [CURVES_NOTE], [], figures.learning_curves(results), family_legend=True),
+        Section("Diagnostics", [], diagnostics_tables(results), figures.diagnostic_curves(results), family_legend=True),
+        Section(UNFINISHED, _waiting_note(results), run_tables.failures_table(results), []),
         Section(
-            "Sweeps",
-            [*_asked(theirs, "RQ3", "RQ4"), *earnings.sweep_words(reading)],
-            earnings.sweep_tables(reading),
-            pictures.swept(reading),
-            drawn_first=True,
+            "Setup",
+            [],
+            [
+                run_tables.logs_table(results),
+                *run_tables.settings_tables(results),
+                run_tables.machines_table(results),
+            ],
+            [],
         ),
-        Section("Tuning", [], trial_tables(reading), []),
-        Section("Learning curves", [CURVES], [], pictures.curves(reading), legend=True),
-        Section("Diagnostics", [], earnings.diagnostics_tables(reading), pictures.critics(reading), legend=True),
-        Section("What failed, and what is still to do", _unfinished(reading), _failures(reading), []),
-        Section("What was run", [], [_logs(reading), *_settings(reading), _made(reading)], []),
     ]
-    kept = [section for section in sections if section.tables or section.pictures or _needed(section)]
-    answers = verdict.answers(reading, comparer)
-    return Report(title or _title(reading), _summary(reading), reading, answers, kept)
+    shown = [s for s in sections if s.tables or s.figures or (s.title == UNFINISHED and s.notes)]
+    names = ", ".join(study.folder.resolve().name for study in results.studies)
+    return Report(
+        title or f"Study: {names}",
+        _summary(results),
+        results,
+        build_answers(results, comparer),
+        figures.overview(results),
+        _legend(against),
+        shown,
+    )
 
 
-CURVES = "Means over seeds, up to the epoch at which the first of them stopped."
+def _legend(against: Against) -> list[tuple[str, str]]:
+    opponent = {
+        "sl": "SL with the same backbone; for baselines, the first SL of the log",
+        "baseline": "the best baseline of the column",
+    }[against]
+    return [*LEGEND, ("compared with", f"in ranking tables: {opponent}; elsewhere as the column says")]
 
 
-def _needed(section: Section) -> bool:
-    return section.title.startswith("What failed") and bool(section.words)
-
-
-def _title(reading: StudyResults) -> str:
-    return f"Study: {', '.join(study.folder.resolve().name for study in reading.studies)}"
-
-
-def _summary(reading: StudyResults) -> str:
-    done = list(reading.results())
-    whole = sum(r.facts["seconds"] for r in done)
-    machines = dict.fromkeys(_device(r.facts["machine"]) for r in done)
-    policies = {(r.study.group(r.run).policy, r.study.group(r.run).backbone) for r in done}
-    text = f"{len(done)} runs of {len(policies)} policies on {len(reading.logs)} "
-    text += "log" if len(reading.logs) == 1 else "logs"
-    text += f", {format_duration(whole)} of computing on {' and '.join(machines)}" if machines else ""
-    text += f"; {len(reading.failures)} failed" if reading.failures else ""
-    return text + (f"; {reading.waiting} still to do." if reading.waiting else ".")
+def _summary(results: StudyResults) -> str:
+    done = list(results.results())
+    machines = dict.fromkeys(_device(result.facts["machine"]) for result in done)
+    groups = [result.study.group(result.run) for result in done]
+    policies = len({(group.policy, group.backbone) for group in groups})
+    logs = len(results.logs)
+    text = f"{len(done)} runs of {policies} policies on {logs} log{'' if logs == 1 else 's'}"
+    if machines:
+        seconds = sum(result.facts["seconds"] for result in done)
+        text += f", {format_duration(seconds)} of computing time on {' and '.join(machines)}"
+    text += f"; {len(results.failures)} failed" if results.failures else ""
+    return text + (f"; {results.waiting} waiting." if results.waiting else ".")
 
 
 def _device(machine: dict[str, Any]) -> str:
     return str(machine["processor"] if machine["device"] == "cpu" else machine["device"])
 
 
-def _asked(theirs: ReferenceFigures | None, *questions: str) -> list[str]:
-    """The paper's own answers, where they are to stand reference ours."""
-    return [f"The paper's answer to {name}: {theirs['answers'][name]}" for name in questions] if theirs else []
+def _paper_answers(paper: ReferenceFigures | None, *questions: str) -> list[str]:
+    """Return the paper's answers to its research questions, if they are shown next to ours."""
+    return [f"The paper's answer to {name}: {paper['answers'][name]}" for name in questions] if paper else []
 
 
-def _unfinished(reading: StudyResults) -> list[str]:
-    return [f"{reading.waiting} runs are still to do; the tables hold what is there."] if reading.waiting else []
-
-
-def _failures(reading: StudyResults) -> list[Table]:
-    rows = [Row(one.run.name, [Cell(one.reason), Cell(str(one.study.folder))]) for one in reading.failures]
-    return [Table("failed", "Runs that failed", "", [], ["reason", "study"], [("", rows)])] if rows else []
-
-
-def _logs(reading: StudyResults) -> Table:
-    kinds = ["fingerprint", "sessions", "events", "items", "split", "first events", "unseen items", "scored", "filters"]
-    rows = []
-    for log in (log for several in reading.logs.values() for log in several):
-        protocol = log.protocol
-        parts = ":".join(f"{part:g}" for part in protocol["split_parts"])
-        cells = [
-            log.fingerprint,
-            *(f"{log.counts[name]:,}" for name in ("sessions", "events", "items")),
-            f"{protocol['split']} {parts}, seed {protocol['split_seed']}",
-            "scored" if protocol["score_first"] else "not scored",
-            "kept" if protocol["unseen"] == "keep" else "dropped",
-            f"last {protocol['score_last']}" if protocol["score_last"] else "all events",
-            ", ".join(protocol["filters"]) or "none",
-        ]
-        rows.append(Row(log.name, [Cell(text) for text in cells]))
-    note = (
-        "Every logged item of a test session is ranked in the full catalogue; repeats allowed, ties against the policy."
-    )
-    return Table("logs", "Logs and protocol", note, [], kinds, [("", rows)])
-
-
-SHOWN = ("gamma", "select", "network.width", "training.epochs", "training.batch_size", "training.learning_rate")
-
-
-def _settings(reading: StudyResults) -> list[Table]:
-    """What each learner was run with: its own options but for what is varied, and those that most depend on it."""
-    rows: dict[tuple[str, str], set[str]] = {}
-    for entry in (
-        e for e in (*reading.compared, *reading.swept) if e.group.kind == "learner" and not e.group.compare_with
-    ):
-        options = {key: value for key, value in entry.group.options.items() if key not in entry.group.varied}
-        own = [key for key in options if key.startswith("algorithm.") and key != "algorithm.name"]
-        said = [f"{key.removeprefix('algorithm.')} {options[key]}" for key in [*own, *SHOWN] if key in options]
-        rows.setdefault((labels.backbone_label(entry), entry.group.policy.upper()), set()).add(", ".join(said))
-    sections: dict[str, list[Row]] = {}
-    for (backbone, learner), texts in rows.items():
-        sections.setdefault(backbone, []).append(Row(learner, [Cell(" · ".join(sorted(texts)))]))
-    note = "Every option of every run stands in study.json. A batch size of None is chosen by the log's size."
-    return [Table("settings", "Settings", note, [], ["options"], list(sections.items()))] if sections else []
-
-
-def _made(reading: StudyResults) -> Table:
-    """With what, where and when: once for each that differs."""
-    kinds = ["offrec", "commit", "torch", "python", "processor", "device"]
-    found: dict[tuple[str, ...], list[str]] = {}
-    for result in reading.results():
-        machine = result.facts["machine"]
-        key = tuple(str(machine.get(kind) or "unknown") for kind in kinds)
-        found.setdefault(key, []).append(result.facts["finished_at"])
-    rows = [
-        Row(f"{len(times)} runs", [*(Cell(text) for text in key), Cell(f"{_day(min(times))} to {_day(max(times))}")])
-        for key, times in found.items()
-    ]
-    note = "Commit with +: the source had changes that were not committed." if _changed(found) else ""
-    return Table("made", "Made with", note, [], [*kinds, "finished (UTC)"], [("", rows)])
-
-
-def _changed(found: dict[tuple[str, ...], list[str]]) -> bool:
-    return any(key[1].endswith("+") for key in found)
-
-
-def _day(moment: str) -> str:
-    return datetime.fromisoformat(moment).strftime("%Y-%m-%d %H:%M")
-
-
-def trial_tables(reading: StudyResults) -> list[Table]:
-    """Trials by what they were tuned for, on validation; the best ten."""
-    found = []
-    for study in reading.studies:
-        trials = [e for e in reading.trials if e.study is study and e.results]
-        if not trials:
-            continue
-        figure = str(study.request["objective"])
-        trials.sort(key=lambda e: -_validated(e.values("all", figure, "validation")))
-        options = list(dict.fromkeys(key for e in trials for key in e.group.varied))
-        rows = [
-            Row(
-                f"trial {entry.group.trial}",
-                [
-                    tables.figure_cell(
-                        summary(list(entry.values("all", figure, "validation").values())),
-                        None,
-                        "best" if place == 0 else "second" if place == 1 else "",
-                    ),
-                    *(Cell(formatting.format_setting(entry.group.varied.get(key))) for key in options),
-                ],
-            )
-            for place, entry in enumerate(trials[:10])
-        ]
-        title = (
-            f"{study.groups[0].label} on {study.datasets[0].name}: {min(10, len(trials))} best of {len(trials)} trials"
-        )
-        note = "Chosen on validation alone: test sessions were not looked at."
-        heads = [f"{figure} on validation", *options]
-        found.append(Table(f"trials-{study.folder.name}", title, note, [], heads, [("", rows)]))
-    return found
-
-
-def _validated(values: dict[int, float]) -> float:
-    return sum(values.values()) / len(values) if values else float("-inf")
+def _waiting_note(results: StudyResults) -> list[str]:
+    if not results.waiting:
+        return []
+    runs = "1 run is" if results.waiting == 1 else f"{results.waiting} runs are"
+    return [f"{runs} waiting; the tables contain the finished runs."]

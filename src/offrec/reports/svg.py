@@ -1,6 +1,6 @@
-"""Pictures as SVG, drawn by hand: small panels that stay readable on a phone, coloured by the page that holds them.
+"""Draw small SVG figures that stay readable on a phone.
 
-Colours are CSS classes (`f-…` for a family of policies), so one picture serves light, dark and paper.
+Colours are CSS classes (`f-…` for a family of policies), so that one figure works in light mode, dark mode and print.
 """
 
 import math
@@ -10,16 +10,16 @@ from html import escape
 
 WIDTH, HEIGHT = 360, 250
 LEFT, RIGHT, TOP, BOTTOM = 50, 14, 30, 42
-SMALL, CAPITAL = 6.0, 7.7  # widths of letters at the size used, about
+SMALL, CAPITAL = 6.0, 7.7  # approximate widths of letters
 LINE = 12.5  # height of a line of text
-BOLD, HEAD_LINE = 1.08, 14.0  # the title's letters are wider, its lines higher
+BOLD, HEAD_LINE = 1.08, 14.0  # factor for the width of bold letters; height of a title line
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Values → places on an axis."""
+    """Maps values to positions on an axis."""
 
     low: float
     high: float
@@ -27,6 +27,7 @@ class Scale:
 
     @staticmethod
     def over(values: Sequence[float], *, log: bool = False, pad: float = 0.08, zero: bool = False) -> "Scale":
+        """Return a scale that covers the finite values, with padding."""
         known = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
         low, high = min(known), max(known)
         if log:
@@ -36,11 +37,13 @@ class Scale:
         span = (high - low) or abs(high) or 1.0
         return Scale(low if zero and low == 0 else low - pad * span, high + pad * span, log)
 
-    def share(self, value: float) -> float:
+    def position(self, value: float) -> float:
+        """Return the position of a value: 0 at the low end of the axis, 1 at the high end."""
         place = math.log10(value) if self.log else value
         return (place - self.low) / (self.high - self.low)
 
     def ticks(self, wanted: int = 4) -> list[float]:
+        """Return about `wanted` round values within the scale."""
         if self.log:
             return [10.0**power for power in range(math.ceil(self.low), math.floor(self.high) + 1)]
         raw = (self.high - self.low) / wanted
@@ -52,10 +55,26 @@ class Scale:
 
 @dataclass
 class Panel:
-    """One picture: axes, and what is drawn between them."""
+    """One figure: axes and what is drawn between them.
+
+    Attributes:
+        title: Heading.
+        description: The content in words, for screen readers.
+        x: Scale of the horizontal axis.
+        y: Scale of the vertical axis.
+        x_label: Label of the horizontal axis.
+        y_label: Label of the vertical axis.
+        height: Height without additional title lines.
+        left: Left margin.
+        right: Right margin.
+        x_ticks: Positions and labels; None: round values.
+        y_ticks: Positions and labels; None: round values.
+        parts: SVG elements drawn so far.
+        boxes: Areas that points and labels occupy: left, top, right, bottom.
+    """
 
     title: str
-    described: str  # for who cannot see it
+    description: str
     x: Scale
     y: Scale
     x_label: str
@@ -66,43 +85,45 @@ class Panel:
     x_ticks: Sequence[tuple[float, str]] | None = None
     y_ticks: Sequence[tuple[float, str]] | None = None
     parts: list[str] = field(default_factory=list)
-    boxes: list[tuple[float, float, float, float]] = field(default_factory=list)  # taken by points and labels
+    boxes: list[tuple[float, float, float, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.head = wrapped(self.title, WIDTH - 32)  # widths of letters are estimates
+        self.head = wrap_title(self.title, WIDTH - 32)  # a margin, because widths are approximate
         more = round(HEAD_LINE * (len(self.head) - 1))
         self.top, self.height = TOP + more, self.height + more
 
-    def at(self, x: float, y: float) -> Point:
+    def point(self, x: float, y: float) -> Point:
+        """Return the coordinates of a pair of values."""
         wide, high = WIDTH - self.left - self.right, self.height - self.top - BOTTOM
-        return self.left + wide * self.x.share(x), self.height - BOTTOM - high * self.y.share(y)
+        return self.left + wide * self.x.position(x), self.height - BOTTOM - high * self.y.position(y)
 
     def line(self, points: Sequence[Point], family: str, dashed: bool = False) -> None:
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (self.at(*point) for point in points))
+        """Draw a line through points."""
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (self.point(*point) for point in points))
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         self.parts.append(f'<polyline class="line f-{family}" points="{path}"{dash}/>')
 
     def band(self, points: Sequence[tuple[float, float, float]], family: str) -> None:
-        """(x, low, high) …"""
-        around = [self.at(x, low) for x, low, _ in points] + [self.at(x, high) for x, _, high in reversed(points)]
+        """Draw a band through (x, low, high)."""
+        around = [self.point(x, low) for x, low, _ in points] + [self.point(x, high) for x, _, high in reversed(points)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in around)
         self.parts.append(f'<polygon class="band f-{family}" points="{path}"/>')
 
     def mark(self, point: Point, family: str, tip: str) -> None:
-        x, y = self.at(*point)
+        """Draw the mark of a family, with a tooltip."""
+        x, y = self.point(*point)
         self.parts.append(f'<g class="mark f-{family}">{SHAPES[family](x, y)}<title>{escape(tip)}</title></g>')
         self.boxes.append((x - 5, y - 5, x + 5, y + 5))
 
-    def span(self, low: Point, high: Point, family: str) -> None:
-        """An interval, as a line between two points."""
-        (x1, y1), (x2, y2) = self.at(*low), self.at(*high)
+    def interval(self, low: Point, high: Point, family: str) -> None:
+        """Draw an interval as a line between two points."""
+        (x1, y1), (x2, y2) = self.point(*low), self.point(*high)
         self.parts.append(f'<line class="line f-{family}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
 
-    def name(self, point: Point, text: str) -> bool:
-        """A label at a point, where it is in nobody's way, if there is such a place; further off it would name another.
-        To be called after all marks are there."""
-        x, y = self.at(*point)
-        wide = width(text)
+    def label_point(self, point: Point, text: str) -> bool:
+        """Write a label next to a point if there is free space, and return whether there is. Call it after `mark`."""
+        x, y = self.point(*point)
+        wide = text_width(text)
         places = [(x + 8, y + 4), (x - 8 - wide, y + 4), (x - wide / 2, y - 9), (x - wide / 2, y + 17)]
         places += [(x + 6, y - 8), (x - 6 - wide, y - 8), (x + 6, y + 16), (x - 6 - wide, y + 16)]
         free = [place for place in places if self._inside(*place, wide) and self._free(*place, wide)]
@@ -122,20 +143,22 @@ class Panel:
             for left_, top_, right_, bottom in self.boxes
         )
 
-    def ends(self, labels: Sequence[tuple[float, str, str]]) -> None:
-        """Labels (y, text, family) at the right edge, pushed apart so that none covers another."""
+    def label_ends(self, labels: Sequence[tuple[float, str, str]]) -> None:
+        """Write labels (y, text, family) at the right edge, moved apart so that none covers another."""
         placed: list[float] = []
-        ordered = sorted((self.at(0, y)[1] if not self.x.log else self.at(1, y)[1], text, f) for y, text, f in labels)
-        for wished, _, _ in ordered:
-            placed.append(max(wished, placed[-1] + LINE) if placed else max(wished, self.top + 4))
+        ordered = sorted(
+            (self.point(0, y)[1] if not self.x.log else self.point(1, y)[1], text, f) for y, text, f in labels
+        )
+        for wanted_y, _, _ in ordered:
+            placed.append(max(wanted_y, placed[-1] + LINE) if placed else max(wanted_y, self.top + 4))
         over = max(0.0, placed[-1] - (self.height - BOTTOM)) if placed else 0.0
-        for index in range(len(placed) - 1, -1, -1):  # too low: push upwards
+        for index in range(len(placed) - 1, -1, -1):  # below the axis: move upwards
             limit = self.height - BOTTOM if index == len(placed) - 1 else placed[index + 1] - LINE
             placed[index] = min(placed[index], limit) if over else placed[index]
         edge = WIDTH - self.right
-        for (wished, text, family), y in zip(ordered, placed, strict=True):
+        for (wanted_y, text, family), y in zip(ordered, placed, strict=True):
             self.parts.append(
-                f'<line class="lead f-{family}" x1="{edge}" y1="{wished:.1f}" x2="{edge + 8}" y2="{y:.1f}"/>'
+                f'<line class="lead f-{family}" x1="{edge}" y1="{wanted_y:.1f}" x2="{edge + 8}" y2="{y:.1f}"/>'
             )
             self.text(edge + 10, y + 4, text)
 
@@ -143,25 +166,26 @@ class Panel:
         self.parts.append(f'<text{kind} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>')
 
     def svg(self) -> str:
+        """Return the figure as an SVG element."""
         drawn = "".join(self.parts)
         self.parts = []
         self._axes()
         axes = "".join(self.parts)
         return (
             f'<svg role="img" viewBox="0 0 {WIDTH} {self.height}" xmlns="http://www.w3.org/2000/svg">'
-            f"<title>{escape(self.title)}</title><desc>{escape(self.described)}</desc>{axes}{drawn}</svg>"
+            f"<title>{escape(self.title)}</title><desc>{escape(self.description)}</desc>{axes}{drawn}</svg>"
         )
 
     def _axes(self) -> None:
         bottom, top, right = self.height - BOTTOM, self.top, WIDTH - self.right
         for number, line in enumerate(self.head):
             self.text(8, 16 + HEAD_LINE * number, line, kind=' class="head"')
-        for value, label in self.x_ticks or [(tick, short(tick)) for tick in self.x.ticks()]:
-            x = self.left + (right - self.left) * self.x.share(value)
+        for value, label in self.x_ticks or [(tick, tick_label(tick)) for tick in self.x.ticks()]:
+            x = self.left + (right - self.left) * self.x.position(value)
             self.parts.append(f'<line class="grid" x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}"/>')
             self.text(x, bottom + 14, label, "middle")
-        for value, label in self.y_ticks or [(tick, short(tick)) for tick in self.y.ticks()]:
-            y = bottom - (bottom - top) * self.y.share(value)
+        for value, label in self.y_ticks or [(tick, tick_label(tick)) for tick in self.y.ticks()]:
+            y = bottom - (bottom - top) * self.y.position(value)
             self.parts.append(f'<line class="grid" x1="{self.left}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}"/>')
             self.text(self.left - 5, y + 4, label, "end")
         self.text((self.left + right) / 2, self.height - 8, self.x_label, "middle", ' class="axis"')
@@ -170,36 +194,36 @@ class Panel:
             self.text(11, (top + bottom) / 2, self.y_label, "middle", turned)
 
 
-def width(text: str) -> float:
-    """Of a label, about."""
+def text_width(text: str) -> float:
+    """Return the approximate width of a label."""
     return sum(CAPITAL if letter.isupper() else SMALL for letter in text)
 
 
-def wrapped(title: str, room: float) -> list[str]:
-    """A title's lines, the first ending at its colon where that fits. A word that no line holds is cut, with "…"."""
-    if width(title) * BOLD <= room:
+def wrap_title(title: str, space: float) -> list[str]:
+    """Break a title into lines, at its colon if possible. A word that does not fit is cut and ends in "…"."""
+    if text_width(title) * BOLD <= space:
         return [title]
     first, colon, rest = title.partition(": ")
-    if colon and width(first + ":") * BOLD <= room:
-        return [f"{first}:", *wrapped(rest, room)]
+    if colon and text_width(first + ":") * BOLD <= space:
+        return [f"{first}:", *wrap_title(rest, space)]
     lines = [""]
     for word in title.split():
         longer = f"{lines[-1]} {word}".strip()
-        if not lines[-1] or width(longer) * BOLD <= room:
+        if not lines[-1] or text_width(longer) * BOLD <= space:
             lines[-1] = longer
         else:
             lines.append(word)
-    return [_cut(line, room) for line in lines]
+    return [_cut(line, space) for line in lines]
 
 
-def _cut(line: str, room: float) -> str:
-    while width(line) * BOLD > room:
+def _cut(line: str, space: float) -> str:
+    while text_width(line) * BOLD > space:
         line = line.rstrip("…")[:-1] + "…"
     return line
 
 
-def short(value: float) -> str:
-    """A tick's label: .25, 1.5, 20, 10⁻³."""
+def tick_label(value: float) -> str:
+    """Format the label of a tick: .25, 1.5, 20 or 10⁻³."""
     if value == 0:
         return "0"
     if abs(value) < 0.001 or abs(value) >= 1e5:
@@ -226,6 +250,6 @@ SHAPES: dict[str, Callable[[float, float], str]] = {
     "unconstrained": _polygon((0, 5.5), (5.2, -4), (-5.2, -4)),
     "constrained": _circle,
     "baseline": _polygon((0, -5.5), (5.5, 0), (0, 5.5), (-5.5, 0)),
-    "own": _polygon((-5, -1.5), (-1.5, -1.5), (-1.5, -5), (1.5, -5), (1.5, -1.5), (5, -1.5), (5, 1.5), (1.5, 1.5),
+    "shop": _polygon((-5, -1.5), (-1.5, -1.5), (-1.5, -5), (1.5, -5), (1.5, -1.5), (5, -1.5), (5, 1.5), (1.5, 1.5),
                     (1.5, 5), (-1.5, 5), (-1.5, 1.5), (-5, 1.5)),
 }  # fmt: skip

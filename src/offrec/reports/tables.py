@@ -1,43 +1,77 @@
-"""The tables: the paper's three, what the shop paid, diagnostics, sweeps; as cells, for whatever prints them."""
+"""Tables as cells, independent of the format they are written in."""
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from importlib.resources import files
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from offrec.errors import InputError
 from offrec.reports import formatting, labels
-from offrec.reports.comparison import Comparer, Comparison
+from offrec.reports.comparison import Comparison
 from offrec.reports.reading import PolicyResults, StudyResults
-from offrec.reports.statistics import Summary, summary
+from offrec.reports.statistics import Summary, summarise
 
 Against = Literal["sl", "baseline"]
-ReferenceFigures = dict[str, Any]
+Rank = Literal["", "best", "second"]
+
+LEGEND = (
+    ("bold, underlined", "best and second best of the column"),
+    ("±", "standard deviation over seeds"),
+    ("[ … ]", "95 % interval over test sessions or visitors (paired, where two policies are compared)"),
+    ("*, **", "better than the policy it is compared with, p ≤ .05 and p ≤ .01"),
+    ("▾", "worse than the policy it is compared with, p ≤ .05"),
+    (
+        "p",
+        "the larger p-value of a paired t-test over seeds and a paired bootstrap over test sessions or visitors, after "
+        "Holm's correction within the column; with one seed, the bootstrap's",
+    ),
+)
 
 
 @dataclass(frozen=True)
 class Cell:
-    text: str = "–"
-    spread: str = ""  # ± over seeds, or an interval
+    """One cell.
+
+    Attributes:
+        text: The value.
+        spread: Standard deviation or interval, in small type.
+        stars: Marks of significance.
+        rank: Whether the value is the best or second best of its column.
+        reference: The paper's value.
+        sort: The number to sort by.
+    """
+
+    text: str = formatting.MISSING
+    spread: str = ""
     stars: str = ""
-    rank: Literal["", "best", "second"] = ""
-    reference: str = ""  # the paper's figure
+    rank: Rank = ""
+    reference: str = ""
     sort: float | None = None
 
 
 @dataclass(frozen=True)
 class Row:
+    """One row: a label and its cells."""
+
     label: str
     cells: list[Cell]
 
 
 @dataclass(frozen=True)
 class Table:
+    """A table whose rows are grouped into titled sections.
+
+    Attributes:
+        key: Identifies the table within a report.
+        title: Heading.
+        note: Text under the table.
+        spans: Labels over several columns, with the number of columns.
+        heads: Column headings, without that of the row labels.
+        sections: Titles and rows.
+    """
+
     key: str
     title: str
     note: str
-    spans: list[tuple[str, int]]  # labels over several columns
+    spans: list[tuple[str, int]]
     heads: list[str]
     sections: list[tuple[str, list[Row]]]
 
@@ -46,207 +80,65 @@ class Table:
         return [row for _, rows in self.sections for row in rows]
 
 
-STARS = (
-    "* and **: above {other} at p ≤ .05 and p ≤ .01; ▾: below at p ≤ .05. Both tests have to agree, the paired t-test "
-    "over seeds and the paired bootstrap over test sessions (where there is one seed, the bootstrap decides alone); "
-    "p by Holm within a column, so it depends on who stands in this table. Best in bold, second best underlined."
-)
-
-
-def paper_figures() -> ReferenceFigures:
-    """The paper's own figures."""
-    found: ReferenceFigures = json.loads(files("offrec.reports").joinpath("paper.json").read_text(encoding="utf-8"))
-    return found
-
-
-def reference_figures(name: str | None) -> ReferenceFigures | None:
-    if name is None:
-        return None
-    if name != "paper":
-        raise InputError(f"--reference {name} is not known; only the figures of the paper are: --reference paper.")
-    return paper_figures()
-
-
-def ranking_tables(
-    reading: StudyResults,
-    comparer: Comparer,
-    ks: Sequence[int] = (5, 10),
-    against: Against = "sl",
-    reference: ReferenceFigures | None = None,
-) -> list[Table]:
-    """Clicks by RNN, clicks by CNN and Transformer, purchases, and behaviours that are neither."""
-    figures = [f"{name}@{k}" for k in ks for name in ("HR", "NDCG")]
-
-    def rnn(entry: PolicyResults) -> bool:
-        return labels.backbone_family(entry.group.backbone) == "recurrent"
-
-    kinds: list[tuple[str, str, str, Callable[[PolicyResults], bool], Callable[[str], bool]]] = [
-        ("clicks_rnn", "Clicks", "recurrent backbones", rnn, lambda b: b in labels.CLICKS),
-        ("clicks_cnn", "Clicks", "other backbones", lambda e: not rnn(e), lambda b: b in labels.CLICKS),
-        ("purchases_rnn", "Purchases", "every backbone", lambda e: True, lambda b: b in labels.PURCHASES),
-        ("others", "Other behaviours", "every backbone", lambda e: True,
-         lambda b: b not in labels.CLICKS + labels.PURCHASES),
-    ]  # fmt: skip
-    tables = []
-    for key, title, what, mine, wanted in kinds:
-        entries = [e for e in reading.compared if e.group.kind == "learner" and mine(e)]
-        found = _ranking(reading, comparer, key, entries, wanted, figures, against, reference) if entries else None
-        if found is not None:
-            tables.append(replace(found, title=f"{title}, {what}"))
-    return tables
-
-
-def _ranking(
-    reading: StudyResults,
-    comparer: Comparer,
-    key: str,
-    learners: list[PolicyResults],
-    wanted: Callable[[str], bool],
-    figures: list[str],
-    against: Against,
-    reference: ReferenceFigures | None,
-) -> Table | None:
-    columns = [
-        (log, behaviour, figure)
-        for log in reading.logs
-        for behaviour in reading.behaviours(log)
-        for figure in figures
-        if wanted(behaviour) and any(e.group.log == log and e.values(behaviour, figure) for e in learners)
-    ]
-    if not columns:
-        return None
-    baselines = [e for e in reading.compared if e.group.kind == "baseline"]
-    shown = {(log, behaviour) for log, behaviour, _ in columns}
-    figured = [
-        e for e in (*baselines, *learners) if any(e.values(b, figures[0]) for log, b in shown if log == e.group.log)
-    ]
-    lines = _lines(figured)
-    rows: dict[object, list[Cell]] = {line: [] for line in lines}
-    for log, behaviour, figure in columns:
-        here = {line: entry for line, entries in lines.items() if (entry := entries.get(log))}
-        others = [opponent(reading, entry, behaviour, figure, against) for entry in here.values()]
-        compared = comparer.family(list(here.values()), others, behaviour, figure)
-        column = _column(list(here.values()), compared, behaviour, figure)
-        cells = dict(zip(here, column, strict=True))
-        for line in lines:
-            cell = cells.get(line, Cell())
-            rows[line].append(
-                replace(cell, reference=_paper_figure(reference, key, reading, line, (log, behaviour, figure)))
-            )
-    heads = [figure for _, _, figure in columns]
-    spans = _spans([f"{log}, {behaviour}" for log, behaviour, _ in columns])
-    note = STARS.format(other=_against(reading, figured, against))
-    note += " Small figures: the paper's." if reference and any(c.reference for r in rows.values() for c in r) else ""
-    return Table(key, "", note, spans, heads, _sections(lines, rows))
-
-
-Line = tuple[str, str]  # section and label: one row, whatever the log
-
-
-def _lines(entries: Sequence[PolicyResults]) -> dict[Line, dict[str, PolicyResults]]:
-    """Rows of a table: the same policy on several logs is one row. Two of the same name differ in their options."""
-    lines: dict[Line, dict[str, PolicyResults]] = {}
-    for entry in entries:
-        section = "Without training" if entry.group.kind == "baseline" else labels.backbone_label(entry)
-        label = labels.policy_label(entry)
-        if entry.group.log in lines.get((section, label), {}):
-            label = f"{label} ({entry.study.folder.name})"
-        lines.setdefault((section, label), {})[entry.group.log] = entry
-    order = list(dict.fromkeys(section for section, _ in lines))
-    return dict(sorted(lines.items(), key=lambda line: order.index(line[0][0])))
-
-
-def _sections(lines: dict[Line, dict[str, PolicyResults]], rows: dict[Any, list[Cell]]) -> list[tuple[str, list[Row]]]:
-    sections: dict[str, list[Row]] = {}
-    for line in lines:
-        sections.setdefault(line[0], []).append(Row(line[1], rows[line]))
-    return list(sections.items())
-
-
-def _column(entries: list[PolicyResults], compared: list[Comparison | None], behaviour: str, figure: str) -> list[Cell]:
-    found = [summary(list(entry.values(behaviour, figure).values())) for entry in entries]
-    order = sorted({one.mean for one in found if one}, reverse=True)
-    return [
-        figure_cell(one, comparison, "best" if one and one.mean == order[0] else
-                    "second" if one and len(order) > 1 and one.mean == order[1] else "")
-        for one, comparison in zip(found, compared, strict=True)
-    ]  # fmt: skip
-
-
-def figure_cell(
-    found: Summary | None,
-    comparison: Comparison | None,
-    rank: Literal["", "best", "second"],
-    spoken: Callable[[float | None], str] = formatting.format_figure,
+def metric_cell(
+    summary: Summary | None,
+    comparison: Comparison | None = None,
+    rank: Rank = "",
+    formatter: Callable[[float | None], str] = formatting.format_metric,
 ) -> Cell:
-    if found is None:
+    """Return the cell of a mean over seeds."""
+    if summary is None:
         return Cell()
-    spread = f"± {spoken(found.sd)}" if found.sd is not None else ""
-    return Cell(spoken(found.mean), spread, stars(comparison), rank, sort=found.mean)
+    spread = f"± {formatting.format_spread(summary.sd, formatter)}" if summary.sd is not None else ""
+    return Cell(formatter(summary.mean), spread, stars(comparison), rank, sort=summary.mean)
+
+
+def gain_cell(comparison: Comparison | None, decimals: int) -> Cell:
+    """Return the cell of a difference of rewards, with its interval and marks."""
+    if comparison is None:
+        return Cell()
+
+    def formatter(value: float) -> str:
+        return formatting.format_gain(value, decimals)
+
+    interval = formatting.format_interval(comparison.low, comparison.high, formatter)
+    return Cell(formatter(comparison.gain), interval, stars(comparison), sort=comparison.gain)
 
 
 def stars(comparison: Comparison | None) -> str:
-    if comparison is None or comparison.verdict() == "unclear":
+    """Return the marks of significance of a comparison."""
+    if comparison is None or comparison.sign() == "unclear":
         return ""
-    if comparison.verdict() == "less":
+    if comparison.sign() == "less":
         return "▾"
-    return "**" if comparison.verdict(0.01) == "more" else "*"
+    return "**" if comparison.sign(0.01) == "more" else "*"
+
+
+def column_ranks(means: Sequence[float | None]) -> list[Rank]:
+    """Return which values of a column are the best and the second best."""
+    order = sorted({mean for mean in means if mean is not None}, reverse=True)
+    best, second = (*order, None, None)[:2]
+    return ["" if mean is None else "best" if mean == best else "second" if mean == second else "" for mean in means]
+
+
+def policy_summary(policy: PolicyResults, behaviour: str, metric: str) -> Summary | None:
+    """Summarise a metric of a policy over seeds."""
+    return summarise(list(policy.values(behaviour, metric).values()))
+
+
+def find_sl(results: StudyResults, policy: PolicyResults) -> PolicyResults | None:
+    """Return SL on the same log: with the same backbone and preset for a learner, else the first one."""
+    sl = [other for other in results.compared if other.group.log == policy.group.log and labels.is_imitation(other)]
+    if policy.group.kind == "learner":
+        setup = policy.group.backbone, policy.group.preset
+        sl = [other for other in sl if (other.group.backbone, other.group.preset) == setup]
+    return sl[0] if sl and policy is not sl[0] else None
 
 
 def opponent(
-    reading: StudyResults, entry: PolicyResults, behaviour: str, figure: str, against: Against = "sl"
+    results: StudyResults, policy: PolicyResults, behaviour: str, metric: str, against: Against = "sl"
 ) -> PolicyResults | None:
-    """Whom an entry is tested against."""
-    same_log = [other for other in reading.compared if other.group.log == entry.group.log]
+    """Return the policy that `policy` is tested against."""
     if against == "baseline":
-        known = [e for e in same_log if e.group.kind == "baseline" and e.values(behaviour, figure)]
-        return max(known, key=lambda e: next(iter(e.values(behaviour, figure).values())), default=None)
-    sl = [e for e in same_log if e.group.policy == "sl" and e.group.kind == "learner"]
-    if entry.group.kind == "learner":
-        sl = [e for e in sl if (e.group.backbone, e.group.preset) == (entry.group.backbone, entry.group.preset)]
-    return sl[0] if sl and entry not in sl else None
-
-
-def _against(reading: StudyResults, entries: Sequence[PolicyResults], against: Against) -> str:
-    """`opponent` in words."""
-    if against == "baseline":
-        return "the policy without training that is best in the column"
-    firsts: dict[str, list[str]] = {}
-    for log, entry in {e.group.log: e for e in entries if e.group.kind == "baseline"}.items():
-        sl = opponent(reading, entry, "all", "")
-        if sl is not None:
-            firsts.setdefault(labels.backbone_label(sl), []).append(log)
-    which = [f"{name} on {formatting.join_names(logs)}" if len(firsts) > 1 else name for name, logs in firsts.items()]
-    others = f" (policies without training: SL with {formatting.join_names(which)})" if which else ""
-    return f"SL with the same backbone{others}"
-
-
-def _paper_figure(
-    reference: ReferenceFigures | None, key: str, reading: StudyResults, line: Line, column: tuple[str, str, str]
-) -> str:
-    """Return the paper's figure for a cell: its RNN tables match recurrent backbones, its CNN table matches Caser."""
-    log, behaviour, figure = column
-    known = reference and reference["tables"].get(key, {}).get(line[1].lower().split(" (")[0])
-    fits = {"clicks_rnn": ("GRU", "CFN"), "clicks_cnn": ("Caser",), "purchases_rnn": ("GRU", "CFN")}
-    theirs = paper_log(reading, log)
-    if not known or theirs is None or not line[0].startswith(fits.get(key, ())):
-        return ""
-    if key == "purchases_rnn" and (behaviour == "cart") != (theirs == "Kaggle"):
-        return ""
-    value = known[theirs].get(figure)
-    return "" if value is None else formatting.format_figure(value)
-
-
-def paper_log(reading: StudyResults, log: str) -> str | None:
-    """Which of the paper's two data sets a log is a piece of, by its name or its format."""
-    words = f"{log} {reading.logs[log][0].protocol['format']}".lower()
-    if "yoochoose" in words or "recsys" in words:
-        return "RecSys"
-    return "Kaggle" if "retailrocket" in words or "kaggle" in words else None
-
-
-def _spans(labels: list[str]) -> list[tuple[str, int]]:
-    counted: dict[str, int] = {}
-    for label in labels:
-        counted[label] = counted.get(label, 0) + 1
-    return list(counted.items())
+        return results.best_baseline(policy.group.log, behaviour, metric)
+    return find_sl(results, policy)

@@ -1,31 +1,31 @@
-"""The tables of a report that a terminal has room for."""
+"""The tables of a report that a terminal has space for."""
 
-from offrec.reports.report import Report
+from offrec.reports.report import EARNINGS, RANKING, SWEEPS, TUNING, Report
 from offrec.reports.tables import Cell, Table
 
-SHOWN = ("Next-item figures", "What is earned", "Sweeps", "Tuning")
+SHOWN = (RANKING, EARNINGS, SWEEPS, TUNING)
 MARKS = {
-    "*": "* and **: above SL at p ≤ .05 and .01",
-    "▾": "▾: below SL at p ≤ .05",
+    "*": "* and **: better than SL at p ≤ .05 and .01",
+    "▾": "▾: worse than SL at p ≤ .05",
     "±": "±: standard deviation over seeds",
     "[": "[ … ]: 95 % interval",
 }
 
 
 def tables(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Title, heads and rows of each."""
-    found = []
+    """Return title, headings and rows of each table."""
+    printed = []
     for table in _shown(report):
         spans = [f"{label} " for label, count in table.spans for _ in range(count)] or [""] * len(table.heads)
         heads = ["", *(span + head for span, head in zip(spans, table.heads, strict=True))]
-        found.append((table.title, heads, _rows(table)))
-    return found
+        printed.append((table.title, heads, _rows(table)))
+    return printed
 
 
 def legend(report: Report) -> str:
-    """One line for the marks that are there; the report says more of them."""
-    marks = "".join(c.stars + c.spread for table in _shown(report) for row in table.rows for c in row.cells)
-    return "; ".join(words for mark, words in MARKS.items() if mark in marks)
+    """Explain in one line the marks that the tables use."""
+    marks = "".join(cell.stars + cell.spread for table in _shown(report) for row in table.rows for cell in row.cells)
+    return "; ".join(meaning for mark, meaning in MARKS.items() if mark in marks)
 
 
 def _shown(report: Report) -> list[Table]:
@@ -33,13 +33,13 @@ def _shown(report: Report) -> list[Table]:
 
 
 def _rows(table: Table) -> list[list[str]]:
-    """Each under the backbone it belongs to: the same learner may stand under several."""
-    rows = []
-    for title, found in table.sections:
-        rows += [[title, *[""] * len(table.heads)]] if title else []
+    """Put each section's rows under its title: a learner can occur under several backbones."""
+    lines = []
+    for title, rows in table.sections:
+        lines += [[title, *[""] * len(table.heads)]] if title else []
         indent = "  " if title else ""
-        rows += [[indent + row.label, *map(_text, row.cells)] for row in found]
-    return rows
+        lines += [[indent + row.label, *map(_text, row.cells)] for row in rows]
+    return lines
 
 
 def _text(cell: Cell) -> str:

@@ -1,33 +1,44 @@
-"""A report as Markdown, as CSV and as LaTeX."""
+"""Write a report as Markdown, CSV and LaTeX."""
 
 import csv as csv_
 import io
 
+from offrec.reports.answers import QUESTION
 from offrec.reports.reading import StudyResults
 from offrec.reports.report import Report, Section
 from offrec.reports.tables import Cell, Table
 
 
 def markdown(report: Report) -> str:
+    """Return the answers, the legend and all tables as Markdown."""
     lines = [f"# {report.title}", "", report.summary, ""]
-    lines += ["## Is the RL doing anything here?", ""] if report.answers else []
+    lines += [f"## {QUESTION}", ""] if report.answers else []
     for answer in report.answers:
-        lines += [f"**{answer.about}.** {answer.short}", "", *answer.sentences, ""]
+        lines += [f"**{answer.about}.** {answer.short}", ""]
+        lines += [*_markdown_table(answer.table), ""] if answer.table else []
+        lines += [answer.table.note, ""] if answer.table and answer.table.note else []
+    lines += ["## How to read the tables", ""]
+    lines += [f"- **{_escape_stars(mark)}**: {_escape_stars(meaning)}" for mark, meaning in report.legend]
+    lines += [""]
     for section in report.sections:
         lines += _section(section)
-    lines += ["Learning curves and other pictures are in the same report as .html.", ""]
+    lines += ["The HTML report contains the figures.", ""]
     return "\n".join(lines)
 
 
+def _escape_stars(text: str) -> str:
+    return text.replace("*", "\\*")
+
+
 def _section(section: Section) -> list[str]:
-    if not section.tables and not section.words:
+    if not section.tables and not section.notes:
         return []
     lines = [f"## {section.title}", ""]
-    for words in section.words:
-        lines += [words, ""]
+    for note in section.notes:
+        lines += [note, ""]
     for table in section.tables:
         lines += [f"### {table.title}", "", *_markdown_table(table), ""]
-        lines += [table.note.replace("*", "\\*"), ""] if table.note else []
+        lines += [_escape_stars(table.note), ""] if table.note else []
     return lines
 
 
@@ -35,58 +46,57 @@ def _markdown_table(table: Table) -> list[str]:
     spans = [label for label, count in table.spans for _ in range(count)]
     heads = [f"{span}: {head}" for span, head in zip(spans, table.heads, strict=True)] if spans else table.heads
     rows = [["", *heads], ["---"] * (len(heads) + 1)]
-    for section, found in table.sections:
-        rows += [[f"*{section}*", *[""] * len(heads)]] if section else []
-        rows += [[row.label, *(_markdown_cell(cell) for cell in row.cells)] for row in found]
+    for title, members in table.sections:
+        rows += [[f"*{title}*", *[""] * len(heads)]] if title else []
+        rows += [[row.label, *(_markdown_cell(cell) for cell in row.cells)] for row in members]
     return ["| " + " | ".join(part.replace("|", "\\|") for part in row) + " |" for row in rows]
 
 
 def _markdown_cell(cell: Cell) -> str:
     text = {"best": f"**{cell.text}**", "second": f"<u>{cell.text}</u>"}.get(cell.rank, cell.text)
-    text += cell.stars.replace("*", "\\*") + (f" {cell.spread}" if cell.spread else "")
+    text += _escape_stars(cell.stars) + (f" {cell.spread}" if cell.spread else "")
     return text + (f" (paper {cell.reference})" if cell.reference else "")
 
 
 COLUMNS = ("study", "log", "dataset", "fingerprint", "policy", "backbone", "preset", "seed", "varied", "split",
-           "behaviour", "figure", "value", "text")  # fmt: skip
+           "behaviour", "metric", "value", "text")  # fmt: skip
 
 
 def csv(report: Report) -> str:
-    """Every figure of every run, one a row: what the tables are made of, and nothing that differs from time to time.
-    Words stand in a column of their own, so that `value` holds numbers alone."""
+    """Return every metric of every run, one per row. `value` contains numbers, `text` contains verdicts."""
     out = io.StringIO()
     writer = csv_.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(_figures(report.reading))
+    writer.writerows(_csv_rows(report.results))
     return out.getvalue()
 
 
-def _figures(reading: StudyResults) -> list[list[object]]:
+def _csv_rows(results: StudyResults) -> list[list[object]]:
     rows: list[list[object]] = []
-    for result in reading.results():
+    for result in results.results():
         run, group, facts = result.run, result.study.group(result.run), result.facts
         varied = group.compare_with or ", ".join(f"{key}={value}" for key, value in group.varied.items())
-        known = result.study.dataset(run.dataset)
+        dataset = result.study.dataset(run.dataset)
         seed = run.seed if group.kind == "learner" else ""
-        about: list[object] = [result.study.folder.name, group.log, run.dataset, known.fingerprint, group.policy]
+        about: list[object] = [result.study.folder.name, group.log, run.dataset, dataset.fingerprint, group.policy]
         about += [group.backbone or "", group.preset or "", seed, varied]
         for split in ("validation", "test"):
-            for behaviour, figures in facts.get(split, {}).items():
-                rows += [[*about, split, behaviour, name, value, ""] for name, value in figures.items()]
+            for behaviour, metrics in facts.get(split, {}).items():
+                rows += [[*about, split, behaviour, name, value, ""] for name, value in metrics.items()]
         if facts.get("shop"):
             means = ("reward", "length", "purchases")
             rows += [[*about, "shop", "all", name, facts["shop"][name]["mean"], ""] for name in means]
         if facts.get("value"):
-            kept = {"value": "value", "low": "value low", "high": "value high"}
-            rows += [[*about, "test", "all", name, facts["value"].get(key), ""] for key, name in kept.items()]
+            names = {"value": "value", "low": "value low", "high": "value high"}
+            rows += [[*about, "test", "all", name, facts["value"].get(key), ""] for key, name in names.items()]
             rows.append([*about, "test", "all", "value verdict", "", facts["value"].get("verdict")])
     return rows
 
 
 def latex(report: Report) -> str:
-    r"""The tables of figures, for \usepackage{booktabs, amssymb}."""
-    wanted = [table for section in report.sections[:-1] for table in section.tables if table.key != "failed"]
-    return "\n\n".join(_latex_table(table) for table in wanted) + "\n"
+    r"""Return the tables of results for \usepackage{booktabs, amssymb}."""
+    tables = [table for section in report.sections[:-1] for table in section.tables if table.key != "failed"]
+    return "\n\n".join(_latex_table(table) for table in tables) + "\n"
 
 
 def _latex_table(table: Table) -> str:

@@ -1,0 +1,62 @@
+"""Reading studies: merging, missing runs and studies that do not fit together."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from made_studies import made_log, made_study
+from offrec.errors import InputError
+from offrec.reports.reading import read_studies
+from offrec.reports.report import build_report
+from offrec.reports.text_formats import markdown
+
+
+def test_missing_seeds_are_named(tmp_path: Path) -> None:
+    study = made_study(tmp_path / "study", [made_log()], {"sl": 0.5, "dc": 0.6})
+    study.path("results", "yoochoose.dc.gru.1.json").unlink()
+    report = build_report([study.folder])
+    assert "DC (2 of 3 seeds)" in markdown(report)
+    assert "1 run is waiting" in markdown(report)
+    assert report.summary.endswith("1 waiting.")
+
+
+@pytest.mark.parametrize("metric", ["value@5", "value"])
+def test_of_two_results_of_a_seed_the_one_with_values_is_used(tmp_path: Path, metric: str) -> None:
+    studies = [made_study(tmp_path / name, [made_log()], {"sl": 0.5}) for name in ("plain", "valued")]
+    path = studies[1].path("results", "yoochoose.sl.gru.1.json")
+    facts = json.loads(path.read_text())
+    if metric == "value":
+        facts["value"] = {"value": 1.5, "low": 1.2, "high": 1.8, "verdict": "caution"}
+    else:
+        facts["test"]["all"]["value@5"] = 1.5
+    path.write_text(json.dumps(facts))
+    for order in (studies, studies[::-1]):
+        (policy,) = read_studies([study.folder for study in order]).policies
+        assert policy.values("all", metric) == {1: 1.5}
+        first = order[0].folder.name
+        sources = [(result.run.seed, result.study.folder.name) for result in policy.results]
+        assert sources == [(0, first), (1, "valued"), (2, first)]
+
+
+def test_studies_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+    study = made_study(tmp_path / "study", [made_log()], {"sl": 0.4})
+    other = made_study(tmp_path / "a", [made_log("other", score_first=False)], {"sl": 0.4})
+    with pytest.raises(InputError, match=r"yoochoose has score_first = True and other has False; one table"):
+        build_report([study.folder, other.folder])
+    same = made_study(tmp_path / "b", [replace(made_log(), fingerprint="another")], {"sl": 0.4})
+    with pytest.raises(InputError, match=r"has the fingerprint another in .* and print-yoochoose in another study"):
+        build_report([study.folder, same.folder])
+    with pytest.raises(InputError, match=r"--cutoffs must be among 5, 10, 20; got 3"):
+        build_report([study.folder], cutoffs=(3,))
+
+
+def test_damaged_results_are_named(tmp_path: Path) -> None:
+    study = made_study(tmp_path / "study", [made_log()], {"sl": 0.4, "dc": 0.5})
+    study.path("results", "yoochoose.dc.gru.0.ranks.npy").write_bytes(b"damaged")
+    with pytest.raises(InputError, match=r"ranks.npy cannot be read .*; delete the run's .json file"):
+        build_report([study.folder])
+    study.path("results", "yoochoose.dc.gru.0.json").write_text("{")
+    with pytest.raises(InputError, match=r"json is damaged .*; delete it and repeat the study's command"):
+        build_report([study.folder])
