@@ -128,12 +128,12 @@ def test_logging_chances_by_hand() -> None:
         / total
         for item in range(4)
     ]
-    assert here.chance(everything)[0].tolist() == pytest.approx(expected)
+    assert here.probability(everything)[0].tolist() == pytest.approx(expected)
     assert sum(expected) == pytest.approx(1.0)
     p = expected
     found = propensities(here, torch.tensor([[2, 0]]))[0].tolist()
     assert found == pytest.approx([p[2], p[0] / (1 - p[2])])
-    assert float(mixture(hand(), visitor(4, 4, 4)).chance(everything).sum()) == pytest.approx(1.0)
+    assert float(mixture(hand(), visitor(4, 4, 4)).probability(everything).sum()) == pytest.approx(1.0)
 
 
 def test_a_list_of_the_whole_catalogue_is_a_permutation() -> None:
@@ -150,7 +150,7 @@ def test_chances_add_up_to_one_and_items_are_as_described(name: str) -> None:
     items = dynamics.items
     state = dynamics.arrive(3, 0)
     state = Visitors(state.taste, state.haste, torch.randint(0, 50, state.memory.shape))
-    chance = mixture(dynamics, state).chance(torch.arange(world.items).expand(3, -1))
+    chance = mixture(dynamics, state).probability(torch.arange(world.items).expand(3, -1))
     torch.testing.assert_close(chance.sum(1), torch.ones(3, dtype=torch.double))
     torch.testing.assert_close(items.taste[:-1].norm(dim=1), torch.ones(world.items, dtype=torch.double))
     gap = (items.attractiveness - items.quality).clamp(min=0)

@@ -1,4 +1,4 @@
-"""The catalogue of a shop: what its items are like, and how often the logging policy shows them by popularity."""
+"""The items of a shop: their tastes, quality, attractiveness and popularity."""
 
 from dataclasses import dataclass
 
@@ -8,25 +8,25 @@ from torch import Tensor
 from offrec.shop.randomness import Purpose, generator
 from offrec.shop.worlds import World
 
-OTHERS = 0.5  # standard deviation of quality and attractiveness among items of one kind
+SPREAD = 0.5  # standard deviation of quality and attractiveness, apart from bait
 
 
 @dataclass(frozen=True)
 class Items:
-    """Row A of each table is the empty place: no taste, no worth, a category of its own."""
+    """The properties of all items. Row A of a table stands for "no item": taste and worth are 0, the category is C."""
 
-    taste: Tensor  # [A + 1, d] of length 1
-    category: Tensor  # [A + 1]; C for the empty place
+    taste: Tensor  # [A + 1, d] unit vectors
+    category: Tensor  # [A + 1] C for "no item"
     attractiveness: Tensor  # [A + 1]
     quality: Tensor  # [A + 1]
-    worth: Tensor  # [A + 1] what a pick does to satisfaction: quality − bait · max(0, attractiveness − quality)
-    centroid: Tensor  # [C, d] of length 1
-    popularity: Tensor  # [A] adds up to 1
-    within: Tensor  # [A] popularity within the category
+    worth: Tensor  # [A + 1] effect of a pick on satisfaction: quality − bait · max(0, attractiveness − quality)
+    centroid: Tensor  # [C, d] unit vectors
+    popularity: Tensor  # [A] sums to 1
+    within: Tensor  # [A] popularity within the item's category
     category_popularity: Tensor  # [C]
     order: Tensor  # [A] items by category
-    edge: Tensor  # [C + 1] where each category begins in `order`
-    cumulative: Tensor  # [A] popularity added up in this order
+    edge: Tensor  # [C + 1] the first position of each category in `order`
+    cumulative: Tensor  # [A] cumulative popularity in this order
 
     @property
     def n_items(self) -> int:
@@ -34,7 +34,7 @@ class Items:
 
 
 def make_items(world: World, seed: int, device: torch.device, dtype: torch.dtype) -> Items:
-    """Drawn in double precision on the CPU, so that every device and precision has the same items."""
+    """Generate the items of a shop, in double precision on the CPU, so that all devices and precisions agree."""
     random = generator(seed, Purpose.ITEMS)
     n, d = world.items, world.dimensions
 
@@ -47,8 +47,8 @@ def make_items(world: World, seed: int, device: torch.device, dtype: torch.dtype
     taste = unit(centroid[category] + world.category_spread * normal(n, d) / d**0.5)
     bait = torch.zeros(n, dtype=torch.bool)
     bait[torch.randperm(n, generator=random)[: round(world.bait_share * n)]] = True
-    quality = OTHERS * normal(n) - world.poorness * bait
-    attractiveness = OTHERS * normal(n) + world.lure * bait
+    quality = SPREAD * normal(n) - world.poorness * bait
+    attractiveness = SPREAD * normal(n) + world.lure * bait
     worth = quality - world.bait * (attractiveness - quality).clamp(min=0)
     liked = attractiveness if world.popular_by == "attractiveness" else quality
     rank = (liked + normal(n)).argsort(descending=True).argsort()  # attractive (or good) items tend to be popular
@@ -59,8 +59,10 @@ def make_items(world: World, seed: int, device: torch.device, dtype: torch.dtype
     order = category.argsort(stable=True)
     of_category = torch.zeros(world.categories, dtype=torch.double).index_add_(0, category, popularity)
     edge = torch.searchsorted(category[order], torch.arange(world.categories + 1))
-    real = (_padded(taste), attractiveness, quality, worth, centroid, popularity, popularity / of_category[category])
-    taste, attractiveness, quality, worth, centroid, chance, within = (table.to(device, dtype) for table in real)
+    tables = (_padded(taste), attractiveness, quality, worth, centroid, popularity, popularity / of_category[category])
+    taste, attractiveness, quality, worth, centroid, scaled_popularity, within = (
+        table.to(device, dtype) for table in tables
+    )
     return Items(
         taste=taste,
         category=_padded(category, world.categories).to(device),
@@ -68,16 +70,17 @@ def make_items(world: World, seed: int, device: torch.device, dtype: torch.dtype
         quality=_padded(quality),
         worth=_padded(worth),
         centroid=centroid,
-        popularity=chance,
+        popularity=scaled_popularity,
         within=within,
         category_popularity=of_category.to(device, dtype),
         order=order.to(device),
         edge=edge.to(device),
-        cumulative=popularity[order].cumsum(0).to(device),  # double: a million steps must stay apart
+        cumulative=popularity[order].cumsum(0).to(device),  # double precision distinguishes a million items
     )
 
 
 def unit(vectors: Tensor) -> Tensor:
+    """Scale vectors to length 1."""
     return torch.nn.functional.normalize(vectors, dim=-1)
 
 

@@ -1,6 +1,6 @@
-"""Random numbers by purpose: each (seed, purpose, step) has a stream of its own.
+"""Random numbers by purpose: each (seed, purpose, step) has its own stream.
 
-So two policies meet the same visitors with the same luck, however differently they draw their lists.
+All policies therefore meet the same visitors and use common random numbers, whatever lists they sample.
 """
 
 from enum import IntEnum
@@ -11,6 +11,8 @@ from torch import Tensor
 
 
 class Purpose(IntEnum):
+    """What random numbers are used for."""
+
     ITEMS = 0
     VISITORS = 1
     OUTCOMES = 2
@@ -19,14 +21,15 @@ class Purpose(IntEnum):
 
 
 def generator(seed: int, purpose: Purpose, step: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return the random stream of a seed, a purpose and a step."""
     entropy = np.random.SeedSequence([seed, int(purpose), step]).generate_state(1, np.uint64)[0]
     return torch.Generator(device).manual_seed(int(entropy >> np.uint64(1)))
 
 
 def outcome_uniforms(seed: int, step: int, sessions: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """[3, sessions] evenly in [0, 1): which item, which behaviour, leave or stay. For all sessions, also those over.
+    """[3, sessions] uniform numbers that decide the pick, the behaviour and whether the visitor leaves.
 
-    Drawn on the CPU, so that it is the same on every device.
+    They are drawn for all sessions, also those that have ended, and on the CPU, so that every device gets the same.
     """
     random = generator(seed, Purpose.OUTCOMES, step)
     return torch.rand(3, sessions, generator=random, dtype=torch.double).to(device, dtype)

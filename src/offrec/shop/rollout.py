@@ -1,4 +1,4 @@
-"""Roll-outs: sessions played to their end, and what they truly earned."""
+"""Roll-outs: sessions simulated to their end, and the reward that they truly earned."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Doubles = NDArray[np.float64]
 NORMAL = 1.959964  # half the width of a 95 % interval, in standard errors
 Watch = Callable[[Tensor, int, Tensor, Visitors, Step], None]
 Progress = Callable[[int, int], None]  # (sessions that have ended, sessions)
-MAX_STEPS = 1000  # nobody stays so long by these worlds' chances; what a policy for ever would earn must end somewhere
+MAX_STEPS = 1000  # practically unreachable; bounds policies that keep visitors forever
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,13 @@ class Mean:
     high: float
 
     def as_json(self) -> dict[str, float | None]:
-        """One session alone has no interval: null."""
+        """Return the mean and the interval, which is null for a single session."""
         known = np.isfinite(self.high)
         return {"mean": self.mean, "low": self.low if known else None, "high": self.high if known else None}
 
 
 def mean_with_interval(values: Doubles) -> Mean:
+    """Return the mean over sessions with its normal 95 % interval."""
     mean = float(values.mean())
     error = NORMAL * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else float("inf")
     return Mean(mean, mean - error, mean + error)
@@ -43,21 +44,24 @@ def mean_with_interval(values: Doubles) -> Mean:
 
 @dataclass(frozen=True)
 class Rollout:
-    """What sessions earned. Rows of two roll-outs with equal shop, seed and number are the same visitors."""
+    """The results of simulated sessions.
+
+    Two roll-outs with the same shop, seed and number of sessions have the same visitors in the same rows.
+    """
 
     world: str
     shop_seed: int
     k: int
     policy: str
-    play: str  # "topk": its best k; "sample": drawn without replacement
+    play: str  # "topk": the best k items; "sample": k items sampled without replacement
     seed: int
     gamma: float
     rewards: Doubles  # [N] undiscounted
-    discounted: Doubles  # [N] γ^t a step, the t-th list counting from 0
+    discounted: Doubles  # [N] discounted by γ per list
     lengths: Doubles  # [N] picks
-    steps: Doubles  # [N] lists, also those without a pick
+    steps: Doubles  # [N] lists
     bought: Doubles  # [N] purchases
-    cut: float  # share of sessions that had not ended after max_steps
+    cut: float  # share of sessions that were cut off after max_steps
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -97,27 +101,33 @@ class Rollout:
 
 
 def paired_difference(a: Rollout, b: Rollout) -> Mean:
-    """By how much a's reward a session is above b's, the same visitors met with the same luck."""
+    """Return the mean difference of the rewards per session, a minus b, over the same visitors.
+
+    Raises:
+        InputError: If the two roll-outs have different visitors.
+    """
     if (a.world, a.shop_seed, a.seed, len(a)) != (b.world, b.shop_seed, b.seed, len(b)):
-        raise InputError("These roll-outs did not meet the same visitors: world, seeds and sessions must be equal.")
+        raise InputError("The roll-outs have different visitors; world, seeds and number of sessions must be equal.")
     return mean_with_interval(a.rewards - b.rewards)
 
 
 class SessionTotals:
-    """What each session has come to so far."""
+    """The running totals of each session."""
 
     def __init__(self, sessions: int, gamma: float, device: torch.device) -> None:
         self.gamma = gamma
         self.sums = torch.zeros(5, sessions, dtype=torch.double, device=device)
 
-    def add(self, rows: Tensor, number: int, found: Step) -> None:
-        reward = found.reward
-        picked = found.behaviour < len(BEHAVIOURS)
-        bought = found.behaviour == BEHAVIOURS.index("buy")
+    def add(self, rows: Tensor, number: int, result: Step) -> None:
+        """Add the results of step `number` of the sessions `rows`."""
+        reward = result.reward
+        picked = result.behaviour < len(BEHAVIOURS)
+        bought = result.behaviour == BEHAVIOURS.index("buy")
         parts = (reward, self.gamma**number * reward, picked, torch.ones_like(picked), bought)
         self.sums[:, rows] += torch.stack([part.double() for part in parts])
 
     def arrays(self) -> list[Doubles]:
+        """Return rewards, discounted rewards, picks, lists and purchases of each session."""
         return list(self.sums.cpu().numpy())
 
 
@@ -130,9 +140,19 @@ def run_sessions(
     watch: Watch,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Sessions from arrival to leaving; `watch(rows, step, lists, visitors, what came of it)` sees every step.
+    """Simulate sessions until the visitors leave.
 
-    Returns the sessions that had not ended after `max_steps`.
+    Args:
+        dynamics: The shop's equations.
+        player: The policy that makes the lists.
+        sessions: The number of visitors.
+        seed: The seed of the visitors and of all random numbers.
+        max_steps: The largest number of lists per session.
+        watch: Called after every step with (sessions, step, lists, visitors before the step, results).
+        progress: Called after every step with (sessions that have ended, sessions).
+
+    Returns:
+        The sessions that had not ended after `max_steps`.
     """
     visitors = dynamics.arrive(sessions, seed)
     player.begin(sessions, seed)
@@ -140,12 +160,12 @@ def run_sessions(
     for number in range(max_steps):
         if not len(rows):
             break
-        fate = outcome_uniforms(seed, number, sessions, dynamics.device, dynamics.items.worth.dtype)[:, rows]
+        uniforms = outcome_uniforms(seed, number, sessions, dynamics.device, dynamics.items.worth.dtype)[:, rows]
         lists = player.offer(visitors, rows, number)
-        found = dynamics.step(visitors, lists, fate)
-        player.observe_step(rows, found)
-        watch(rows, number, lists, visitors, found)
-        rows, visitors = rows[~found.leaves], found.visitors[~found.leaves]
+        result = dynamics.step(visitors, lists, uniforms)
+        player.observe_step(rows, result)
+        watch(rows, number, lists, visitors, result)
+        rows, visitors = rows[~result.leaves], result.visitors[~result.leaves]
         if progress is not None:
             progress(sessions - len(rows), sessions)
     return rows

@@ -99,7 +99,7 @@ class TabularMDP:
     def logging(self) -> Tensor:
         """[S, A] the logging policy's chances."""
         everything = torch.arange(self.shape[1]).expand(self.shape)
-        return mixture(self.dynamics, self._visitors()).chance(everything)
+        return mixture(self.dynamics, self._visitors()).probability(everything)
 
     def greedy(self) -> Tensor:
         """[S, A] one on the item with the highest utility."""

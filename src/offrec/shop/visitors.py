@@ -1,6 +1,6 @@
 """How visitors choose, behave, remember and leave: the equations of docs/explanation/shop.md, one function each.
 
-A visitor's state is who they are and their last m picks. Nothing else is remembered.
+The state of a visitor consists of fixed properties (taste, haste) and the last m picks.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,11 @@ BEHAVIOURS = ("view", "cart", "buy")
 
 @dataclass(frozen=True)
 class Visitors:
-    taste: Tensor  # [N, d] before anything is picked
-    haste: Tensor  # [N] more log-odds of leaving than others have
-    memory: Tensor  # [N, m] the last picks, most recent first; A is an empty place
+    """The states of N visitors."""
+
+    taste: Tensor  # [N, d] taste before the first pick, u₀
+    haste: Tensor  # [N] added to the log-odds of leaving
+    memory: Tensor  # [N, m] the last picks, most recent first, padded with A
 
     def __len__(self) -> int:
         return len(self.memory)
@@ -31,7 +33,7 @@ class Visitors:
 
 @dataclass(frozen=True)
 class Dynamics:
-    """The equations over a world and its items."""
+    """The equations of a world with its items."""
 
     world: World
     items: Items
@@ -41,7 +43,7 @@ class Dynamics:
         return self.items.taste.device
 
     def arrive(self, sessions: int, seed: int) -> Visitors:
-        """New visitors. Each has come for a category, the popular ones more often."""
+        """Return new visitors. Each is interested in one category, chosen by popularity."""
         items, world = self.items, self.world
         random = generator(seed, Purpose.VISITORS)
         weight = items.category_popularity.cpu().double()
@@ -57,12 +59,12 @@ class Dynamics:
         return Visitors(taste, haste, memory)
 
     def weights(self) -> Tensor:
-        """[m] how much each of the last picks counts in satisfaction; they add up to 1."""
+        """[m] ω_j, the weights of the last picks in satisfaction; they sum to 1."""
         weight = self.world.carry ** torch.arange(self.world.memory, device=self.device).to(self.items.worth)
         return weight / weight.sum()
 
     def taste(self, visitors: Visitors) -> Tensor:
-        """u = (1 − Σ_j w_j) u₀ + Σ_j w_j taste_j with w_j = drift (1 − drift)^j, over the places that are filled."""
+        """u = (1 − Σ_j w_j) u₀ + Σ_j w_j taste_j with w_j = drift (1 − drift)^j, over the picks in memory."""
         weight = self._drift_weights(visitors.memory)
         picked = (weight[:, :, None] * self.items.taste[visitors.memory]).sum(1)
         return (1 - weight.sum(1, keepdim=True)) * visitors.taste + picked
@@ -72,33 +74,33 @@ class Dynamics:
         return 1 - self._drift_weights(memory).sum(1)
 
     def _drift_weights(self, memory: Tensor) -> Tensor:
-        """[N, m] w_j, 0 at empty places."""
+        """[N, m] w_j, 0 for padding."""
         step = torch.arange(self.world.memory, device=self.device).to(self.items.taste)
         return self.world.drift * (1 - self.world.drift) ** step * (memory < self.items.n_items)
 
     def repeats(self, memory: Tensor) -> Tensor:
-        """[N] share of the m places whose category stands in a later place too."""
+        """[N] share of the m last picks whose category occurs again among them."""
         category = self.items.category[memory].sort(1).values
         same = (category[:, 1:] == category[:, :-1]) & (category[:, 1:] < self.world.categories)
         return same.sum(1) / self.world.memory
 
     def satisfaction(self, memory: Tensor) -> Tensor:
-        """[N] content + Σ_j ω_j worth_j − sameness · repeats"""
+        """[N] content + Σ_j ω_j worth_j − sameness · repeats."""
         worth = (self.items.worth[memory] * self.weights()).sum(1)
         return self.world.content + worth - self.world.sameness * self.repeats(memory)
 
     def leaving(self, visitors: Visitors, picked: Tensor) -> Tensor:
-        """[N] chance to leave after a step, with the memory as the step left it."""
+        """[N] probability of leaving after a step; `visitors` have the memory after the step."""
         satisfaction = self.satisfaction(visitors.memory) - self.world.idle * ~picked
         return self.leave_probability(satisfaction, visitors.haste)
 
     def leave_probability(self, satisfaction: Tensor, haste: Tensor) -> Tensor:
-        """The chance to leave at a satisfaction, by the world's form of leaving."""
+        """Return the probability of leaving at this satisfaction, logistic or linear as the world defines."""
         x = self.world.leave_base + haste - self.world.leave_slope * satisfaction
         return x.sigmoid() if self.world.leaving == "logistic" else x.clamp(0.04, 0.96)
 
     def utility(self, visitors: Visitors, offered: Tensor) -> Tensor:
-        """[N, n] of items [N, n]: appeal · u·taste + attractiveness − fatigue · earlier picks. Empty places: none."""
+        """[N, n] utility of items [N, n]: appeal · u·taste + attractiveness − fatigue · earlier picks."""
         return self.utility_of_match(self.match(visitors, offered), visitors.memory, offered)
 
     def utility_of_match(self, match: Tensor, memory: Tensor, offered: Tensor) -> Tensor:
@@ -108,19 +110,19 @@ class Dynamics:
         return utility.masked_fill(offered >= self.items.n_items, MASKED)
 
     def times_seen(self, memory: Tensor, items: Tensor) -> Tensor:
-        """[N, n] how often each of the items [N, n] is among the last m picks."""
+        """[N, n] how often each of the items [N, n] occurs among the last m picks."""
         return (items[:, :, None] == memory[:, None, :]).sum(-1)
 
     def match(self, visitors: Visitors, offered: Tensor) -> Tensor:
-        """[N, n] u·taste of items [N, n]"""
+        """[N, n] match u·taste of items [N, n]."""
         return torch.einsum("nd,nkd->nk", self.taste(visitors), self.items.taste[offered])
 
     def choices(self, visitors: Visitors, offered: Tensor) -> Tensor:
-        """[N, 1 + k] chances of picking nothing, and of each item on the list."""
+        """[N, 1 + k] probabilities of picking nothing and of picking each item of the list."""
         return self.choice_probabilities(self.utility(visitors, offered))
 
     def choice_probabilities(self, utility: Tensor) -> Tensor:
-        """[…, 1 + k] chances of picking nothing, and of each item on a list with utilities […, k]."""
+        """[…, 1 + k] probabilities of picking nothing and of picking each item of a list with utilities […, k]."""
         none = MASKED if self.world.none_utility is None else self.world.none_utility
         if self.world.choice == "cascade":
             take = torch.special.ndtr(utility - none)
@@ -129,11 +131,11 @@ class Dynamics:
         return torch.cat([torch.full_like(utility[..., :1], none), utility], -1).softmax(-1)
 
     def behaviours(self, visitors: Visitors, items: Tensor) -> Tensor:
-        """[N, n, 3] chances of a view, a cart and a purchase, if items [N, n] are picked."""
+        """[N, n, 3] probabilities of a view, a cart and a purchase if items [N, n] are picked."""
         return self.behaviours_of_match(self.match(visitors, items), visitors.memory, items)
 
     def behaviours_of_match(self, match: Tensor, memory: Tensor, items: Tensor) -> Tensor:
-        """[…, N, n, 3] the same for items whose match with the visitor's taste is […, N, n]."""
+        """[…, N, n, 3] the same probabilities for items whose match with the visitor's taste is […, N, n]."""
         world, seen = self.world, self.times_seen(memory, items)
         interest = world.second_look * (seen == 1) - world.fatigue * seen
         interest = interest + world.match_interest * match
@@ -143,25 +145,25 @@ class Dynamics:
         return torch.stack([1 - buy - cart, cart, buy], -1)
 
     def rewards(self) -> Tensor:
-        """[3] of a view, a cart and a purchase. In double precision, so that a sum of them reads as one expects."""
+        """[3] rewards of a view, a cart and a purchase, in double precision for exact sums."""
         rewards = [self.world.reward_view, self.world.reward_cart, self.world.reward_buy]
         return torch.tensor(rewards, dtype=torch.double, device=self.device)
 
     def expected_reward(self, visitors: Visitors, items: Tensor) -> Tensor:
-        """[N, n] if items [N, n] are picked"""
-        chances = self.behaviours(visitors, items)
-        return chances @ self.rewards().to(chances.dtype)
+        """[N, n] expected reward if items [N, n] are picked."""
+        probabilities = self.behaviours(visitors, items)
+        return probabilities @ self.rewards().to(probabilities.dtype)
 
     def remember(self, memory: Tensor, item: Tensor) -> Tensor:
-        """[N, m] after items [N] were picked; A leaves the memory as it is."""
+        """[N, m] the memory after items [N] were picked; A stands for no pick."""
         pushed = torch.cat([item[:, None], memory[:, :-1]], 1)
         return torch.where((item < self.items.n_items)[:, None], pushed, memory)
 
     def step(self, visitors: Visitors, offered: Tensor, uniforms: Tensor) -> "Step":
-        """One list [N, k] and what comes of it, with uniforms [3, N]."""
-        place = sample_index(self.choices(visitors, offered), uniforms[0])
-        picked = place > 0
-        item = offered.gather(1, (place - 1).clamp(min=0)[:, None])[:, 0]
+        """Simulate the reaction to lists [N, k], with random numbers `uniforms` [3, N]."""
+        position = sample_index(self.choices(visitors, offered), uniforms[0])
+        picked = position > 0
+        item = offered.gather(1, (position - 1).clamp(min=0)[:, None])[:, 0]
         behaviour = sample_index(self.behaviours(visitors, item[:, None])[:, 0], uniforms[1])
         item = torch.where(picked, item, self.items.n_items)
         reward = self.rewards()[behaviour] * picked
@@ -172,14 +174,16 @@ class Dynamics:
 
 @dataclass(frozen=True)
 class Step:
-    item: Tensor  # [N] picked; A where none was
-    behaviour: Tensor  # [N] index into BEHAVIOURS; 3 where nothing was picked
+    """The reactions of N visitors to one list each."""
+
+    item: Tensor  # [N] the pick; A for none
+    behaviour: Tensor  # [N] index into BEHAVIOURS; 3 without a pick
     reward: Tensor  # [N] double
     leaves: Tensor  # [N]
-    visitors: Visitors  # as the step leaves them
+    visitors: Visitors  # their states after the step
 
 
-def sample_index(chances: Tensor, uniform: Tensor) -> Tensor:
-    """[N] a draw from chances [N, n] by numbers evenly in [0, 1)."""
-    place = (chances.cumsum(1) <= uniform[:, None]).sum(1)
-    return place.clamp(max=chances.shape[1] - 1)  # the chances' sum may round to less than the number drawn
+def sample_index(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """[N] indices sampled from probabilities [N, n] with uniform numbers [N]."""
+    index = (probabilities.cumsum(1) <= uniform[:, None]).sum(1)
+    return index.clamp(max=probabilities.shape[1] - 1)  # rounding can make the sum less than the uniform number
