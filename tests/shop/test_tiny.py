@@ -168,5 +168,5 @@ def test_a_policy_is_worth_what_its_table_says(shop: Shop, mdp: TabularMDP, play
 
 
 def test_other_worlds_are_refused() -> None:
-    with pytest.raises(InputError, match=r"'demo' cannot be solved exactly.*'tiny' is such a world"):
+    with pytest.raises(InputError, match=r"'demo' cannot be solved exactly.*use the world 'tiny'"):
         build_mdp(WORLDS["demo"], 0)

@@ -1,6 +1,6 @@
-"""The shop as a Gymnasium environment: one visitor at a time, the same dynamics.
+"""The shop as a Gymnasium environment, with one visitor at a time.
 
-The only file that needs gymnasium, so nothing else of the shop imports it.
+Nothing else of the shop imports this module, because it needs gymnasium.
 """
 
 from typing import Any, SupportsFloat
@@ -18,12 +18,20 @@ Observation = NDArray[np.int64]
 
 
 class ShopEnvironment(gymnasium.Env[Observation, Any]):
-    """An action is a list of k items (one item where k = 1); an observation the last picks, most recent first, with A
-    where there are none yet. An item that stands twice on a list is offered once.
+    """A simulated shop for RL libraries.
 
-    The reward is that of the pick, 0 without one. The episode terminates when the visitor leaves; it is never cut off.
+    An action is a list of k items, or a single item if k = 1; repeated items are offered once. An observation contains
+    the last picks, most recent first, padded with A. The reward is that of the pick, or 0. An episode terminates when
+    the visitor leaves and is never truncated.
 
-    `gymnasium.make("offrec/Shop-v0", shop="demo", seed=0)` once this module is imported.
+    Args:
+        shop: A shop, or the name of a world.
+        seed: The seed of the shop, if `shop` is a name.
+        history: The number of picks in an observation.
+
+    Example:
+        >>> import offrec.shop.environment
+        >>> gymnasium.make("offrec/Shop-v0", shop="demo", seed=0)
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012, gymnasium's own form
@@ -48,21 +56,21 @@ class ShopEnvironment(gymnasium.Env[Observation, Any]):
     @torch.no_grad()
     def step(self, action: Any) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
         if self.visitors is None:
-            raise gymnasium.error.ResetNeeded("Nobody is in the shop: call reset first.")
+            raise gymnasium.error.ResetNeeded("The episode has ended or not begun; call reset first.")
         if not self.action_space.contains(action):
-            raise gymnasium.error.InvalidAction(f"{action!r} is no list of this shop's items.")
+            raise gymnasium.error.InvalidAction(f"{action!r} is not a list of {self.shop.world.k} items of this shop.")
         dynamics = self.shop.dynamics
         offered = torch.as_tensor(np.atleast_1d(action), device=dynamics.device)[None].long()
-        twice = (offered[:, :, None] == offered[:, None, :]).tril(-1).any(-1)
-        offered = offered.masked_fill(twice, self.shop.world.items)
+        is_repeated = (offered[:, :, None] == offered[:, None, :]).tril(-1).any(-1)
+        offered = offered.masked_fill(is_repeated, self.shop.world.items)
         uniforms = torch.as_tensor(self.np_random.random((3, 1))).to(dynamics.items.worth)
-        found = dynamics.step(self.visitors, offered, uniforms)
-        item, leaves = int(found.item), bool(found.leaves)
+        result = dynamics.step(self.visitors, offered, uniforms)
+        item, leaves = int(result.item), bool(result.leaves)
         if item < self.shop.world.items:
             self.recent = np.concatenate([[item], self.recent[:-1]])
-        self.visitors = None if leaves else found.visitors
-        behaviour = (*BEHAVIOURS, "none")[int(found.behaviour)]
-        return self.recent.copy(), float(found.reward), leaves, False, {"behaviour": behaviour}
+        self.visitors = None if leaves else result.visitors
+        behaviour = (*BEHAVIOURS, "none")[int(result.behaviour)]
+        return self.recent.copy(), float(result.reward), leaves, False, {"behaviour": behaviour}
 
 
 gymnasium.register("offrec/Shop-v0", entry_point="offrec.shop.environment:ShopEnvironment")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from offrec.catalogue import Head, top_k
-from offrec.shop.players import Greedy, Player, parts
+from offrec.shop.players import Greedy, Player, chunks
 from offrec.shop.visitors import Dynamics, Visitors
 
 CANDIDATES = 6  # times k
@@ -44,7 +44,7 @@ class Oracle(Player):
         return torch.stack([1 - buy - cart, cart, buy]) @ self.dynamics.rewards().to(buy.dtype)
 
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
-        return torch.cat([self._lists(part) for part in parts(visitors)])
+        return torch.cat([self._lists(part) for part in chunks(visitors)])
 
     def _lists(self, visitors: Visitors) -> Tensor:
         candidates = self.candidates(visitors)

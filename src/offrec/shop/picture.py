@@ -17,19 +17,19 @@ def draw(shop: Shop, path: str | Path, sessions: int = 2000, seed: int = 0, step
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    found = [shop.rollout(name, sessions, seed=seed) for name in SHOP_POLICIES if name != "informed"]
+    rollouts = [shop.rollout(name, sessions, seed=seed) for name in SHOP_POLICIES if name != "informed"]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(WIDTH, WIDTH * 0.4), layout="constrained")
-    for rollout in found:
-        there = [(rollout.steps > step).mean() for step in range(steps)]
-        left.plot(np.arange(steps), there, label=rollout.policy)
+    for rollout in rollouts:
+        share = [(rollout.steps > step).mean() for step in range(steps)]
+        left.plot(np.arange(steps), share, label=rollout.policy)
     left.set(xlabel="lists shown", ylabel="share of visitors still there", yscale="log")
     left.legend(frameon=False)
-    means = [rollout.reward for rollout in found]
-    names = [rollout.policy for rollout in found]
+    means = [rollout.reward for rollout in rollouts]
+    names = [rollout.policy for rollout in rollouts]
     errors = [mean.high - mean.mean for mean in means]
     colours = [line.get_color() for line in left.get_lines()]
     right.bar(names, [mean.mean for mean in means], yerr=errors, color=colours, capsize=3)
     right.set(ylabel="true reward per session", title=f"{shop.world.name}, seed {shop.seed}")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
-    return found
+    return rollouts

@@ -1,4 +1,4 @@
-"""Who makes the lists: the shop's own policies, which know more than any log tells, and any `Policy`."""
+"""Players make the lists in a simulated shop: the shop's own policies, which know its state, and any `Policy`."""
 
 from typing import Literal
 
@@ -14,11 +14,11 @@ from offrec.shop.visitors import Dynamics, Step, Visitors
 from offrec.types import Batch
 
 Play = Literal["topk", "sample"]
-ROWS = 1024  # sessions whose lists are made together
+ROWS = 1024  # sessions per batch of lists
 
 
 class Player:
-    """Lists for visitors. `begin` before the first step; `observe_step` after each."""
+    """Makes lists for visitors. `begin` is called before the first step, `observe_step` after each step."""
 
     name: str
     play: str = "topk"
@@ -27,39 +27,40 @@ class Player:
         self.dynamics, self.k = dynamics, dynamics.world.k
 
     def begin(self, sessions: int, seed: int) -> None:
+        """Start a roll-out."""
         self.seed = seed
 
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
-        """[n, k] lists for the visitors [n] of sessions `rows`."""
+        """[n, k] return lists for the visitors [n] of the sessions `rows`."""
         raise NotImplementedError
 
-    def observe_step(self, rows: Tensor, found: Step) -> None:
-        """How the visitors of sessions `rows` took their lists."""
-        self.observe(rows, found.item)
+    def observe_step(self, rows: Tensor, result: Step) -> None:
+        """Receive the reactions of the visitors of the sessions `rows`."""
+        self.observe(rows, result.item)
 
     def observe(self, rows: Tensor, item: Tensor) -> None:
-        """What was picked in sessions `rows`: items [n]."""
+        """Receive the picks [n] of the sessions `rows`."""
 
 
 class Logging(Player):
-    """The policy that writes the log."""
+    """The logging policy, which writes the log."""
 
     name, play = "logging", "sample"
 
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
         random, lists = generator(self.seed, Purpose.LISTS, step), []
-        for part in parts(visitors):
-            here = mixture(self.dynamics, part)
-            lists.append(draw_lists(here, self.k, random))
-            self.on_lists(here, lists[-1])
+        for part in chunks(visitors):
+            probabilities = mixture(self.dynamics, part)
+            lists.append(draw_lists(probabilities, self.k, random))
+            self.on_lists(probabilities, lists[-1])
         return torch.cat(lists)
 
-    def on_lists(self, here: Mixture, lists: Tensor) -> None:
-        """For whoever wants to know how likely the lists were."""
+    def on_lists(self, probabilities: Mixture, lists: Tensor) -> None:
+        """Receive the lists with the mixture that they were sampled from; subclasses record them."""
 
 
 class Random(Player):
-    """Any k items, evenly."""
+    """Lists of k items, all equally likely."""
 
     name, play = "random", "sample"
 
@@ -67,46 +68,49 @@ class Random(Player):
         random = generator(self.seed, Purpose.LISTS, step)
         n_items, n, k = self.dynamics.items.n_items, len(visitors), self.k
         lists = torch.empty(n, k, dtype=torch.long)
-        for place in range(k):  # Floyd's way: any set of k is as likely, and nothing is drawn twice
-            top = n_items - k + place
+        for position in range(k):  # Floyd's algorithm: all sets of k items are equally likely
+            top = n_items - k + position
             item = (torch.rand(n, generator=random, dtype=torch.double) * (top + 1)).long()
-            taken = (lists[:, :place] == item[:, None]).any(1)
-            lists[:, place] = torch.where(taken, top, item)
+            is_repeated = (lists[:, :position] == item[:, None]).any(1)
+            lists[:, position] = torch.where(is_repeated, top, item)
         return lists.to(self.dynamics.device)
 
 
 class Greedy(Player):
-    """The k items the visitor would most likely pick now: knows tastes, and does not look ahead."""
+    """The k items that the visitor would most likely pick now. It knows the taste but does not plan ahead."""
 
     name = "greedy"
 
     def head(self, visitors: Visitors) -> Head:
-        """z(a) = the utility of a, over the whole catalogue."""
+        """Return the head z(a) = utility of a over the whole catalogue."""
         items, world = self.dynamics.items, self.dynamics.world
-        tired = items.worth.new_full(visitors.memory.shape, -world.fatigue)
+        fatigue = items.worth.new_full(visitors.memory.shape, -world.fatigue)
         state = world.appeal * self.dynamics.taste(visitors)
-        return Head(state, items.taste[:-1], items.attractiveness[:-1], visitors.memory, tired)
+        return Head(state, items.taste[:-1], items.attractiveness[:-1], visitors.memory, fatigue)
 
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
-        return torch.cat([top_k(self.head(part), self.k)[1] for part in parts(visitors)])
+        return torch.cat([top_k(self.head(part), self.k)[1] for part in chunks(visitors)])
 
 
-def parts(visitors: Visitors) -> list[Visitors]:
+def chunks(visitors: Visitors) -> list[Visitors]:
+    """Divide visitors into chunks of at most ROWS."""
     return [visitors[slice(first, first + ROWS)] for first in range(0, len(visitors), ROWS)]
 
 
 class PolicyPlayer(Player):
-    """A `Policy`, which sees the picks it knows and nothing else."""
+    """A `Policy`. It sees only the picks of items that it knows."""
 
     def __init__(self, dynamics: Dynamics, policy: Policy, play: Play) -> None:
         super().__init__(dynamics)
         self.policy, self.name, self.play = policy, policy.name, play
         self.to_shop = shop_items(policy, dynamics.items.n_items).to(policy.device)
         if play == "sample" and not policy.stochastic:
-            raise InputError(f"{policy.name} gives scores, not chances, so it cannot be sampled; play its topk.")
+            raise InputError(
+                f"{policy.name} has scores but no probabilities, so it cannot be sampled; use --play topk."
+            )
         if self.k > policy.n_items:
             raise InputError(
-                f"A list has {self.k} items, {policy.name} knows only {policy.n_items}; it cannot fill one."
+                f"{policy.name} knows only {policy.n_items} items, but a list has {self.k}; use a smaller k."
             )
         self.to_policy = torch.full((dynamics.items.n_items + 1,), policy.n_items, device=policy.device)
         self.to_policy[self.to_shop] = torch.arange(policy.n_items, device=policy.device)
@@ -133,25 +137,25 @@ class PolicyPlayer(Player):
 
 
 def shop_items(policy: Policy, n_items: int) -> Tensor:
-    """[policy's items] which of the shop's items each is."""
-    words = policy.vocabulary
-    ids = [words.id(index) for index in range(len(words))]
-    strange = next((id_ for id_ in ids if not isinstance(id_, int) or not 0 <= id_ < n_items), None)
-    if strange is not None:
+    """[policy's items] return the shop's index of each item of a policy."""
+    vocabulary = policy.vocabulary
+    ids = [vocabulary.id(index) for index in range(len(vocabulary))]
+    unknown = next((item_id for item_id in ids if not isinstance(item_id, int) or not 0 <= item_id < n_items), None)
+    if unknown is not None:
         raise InputError(
-            f"{policy.name} was made for another catalogue: it knows an item {strange!r}, "
-            f"this shop has 0 to {n_items - 1}; play it in the shop its log comes from."
+            f"{policy.name} belongs to another catalogue: it has the item {unknown!r}, but the items of this shop are "
+            f"0 to {n_items - 1}; simulate it in the shop that wrote its log."
         )
     return torch.tensor(ids, dtype=torch.long)
 
 
 def batch_of_recent(recent: Tensor, n_items: int) -> Batch:
-    """A batch of histories [B, H], most recent first and padded with n_items: one piece and one row each."""
+    """Return a batch of histories [B, H], most recent first and padded with n_items, with one row each."""
     position = (recent < n_items).sum(1)
-    place = position[:, None] - 1 - torch.arange(max(1, int(position.max())), device=recent.device)
-    oldest_first = recent.gather(1, place.clamp(min=0))
-    tokens = torch.where(place >= 0, oldest_first, n_items)
+    index = position[:, None] - 1 - torch.arange(max(1, int(position.max())), device=recent.device)
+    oldest_first = recent.gather(1, index.clamp(min=0))
+    tokens = torch.where(index >= 0, oldest_first, n_items)
     rows = torch.arange(len(recent), device=recent.device)
-    none, nothing = torch.zeros_like(rows), torch.zeros(len(recent), device=recent.device)
-    weight = torch.full_like(nothing, 1 / max(1, len(recent)))
-    return Batch(tokens, rows, position, recent, none, none, nothing, nothing, nothing, weight)
+    zeros, no_reward = torch.zeros_like(rows), torch.zeros(len(recent), device=recent.device)
+    weight = torch.full_like(no_reward, 1 / max(1, len(recent)))
+    return Batch(tokens, rows, position, recent, zeros, zeros, no_reward, no_reward, no_reward, weight)
