@@ -149,7 +149,7 @@ def trainer_of(dataset: Dataset, shared: SharedData, flat: dict[str, Any]) -> Tr
 
 def one_epoch(trainers: list[Trainer]) -> list[float]:
     """An epoch of each, turn by turn; with one trainer that is its loop as it is."""
-    going = [(trainer, trainer._epoch(NEVER)) for trainer in trainers]
+    going = [(trainer, trainer.epoch(NEVER)) for trainer in trainers]
     while going:
         for trainer, steps in list(going):
             with trainer.active():

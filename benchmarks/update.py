@@ -36,7 +36,7 @@ from offrec.catalogue import Head
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.models.agent import Agent
-from offrec.models.critic import unlogged
+from offrec.models.critic import sample_unlogged
 from offrec.models.network import Network
 from offrec.models.network_policy import NetworkPolicy
 from offrec.runs.loading import pick_device
@@ -94,7 +94,7 @@ class Plain:
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         alpha, facts, n = self.alpha, self.facts, self.options.ground
-        actions = torch.cat([batch.action[:, None], unlogged(batch.action, n, self.actor.n_items)], 1)
+        actions = torch.cat([batch.action[:, None], sample_unlogged(batch.action, n, self.actor.n_items)], 1)
         z, next_z = self._both(self.actor, batch)
         log_pi = z.log_softmax(1)
         with torch.no_grad():
@@ -267,7 +267,7 @@ def epoch(shared: SharedData, flat: dict[str, Any], folder: Path) -> Row:
             for number in range(3):  # in the first, libraries tune themselves and updates are captured
                 trainer.progress = replace(trainer.progress, epoch=number, step=0, sums={})
                 start = time.perf_counter()
-                for _ in trainer._epoch(threading.Event()):
+                for _ in trainer.epoch(threading.Event()):
                     pass
                 trainer.update.read()
                 seconds.append(time.perf_counter() - start)

@@ -1,8 +1,8 @@
-"""The paper's equations: pure functions, one number per transition. What the paper holds fixed is detached here, at
-the point of use.
+"""The paper's equations as pure functions that return one number per transition.
 
-Heads stand for functions over the whole catalogue (`catalogue/head.py`); [B] is one number a row, [B, 1 + n] one for
-the logged item and each of n unlogged ones. Equations are named by their labels in the paper's source.
+Tensors that the paper holds fixed are detached here, at the point of use. A head is a function over the whole catalogue
+(`catalogue/head.py`). [B] is one number per row; [B, 1 + n] has one for the logged item and one for each of n unlogged
+items. Equations are referred to by their labels in the paper's LaTeX source.
 """
 
 import math
@@ -20,7 +20,7 @@ Prior = Head | Literal["uniform"] | None
 
 
 def batch_mean(values: Tensor, weight: Tensor | None) -> Tensor:
-    """Mean over the rows [B], each with its share of the batch (padding has none); plain without weights."""
+    """Weighted mean over the rows [B]; padding has weight 0. Without weights, the plain mean."""
     return values.mean() if weight is None else (weight * values).sum()
 
 
@@ -42,12 +42,12 @@ def td(
     V is `next_value` [B], the value of s′, for the logged item in column 0. For the unlogged items after it, V is
     `value_if_ignored` [B], the value of s itself: an ignored item leaves the state unchanged.
 
-    Unlike the paper: its soft targets drop γ although its MDP has it; here `discount` carries it. And where its
-    recursion of messages has log E exp(V/α) over random transitions, its squared loss has E[V]: we use that.
+    Unlike the paper: its soft targets drop γ although its MDP has one; here γ is part of `discount`. For random
+    transitions, its recursion of messages has log E exp(V/α) and its squared loss has E[V]; this function uses E[V].
     """
     if not q.shape == rewards.shape == discounts.shape or next_value.shape != q.shape[:1]:
         shapes = [tuple(t.shape) for t in (q, rewards, discounts, next_value)]
-        raise ValueError(f"td of q, rewards, discounts, next_value of shapes {shapes}")
+        raise ValueError(f"q, rewards, discounts and next_value have shapes {shapes}; expected [B, 1 + n] × 3 and [B]")
     values = next_value[:, None]
     if value_if_ignored is not None:
         values = torch.cat([values, value_if_ignored[:, None].expand(-1, q.shape[1] - 1)], 1)
@@ -55,10 +55,10 @@ def td(
 
 
 def part_logged(next_value: Tensor, next_return_to_go: Tensor, share: float) -> Tensor:
-    """(1 − λ) V(s′) + λ G′, the discounted return that the log has after the step; what `td` backs up, [B].
+    """(1 − λ) V(s′) + λ G′ [B], the value in the target of `td`. G′ is the logged return after the step.
 
-    Unlike the paper: its targets know V alone, whose errors feed on themselves. The logged return is the value of the
-    logging policy, without such errors: it ties the critic to the log. λ = 0 is the paper.
+    Unlike the paper: its targets have V alone, whose errors accumulate. The logged return estimates the value of the
+    logging policy without such errors and ties the critic to the log. λ = 0 is the paper.
     """
     return next_value if share == 0 else (1 - share) * next_value + share * next_return_to_go
 
@@ -66,51 +66,51 @@ def part_logged(next_value: Tensor, next_return_to_go: Tensor, share: float) -> 
 def grounded(errors: Tensor, weight: float) -> Tensor:
     """error(logged) + weight · mean error(unlogged): [B, 1 + n] → [B].
 
-    Unlike the paper: its critic never hears of an item that was not logged, so whatever climbs Q over the catalogue
-    climbs noise. n = 0 is the paper.
+    Unlike the paper: its critic is never trained on an unlogged item, so maximising Q over the catalogue maximises
+    noise. n = 0 is the paper.
     """
     return errors[:, 0] if errors.shape[1] == 1 else errors[:, 0] + weight * errors[:, 1:].mean(1)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """E_π by one Gumbel-softmax sample, not exactly."""
+    """Replaces the exact E_π by one Gumbel-softmax sample."""
 
     noise: Noise
     temperature: float = 1.0
-    hard: bool = False  # straight-through: the value of the item drawn, the gradient of the soft sample
+    hard: bool = False  # straight-through: the value of the sampled item, the gradient of the soft sample
 
 
 def expectation(pi: Head, linear: Linear, sample: Sample | None, prior: Head | None) -> tuple[Tensor, Tensor, Tensor]:
-    """E_π[Σ cᵢ zᵢ(a)], log Σ exp z_π and log Σ exp z_prior, held fixed (0 without a prior): [B] each.
+    """E_π[Σ cᵢ zᵢ(a)], log Σ exp z_π and the detached log Σ exp z_prior (0 without a prior), [B] each.
 
-    Unlike the paper: its Gumbel-softmax formula takes the logarithm of what is already a logit; the noise goes on the
+    Unlike the paper: its Gumbel-softmax formula takes the logarithm of a logit; here the noise is added to the
     log-probabilities.
     """
     if sample is None:
         exact, detached = reduce_with_detached(pi, linear, normalised=prior)
         return exact.mean, exact.lse, detached.lse
-    drawn = gumbel_softmax(pi, linear, temperature=sample.temperature, noise=sample.noise, hard=sample.hard)
-    return drawn, logsumexp(pi), torch.zeros_like(drawn) if prior is None else logsumexp(prior.detach())
+    mean = gumbel_softmax(pi, linear, temperature=sample.temperature, noise=sample.noise, hard=sample.hard)
+    return mean, logsumexp(pi), torch.zeros_like(mean) if prior is None else logsumexp(prior.detach())
 
 
 def soft_value(pi: Head, q: Head, alpha: float, prior: Prior = None, sample: Sample | None = None) -> Tensor:
     """V(s) = E_π[Q(s,a) − α (log π(a|s) − log prior(a|s))]        paper, Eq. (Q), (DC); −V/α: Eq. (pi), (DCPi)
 
-    What the critic backs up and what the actor climbs. A prior's head is held fixed. No prior: the paper's SDAC, which
-    drops the uniform one as if it were neutral. Unlike the paper: kept ("uniform"), a step no longer earns α log|A| for
-    its entropy alone.
+    The critic's target and the actor's objective. The head of a prior is detached. Without a prior it is the paper's
+    SDAC, which drops the uniform prior as if it were neutral. Unlike the paper: with prior "uniform" a step no longer
+    earns α log|A| for its entropy alone.
     """
     mean, lse, prior_lse = expectation(pi, _soft(pi, q, alpha, prior), sample, _head(prior))
     return mean + alpha * lse - alpha * _normaliser(prior, prior_lse, pi)
 
 
-def soft_values(pi: Head, q: Head, held_q: Head, alpha: float, prior: Prior = None) -> tuple[Tensor, Tensor]:
-    """`soft_value` of q, and that of another one with all of it held fixed, in one pass over the catalogue."""
-    held = _soft(pi, held_q, alpha, prior)
-    sums, detached = reduce_with_detached(pi, _soft(pi, q, alpha, prior), held, _head(prior))
-    more, less = alpha * sums.lse, alpha * _normaliser(prior, detached.lse, pi)
-    return sums.mean + more - less, detached.mean + more.detach() - less
+def soft_values(pi: Head, q: Head, target_q: Head, alpha: float, prior: Prior = None) -> tuple[Tensor, Tensor]:
+    """`soft_value` of `q` and the detached `soft_value` of `target_q`, in one pass over the catalogue."""
+    linear, target_linear = _soft(pi, q, alpha, prior), _soft(pi, target_q, alpha, prior)
+    sums, detached = reduce_with_detached(pi, linear, target_linear, _head(prior))
+    normaliser, prior_normaliser = alpha * sums.lse, alpha * _normaliser(prior, detached.lse, pi)
+    return sums.mean + normaliser - prior_normaliser, detached.mean + normaliser.detach() - prior_normaliser
 
 
 def _soft(pi: Head, q: Head, alpha: float, prior: Prior) -> list[tuple[float, Head]]:
@@ -128,7 +128,7 @@ def _normaliser(prior: Prior, lse: Tensor, pi: Head) -> Tensor | float:
 
 
 def greedy_value(q: Head, chosen_by: Head | None = None) -> Tensor:
-    """max_a Q̄(s,a)        paper, y of §Q-learning; with `chosen_by`, Q̄ at its argmax (double Q)"""
+    """max_a Q̄(s,a)        paper, y of §Q-learning; with `chosen_by`, Q̄ at the argmax of that head (double Q)"""
     if chosen_by is None:
         return maximum(q)[0]
     return q.at(maximum(chosen_by)[1][:, None])[:, 0]
@@ -137,17 +137,17 @@ def greedy_value(q: Head, chosen_by: Head | None = None) -> Tensor:
 def outside_support(pi: Head, b: Head, delta: float) -> Tensor:
     """Σ_{a: π̂_b(a|s) ≤ δ} π(a|s)        paper, Eq. (SC)
 
-    Unlike the paper: with a plus. Its minus would reward leaving the support. Logarithms are compared, since
+    Unlike the paper: with a plus sign; its minus would reward leaving the support. Logarithms are compared because
     probabilities underflow.
     """
     return reduce(pi, below=(b, (logsumexp(b) + math.log(delta)).detach())).mass
 
 
 def forward_kl(log_pi: Tensor, log_b: Tensor | None = None) -> Tensor:
-    """One transition's part of KL(π_b‖π) = E_b[log π_b − log π]        paper, Eq. (ac)
+    """The contribution of one transition to KL(π_b‖π) = E_b[log π_b − log π]        paper, Eq. (ac)
 
-    Without `log_b` the entropy of π_b counts as 0, as the paper's use of L_S as its KL implies: then it is an upper
-    bound that a small ε never meets. Unlike the paper: with `log_b` it is an estimate of the KL itself.
+    Without `log_b` the entropy of π_b counts as 0, as implied by the paper, which uses L_S as the KL. The result is
+    then an upper bound that never falls below a small ε. Unlike the paper: with `log_b` it estimates the KL itself.
     """
     return -log_pi if log_b is None else log_b.detach() - log_pi
 
@@ -163,8 +163,8 @@ def dual_step(multiplier: Tensor, constraint: Tensor, bound: float, rate: float)
 def exponential_weight(q: Tensor, beta: float, cap: float, baseline: Tensor | None = None) -> Tensor:
     """min(exp((Q(s,a) − V(s)) / β), cap)        paper, −w_t of §Policy Constraints, without V and cap
 
-    Unlike the paper: capped, since one large Q would be the whole batch; V(s) is an optional baseline for the
-    normaliser E_b[exp(Q/β)] of each state that it drops.
+    Unlike the paper: capped, because one large Q would dominate the batch. V(s) is an optional baseline that replaces
+    the normaliser E_b[exp(Q/β)] of each state, which the paper drops.
     """
     above = q if baseline is None else q - baseline
     return (above / beta).clamp(max=math.log(cap)).exp().detach()
@@ -176,7 +176,7 @@ def importance_weight(log_pi: Tensor, log_b: Tensor, cap: float) -> Tensor:
 
 
 def normalised(weights: Tensor, share: Tensor | None) -> Tensor:
-    """Weights [B] whose mean over the batch is 1: the self-normalised estimate."""
+    """Weights [B] divided by their mean over the batch, for the self-normalised estimate."""
     return weights / batch_mean(weights, share).clamp(min=torch.finfo(weights.dtype).tiny)
 
 

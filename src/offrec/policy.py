@@ -1,4 +1,4 @@
-"""Policy: what evaluation, the shop and serving see, and all they see."""
+"""Policy: the interface between policies and evaluation, estimation, the shop and serving."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +18,15 @@ Id = str | int
 
 @dataclass(frozen=True)
 class Recommendation:
-    items: list[Id]  # best first, under the log's own ids
+    """A ranked list of items."""
+
+    items: list[Id]  # best first, as the log's ids
     scores: list[float]
-    probabilities: list[float] | None  # π(item | history); None for a policy that is no distribution
-    unknown: int  # how many items of the history the catalogue does not know: they were skipped
+    probabilities: list[float] | None  # π(item | history); None for a policy that is not a distribution
+    unknown: int  # number of items in the history that are not in the catalogue; they are skipped
 
     def as_json(self) -> dict[str, Any]:
+        """Return a JSON object with one row per item."""
         rows = [{"item": item, "score": score} for item, score in zip(self.items, self.scores, strict=True)]
         for row, probability in zip(rows, self.probabilities or [], strict=False):
             row["probability"] = probability
@@ -31,23 +34,32 @@ class Recommendation:
 
 
 class Policy:
-    """A head for every history. Subclasses say how; the rest is the same for all."""
+    """Scores every item of the catalogue after any history. A subclass implements `head`.
+
+    Args:
+        vocabulary: The catalogue's items.
+        history: Number of most recent items that the policy reads.
+        device: Where it computes.
+        data_hash: Hash of the dataset that it was trained on. It can only be evaluated on that dataset.
+    """
 
     name: str
-    home: dict[str, Any] | None = None  # the simulated shop its log comes from, if it comes from one
-    stochastic = False  # is softmax(head) a distribution worth reading?
+    source_shop: dict[str, Any] | None = None  # the simulated shop that its log comes from, if any
+    stochastic = False  # whether softmax(head) is a distribution to sample from
 
     def __init__(
         self, vocabulary: Vocabulary, history: int, device: torch.device, data_hash: str | None = None
     ) -> None:
         self.vocabulary, self.history, self.device = vocabulary, history, device
-        self.data_hash = data_hash  # of the dataset it was made from: it may be judged on no other
+        self.data_hash = data_hash
 
     @property
     def n_items(self) -> int:
+        """Number of items in the catalogue."""
         return len(self.vocabulary)
 
     def head(self, batch: Batch) -> Head:
+        """Return the scores of all items for each row of a batch."""
         raise NotImplementedError
 
     def recommend(
@@ -59,37 +71,37 @@ class Policy:
         exclude: Sequence[Id] = (),
         candidates: Sequence[Id] | None = None,
     ) -> Recommendation:
-        """Return the k best items after a history.
+        """Recommend the k best items after a history.
 
         Args:
-            history: Item ids of the log, oldest first. Ids that are not in the catalogue are ignored.
-            k: Number of items.
-            exclude_seen: Leave out the items of the history.
-            exclude: Item ids to leave out.
-            candidates: Recommend only these item ids.
+            history: Item ids of the log, oldest first. Unknown ids are skipped and counted.
+            k: Number of items; fewer are returned if fewer may be shown.
+            exclude_seen: Do not recommend items of the history.
+            exclude: Item ids not to recommend.
+            candidates: Item ids to choose from; all items if None.
 
         Returns:
-            Items, scores and, if the policy is stochastic, probabilities; best first.
+            The items with their scores and, if the policy is a distribution, their probabilities.
 
         Raises:
-            InputError: k is not valid, the history is text, or no item is left to recommend.
+            InputError: `k` is out of range, or no item is left to recommend.
 
         Example:
-            >>> policy.recommend([12, 55, 9], k=10, exclude_seen=True).items
+            >>> policy.recommend([12, 55, 9], k=3, exclude_seen=True).items
         """
         if not 1 <= k <= self.n_items:
-            raise InputError(f"k is {k}; it must lie between 1 and the catalogue's {self.n_items} items.")
+            raise InputError(f"k must be between 1 and {self.n_items}, the size of the catalogue; got {k}.")
         if isinstance(history, str):
-            raise InputError(f"The history is the text {history!r}; give a list of item ids, oldest first.")
+            raise InputError(f"history must be a list of item ids, oldest first; got the text {history!r}.")
         seen, unknown = self.vocabulary.encode(history)
-        barred = set(self.vocabulary.encode(exclude)[0]) | (set(seen) if exclude_seen else set())
+        excluded = set(self.vocabulary.encode(exclude)[0]) | (set(seen) if exclude_seen else set())
         with torch.no_grad():
             head = self.head(batch_from_histories([seen], self.n_items, self.history, self.device))
-            allowed = [] if candidates is None else sorted(set(self._candidates(candidates)) - barred)
-            if not (allowed if candidates is not None else self.n_items - len(barred)):
-                raise InputError("Nothing is left to recommend: every item that may be shown is excluded.")
+            allowed = [] if candidates is None else sorted(set(self._candidates(candidates)) - excluded)
+            if not (allowed if candidates is not None else self.n_items - len(excluded)):
+                raise InputError("No item is left to recommend; every item that may be shown is excluded.")
             if candidates is None:
-                values, items = _best(head, sorted(barred), min(k, self.n_items - len(barred)))
+                values, items = _best(head, sorted(excluded), min(k, self.n_items - len(excluded)))
             else:
                 values, items = _best_among(head, torch.tensor(allowed, dtype=torch.long, device=self.device), k)
             probabilities = log_prob(head, items)[0].exp().tolist() if self.stochastic and items.numel() else None
@@ -99,13 +111,13 @@ class Policy:
     def _candidates(self, candidates: Sequence[Id]) -> list[int]:
         known, _ = self.vocabulary.encode(candidates)
         if not known:
-            raise InputError("None of the candidates is in the catalogue; give ids as they stand in the log.")
+            raise InputError("candidates contains no item of the catalogue; use the item ids of the log.")
         return known
 
 
-def _best(head: Head, barred: list[int], k: int) -> tuple[Tensor, Tensor]:
-    if barred:
-        head = head.mask(torch.tensor([barred], device=head.state.device))
+def _best(head: Head, excluded: list[int], k: int) -> tuple[Tensor, Tensor]:
+    if excluded:
+        head = head.mask(torch.tensor([excluded], device=head.state.device))
     return top_k(head, k)
 
 

@@ -117,7 +117,7 @@ def test_bad_input_gets_one_sentence(work: Path) -> None:
     assert not (work / "x").exists(), "a refused run writes nothing"
     assert "is not a run" in said("evaluate", work / "data")
     assert "k is 99" in said("recommend", work / "run", "-k", "99")
-    assert "None of the candidates" in said("recommend", work / "run", "--candidates", "nope", "-k", "2")
+    assert "contains no item of the catalogue" in said("recommend", work / "run", "--candidates", "nope", "-k", "2")
     assert "exists" in said("prepare", work / "log.csv", "--item", "sku", "--session", "visit", "--out", work / "data")
     (work / "bad.toml").write_text("[training\n")
     assert "is not a TOML file" in said("train", work / "data", "--out", work / "x", "--config", work / "bad.toml")

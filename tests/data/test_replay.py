@@ -96,7 +96,7 @@ def test_rounded_batches_only_add_padding(
     """A batch of a rounded size has the same rows in the same order, followed by padding of weight 0."""
     replay = make_replay(make_sessions(log, shift=shift), history, segmentation)
     exact, padded = Epochs(replay, batch_size, 5), Epochs(replay, batch_size, 5, round_sizes=True)
-    for epoch in (0, 1):
+    for epoch in (1, 2):  # in epoch 0, rounded sizes have another order
         plan = exact.plan(epoch)
         sizes, rounded_sizes = exact.begin(epoch), padded.begin(epoch)
         assert len(plan) == len(sizes) == len(rounded_sizes)
@@ -225,3 +225,17 @@ def test_a_subset_has_only_its_segments_and_shares_the_events() -> None:
     assert batch.event.tolist() == [7, 2, 3, 4, 2, 3, 4]
     assert len(replay.segments) == 3
     assert replay.batch(np.arange(3)).action.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_first_epoch_of_rounded_sizes_begins_with_three_large_batches_of_one_size() -> None:
+    random = np.random.default_rng(1)
+    log = [random.integers(0, 10, length).tolist() for length in random.integers(1, 9, 400)]
+    replay = make_replay(make_sessions(log), 9, "sessions")
+    exact, rounded_epochs = Epochs(replay, 32, 0), Epochs(replay, 32, 0, round_sizes=True)
+    sizes = rounded_epochs.begin(0)
+    areas = [size.segments * (size.length + 1) for size in sizes]
+    repeated = max(area for area, size in zip(areas, sizes, strict=True) if sizes.count(size) >= 3)
+    assert len(set(sizes[:3])) == 1
+    assert areas[0] == repeated
+    batches, reordered = ([sorted(index.tolist()) for index in epochs.plan(0)] for epochs in (exact, rounded_epochs))
+    assert sorted(batches) == sorted(reordered), "the same batches"

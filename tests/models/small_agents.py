@@ -71,7 +71,7 @@ def update(agent: Agent, batch: Batch, optimiser: torch.optim.Optimizer) -> floa
     loss = total(agent, batch)
     loss.backward()
     optimiser.step()
-    agent.after()
+    agent.after_update()
     return loss.item()
 
 

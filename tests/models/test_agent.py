@@ -64,7 +64,7 @@ def test_targets_move_only_after_the_step_and_priors_never(name: str, options: d
     assert moved(before, made) == set(), "a loss moves nothing"
     adam.step()
     assert moved(before, made) == TRAINED[name]
-    made.after()
+    made.after_update()
     after = moved(before, made)
     assert after == TRAINED[name] | ({"target"} if made.target is not None else set()) | (
         {"multiplier"} if made.needs.multiplier else set()
@@ -83,7 +83,7 @@ def test_soft_targets_follow_by_their_rate(name: str) -> None:
     with torch.no_grad():
         for parameter in online.parameters():
             parameter.normal_()
-    made.after()
+    made.after_update()
     for old, new, found in zip(before, online.parameters(), made.target.network.parameters(), strict=True):
         torch.testing.assert_close(found, 0.75 * old + 0.25 * new)
 
@@ -95,7 +95,7 @@ def test_periodic_targets_jump_exactly_and_on_time() -> None:
         with torch.no_grad():
             for parameter in made.critic.parameters():
                 parameter.normal_()
-        made.after()
+        made.after_update()
         now = snapshot(made.target.network)
         if step % 3:
             assert all(torch.equal(now[n], before[n]) for n in now), f"after {step} updates"
@@ -132,13 +132,13 @@ def test_the_multiplier_climbs_while_the_constraint_is_broken() -> None:
         terms = made.loss(rows)
         assert (terms["~multiplier"] == beta).all()
         kl = (rows.weight * terms["~kl"]).sum().item()
-        made.after()
+        made.after_update()
         beta = max(0.0, beta + 0.2 * (kl - 0.1))
         assert made.multiplier.item() == pytest.approx(beta)
         beta = made.multiplier.item()
     free = agent("sr", adaptive=True, beta=0.5, epsilon=1e6)
     free.loss(rows)
-    free.after()
+    free.after_update()
     assert free.multiplier.item() == 0.0
 
 

@@ -51,11 +51,11 @@ def test_a_policy_is_evaluated_on_its_own_dataset_only(dataset: Any, tmp_path: P
 def test_recommend_refuses_empty_candidates_and_text(dataset: Any, tmp_path: Path) -> None:
     policy = trained(dataset, tmp_path / "run")
     everything = list(range(100, 107))
-    with pytest.raises(InputError, match="Nothing is left to recommend"):
+    with pytest.raises(InputError, match="No item is left to recommend"):
         policy.recommend([100], 3, exclude=everything)
-    with pytest.raises(InputError, match="Nothing is left to recommend"):
+    with pytest.raises(InputError, match="No item is left to recommend"):
         policy.recommend([100], 3, candidates=[100], exclude_seen=True)
-    with pytest.raises(InputError, match="give a list of item ids"):
+    with pytest.raises(InputError, match="must be a list of item ids"):
         policy.recommend("100,101", 3)
 
 

@@ -114,8 +114,8 @@ def test_metadata_tells_the_shop(logs: dict[str, Path], tmp_path: Path) -> None:
     home = Shop.from_meta(meta)
     assert home.world == WORLDS["demo"]
     assert home.seed == 1
-    home.check_home(meta)
-    Shop.open("demo", 1, k=7).check_home(meta)
+    home.check_source_shop(meta)
+    Shop.open("demo", 1, k=7).check_source_shop(meta)
     other = tmp_path / "other.parquet"
     pl.DataFrame({"session": [1]}).write_parquet(other)
     assert read_shop(other) is None
@@ -127,11 +127,11 @@ def test_a_log_of_another_shop_is_refused(logs: dict[str, Path]) -> None:
     meta = read_shop(logs["demo"])
     assert meta is not None
     with pytest.raises(InputError, match="from the shop 'demo' with seed 1, this is 'demo' with seed 2"):
-        Shop.open("demo", 2).check_home(meta)
+        Shop.open("demo", 2).check_source_shop(meta)
     with pytest.raises(InputError, match="this is 'tiny' with seed 1"):
-        Shop.open("tiny", 1).check_home(meta)
+        Shop.open("tiny", 1).check_source_shop(meta)
     with pytest.raises(InputError, match="comes from no simulated shop"):
-        Shop.open("tiny", 1).check_home(None)
+        Shop.open("tiny", 1).check_source_shop(None)
     with pytest.raises(InputError, match="another version of offrec"):
         Shop.from_meta({**meta, "knobs": {"charm": 1}})
 

@@ -103,11 +103,11 @@ def test_nothing_waits_between_looks(
     more = {"network.backbone": backbone, "training.table_state": table_state, "training.capture": capture}
     trainer = made(dataset, tmp_path / "run", **more, **{"network.dropout": 0.3})
     with trainer.active():
-        for _ in trainer._epoch(threading.Event()):  # libraries set themselves up; some sizes are captured
+        for _ in trainer.epoch(threading.Event()):  # libraries set themselves up; some sizes are captured
             pass
         trainer.progress.epoch, trainer.progress.step, trainer.progress.sums = 1, 0, {}
         sizes = trainer.task.batches.begin(1)
-        steps = trainer._epoch(threading.Event())
+        steps = trainer.epoch(threading.Event())
         with no_waiting():
             for _ in range(len(sizes) - 1):  # the last one is followed by a look
                 next(steps)

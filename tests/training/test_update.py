@@ -139,7 +139,7 @@ def test_filling_up_changes_nothing(tmp_path: Path, make_dataset: Any, backbone:
         whole = build_task(plan, policy)
         task = TrainingTask(whole.module, whole.loss, epochs, whole.validate, "x")
         update = Update(task, Optimiser(whole.module, 0.0), CPU, capture=False)
-        sizes = epochs.begin(0)
+        sizes = epochs.begin(1)  # epoch 0 has another order with rounded sizes
         update.begin(0, {})
         for size in sizes[:5]:
             update(size)

@@ -1,10 +1,10 @@
-"""SDAC: the stochastic discrete actor-critic, on which the constrained learners build.
+"""SDAC: the stochastic discrete actor-critic, on which the constrained learners are based.
 
-    V(s) = E_π[Q̄(s,a) − α (log π(a|s) − log 1/|A|)]                          the last term only if the prior is kept
+    V(s) = E_π[Q̄(s,a) − α (log π(a|s) − log 1/|A|)]                          log 1/|A| only with uniform_prior
     critic   ½ (Q(s,a) − sg[r + discount · V(s′)])²                           paper, Eq. (SQ)
     actor    E_π[log π(a|s) − sg[Q(s,a)]/α] + constant                        paper, Eq. (pi)
 
-An unlogged item a⁻, where the critic is grounded, is worth sg[r⁻ + γ V(s)], with the prior kept in any case.
+The target of an unlogged item a⁻, if the critic is grounded, is sg[r⁻ + γ V(s)], always with the uniform prior.
 """
 
 from dataclasses import dataclass
@@ -20,16 +20,17 @@ from offrec.algorithms.symbols import LossTerms, Symbols
 @dataclass(frozen=True)
 class ActorCritic(Soft):
     uniform_prior: bool = True
-    """Keep the uniform action prior. The paper drops it, and each further step of a session earns α log|A|."""
+    """Keep the uniform action prior. The paper drops it, so that every further step of a session earns α log|A|."""
 
     def loss(self, x: Symbols) -> LossTerms:
         value = losses.soft_value(x.pi, x.q.detach(), self.alpha, self._prior, self.relaxed(x.noise))
         return {"critic": self.critic(x), "actor": -value / self.alpha}
 
     def critic(self, x: Symbols) -> Tensor:
+        """The critic's loss."""
         next_value = losses.soft_value(x.next_pi, x.next_q, self.alpha, self._prior, self.drawn(x.next_noise))
         value_if_ignored = None
-        if x.grounded:  # a bonus for entropy would feed back on itself here: γ V(s) is worth of s itself
+        if x.grounded:  # without a prior the entropy bonus would feed back on itself: V(s) is part of its own target
             value_if_ignored = losses.soft_value(
                 x.pi.detach(), x.q_if_ignored, self.alpha, "uniform", self.drawn(x.noise)
             )

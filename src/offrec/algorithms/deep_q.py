@@ -1,9 +1,9 @@
-"""DQN: the value of the best item.
+"""DQN: learn the value of the best item.
 
     L = (Q(s,a) − sg[r + discount · max Q̄(s′,·)])²        paper, L_Q of §Q-learning
 
-An unlogged item a⁻, where the critic is grounded, is worth sg[r⁻ + γ max Q̄(s,·)].
-Unlike the paper: it ranks by Q; "softmax of Q" is printed there as Q / ΣQ, which is no distribution where Q < 0.
+The target of an unlogged item a⁻, if the critic is grounded, is sg[r⁻ + γ max Q̄(s,·)].
+Unlike the paper: DQN ranks by Q. The paper prints "softmax of Q" as Q / ΣQ, which is not a distribution if Q < 0.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from offrec.plugins import option
 @dataclass(frozen=True)
 class DeepQ:
     double: bool = False
-    """Double Q: the critic picks the next item, its target network says what it is worth."""
+    """Double Q-learning: the critic selects the next item and the target network evaluates it."""
     delta: float = option(0.0, minimum=0.0)
-    """Rank only items that the logging policy takes with at least this probability (0: all). The δ-behaviour policy."""
+    """Rank only items with at least this probability under the logging policy (the δ-behaviour policy); 0 ranks all."""
 
     needs_reward = True
 
@@ -34,6 +34,7 @@ class DeepQ:
 
 
 def q_learning(x: Symbols, double: bool) -> Tensor:
+    """The Q-learning loss [B]."""
     next_value = losses.greedy_value(x.next_q, x.next_online_q if double else None)
     next_value = losses.part_logged(next_value, x.next_return_to_go, x.returns)
     value_if_ignored = losses.greedy_value(x.q_if_ignored) if x.grounded else None

@@ -1,4 +1,4 @@
-"""What is worth watching in every run with a critic, and the same for all learners: one number per transition."""
+"""Diagnostics that are the same for all learners: one number per transition."""
 
 import math
 
@@ -9,19 +9,19 @@ from offrec.algorithms.symbols import LossTerms
 from offrec.catalogue import Head, log_prob, logsumexp, reduce, top_k
 from offrec.catalogue.head import ALL_MASKED
 
-RARE = 1e-4  # what the logging policy takes less often than this is outside of what the log can tell
-SHOWN = 10  # items of a ranking that is no distribution
+RARE = 1e-4  # the log has too little data on items with a lower probability under the logging policy
+SHOWN = 10  # items that stand for a ranking that is not a distribution
 
 
 @torch.no_grad()
 def of_critic(q: Head, logged: Tensor, others: Tensor) -> LossTerms:
-    """Q of the logged item [B, 1] and of random ones [B, n]; above the returns that followed, it over-estimates."""
+    """Q of the logged items [B, 1] and of random items [B, n]. Q above the logged returns is an over-estimate."""
     return {"~q_logged": q.at(logged)[:, 0], "~q_random": q.at(others).mean(1)}
 
 
 @torch.no_grad()
 def of_policy(pi: Head, b: Head | None) -> LossTerms:
-    """Entropy of π and, where π̂_b is there, KL(π‖π̂_b) and π's mass where π̂_b < 10⁻⁴."""
+    """Entropy of π and, if π̂_b is given, KL(π‖π̂_b) and the mass of π on items with π̂_b < 10⁻⁴."""
     if b is None:
         found = reduce(pi, [(1.0, pi)])
         return {"~entropy": found.lse - found.mean}
@@ -34,8 +34,9 @@ def of_policy(pi: Head, b: Head | None) -> LossTerms:
 
 @torch.no_grad()
 def of_ranking(ranked: Head, b: Head) -> LossTerms:
-    """The same of a learner that ranks and is no distribution, as of the policy that shows each of its ten best items
-    alike; fewer where it may not rank as many.
+    """The same for a ranking that is not a distribution: for the uniform policy over its top ten items.
+
+    The policy has fewer items if fewer may be ranked.
     """
     values, items = top_k(ranked, min(SHOWN, ranked.n_items))
     allowed = (values > ALL_MASKED).to(values.dtype)

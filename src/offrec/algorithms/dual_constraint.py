@@ -1,10 +1,10 @@
-"""DC: the logging policy as prior, in the critic's target and in the actor.
+"""DC: the logging policy as a prior in the critic's target and in the actor.
 
     V(s) = E_π[Q̄(s,a) − α (log π(a|s) − log π̂_b(a|s))]
     critic   ½ (Q(s,a) − sg[r + discount · V(s′)])²                           paper, Eq. (DC)
     actor    E_π[log(π(a|s)/π̂_b(a|s)) − sg[Q(s,a)]/α]                         paper, Eq. (DCPi)
 
-An unlogged item a⁻, where the critic is grounded, is worth sg[r⁻ + γ V(s)].
+The target of an unlogged item a⁻, if the critic is grounded, is sg[r⁻ + γ V(s)].
 
 Unlike the paper, which does not say how π̂_b is fitted: it is fitted to the same training sessions (in-sample). PG and
 SR read values that were fitted without the session (cross-fitted).

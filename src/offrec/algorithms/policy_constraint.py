@@ -1,10 +1,10 @@
-"""PC: imitate the log, the more so the better an event was.
+"""PC: imitate logged items, with larger weights on better ones.
 
     critic   SDAC's                                                    (the paper names none)
     actor    −sg[w] log π(a|s),   w = min(exp((Q(s,a) − V(s))/β), cap)        paper, §Policy Constraints: exp(Q/β)
 
-V(s) and dividing w by its mean over the batch are options in place of the normaliser E_b[exp(Q/β)] of each state, which
-the paper drops.
+The paper drops the normaliser E_b[exp(Q/β)] of each state. Two options replace it: subtracting V(s), and dividing w by
+its mean over the batch.
 """
 
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ from offrec.plugins import Range, option
 @dataclass(frozen=True)
 class PolicyConstraint(ActorCritic):
     beta: float = option(1.0, above=0.0)
-    """Temperature of the weights, in units of reward: the lower, the greedier."""
+    """Temperature of the weights, in units of reward; lower is greedier."""
     cap: float = option(20.0, above=0.0)
-    """No weight is larger."""
+    """Largest weight."""
     baseline: bool = True
-    """Subtract V(s) from Q: then a weight says how good the item was, not how good the state."""
+    """Subtract V(s) from Q, so that a weight measures the item and not the state."""
     normalised: bool = True
     """Divide the weights by their mean over the batch."""
 

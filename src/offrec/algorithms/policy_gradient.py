@@ -1,8 +1,9 @@
 """PG: off-policy REINFORCE with top-K correction (Chen et al. 2019).
 
-    L = −sg[min(π/π̂_b, c) · K(1−π)^(K−1)] · G · log π(a|s)        π, π̂_b: of the logged item; G: its return to go
+    L = −sg[min(π/π̂_b, c) · K(1−π)^(K−1)] · G · log π(a|s)        π, π̂_b of the logged item; G: its return
 
-π̂_b is fitted beforehand by SL, or, as Chen et al. do, a second head on the policy's own state, which it may not move:
+π̂_b is fitted by SL before training or, as in Chen et al., is a second head on the policy's state, without a gradient to
+that state:
 
     L_b = −log π̂_b(a|sg[s])
 """
@@ -22,15 +23,15 @@ from offrec.plugins import Range, option
 @dataclass(frozen=True)
 class PolicyGradient:
     k: int = option(1, minimum=1)
-    """K: the policy is to have a good item among so many draws; 1 is plain REINFORCE."""
+    """K: the policy is rewarded for a good item among K samples; 1 is plain REINFORCE."""
     cap: float = option(10.0, above=0.0)
-    """c: no importance weight is larger."""
+    """c: largest importance weight."""
     self_normalised: bool = False
     """Divide the importance weights by their mean over the batch."""
     logging: Literal["fitted", "own"] = "fitted"
-    """π̂_b: fitted by SL before, or a head on the policy's own state with a stopped gradient."""
+    """π̂_b: fitted by SL before training, or a second head on the policy's detached state."""
     start: Literal["fresh", "supervised"] = "fresh"
-    """Start from random weights or from the fitted π̂_b."""
+    """Start from random weights or from the weights of the fitted π̂_b."""
 
     needs_reward = True
 
@@ -42,7 +43,7 @@ class PolicyGradient:
         return self.of_logged(x, log_prob(x.pi, x.logged)[:, 0])
 
     def of_logged(self, x: Symbols, log_pi: Tensor) -> LossTerms:
-        """`log_pi` [B]: of the logged item."""
+        """The terms for log π(a|s) [B] of the logged items."""
         log_b = log_prob(x.b, x.logged)[:, 0] if self.logging == "own" else x.log_b
         importance = losses.importance_weight(log_pi, log_b, self.cap)
         if self.self_normalised:

@@ -1,11 +1,11 @@
-"""RE: the logging policy in the reward. The same posterior as DC's by another message: Q_RE = Q_DC + α log π̂_b.
+"""RE: the logging policy in the reward. It has the same posterior as DC, with Q_RE = Q_DC + α log π̂_b.
 
     V(s) = E_π[Q̄(s,a) − α log π(a|s)]
     critic   ½ (Q(s,a) − sg[r + α log π̂_b(a|s) + discount · V(s′)])²          paper, §Reward Extrapolation
     actor    E_π[log π(a|s) − sg[Q(s,a)]/α]
 
-An unlogged item a⁻, where the critic is grounded, is worth sg[r⁻ + α log π̂_b(a⁻|s) + γ V(s)]. Q holds the prior, so
-V is DC's and needs no other.
+The target of an unlogged item a⁻, if the critic is grounded, is sg[r⁻ + α log π̂_b(a⁻|s) + γ V(s)]. Q contains the
+prior, so V equals that of DC without a prior of its own.
 
 Unlike the paper, which does not say how π̂_b is fitted: it is fitted to the same training sessions (in-sample). PG and
 SR read values that were fitted without the session (cross-fitted).
@@ -24,8 +24,8 @@ from offrec.catalogue import log_prob
 @dataclass(frozen=True)
 class RewardExtrapolation(Soft):
     critic_start: Literal["fresh", "supervised"] = "fresh"
-    """The critic starts from random weights or, but for a number a state, from α log π̂_b: what Q is worth where nothing
-    is rewarded. It then has π̂_b's shape (critic.repeat=instead)."""
+    """The critic starts from random weights or from α log π̂_b up to a constant per state, which is Q without rewards.
+    It must then have the shape of π̂_b (critic.repeat=instead)."""
 
     @property
     def needs(self) -> Needs:

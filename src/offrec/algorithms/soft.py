@@ -1,4 +1,4 @@
-"""What the learners with a soft critic share: their options, and how they take expectations."""
+"""The options and expectations that learners with a soft critic share."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,17 +14,17 @@ from offrec.plugins import option
 @dataclass(frozen=True)
 class Soft:
     alpha: float = option(0.02, above=0.0)
-    """Temperature: what a nat of divergence from the prior costs, in units of reward (see reward_unit)."""
+    """Temperature: the cost of one nat of divergence from the prior, in units of reward (see reward_unit)."""
     expectation: Literal["exact", "gumbel"] = "exact"
-    """Expectations over π exactly, or by a Gumbel-softmax sample as in the paper."""
+    """Compute expectations over π exactly, or by a Gumbel-softmax sample as in the paper."""
     gumbel_temperature: float = option(1.0, above=0.0)
-    """Of the actor's Gumbel-softmax sample: the lower, the closer to one item and the noisier its gradient."""
+    """Temperature of the actor's Gumbel-softmax sample; lower is closer to one item, with a noisier gradient."""
     straight_through: bool = False
-    """The Gumbel sample's value is that of one item; only its gradient is that of the soft sample."""
+    """Use the value of one sampled item and the gradient of the soft sample."""
     ranks: Literal["actor", "critic"] = "actor"
-    """Recommend by π, or by the policy that the critic implies: softmax(Q/α), for DC with its prior."""
+    """Recommend by π or by the policy that the critic implies: softmax(Q/α), for DC times the prior."""
     start: Literal["fresh", "supervised"] = "fresh"
-    """The actor starts from random weights or from the fitted π̂_b."""
+    """The actor starts from random weights or from the weights of the fitted π̂_b."""
 
     needs_reward = True
 
@@ -39,19 +39,19 @@ class Soft:
         )
 
     def relaxed(self, noise: Noise) -> losses.Sample | None:
-        """For the actor, who needs a gradient through the sample."""
+        """The sample for the actor, with a gradient through it; None for exact expectations."""
         if self.expectation == "exact":
             return None
         return losses.Sample(noise, self.gumbel_temperature, self.straight_through)
 
     def drawn(self, noise: Noise) -> losses.Sample | None:
-        """For targets: an item a′ ~ π(·|s′). The paper does not say where its a_{t+1} comes from."""
+        """The sample for targets: an item a′ ~ π(·|s′). The paper does not say where its a_{t+1} comes from."""
         return None if self.expectation == "exact" else losses.Sample(noise, hard=True)
 
     def values(self, x: Symbols, prior: losses.Prior) -> tuple[Tensor, Tensor | None]:
-        """V(s) by Q, which the actor climbs, and by Q̄, held fixed, which unlogged items are worth; where there are any.
+        """V(s) by Q, which the actor maximises, and by the detached Q̄, for the targets of unlogged items.
 
-        Two Gumbel samples are two passes over the catalogue; exact expectations share one.
+        Exact expectations share one pass over the catalogue; two Gumbel samples take two.
         """
         q = x.q.detach()
         if x.grounded and self.expectation == "exact":
@@ -62,11 +62,11 @@ class Soft:
         return value, losses.soft_value(x.pi.detach(), x.q_if_ignored, self.alpha, prior, self.drawn(x.noise))
 
     def squared(self, x: Symbols, rewards: Tensor, next_value: Tensor, value_if_ignored: Tensor | None) -> Tensor:
-        """½ (Q − sg[r + discount · V])² of the logged item, and of the unlogged ones where there are any."""
+        """½ (Q − sg[r + discount · V])² of the logged item, plus that of the unlogged items if there are any."""
 
         def error() -> Tensor:
-            backed_up = losses.part_logged(next_value, x.next_return_to_go, x.returns)
-            errors = losses.td(x.q.at(x.actions), rewards, x.discounts, backed_up, value_if_ignored)
+            target_value = losses.part_logged(next_value, x.next_return_to_go, x.returns)
+            errors = losses.td(x.q.at(x.actions), rewards, x.discounts, target_value, value_if_ignored)
             return 0.5 * losses.grounded(errors, x.ground_weight)
 
         return x.scheduler.run_apart(error)

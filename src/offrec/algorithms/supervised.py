@@ -15,18 +15,19 @@ from offrec.catalogue import log_prob
 @dataclass(frozen=True)
 class Supervised:
     weight: Literal["equal", "reward"] = "equal"
-    """Every event alike, or in proportion to its reward, so that a rare purchase counts for more than a click."""
+    """Weight all events equally, or in proportion to their rewards: a rare purchase then counts more than a click."""
 
     needs = Needs()
 
     @property
     def needs_reward(self) -> bool:
+        """Whether rewards weight the events."""
         return self.weight == "reward"
 
     def loss(self, x: Symbols) -> LossTerms:
         loss = losses.negative_log_likelihood(log_prob(x.pi, x.logged)[:, 0])
         if self.weight == "reward":
-            # Unlike the paper: weighted, by r over the batch's mean, so that the units of the reward do not matter.
+            # Unlike the paper: weighted by r over its mean in the batch, so the unit of rewards does not matter.
             loss = loss * losses.normalised(x.rewards[:, 0], x.weight)
         return {"cross_entropy": loss}
 

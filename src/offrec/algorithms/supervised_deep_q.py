@@ -1,4 +1,4 @@
-"""SL+DQN: one backbone, two heads (Xin et al. 2020, "SQN"). The policy's head ranks.
+"""SL+DQN: one backbone, two heads (Xin et al. 2020, "SQN"). It ranks by the policy's head.
 
 L = −log π(a|s) + w · (Q(s,a) − sg[r + discount · max Q̄(s′,·)])²
 """
@@ -16,9 +16,9 @@ from offrec.plugins import Range, option
 @dataclass(frozen=True)
 class SupervisedDeepQ:
     double: bool = False
-    """Double Q: the critic picks the next item, its target network says what it is worth. (Xin et al. do.)"""
+    """Double Q-learning, as in Xin et al.: the critic selects the next item and the target network evaluates it."""
     weight: float = option(1.0, minimum=0.0)
-    """w, of the Q-learning loss."""
+    """w: weight of the Q-learning loss."""
 
     needs_reward = True
 

@@ -16,7 +16,7 @@ from offrec.plugins import Range, option
 @dataclass(frozen=True)
 class SupervisedPolicyGradient(PolicyGradient):
     weight: float = option(1.0, minimum=0.0)
-    """w, of the policy gradient."""
+    """w: weight of the policy gradient."""
 
     def loss(self, x: Symbols) -> LossTerms:
         log_pi = log_prob(x.pi, x.logged)[:, 0]

@@ -1,4 +1,4 @@
-"""SR: SDAC, and stay likely under the log.
+"""SR: SDAC with a cross-entropy term that keeps π close to the log.
 
     actor    SDAC's + β · (−log π(a|s))                      paper, Eq. (Rsr)
     β fixed, or by dual ascent        β ← max(0, β + η (KL − ε))        paper, Eq. (ac) and what follows
@@ -21,15 +21,16 @@ from offrec.plugins import Range, option
 @dataclass(frozen=True)
 class SupervisedRegularisation(ActorCritic):
     beta: float = option(1.0, minimum=0.0)
-    """Weight of the likelihood; where it adapts, its first value."""
+    """β: weight of the cross-entropy term; its initial value if it is adaptive."""
     adaptive: bool = False
     """Adapt β by dual ascent, so that KL(π_b‖π) ≤ ε."""
     epsilon: float = option(1.0, minimum=0.0)
-    """ε, in nats."""
+    """ε: bound on the KL divergence, in nats."""
     rate: float = option(0.001, minimum=0.0)
-    """η: how far β moves in an update for each nat of violation."""
+    """η: step of β per update and nat of violation."""
     kl: Literal["ratio", "likelihood"] = "ratio"
-    """The KL as the mean of log π̂_b − log π, or as the paper's mean of −log π, which takes π_b to have no entropy."""
+    """Estimate the KL by the mean of log π̂_b − log π, or by the mean of −log π as in the paper, which assumes that π_b
+    has no entropy."""
 
     @property
     def needs(self) -> Needs:

@@ -1,8 +1,8 @@
-"""SC: SDAC, and a price on what the logging policy hardly ever does.
+"""SC: SDAC with a penalty on items outside the support of the logging policy.
 
     actor    SDAC's + β · Σ_{a: π̂_b(a|s) ≤ δ} π(a|s)        paper, Eq. (SC), whose minus is a misprint
 
-δ = 0 is SDAC, and needs no π̂_b.
+δ = 0 is SDAC and needs no π̂_b.
 """
 
 from dataclasses import dataclass, replace
@@ -17,9 +17,9 @@ from offrec.plugins import Range, option
 @dataclass(frozen=True)
 class SupportConstraint(ActorCritic):
     beta: float = option(10.0, minimum=0.0)
-    """The price, in nats of the actor's objective."""
+    """β: weight of the penalty, in nats of the actor's objective."""
     delta: float = option(0.001, minimum=0.0)
-    """Items with this π̂_b or a lower one are outside of the support."""
+    """δ: items with at most this π̂_b are outside the support."""
 
     @property
     def needs(self) -> Needs:

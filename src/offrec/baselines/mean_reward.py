@@ -44,7 +44,7 @@ class MeanReward(Policy):
         skip_recent: int = 8,
     ) -> None:
         super().__init__(dataset.vocabulary, history, device, dataset.meta["data_hash"])
-        self.home, self.skip_recent = dataset.meta.get("shop"), skip_recent
+        self.source_shop, self.skip_recent = dataset.meta.get("shop"), skip_recent
         means = shrunk_means(dataset, rewards or {}, pseudo_events)
         share = np.asarray(dataset.train_counts) / max(1, int(np.sum(dataset.train_counts)))
         self.bias = torch.tensor(means + TIE * share, dtype=torch.double, device=device)

@@ -22,7 +22,7 @@ class SparsePolicy(Policy):
 
     def __init__(self, dataset: Dataset, history: int, device: torch.device) -> None:
         super().__init__(dataset.vocabulary, history, device, dataset.meta["data_hash"])
-        self.home = dataset.meta.get("shop")
+        self.source_shop = dataset.meta.get("shop")
         counts = torch.tensor(np.asarray(dataset.train_counts), dtype=torch.double, device=device)
         self.bias = TIE * counts / counts.sum().clamp(min=1)
         self.table = torch.zeros(dataset.n_items, 0, dtype=torch.double, device=device)

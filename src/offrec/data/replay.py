@@ -1,6 +1,7 @@
 """Batches on a device. The log is stored there as flat arrays; batches are gathered from them."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
@@ -31,6 +32,13 @@ class EpochPlan:
 
     def __iter__(self) -> Iterator[Longs]:
         return (self.order[first:last] for first, last in pairwise(self.edges))
+
+    def reordered(self, batches: Longs) -> "EpochPlan":
+        """Return the same batches in another order."""
+        count = np.diff(self.edges)[batches]
+        end = np.cumsum(count)
+        order = self.order[np.repeat(self.edges[batches] - (end - count), count) + np.arange(len(self.order))]
+        return EpochPlan(order, np.concatenate([[0], end]), [self.sizes[i] for i in batches.tolist()])
 
 
 class Replay:
@@ -102,11 +110,7 @@ class Replay:
         pool = (np.cumsum(self.rows[order]) - 1) // (batch_size * POOL)
         order = order[np.lexsort((self.lengths[order], pool))]
         edges = self._batch_edges(order, batch_size)
-        batches = random.permutation(len(edges) - 1)
-        count = np.diff(edges)[batches]
-        end = np.cumsum(count)
-        order = order[np.repeat(edges[batches] - (end - count), count) + np.arange(len(order))]
-        return self._plan(order, np.concatenate([[0], end]))
+        return self._plan(order, edges).reordered(random.permutation(len(edges) - 1))
 
     def plan_by_length(self, batch_size: int) -> EpochPlan:
         """Plan a pass over all segments, the longest last, for evaluation."""
@@ -236,7 +240,8 @@ class Epochs:
     def plan(self, epoch: int) -> EpochPlan:
         """Return the plan of an epoch."""
         if self._last_plan is None or self._last_plan[0] != epoch:
-            self._last_plan = epoch, self.replay.plan_shuffled(self.batch_size, (self.seed, epoch))
+            plan = self.replay.plan_shuffled(self.batch_size, (self.seed, epoch))
+            self._last_plan = epoch, self._largest_first(plan) if self.round_sizes and epoch == 0 else plan
         return self._last_plan[1]
 
     def begin(self, epoch: int) -> list[Size]:
@@ -245,6 +250,24 @@ class Epochs:
         _copy_to_device(plan.order, self.order)
         _copy_to_device(plan.edges, self.edges[: len(plan) + 1])
         return self.sizes(plan)
+
+    def _largest_first(self, plan: EpochPlan) -> EpochPlan:
+        """Move the largest batches to the front, so that the first CUDA graph is the largest.
+
+        Graphs share memory: a smaller graph fits into the memory of a larger one, but not the other way round. A size
+        is captured when it occurs for the third time, so the first batches include three of the same size.
+        """
+        sizes = self.sizes(plan)
+        by_area = sorted(range(len(sizes)), key=lambda i: -sizes[i].segments * (sizes[i].length + 1))
+        occurrences = Counter[Size]()
+        for moved, i in enumerate(by_area, start=1):
+            repeated = sizes[i]
+            occurrences[repeated] += 1
+            if occurrences[repeated] == 3:
+                first = [j for j in by_area[:moved] if sizes[j] == repeated]
+                rest = sorted(set(range(len(sizes))) - set(first))
+                return plan.reordered(np.array([*first, *rest]))
+        return plan
 
     def sizes(self, plan: EpochPlan) -> list[Size]:
         """Return the size of each step."""

@@ -22,7 +22,7 @@ from offrec.data.transitions import Transitions
 from offrec.errors import InputError, Interrupted, RunError
 from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.models.agent import return_spread
-from offrec.models.critic import CriticOptions, unlogged
+from offrec.models.critic import CriticOptions, sample_unlogged
 from offrec.models.network import Network, NetworkOptions, item_tables
 from offrec.training.isolation import Isolation
 from offrec.training.loop import READ_EVERY, stop_requests
@@ -106,7 +106,7 @@ class DecisionValues(nn.Module):
         value, reward, discount = (column[:, None] for column in (self.logged_value(q, batch), reward, discount))
         if not self.ground:
             return {"loss": losses.td(value, reward, discount, next_value)[:, 0]}
-        others = q.at(unlogged(batch.action, self.ground, self.n_items))
+        others = q.at(sample_unlogged(batch.action, self.ground, self.n_items))
         value = torch.cat([value, others], 1)
         reward = torch.cat([reward, torch.zeros_like(others)], 1)
         discount = torch.cat([discount, torch.full_like(others, self.discount_if_ignored)], 1)

@@ -26,7 +26,7 @@ from offrec.estimation.list_policy import ListPolicy
 from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.models.agent import frozen
 from offrec.models.critic import Target
-from offrec.models.network import evaluating
+from offrec.models.network import eval_mode
 from offrec.models.network_policy import NetworkPolicy
 from offrec.types import Batch, Doubles
 
@@ -101,7 +101,7 @@ class FittedQ(DecisionValues):
         self.set_decisions(decisions)
         replay = decisions.replay(mdp, self.list_policy.policy.history, "exact", self.device)
         values = np.zeros((2, len(mdp.reward)))
-        with evaluating(self), torch.random.fork_rng():
+        with eval_mode(self), torch.random.fork_rng():
             torch.manual_seed(self.options.seed)
             for batch in replay.batches(batch_size):
                 q = self.critic(batch)

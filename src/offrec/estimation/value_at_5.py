@@ -31,7 +31,7 @@ from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.evaluation import ScoredEvents
 from offrec.evaluation.ranking import EvaluationSplit, is_scored
 from offrec.logging_policy import cache
-from offrec.models.network import evaluating
+from offrec.models.network import eval_mode
 from offrec.policy import Policy
 from offrec.training import checkpoint
 from offrec.types import Batch
@@ -86,7 +86,7 @@ def scorer(logging_q: LoggingQ, events: ScoredEvents) -> Callable[[Policy], floa
     @torch.no_grad()
     def score(policy: Policy) -> float:
         total, rows = 0.0, 0
-        with evaluating(logging_q):
+        with eval_mode(logging_q):
             for batch in events.batches():
                 scores, items = top_k(policy.head(batch), min(K, policy.n_items))
                 allowed = scores > ALL_MASKED

@@ -1,4 +1,4 @@
-"""The networks a learner declares, as one module: what it reads of a batch, and what moves besides the optimiser."""
+"""Agent: the networks that a learner needs, the symbols it reads, and what changes outside the optimiser."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -17,38 +17,51 @@ from offrec.models.critic import (
     Target,
     product,
     random_noise,
-    unlogged,
-    unlogged_from,
-    unlogged_popular,
+    sample_unlogged,
+    sample_unlogged_by_count,
+    sample_unlogged_from,
     within_support,
 )
-from offrec.models.network import Network, NetworkOptions, Second, detached_head, evaluating, next_recent, prepared
+from offrec.models.network import Network, NetworkOptions, Second, detached_head, eval_mode, precompute_shared
 from offrec.types import Batch
 
 
 @dataclass(frozen=True)
 class LogFacts:
-    """What an agent must know of its log and MDP as a whole."""
+    """What an agent must know about the whole log and its MDP."""
 
     discount_if_ignored: float = 0.0
-    """γ: an ignored item leaves the visitor where they are, also at a session's last step."""
+    """γ: an ignored item leaves the state unchanged, also at the last step of a session."""
     unit: float = 1.0
-    """Rewards are divided by it, so that temperatures do not hang on what a reward is counted in."""
+    """Rewards are divided by it, so that temperatures do not depend on the unit of rewards."""
     shift: float = 0.0
-    """What the MDP has added to every reward; an ignored item's is shifted like the others."""
+    """Constant that the MDP adds to every reward, also to that of an ignored item."""
     counts: Tensor | None = None
-    """[A] how often the log has each item, for ground_draw = popular."""
+    """[A] count of each item in the log, for ground_draw = popular."""
     log_b: Tensor | None = None
-    """[E] log π̂_b of each event's item (by `Batch.event`), best fitted without the event's session."""
+    """[E] log π̂_b of the item of each event, indexed by `Batch.event`; cross-fitted by session if possible."""
 
 
 def return_spread(return_to_go: Tensor) -> float:
-    """A unit for rewards: the standard deviation of the log's returns or, where they are all alike, their size."""
+    """Return a unit for rewards: the standard deviation of the returns or, if they are all equal, their size."""
     spread, size = float(return_to_go.double().std(correction=0)), float(return_to_go.double().abs().mean())
     return spread if spread > 1e-6 * size else size or 1.0
 
 
 class Agent(nn.Module):
+    """The networks of a learner as one module.
+
+    Args:
+        n_items: Size of the catalogue.
+        learner: The learner; its `needs` decide what is built.
+        network: The shape of the actor.
+        critic: Options of the critic.
+        facts: Facts about the log.
+        prior: π̂_b, for learners that need it.
+        restored: Whether a checkpoint will be loaded. It contains π̂_b, so `prior` may be left out.
+        bfloat16_products: Whether the learner's heads use bfloat16 in products over the catalogue.
+    """
+
     multiplier: Tensor
     cumulative: Tensor
     log_b: Tensor
@@ -65,68 +78,68 @@ class Agent(nn.Module):
         restored: bool = False,
         bfloat16_products: bool = False,
     ) -> None:
-        """`prior`: π̂_b, for learners that need one. `restored`: weights will be loaded, π̂_b's too, so it may be left
-        out. `bfloat16_products`: the learner's heads are bfloat16 in products over the catalogue.
-        """
         super().__init__()
-        self.n_items, self.learner, self.needs, self.bfloat16_products = (
-            n_items,
-            learner,
-            learner.needs,
-            bfloat16_products,
-        )
+        self.n_items, self.learner, self.needs = n_items, learner, learner.needs
+        self.bfloat16_products = bfloat16_products
         self.options, self.critic_options, self.facts = network, critic or CriticOptions(), facts or LogFacts()
         needs = self.needs
         second: Second | None = "critic" if needs.critic == "shared" else "policy" if needs.logging == "own" else None
         self.actor = Network(n_items, network, second=second) if needs.actor else None
         own = needs.critic == "own"
         self.critic = Network(n_items, self.critic_options.network(network), value=True) if own else None
-        self._take_prior(prior, restored)
+        self._set_prior(prior, restored)
         online = self.critic if own else self.actor if needs.critic == "shared" else None
         self.target = None if online is None else Target(frozen(deepcopy(online)), self.critic_options)
-        self._keep("multiplier", None if needs.multiplier is None else torch.tensor(float(needs.multiplier.init)), True)
-        counts = self.facts.counts if self._drawn_by("popular") else None
-        self._keep("cumulative", None if counts is None else counts.double().cumsum(0), False)
-        self._keep("log_b", self.facts.log_b if needs.logging == "values" else None, False)
-        self.constraint: Tensor | None = None  # the mean of what the multiplier watches, in the update under way
+        self._register(
+            "multiplier", None if needs.multiplier is None else torch.tensor(float(needs.multiplier.init)), True
+        )
+        counts = self.facts.counts if self._samples_unlogged("popular") else None
+        self._register("cumulative", None if counts is None else counts.double().cumsum(0), False)
+        self._register("log_b", self.facts.log_b if needs.logging == "values" else None, False)
+        self.constraint: Tensor | None = None  # mean of the term that the multiplier bounds, in the current update
         self._check(restored)
 
-    def _take_prior(self, prior: Network | None, restored: bool) -> None:
+    def _set_prior(self, prior: Network | None, restored: bool) -> None:
         needs = self.needs
-        kept = needs.logging in ("here", "next") or needs.within > 0 or self._drawn_by("logging")
-        if (kept or needs.start) and prior is None and not restored:
-            raise ValueError("this learner needs π̂_b and was given none")
+        has_prior = needs.logging in ("here", "next") or needs.within > 0 or self._samples_unlogged("logging")
+        if (has_prior or needs.start) and prior is None and not restored:
+            raise ValueError("the learner needs π̂_b; prior is None")
         if needs.logging == "values" and self.facts.log_b is None and not restored:
-            raise ValueError("this learner needs log π̂_b of the log's events and was given none")
+            raise ValueError("the learner needs log π̂_b of the events; facts.log_b is None")
         if needs.start and prior is not None and self.actor is not None:
             if prior.options != self.options:
-                raise InputError("To start from it, π̂_b must have the policy's shape: fit it with the same network.")
+                raise InputError(
+                    "algorithm.start=supervised needs a π̂_b of the policy's shape; fit it with the same network."
+                )
             self.actor.load_state_dict(prior.state_dict(), strict=self.actor.second is None)
         if needs.critic_start and prior is not None and self.critic is not None:
-            self.critic.take_scores(prior, needs.critic_start)
-        if kept and prior is None:
+            self.critic.copy_scores(prior, needs.critic_start)
+        if has_prior and prior is None:
             prior = Network(self.n_items, self.options)
-        self.prior = frozen(deepcopy(prior)) if kept and prior is not None else None
+        self.prior = frozen(deepcopy(prior)) if has_prior and prior is not None else None
 
-    def _keep(self, name: str, tensor: Tensor | None, persistent: bool) -> None:
+    def _register(self, name: str, tensor: Tensor | None, persistent: bool) -> None:
         self.register_buffer(name, None if tensor is None else tensor.clone(), persistent=persistent)
 
     def _check(self, restored: bool) -> None:
         ground = self.target is not None and self.critic_options.ground > 0
         if ground and self.facts.discount_if_ignored >= 1:
             raise InputError(
-                "gamma is 1, so an ignored item would be worth what its state is; lower gamma or set critic.ground=0."
+                "gamma is 1, so an ignored item would have the value of its state; lower gamma or set critic.ground=0."
             )
         if ground and self.n_items < 2:
-            raise InputError("The catalogue has one item, so none is unlogged; set critic.ground=0.")
-        if self._drawn_by("popular") and self.facts.counts is None and not restored:
-            raise ValueError("popular items are drawn by counts, and none were given")
+            raise InputError(
+                "critic.ground needs unlogged items, but the catalogue has only one item; set critic.ground=0."
+            )
+        if self._samples_unlogged("popular") and self.facts.counts is None and not restored:
+            raise ValueError("critic.ground_draw=popular needs counts; facts.counts is None")
 
-    def _drawn_by(self, how: str) -> bool:
-        """Are unlogged items drawn, and so?"""
+    def _samples_unlogged(self, how: str) -> bool:
+        """Return whether unlogged items are sampled in this way."""
         return self.needs.critic != "none" and self.critic_options.ground > 0 and self.critic_options.ground_draw == how
 
     def train(self, mode: bool = True) -> "Agent":
+        """Set the training mode of all networks but the fixed ones."""
         super().train(mode)
         for fixed in (self.target, self.prior):
             if fixed is not None:
@@ -134,14 +147,15 @@ class Agent(nn.Module):
         return self
 
     def loss(self, batch: Batch) -> LossTerms:
+        """Return the terms of the learner's loss on a batch."""
         terms = self.learner.loss(self.symbols(batch))
         if self.needs.multiplier is not None:
             self.constraint = losses.batch_mean(terms[self.needs.multiplier.of].detach(), batch.weight)
-            terms["~multiplier"] = self.multiplier.expand(len(batch)).clone()  # as it was in this update
+            terms["~multiplier"] = self.multiplier.expand(len(batch)).clone()  # before this update changes it
         return terms
 
-    def after(self) -> None:
-        """What an update does besides the optimiser's step."""
+    def after_update(self) -> None:
+        """Move the target network and the multiplier, after the optimiser's step."""
         if self.target is not None:
             online = self.critic if self.critic is not None else self.actor
             assert online is not None
@@ -151,29 +165,29 @@ class Agent(nn.Module):
             self.multiplier.copy_(losses.dual_step(self.multiplier, self.constraint, rule.bound, rule.rate))
 
     def symbols(self, batch: Batch) -> Symbols:
-        """What the learner reads; what it did not declare is not computed."""
+        """Compute the symbols that the learner has declared."""
         if self.target is not None or self.prior is not None:
-            prepared(batch, self.n_items)
+            precompute_shared(batch, self.n_items)
         sides = SideStreams(batch.action.device)
-        found = self._as_bfloat16(self._actor_heads(batch))
+        heads = self._as_bfloat16(self._actor_heads(batch))
         with sides(0):
             prior = self._prior_heads(batch)
-            found |= self._as_bfloat16(prior)
-        with sides(0 if self._drawn_by("logging") else 3):
+            heads |= self._as_bfloat16(prior)
+        with sides(0 if self._samples_unlogged("logging") else 3):
             columns = self._columns(batch, prior.get("b"))
         if self.target is not None:
             with sides(1):
-                found |= self._as_bfloat16(self._critic_heads(batch))
+                heads |= self._as_bfloat16(self._critic_heads(batch))
             with sides(2):
-                found |= self._as_bfloat16(self._target_heads(batch, self.target.network))
-        sides.join(retain=(columns, found))
+                heads |= self._as_bfloat16(self._target_heads(batch, self.target.network))
+        sides.join(retain=(columns, heads))
         if self.needs.noise:
-            found |= {name: random_noise(batch.action.device) for name in ("noise", "next_noise")}
+            heads |= {name: random_noise(batch.action.device) for name in ("noise", "next_noise")}
         if self.needs.logging == "values":
-            found["log_b"] = self.log_b[batch.event]
+            heads["log_b"] = self.log_b[batch.event]
         return Symbols(
             **columns,
-            **found,
+            **heads,
             weight=batch.weight,
             multiplier=self.multiplier,
             ground_weight=self.critic_options.ground_weight,
@@ -181,44 +195,44 @@ class Agent(nn.Module):
             scheduler=StreamScheduler(batch.action.device),
         )
 
-    def _as_bfloat16(self, found: dict[str, Any]) -> dict[str, Any]:
+    def _as_bfloat16(self, heads: dict[str, Any]) -> dict[str, Any]:
         tables: dict[int, Tensor] = {}  # each table is converted once
         return {
             name: part.as_bfloat16(tables) if self.bfloat16_products and isinstance(part, Head) else part
-            for name, part in found.items()
+            for name, part in heads.items()
         }
 
     def _actor_heads(self, batch: Batch) -> dict[str, Any]:
         actor, needs = self.actor, self.needs
         if actor is None:
             return {"pi": ABSENT}
-        # Taken before the states are made, weights come after them in the backward pass, where they take longest.
+        # Weights are taken before the states. In the backward pass they come after them, and they take longest there.
         (inputs, weights), second = actor.tables(), None if actor.second is None else actor.second.weights
         if needs.critic == "own" or needs.online_next:
             states, next_states = actor.states_and_next(batch, inputs)
         else:
             states = next_states = actor.states(batch, inputs)
-        found: dict[str, Any] = {"pi": actor.head(states, batch.recent, weights)}
+        heads: dict[str, Any] = {"pi": actor.head(states, batch.recent, weights)}
         if needs.critic == "own":
-            found["next_pi"] = detached_head(actor.head, next_states, next_recent(batch), weights)
+            heads["next_pi"] = detached_head(actor.head, next_states, batch.next_recent, weights)
         if needs.critic == "shared" and actor.second is not None:
-            found["q"] = actor.second.head(states, batch.recent, second)
+            heads["q"] = actor.second.head(states, batch.recent, second)
             if needs.online_next:
-                found["next_online_q"] = detached_head(actor.second.head, next_states, next_recent(batch), second)
+                heads["next_online_q"] = detached_head(actor.second.head, next_states, batch.next_recent, second)
         if needs.logging == "own" and actor.second is not None:
-            # it learns from the policy's state, not the state
-            found["b"] = actor.second.head(states.detach(), batch.recent, second)
-        return found
+            # this head is trained on the policy's state but does not change it
+            heads["b"] = actor.second.head(states.detach(), batch.recent, second)
+        return heads
 
     @torch.no_grad()
     def _prior_heads(self, batch: Batch) -> dict[str, Any]:
         prior, needs = self.prior, self.needs
-        if prior is None or not (needs.logging in ("here", "next") or self._drawn_by("logging")):
+        if prior is None or not (needs.logging in ("here", "next") or self._samples_unlogged("logging")):
             return {}
         if needs.logging != "next":
             return {"b": prior(batch)}
         states, next_states = prior.states_and_next(batch)
-        return {"b": prior.head(states, batch.recent), "next_b": prior.head(next_states, next_recent(batch))}
+        return {"b": prior.head(states, batch.recent), "next_b": prior.head(next_states, batch.next_recent)}
 
     def _critic_heads(self, batch: Batch) -> dict[str, Any]:
         critic = self.critic
@@ -228,7 +242,7 @@ class Agent(nn.Module):
             return {"q": critic(batch)}
         inputs, weights = critic.tables()
         states, next_states = critic.states_and_next(batch, inputs)
-        following = detached_head(critic.head, next_states, next_recent(batch), weights)
+        following = detached_head(critic.head, next_states, batch.next_recent, weights)
         return {"q": critic.head(states, batch.recent, weights), "next_online_q": following}
 
     @torch.no_grad()
@@ -236,16 +250,16 @@ class Agent(nn.Module):
         values = target if target.second is None else target.second
         states, next_states = target.states_and_next(batch)
         weights = values.weights
-        found = {"next_q": values.head(next_states, next_recent(batch), weights)}
+        heads = {"next_q": values.head(next_states, batch.next_recent, weights)}
         return (
-            found | {"q_if_ignored": values.head(states, batch.recent, weights)}
+            heads | {"q_if_ignored": values.head(states, batch.recent, weights)}
             if self.critic_options.ground
-            else found
+            else heads
         )
 
     @torch.no_grad()
     def _columns(self, batch: Batch, b: Head | None) -> dict[str, Any]:
-        """Actions, rewards and discounts: the logged item's, then those of unlogged ones, taken to be ignored."""
+        """Actions, rewards and discounts of the logged items, then of unlogged items, which count as ignored."""
         n, how, facts = self.critic_options.ground, self.critic_options.ground_draw, self.facts
         action, reward, discount = batch.action[:, None], batch.reward[:, None] / facts.unit, batch.discount[:, None]
         returns = {
@@ -255,11 +269,11 @@ class Agent(nn.Module):
         if self.target is None or n == 0:
             return {"actions": action, "rewards": reward, "discounts": discount, **returns}
         if how == "popular":
-            items = unlogged_popular(batch.action, n, self.cumulative)
+            items = sample_unlogged_by_count(batch.action, n, self.cumulative)
         elif how == "logging" and b is not None:
-            items = unlogged_from(b, batch.action, n)
+            items = sample_unlogged_from(b, batch.action, n)
         else:
-            items = unlogged(batch.action, n, self.n_items)
+            items = sample_unlogged(batch.action, n, self.n_items)
         ignored = (self.critic_options.ground_reward + facts.shift) / facts.unit
         like = reward.expand(-1, n)
         return {
@@ -271,17 +285,17 @@ class Agent(nn.Module):
 
     @property
     def stochastic(self) -> bool:
-        """Is softmax(head) a distribution worth reading?"""
+        """Whether softmax(head) is a distribution to sample from."""
         return self.needs.ranks == "actor" or self.needs.temperature is not None
 
     def forward(self, batch: Batch) -> Head:
-        """The head to rank by and to sample from."""
+        """Return the head to rank by and to sample from."""
         if self.needs.ranks == "actor":
             assert self.actor is not None
             head: Head = self.actor(batch)
         else:
             assert self.critic is not None
-            # Unlike the paper, which prints exp(Q) / Σ exp(Q/α): both take Q/α.
+            # Unlike the paper: it prints exp(Q) / Σ exp(Q/α); here both have Q/α.
             head = self.critic(batch).scale(1.0 / (self.needs.temperature or 1.0))
         if self.prior is None:
             return head
@@ -291,24 +305,28 @@ class Agent(nn.Module):
 
     @torch.no_grad()
     def diagnostics(self, batch: Batch, prior: Network | None = None) -> LossTerms:
-        """What to watch, in units of reward; not for every step: it costs passes over the catalogue. `prior`: π̂_b, for
-        learners that hold none.
+        """Return diagnostics per transition, in units of reward. They cost passes over the catalogue.
+
+        Args:
+            batch: The transitions.
+            prior: π̂_b, for agents that have none.
         """
         prior = self.prior if self.prior is not None else prior
-        with evaluating(self):
+        with eval_mode(self):
             b = None if prior is None else prior(batch)
-            found: LossTerms = diagnostics.of_policy(self(batch), b) if self.stochastic else {}
+            terms: LossTerms = diagnostics.of_policy(self(batch), b) if self.stochastic else {}
             if not self.stochastic and b is not None:
-                found = diagnostics.of_ranking(self(batch), b)
+                terms = diagnostics.of_ranking(self(batch), b)
             if self.target is not None:
                 heads = self._critic_heads(batch) or self._actor_heads(batch)
                 others = torch.randint(self.n_items, (len(batch), 8), device=batch.action.device)
                 values = diagnostics.of_critic(heads["q"], batch.action[:, None], others)
-                found |= {name: value * self.facts.unit for name, value in values.items()} | {
+                terms |= {name: value * self.facts.unit for name, value in values.items()} | {
                     "~return_to_go": batch.return_to_go
                 }
-        return found
+        return terms
 
 
 def frozen(network: Network) -> Network:
+    """Return the network, in evaluation mode and without gradients."""
     return network.requires_grad_(False).eval()

@@ -1,6 +1,4 @@
-"""What is particular to a critic: its options, the unlogged items that tie it down, its target network, and ranking by
-it.
-"""
+"""The critic's options, the unlogged items that ground it, its target network, and ranking by it."""
 
 import math
 from dataclasses import dataclass, replace
@@ -14,77 +12,83 @@ from offrec.catalogue.head import Support
 from offrec.models.network import Network, NetworkOptions
 from offrec.plugins import option
 
-ROUNDING = 1e-4  # of log π̂_b: more than two ways of computing it differ by
+ROUNDING = 1e-4  # of log π̂_b: larger than the difference between two ways of computing it
 
 
 @dataclass(frozen=True)
 class CriticOptions:
-    """The critic, for learners that have one. Where its shape is left open, it is the actor's."""
+    """The critic, for learners that have one. Shape options that are not set are those of the actor."""
 
     backbone: str | None = None
-    """gru, cfn, caser, nextitnet or sasrec."""
+    """Backbone from history to state; `offrec options` lists them."""
     width: int | None = option(None, minimum=1, maximum=65_536)
     """Width of states and item vectors."""
     layers: int | None = option(None, minimum=1, maximum=1_000)
-    """Layers of cells or of attention."""
+    """Layers of the backbone."""
     dropout: float | None = option(None, minimum=0.0, below=1.0)
-    """On item vectors going in, on states coming out, and inside the backbone."""
+    """Dropout rate of the input vectors, of the states and inside the backbone."""
     repeat: Literal["instead", "bonus", "off"] = "bonus"
-    """A value of its own for the items of the history, instead of the item table's, or as a bonus on top of it."""
+    """Learned value of items in the history: instead of the value by the item table, or as a bonus added to it."""
     ground: int = option(8, minimum=0)
-    """So many unlogged items a transition are taken to be ignored, which ties the critic down; 0 is the paper."""
+    """Unlogged items per transition that the critic learns as ignored, which grounds it; 0 is the paper."""
     ground_draw: Literal["uniform", "popular", "logging"] = "uniform"
-    """How they are drawn: all alike, as often as the log has them, or from π̂_b (a pass over the catalogue for each)."""
+    """How unlogged items are sampled: uniformly, by their counts in the log, or from π̂_b (one pass each)."""
     ground_reward: float = 0.0
-    """What an ignored item earns."""
+    """Reward of an ignored item."""
     ground_weight: float = option(1.0, minimum=0.0)
-    """Weight of the unlogged items, together, against the logged one."""
+    """Weight of all unlogged items of a transition, relative to the logged one."""
     returns: float = option(0.0, minimum=0.0, maximum=1.0)
-    """Share of the discounted return that the log has after a step in the value that the critic backs up; the rest is
-    the value of the policy that is learned. 0 is the paper, 1 the value of the logging policy."""
+    """Share of the logged return in the critic's target; the rest is the value of the learned policy. 0 is the paper;
+    with 1 the critic learns the value of the logging policy."""
     target: Literal["soft", "periodic"] = "soft"
-    """The target network follows the critic a little in each update, or jumps to it now and then."""
+    """The target network moves a little towards the critic in each update, or copies it periodically."""
     target_rate: float = option(0.005, above=0.0, maximum=1.0)
-    """Soft: how far it moves, as a share of the distance."""
+    """soft: step of the target network per update, as a share of the difference."""
     target_every: int = option(500, minimum=1)
-    """Periodic: updates between two jumps."""
+    """periodic: updates between two copies."""
 
     def network(self, actor: NetworkOptions) -> NetworkOptions:
+        """Return the shape of the critic, given that of the actor."""
         own = {name: getattr(self, name) for name in ("backbone", "width", "layers", "dropout")}
         return replace(actor, repeat=self.repeat, **{name: value for name, value in own.items() if value is not None})
 
 
-def unlogged(action: Tensor, n: int, n_items: int) -> Tensor:
-    """[B, n] items other than the row's own, all alike."""
+def sample_unlogged(action: Tensor, n: int, n_items: int) -> Tensor:
+    """[B, n] items other than the row's action, sampled uniformly."""
     items = torch.randint(n_items - 1, (len(action), n), device=action.device)
     return items + (items >= action[:, None])
 
 
-def unlogged_popular(action: Tensor, n: int, cumulative: Tensor) -> Tensor:
-    """[B, n] items other than the row's own, in proportion to their counts; `cumulative` [A], float64, sums those.
+def sample_unlogged_by_count(action: Tensor, n: int, cumulative: Tensor) -> Tensor:
+    """[B, n] items other than the row's action, sampled in proportion to their counts.
 
-    The row's own stretch is cut out of the line on which the draw falls, so nothing has to be drawn again.
+    `cumulative` [A] (float64) has the cumulative counts. The action's interval is cut out, so no sample is rejected.
     """
     below = torch.where(action > 0, cumulative[action - 1], 0.0)[:, None]
     width = cumulative[action][:, None] - below
-    place = torch.rand(len(action), n, dtype=torch.double, device=action.device) * (cumulative[-1] - width)
-    place = place + torch.where(place >= below, width, 0.0)
-    return torch.searchsorted(cumulative, place, right=True).clamp(max=len(cumulative) - 1)
+    point = torch.rand(len(action), n, dtype=torch.double, device=action.device) * (cumulative[-1] - width)
+    point = point + torch.where(point >= below, width, 0.0)
+    return torch.searchsorted(cumulative, point, right=True).clamp(max=len(cumulative) - 1)
 
 
-def unlogged_from(b: Head, action: Tensor, n: int) -> Tensor:
-    """[B, n] draws from π̂_b other than the row's own item."""
+def sample_unlogged_from(b: Head, action: Tensor, n: int) -> Tensor:
+    """[B, n] items other than the row's action, sampled from π̂_b."""
     others = b.mask(action[:, None])
     return torch.stack([maximum(others, random_noise(action.device))[1] for _ in range(n)], 1)
 
 
 def random_noise(device: torch.device) -> Noise:
-    """Noise from torch's generator on the device, whose state is part of a checkpoint."""
+    """Return noise from torch's generator on the device; checkpoints contain its state."""
     return Noise(torch.randint(1 << 62, (), device=device))
 
 
 class Target(nn.Module):
-    """Q̄: a copy of a network that follows it. All on the device, so that an update can be replayed as one graph."""
+    """Q̄: a copy of the critic that follows it. It never waits for the host, so that an update can be captured.
+
+    Args:
+        network: The copy.
+        options: How it follows.
+    """
 
     updates: Tensor
 
@@ -95,6 +99,7 @@ class Target(nn.Module):
 
     @torch.no_grad()
     def follow(self, critic: nn.Module) -> None:
+        """Move towards the critic, once per update."""
         own: list[Tensor] = list(self.network.parameters())
         others: list[Tensor] = list(critic.parameters())
         if self.options.target == "soft":
@@ -107,39 +112,40 @@ class Target(nn.Module):
 
 
 def within_support(head: Head, b: Head, delta: float) -> Head:
-    """Only items with π̂_b ≥ δ and, where there is none, the likeliest        paper, the policy that §SC starts from
+    """Restrict a head to items with π̂_b ≥ δ or, if there are none, to the likeliest item        paper, start of §SC
 
-    An item at the bound, as the likeliest is at its own, is within whoever asks: asked of a few items, of a tile or of
-    a row alone, its value rounds differently. On a GPU by far more than `ROUNDING`: a pass over the catalogue may
-    multiply with ten bits, or seven, and a read of a few items with all. So the likeliest has as much room as that.
+    An item at the bound must be inside the support in every computation: for a few items, for a tile and for a single
+    row, although their values round differently. On a GPU they differ by more than `ROUNDING`: a pass over the
+    catalogue may multiply with 10 or 7 bits, and a read of a few items with 24. The likeliest item therefore gets a
+    larger tolerance.
     """
     value, item = maximum(b)
-    likeliest = torch.minimum(value, b.at(item[:, None])[:, 0]) - _room(b, item)
+    likeliest = torch.minimum(value, b.at(item[:, None])[:, 0]) - _tolerance(b, item)
     bound = torch.minimum(logsumexp(b) + math.log(delta), likeliest)
     return replace(head, support=Support(b, bound - ROUNDING))
 
 
-def _room(head: Head, item: Tensor) -> Tensor:
-    """[B] what a pass over the catalogue may be off by at an item of each row [B]."""
+def _tolerance(head: Head, item: Tensor) -> Tensor:
+    """[B] the largest error of a pass over the catalogue, at one item [B] per row."""
     return head.product_error * (head.state.to(head.dtype) * head.table[item].to(head.dtype)).abs().sum(1)
 
 
 def product(one: Head, other: Head) -> Head:
-    """The head whose values are two heads' sums, so that its softmax is π̂_b exp(Q/α). Copies both tables."""
+    """Return the sum of two heads; its softmax is π̂_b exp(Q/α). Copies both tables."""
     one, other = _on_top(one), _on_top(other)
     bias = other.bias if one.bias is None else one.bias if other.bias is None else one.bias + other.bias
-    both = Head(torch.cat([one.state, other.state], 1), torch.cat([one.table, other.table], 1), bias)
+    total = Head(torch.cat([one.state, other.state], 1), torch.cat([one.table, other.table], 1), bias)
     for head in (one, other):
         if head.items is not None and head.values is not None:
-            both = both.with_corrections(head.items, head.values)
-    return both
+            total = total.with_corrections(head.items, head.values)
+    return total
 
 
 def _on_top(head: Head) -> Head:
-    """The same values, with corrections on top of the base, not instead of it."""
+    """Return the same values with corrections that are added to the base instead of replacing it."""
     if not head.replaces_base or head.items is None or head.values is None:
         return head
     same = head.items[:, :, None] == head.items[:, None, :]
-    first = ~same.tril(-1).any(2)  # equal items add up: the base is taken off once
+    first = ~same.tril(-1).any(2)  # equal items add up, so the base is subtracted once
     base = head.base_at(head.items.clamp(max=head.n_items - 1))
     return replace(head, values=head.values - torch.where(first, base, 0.0), replaces_base=False)

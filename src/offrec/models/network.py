@@ -1,4 +1,4 @@
-"""Backbone, item tables and repeat term as one module: history → state → head."""
+"""Network: backbone, item tables and repeat term as one module, history → state → head."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,25 +25,25 @@ class NetworkOptions:
     """The shape of a network."""
 
     backbone: str = "gru"
-    """gru, cfn, caser, nextitnet or sasrec."""
+    """Backbone from history to state; `offrec options` lists them."""
     width: int = option(128, minimum=1, maximum=65_536)
     """Width of states and item vectors."""
     layers: int = option(1, minimum=1, maximum=1_000)
-    """Layers of cells or of attention; a layer of NextItNet is four convolutions. Caser has one."""
+    """Layers of the backbone. A layer of NextItNet has four convolutions; Caser always has one layer."""
     dropout: float = option(0.3, minimum=0.0, below=1.0)
-    """On item vectors going in, on states coming out, and inside the backbone."""
+    """Dropout rate of the input vectors, of the states and inside the backbone."""
     history: int = option(50, minimum=1, maximum=1_000_000)
-    """A state knows at most so many of the last items."""
+    """Number of most recent items that a state depends on, at most."""
     tied: bool = True
-    """One item table for input and output."""
+    """Share one item table between input and output."""
     repeat: Literal["instead", "bonus", "off"] = "instead"
-    """A learned score for the items of the history: instead of the item table's, or as a bonus on top of it."""
+    """Learned score of items in the history: instead of the score by the item table, or as a bonus added to it."""
     repeat_state: bool = True
-    """Let the state move the scores of the items seen; without it recency and count alone decide (small logs)."""
+    """Let scores of items in the history depend on the state; otherwise only on recency and count (for small logs)."""
     heads: int = option(2, minimum=1)
-    """Attention heads (sasrec)."""
+    """Attention heads (sasrec only)."""
     window: int = option(5, minimum=1, maximum=1_000)
-    """Items in the window (caser)."""
+    """Items in the window (caser only)."""
 
     @property
     def sizes(self) -> Sizes:
@@ -52,19 +52,24 @@ class NetworkOptions:
 
 
 class RepeatTerm(nn.Module):
-    """People come back to what they have seen: a score of its own for each distinct item of the history,
+    """A separate score for each distinct item of the history, because visitors return to items they have seen:
 
-        repeat(a) = r[j] + w[j] · state + c log n      j: how many events ago a was seen last, n: how often it was seen
+        repeat(a) = r[j] + w[j] · state + c log n      j: events since a was last seen, n: times it was seen
 
-    Without state and count this ranks by recency, which by itself beats many a learned model. It stands instead of
-    state · table[a]: added to it, the table's errors disturb the order among the items seen, which is what matters most
-    on a small log.
+    Without state and count it ranks by recency, which is a strong baseline. With `repeat="instead"` it replaces
+    state · table[a]. Added to that, errors of the table would disturb the order of the items in the history, which
+    matters most on a small log.
+
+    Args:
+        width: Width of the state.
+        history: Largest j.
+        by_state: Whether the score depends on the state.
+        value: Whether scores are values, which start at 0, and not log-odds.
     """
 
-    scale = 4.0  # scores are large (log of catalogue over history) and Adam's steps small: learn them in larger units
+    scale = 4.0  # scores are large (log of catalogue over history) compared with Adam's steps, so they are rescaled
 
     def __init__(self, width: int, history: int, by_state: bool, value: bool = False) -> None:
-        """`value`: its scores are values, not log-odds, and start at 0."""
         super().__init__()
         by_recency = 7.0 - 1.5 * torch.arange(1, history + 1).log()
         self.by_recency = nn.Parameter(torch.zeros(history) if value else by_recency / self.scale)
@@ -74,10 +79,10 @@ class RepeatTerm(nn.Module):
             nn.init.zeros_(self.by_state.weight)
 
     @torch.no_grad()
-    def take(self, other: "RepeatTerm", factor: float) -> None:
-        """Another's scores, times a factor."""
-        for mine, its in zip(self.parameters(), other.parameters(), strict=True):
-            mine.copy_(factor * its)
+    def copy_scaled(self, other: "RepeatTerm", factor: float) -> None:
+        """Copy the scores of another term, times a factor."""
+        for mine, others in zip(self.parameters(), other.parameters(), strict=True):
+            mine.copy_(factor * others)
 
     def forward(self, state: Tensor, recent: UniqueItems) -> Tensor:
         """Score the items of the history, most recent first: [B, H].
@@ -90,10 +95,10 @@ class RepeatTerm(nn.Module):
 
 
 class ValueScale(nn.Module):
-    """Scores into values: (gain · state) · (table[a] + level).
+    """Turns scores into values: (gain · state) · (table[a] + level).
 
-    Q starts near 0, whatever the table's scale, and has a part gain · state · level that is the same for all items:
-    most of a value is how well the visit goes, little of it which item is shown.
+    Q starts near 0, whatever the scale of the table. Its part gain · state · level is the same for all items: most of
+    a value depends on the visit and little on the item shown.
     """
 
     small = 0.1
@@ -104,15 +109,19 @@ class ValueScale(nn.Module):
         self.level = nn.Parameter(torch.zeros(width))
 
     def forward(self, state: Tensor) -> Tensor:
+        """[B, d] the scaled states."""
         return self.gain * state
 
     def table(self, table: Tensor) -> Tensor:
+        """[A, d] the item table with the level added."""
         return table + self.level / self.small
 
 
 class Weights(NamedTuple):
-    """What heads read of each item: for several of them it is made once. Never parameters themselves: whatever stream
-    their gradients are made on, they meet here, on the stream of this, and reach the parameter in one piece.
+    """The item table and bias of a head, computed once for several heads.
+
+    These are views and never the parameters themselves. Gradients from several streams are summed at the view, on its
+    stream, so each parameter receives one gradient.
     """
 
     table: Tensor  # [A, d]
@@ -120,7 +129,13 @@ class Weights(NamedTuple):
 
 
 class ItemHead(nn.Module):
-    """A further head on a network's states, with an item table of its own even where the network's is tied."""
+    """A second head on the states of a network. It always has its own item table.
+
+    Args:
+        n_items: Size of the catalogue.
+        options: The shape of the network.
+        value: Whether the head is a critic.
+    """
 
     def __init__(self, n_items: int, options: NetworkOptions, value: bool) -> None:
         super().__init__()
@@ -133,14 +148,16 @@ class ItemHead(nn.Module):
 
     @property
     def weights(self) -> Weights:
+        """The weights of the head."""
         return _weights(self.items_out, self.bias, self.scale)
 
     def head(self, states: Tensor, recent: Tensor, weights: Weights | None = None) -> Head:
+        """Return the head for states [B, d] and recent items [B, H]."""
         return _head(states, recent, weights or self.weights, self.repeat, self.instead, self.scale)
 
 
 class _Tied(torch.autograd.Function):
-    """A table [n + 1, d], and its first n rows. Slicing would fill and copy a table more in the backward pass."""
+    """A table [n + 1, d] and its first n rows. A slice would copy another table in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, whole: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -155,19 +172,29 @@ class _Tied(torch.autograd.Function):
             return to_whole, None
         if to_whole is None:
             return pad(to_rows, (0, 0, 0, 1)), None
-        to_whole[: ctx.n].add_(to_rows)  # made for this sum alone, by the one embedding that reads the table
+        to_whole[: ctx.n].add_(to_rows)  # safe in place: only the embedding's backward pass has created it
         return to_whole, None
 
 
 class Network(nn.Module):
+    """A backbone with item tables: batch → head.
+
+    Args:
+        n_items: Size of the catalogue.
+        options: The shape of the network.
+        value: Whether its head is a critic.
+        second: A second head on the same states: a critic or a policy.
+    """
+
     def __init__(
         self, n_items: int, options: NetworkOptions, *, value: bool = False, second: Second | None = None
     ) -> None:
-        """`value`: its head is a critic's. `second`: a further head on the same states, a critic's or a policy's."""
         super().__init__()
         self.n_items, self.options = n_items, options
         width, history = options.width, options.history
-        self.items_in = nn.Parameter(torch.randn(n_items + 1, width) * width**-0.5)  # the last row is the start
+        self.items_in = nn.Parameter(
+            torch.randn(n_items + 1, width) * width**-0.5
+        )  # the last row is the start token and padding
         self.items_out = None if options.tied else nn.Parameter(torch.randn(n_items, width) * width**-0.5)
         self.bias = nn.Parameter(torch.zeros(n_items))
         record = BACKBONES[options.backbone]
@@ -179,12 +206,14 @@ class Network(nn.Module):
 
     @property
     def table(self) -> Tensor:
+        """[A, d] the item table of the output."""
         return self.items_in[: self.n_items] if self.items_out is None else self.items_out
 
     def tables(self) -> tuple[Tensor, Weights]:
-        """What goes in, and what its heads read. Both uses of a tied table are one node of the graph, where their
-        gradients meet in one tensor. That node alone waits for both: the way back through the backbone does not wait
-        for the gradient of the table that heads read.
+        """Return the input table, and the weights of the head.
+
+        Both uses of a tied table go through one node of the autograd graph, which sums their gradients. Only that node
+        waits for both: the backward pass through the backbone does not wait for the gradient of the output table.
         """
         if self.items_out is not None or not (torch.is_grad_enabled() and self.items_in.requires_grad):
             return self.items_in, self.weights
@@ -192,7 +221,7 @@ class Network(nn.Module):
         return inputs, _weights(table, self.bias, self.scale)
 
     def states(self, batch: Batch, inputs: Tensor | None = None) -> Tensor:
-        """[B, d] the state of each row. `inputs`: the table that goes in."""
+        """[B, d] the state of each row. `inputs` is the input table, if `tables` has returned one."""
         if self.causal:
             states = self._sequence(batch, inputs).index_select(0, batch.state_index)
         else:
@@ -201,19 +230,22 @@ class Network(nn.Module):
         return out
 
     def states_and_next(self, batch: Batch, inputs: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """[B, d] twice: of each row, and after its action. One pass over the piece gives both; so after a full history
-        the next state still holds its oldest item, one more than a state that is served.
+        """[B, d] twice: the state of each row and the state after its action.
+
+        One pass over the segment computes both. After a full history the next state therefore still contains the
+        oldest item, one more than a served state.
         """
         if self.causal:
             sequence = self._sequence(batch, inputs)
-            found = sequence.index_select(0, batch.state_index), sequence.index_select(0, batch.next_state_index)
+            states = sequence.index_select(0, batch.state_index)
+            next_states = sequence.index_select(0, batch.next_state_index)
         else:
-            both = self._windows(torch.cat([batch.recent, next_recent(batch)]), inputs)
-            found = both[: len(batch)], both[len(batch) :]
-        return self.dropout(found[0]), self.dropout(found[1])
+            windows = self._windows(torch.cat([batch.recent, batch.next_recent]), inputs)
+            states, next_states = windows[: len(batch)], windows[len(batch) :]
+        return self.dropout(states), self.dropout(next_states)
 
     def _sequence(self, batch: Batch, inputs: Tensor | None) -> Tensor:
-        """[N · (1 + L), d] piece after piece; after the start alone: the state of an empty history."""
+        """[N · (1 + L), d] the states of all segments; the first of each is the state of an empty history."""
         tokens = batch.tokens_with_start(self.n_items)
         vectors = embedding(tokens, self.items_in if inputs is None else inputs)
         states: Tensor = self.backbone(self.dropout(vectors))
@@ -228,24 +260,31 @@ class Network(nn.Module):
 
     @property
     def weights(self) -> Weights:
+        """The weights of the head."""
         return _weights(self.table, self.bias, self.scale)
 
     def head(self, states: Tensor, recent: Tensor, weights: Weights | None = None) -> Head:
+        """Return the head for states [B, d] and recent items [B, H]."""
         instead = self.options.repeat == "instead"
         return _head(states, recent, weights or self.weights, self.repeat, instead, self.scale)
 
     def forward(self, batch: Batch) -> Head:
+        """Return the head of each row of a batch."""
         inputs, weights = self.tables()
         return self.head(self.states(batch, inputs), batch.recent, weights)
 
     @torch.no_grad()
-    def take_scores(self, policy: "Network", factor: float) -> None:
-        """Begin, as a critic, with the scores of a policy of the same shape, times a factor."""
+    def copy_scores(self, policy: "Network", factor: float) -> None:
+        """Start a critic with the scores of a policy of the same shape, times a factor.
+
+        Raises:
+            InputError: The shapes differ.
+        """
         assert self.scale is not None
         if replace(self.options, dropout=policy.options.dropout) != policy.options:
             raise InputError(
-                "To start from π̂_b, the critic must have its shape: leave critic.backbone, width and layers as they "
-                f"are and set critic.repeat={policy.options.repeat}."
+                "algorithm.critic_start=supervised needs a critic of the shape of π̂_b; leave out critic.backbone, "
+                f"critic.width and critic.layers, and set critic.repeat={policy.options.repeat}."
             )
         self.items_in.copy_(policy.items_in)
         self.bias.copy_(factor * policy.bias)
@@ -255,16 +294,11 @@ class Network(nn.Module):
         if self.items_out is not None and policy.items_out is not None:
             self.items_out.copy_(policy.items_out)
         if self.repeat is not None and policy.repeat is not None:
-            self.repeat.take(policy.repeat, factor)
+            self.repeat.copy_scaled(policy.repeat, factor)
 
 
-def next_recent(batch: Batch) -> Tensor:
-    """[B, H] `recent` of s′: one tensor for all who ask, so that the catalogue sees that corrections fall together."""
-    return batch.next_recent
-
-
-def prepared(batch: Batch, n_items: int) -> None:
-    """What several networks read of a batch, made once and before they run beside each other."""
+def precompute_shared(batch: Batch, n_items: int) -> None:
+    """Compute what several networks read of a batch, before they run concurrently."""
     batch.tokens_with_start(n_items)
     batch.next_state_index  # noqa: B018 cached by the batch, `state_index` too
     batch.next_recent  # noqa: B018 cached by the batch
@@ -291,13 +325,14 @@ def _head(
 
 
 def detached_head(head: Callable[..., Head], states: Tensor, recent: Tensor, weights: Weights | None = None) -> Head:
-    """A head held fixed, made without a graph."""
+    """Return a detached head, computed without an autograd graph."""
     with torch.no_grad():
         return head(states, recent, weights).detach()
 
 
 @contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode for a block."""
     was_training = module.training
     module.eval()
     try:
@@ -307,6 +342,6 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def item_tables(module: nn.Module, n_items: int) -> list[nn.Parameter]:
-    """The parameters that hold a vector for each item, and perhaps one for the start."""
+    """Return the parameters with one vector per item, with or without a start token."""
     rows = (n_items, n_items + 1)
     return [parameter for parameter in module.parameters() if parameter.ndim == 2 and len(parameter) in rows]

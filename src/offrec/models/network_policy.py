@@ -5,13 +5,21 @@ import torch
 from offrec.catalogue import Head
 from offrec.data.vocabulary import Vocabulary
 from offrec.models.agent import Agent
-from offrec.models.network import evaluating
+from offrec.models.network import eval_mode
 from offrec.policy import Policy
 from offrec.types import Batch
 
 
 class NetworkPolicy(Policy):
-    """What a trained agent ranks by: its actor's softmax or, for some learners, its critic."""
+    """The policy of a trained agent: the softmax of its actor or, for some learners, its critic.
+
+    Args:
+        name: Name in reports: "dc/gru".
+        agent: The trained agent.
+        vocabulary: The catalogue's items.
+        device: Where it computes.
+        data_hash: Hash of the dataset that it was trained on.
+    """
 
     def __init__(
         self,
@@ -25,6 +33,7 @@ class NetworkPolicy(Policy):
         self.name, self.agent, self.stochastic = name, agent.to(device), agent.stochastic
 
     def head(self, batch: Batch) -> Head:
-        with evaluating(self.agent):
+        """Return the scores of all items for each row of a batch."""
+        with eval_mode(self.agent):
             head: Head = self.agent(batch)
         return head

@@ -45,7 +45,7 @@ def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
         raise InputError(f"{run}/best.safetensors comes from a run on another dataset; train it again.")
     vocabulary = read_vocabulary(run, facts["item_id_type"])
     policy = NetworkPolicy(policy_name(options), agent, vocabulary, where, facts["data_hash"])
-    policy.home = facts.get("shop")
+    policy.source_shop = facts.get("shop")
     return policy
 
 

@@ -196,7 +196,7 @@ def build_trainer(
     if not (resume and (out / "run.json").exists()):
         create_run_folder(dataset, out, options, force=force, logging_policy=logging.calibration)
     policy = NetworkPolicy(policy_name(options), agent, dataset.vocabulary, plan.device, dataset.meta["data_hash"])
-    policy.home = dataset.meta.get("shop")
+    policy.source_shop = dataset.meta.get("shop")
     task = build_task(plan, policy, logging.network if agent.prior is None else None, _value_scorer(plan, console))
     trainer = Trainer(task, options.training, out, {"data_hash": policy.data_hash}, options.seed, console)
     if resume and (out / "last.safetensors").exists():
@@ -269,7 +269,7 @@ def build_task(
         plan.epochs,
         validate,
         select,
-        after=agent.after,
+        after=agent.after_update,
         tables=[table for table in item_tables(agent, policy.n_items) if table.requires_grad],
         around=lambda: catalogue.use_backend(plan.options.catalogue),
         diagnose=diagnose if plan.diagnostic_batches and has_diagnostics else None,

@@ -63,7 +63,7 @@ class Shop:
         """What tells this shop from every other."""
         return {"world": self.world.name, "seed": self.seed, "k": self.world.k, "knobs": asdict(self.world)}
 
-    def check_home(self, meta: dict[str, Any] | None) -> None:
+    def check_source_shop(self, meta: dict[str, Any] | None) -> None:
         """Refuse what was learned elsewhere; `meta` as in `from_meta`, None for a log that comes from no shop.
 
         Lists may have another length than in the log: the items and visitors are the same."""
@@ -82,8 +82,8 @@ class Shop:
         if play not in get_args(Play):
             raise InputError(f"A policy cannot be played by {play!r}; there are {', '.join(get_args(Play))}.")
         if isinstance(policy, Policy):
-            if policy.home is not None:
-                self.check_home(policy.home)
+            if policy.source_shop is not None:
+                self.check_source_shop(policy.source_shop)
             return PolicyPlayer(self.dynamics, policy, play)
         if policy == "oracle" and self.world.one_visitor:
             return TabularPlayer(self.dynamics, build_mdp(self.world, self.seed).optimal().policy, "oracle")

@@ -178,28 +178,31 @@ class Trainer:
         """Train, and yield after each update and after each validation. Advance it inside `active`."""
         if not self.resumed:
             (self.folder / "metrics.jsonl").write_bytes(b"")
-        progress = self.progress
         try:
-            while not progress.finished:
-                sizes = self._begin_epoch()
-                shown, shown_at = 0, 0.0
-                with self.console.steps(f"epoch {progress.epoch + 1}", len(sizes)) as advance:
-                    while progress.step < len(sizes):
-                        if stop.is_set():
-                            self._stop()
-                        self.update(sizes[progress.step])
-                        progress.step += 1
-                        progress.updates += 1
-                        is_read = progress.step % READ_EVERY == 0 or progress.step == len(sizes)
-                        note = self._read_losses() if is_read else ""
-                        if note or time.monotonic() - shown_at > SHOW_SECONDS:
-                            advance(progress.step - shown, note)
-                            shown, shown_at = progress.step, time.monotonic()
-                        yield
+            while not self.progress.finished:
+                yield from self.epoch(stop)
                 self._end_epoch()
                 yield
         finally:
             self.saver.wait()
+
+    def epoch(self, stop: threading.Event) -> Iterator[None]:
+        """Run the updates of the current epoch, and yield after each. Advance it inside `active`."""
+        progress, sizes = self.progress, self._begin_epoch()
+        shown, shown_at = 0, 0.0
+        with self.console.steps(f"epoch {progress.epoch + 1}", len(sizes)) as advance:
+            while progress.step < len(sizes):
+                if stop.is_set():
+                    self._stop()
+                self.update(sizes[progress.step])
+                progress.step += 1
+                progress.updates += 1
+                is_read = progress.step % READ_EVERY == 0 or progress.step == len(sizes)
+                note = self._read_losses() if is_read else ""
+                if note or time.monotonic() - shown_at > SHOW_SECONDS:
+                    advance(progress.step - shown, note)
+                    shown, shown_at = progress.step, time.monotonic()
+                yield
 
     def _begin_epoch(self) -> Sequence[Size]:
         sizes = self.task.batches.begin(self.progress.epoch)
