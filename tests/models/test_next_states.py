@@ -8,7 +8,7 @@ from small_agents import CPU, HISTORY, ITEMS, OPTIONS, batch, sessions
 
 from offrec.catalogue import reference
 from offrec.data.replay import batch_from_histories
-from offrec.models.network import Network, next_recent
+from offrec.models.network import Network
 
 
 @pytest.mark.parametrize("how", ["sessions", "windows"])
@@ -25,10 +25,10 @@ def test_next_state(backbone: str, how: str) -> None:
     states, next_states = network.states_and_next(rows)
     torch.testing.assert_close(states, network.states(rows))
     whole = batch_from_histories(after, ITEMS, HISTORY, CPU)
-    found = next_recent(rows)
+    found = rows.next_recent
     torch.testing.assert_close(found, whole.recent[:, : found.shape[1]])
     assert (whole.recent[:, found.shape[1] :] == ITEMS).all()
-    found = reference.logits(network.head(next_states, next_recent(rows)))
+    found = reference.logits(network.head(next_states, rows.next_recent))
     torch.testing.assert_close(found, reference.logits(network(whole)), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(states, next_states)
 
