@@ -2,7 +2,7 @@
 validation NDCG@10 from a grid of three, with GRU; the chosen ones then go on to more seeds and other backbones.
 
     python benchmarks/public_logs.py grid DATASET… --out FOLDER          asks FOLDER/grid, a study
-    python -m offrec.studies FOLDER/grid --jobs 14 --together 1          on the machine that has the GPU
+    python -m offrec.studies FOLDER/grid --jobs 14 --concurrent-seeds 1          on the machine that has the GPU
     python benchmarks/public_logs.py chosen DATASET… --out FOLDER [--columns strong-gru=5,strong-sasrec=3,paper-cfn=5]
                                                                           asks FOLDER/strong-gru-LOG, strong-sasrec-LOG
                                                                           and paper-cfn-LOG; what the grid has is taken

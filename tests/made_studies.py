@@ -1,4 +1,4 @@
-"""Studies whose results are made up, so that what a report must say of them is known; nothing is trained."""
+"""Studies with invented results, so that the right report is known. Nothing is trained."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ LEARNERS = ("sl", "dqn", "pg", "sl+dqn", "sl+pg", "sdac", "sc", "sr", "pc", "dc"
 BASELINES = ("popular", "recent", "mean-reward", "markov", "sknn", "vsknn")
 OWN = ("random", "logging", "greedy", "oracle")
 MACHINE = {"offrec": "0.1.0", "commit": "abc1234", "python": "3.11", "torch": "2.13.0", "system": "Linux",
-           "processor": "2 × made up", "device": "cpu"}  # fmt: skip
+           "processor": "2 × invented", "device": "cpu"}  # fmt: skip
 
 
 def made_log(name: str = "yoochoose", behaviours: Sequence[str] = ("view", "cart"), **protocol: Any) -> StudyDataset:
@@ -40,7 +40,12 @@ def made_study(
     sessions: int = 400,
     kind: StudyKind = "compare",
 ) -> Study:
-    """`hits`: policy → how often its first 20 hold the logged item; `earned`: policy → true reward a session."""
+    """Make a study.
+
+    Args:
+        hits: Policy → share of events whose item is among its top 20.
+        earned: Policy → true reward per session.
+    """
     groups: list[RunGroup] = []
     for log in logs:
         for name in dict.fromkeys([*hits, *(earned or {})]):
@@ -69,7 +74,7 @@ def made_study(
 
 
 def made_result(study: Study, run: Run, hit: float | None, reward: float | None, sessions: int) -> Measurements:
-    """Sessions of five events; every fifth event is of the log's last behaviour. What is hard is hard for all."""
+    """Make sessions of five events; every fifth event has the log's last behaviour. Hard events are hard for all."""
     group, log = study.group(run), study.dataset(run.dataset)
     random = np.random.default_rng([sum(map(ord, run.name)), run.seed])
     facts: dict[str, Any] = {
@@ -87,7 +92,7 @@ def made_result(study: Study, run: Run, hit: float | None, reward: float | None,
         arrays["ranks"] = rank.astype(np.uint8)
         table = {"all": compute_metrics(rank, (5, 10, 20))}
         table |= {name: compute_metrics(rank[behaviour == n], (5, 10, 20)) for n, name in enumerate(log.behaviours)}
-        facts["test"] = {name: {"events": found.events, **found.values} for name, found in table.items()}
+        facts["test"] = {name: {"events": one.events, **one.values} for name, one in table.items()}
         facts["test"]["all"]["reward@10"] = facts["test"]["all"]["NDCG@10"]
         facts["validation"] = facts["test"]
     if reward is not None:
@@ -118,7 +123,7 @@ def row(table: Table, label: str) -> list[Cell]:
 
 
 def made_sweep(folder: Path, learner: str) -> Study:
-    """The learner at one value, and SL beside it."""
+    """Make a sweep of one value, compared with SL."""
     made = made_study(folder, [made_log()], {learner: 0.6, "sl": 0.5}, kind="sweep")
     varied, sl = (
         replace(group, varied={"algorithm.alpha": 1.0})

@@ -55,8 +55,8 @@ def test_long_titles_are_wrapped() -> None:
 
 
 def test_titles_of_sweeps_differ(tmp_path: Path) -> None:
-    drawn = figures.sweep_figures(read_studies([made_sweep(tmp_path, "dc").folder]))
-    titles = [figure.svg.split("<title>")[1].split("</title>")[0] for figure in drawn]
+    drawings = figures.sweep_figures(read_studies([made_sweep(tmp_path, "dc").folder]))
+    titles = [figure.svg.split("<title>")[1].split("</title>")[0] for figure in drawings]
     assert titles == [
         f"{metric}: DC, GRU over α, yoochoose" for metric in ("NDCG@10", "NDCG@10 of view", "NDCG@10 of cart")
     ]
@@ -65,8 +65,8 @@ def test_titles_of_sweeps_differ(tmp_path: Path) -> None:
 def test_labels_without_space_are_listed_in_the_caption(tmp_path: Path) -> None:
     """All learners have nearly the same position."""
     study = made_study(tmp_path, [made_log()], dict.fromkeys(LEARNERS, 0.5) | {"recent": 0.1}, seeds=1)
-    drawn = figures.trade_offs(read_studies([study.folder]))
-    figure = next(one for one in drawn if one.key.startswith("clicks-"))
+    drawings = figures.trade_offs(read_studies([study.folder]))
+    figure = next(one for one in drawings if one.key.startswith("clicks-"))
     names = [RECORDS[name].label for name in LEARNERS]
     labelled = [name for name in names if f">{name}<" in figure.svg]
     assert 0 < len(labelled) < len(names)

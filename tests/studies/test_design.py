@@ -244,15 +244,15 @@ def test_the_commands_run_as_typed(dataset: Path, tmp_path: Path) -> None:
         return done
 
     fast = [word for setting in FAST for word in ("--set", setting)]
-    asked = ["compare", dataset, "--algorithms", "sl,dqn", "--baselines", "recent", "--seeds", "1", "--device", "cpu"]
-    done = offrec(*asked, *fast, "--out", tmp_path / "study")
+    command = ["compare", dataset, "--algorithms", "sl,dqn", "--baselines", "recent", "--seeds", "1", "--device", "cpu"]
+    done = offrec(*command, *fast, "--out", tmp_path / "study")
     assert "Clicks, recurrent backbones" in done.stdout
     assert "Most recent items" in done.stdout
     assert "small, GRU: " in done.stdout
     assert (tmp_path / "study/report.html").exists()
-    found = json.loads(offrec(*asked, *fast, "--out", tmp_path / "study", "--json").stdout)
-    assert (found["done"], found["failed"], found["waiting"]) == (3, 0, 0)
-    assert {run["run"] for run in found["runs"]} == {"small.recent.0", "small.sl.gru.0", "small.dqn.gru.0"}
+    printed = json.loads(offrec(*command, *fast, "--out", tmp_path / "study", "--json").stdout)
+    assert (printed["done"], printed["failed"], printed["waiting"]) == (3, 0, 0)
+    assert {run["run"] for run in printed["runs"]} == {"small.recent.0", "small.sl.gru.0", "small.dqn.gru.0"}
     out = tmp_path / "report.csv"
     offrec("report", tmp_path / "study", "--out", out, "--out", tmp_path / "report.md", "--cutoffs", "5,10,20")
     assert out.exists()

@@ -1,4 +1,4 @@
-"""What benchmarks/public_logs.py makes of studies that are done, on studies whose results are made up."""
+"""benchmarks/public_logs.py, applied to studies with invented results."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from small_datasets import write_dataset
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SESSIONS = 200
-ORDERS = (0, 1, 2), (0, 2, 1), (1, 2, 0)  # of luck over seeds: no two settings differ by the same in each
+ORDERS = (0, 1, 2), (0, 2, 1), (1, 2, 0)  # of noise over seeds, so that no difference is constant
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def public_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def sweep(folder: Path, name: str, knob: str, value: float, hits: Callable[[float, str], int]) -> Study:
-    """Of a learner over five rewards, three seeds. `hits`: the cart's reward, behaviour → how many of 100 are first."""
+    """Make a sweep over five rewards with three seeds. `hits`: (reward of a cart, behaviour) → hits of 100."""
     log = made_log("events")
     groups = [
         RunGroup(f"events.{name}.cart={cart}", "events", "learner", name, "gru", "strong",
@@ -45,8 +45,8 @@ def sweep(folder: Path, name: str, knob: str, value: float, hits: Callable[[floa
     np.save(study.path("results", "events.events.npy"), np.stack([session, behaviour]).astype(np.uint32))
     for group, run in ((study.group(run), run) for run in runs):
         cart = group.options["reward.cart"]
-        luck = ORDERS[int(cart) % 3][run.seed]
-        wanted = np.array([hits(cart, kind) + luck for kind in log.behaviours])
+        noise = ORDERS[int(cart) % 3][run.seed]
+        wanted = np.array([hits(cart, kind) + noise for kind in log.behaviours])
         rank = np.where(session % 100 < wanted[behaviour], 1, RANK_CAP)
         table = {kind: compute_metrics(rank[behaviour == n], (5, 10)).values for n, kind in enumerate(log.behaviours)}
         facts = {"validation": table, "test": table, "learning_curve": [{}], "selected_epoch": 1, "machine": MACHINE}
@@ -54,55 +54,57 @@ def sweep(folder: Path, name: str, knob: str, value: float, hits: Callable[[floa
     return study
 
 
-def test_steps_of_the_cart_s_reward(public_logs: ModuleType, tmp_path: Path) -> None:
+def test_gains_between_rewards_of_a_cart(public_logs: ModuleType, tmp_path: Path) -> None:
     sweep(tmp_path, "dc", "alpha", 0.5, lambda cart, kind: 40 + int(4 * cart) if kind == "cart" else 40 - int(4 * cart))
     sweep(tmp_path, "pc", "beta", 0.3, lambda cart, kind: {0.2: 50, 1.0: 60}.get(cart, 55) if kind == "cart" else 30)
     rewards = public_logs.public_rewards
-    found = rewards.read(tmp_path)
-    settings = rewards.by_setting(found)
+    results = rewards.read(tmp_path)
+    settings = rewards.by_setting(results)
     assert list(settings) == [("dc", 0.5, "absolute"), ("pc", 0.3, "absolute")]
     assert list(settings["dc", 0.5, "absolute"]) == [0.2, 0.5, 1.0, 2.0, 5.0]
     assert [rewards.monotone(entries, "test") for entries in settings.values()] == [True, False]
-    steps = {(row["learner"], row["behaviour"], row["from"], row["to"]): row for row in rewards.steps(found)}
+    steps = {(row["learner"], row["behaviour"], row["from"], row["to"]): row for row in rewards.steps(results)}
     assert steps["dc", "cart", 0.2, 1.0]["gain"] == pytest.approx(0.04)
     assert steps["dc", "view", 0.2, 5.0]["gain"] == pytest.approx(-0.20)
     assert steps["dc", "view", 0.2, 5.0]["corrected"] < 0.05
     assert steps["pc", "cart", 1.0, 5.0]["gain"] == pytest.approx(-0.05)
     assert steps["pc", "view", 1.0, 5.0]["corrected"] == 1
-    rows = rewards.runs(found)
+    rows = rewards.runs(results)
     assert len(rows) == 30
     assert rows[0]["test"]["cart"] == {"HR@5": 0.4, "NDCG@10": 0.4}
-    assert "| DC, α .5, absolute | .4100 · .4100 | .3900 · .4300 | .3700 · .4500 |" in rewards.table(found)
+    assert "| DC, α .5, absolute | .4100 · .4100 | .3900 · .4300 | .3700 · .4500 |" in rewards.table(results)
 
 
-def test_the_picture_holds_both_behaviours(public_logs: ModuleType, tmp_path: Path) -> None:
+def test_the_figure_shows_both_behaviours(public_logs: ModuleType, tmp_path: Path) -> None:
     for name, knob, value in (("dc", "alpha", 0.5), ("pc", "beta", 0.3), ("dc", "alpha", 2.0)):
         sweep(tmp_path, name, knob, value, lambda cart, kind: 40 + int(4 * cart) * (1 if kind == "cart" else -1))
-    drawn = ElementTree.fromstring(public_logs.public_rewards.picture(public_logs.public_rewards.read(tmp_path)))
-    texts = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    figure = ElementTree.fromstring(public_logs.public_rewards.picture(public_logs.public_rewards.read(tmp_path)))
+    texts = [text.text for text in figure.iter("{http://www.w3.org/2000/svg}text")]
     assert [text for text in texts if text in ("Carts", "Views")] == ["Carts", "Views"]
     assert texts.count("DC, α .5") == texts.count("PC, β .3") == 2
     assert "DC, α 2" not in texts
-    tips = [tip.text for tip in drawn.iter("{http://www.w3.org/2000/svg}title")]
+    tips = [tip.text for tip in figure.iter("{http://www.w3.org/2000/svg}title")]
     assert "DC, α .5, cart 5: 0.6100 ± 0.0100" in tips
     assert "DC, α .5, cart 5: 0.2100 ± 0.0100" in tips
 
 
-def test_a_column_without_its_seeds_is_named(public_logs: ModuleType, tmp_path: Path) -> None:
+def test_a_column_without_a_number_of_seeds_is_refused(public_logs: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="--columns: paper-cfn lacks its number of seeds; give it, as in strong-gru=5"):
         public_logs.chosen([tmp_path], tmp_path, "strong-gru=5,paper-cfn")
 
 
-def test_rows_of_the_seeds_asked(public_logs: ModuleType, tmp_path: Path) -> None:
+def test_rows_of_the_requested_seeds(public_logs: ModuleType, tmp_path: Path) -> None:
     made_study(tmp_path / "strong-gru-clicks", [made_log("clicks", ["view"])], {"sl": 0.4, "recent": 0.2})
-    made_study(tmp_path / "strong-caser-clicks", [made_log("clicks", ["view"])], {"sl": 0.3})  # no column of the table
+    made_study(
+        tmp_path / "strong-caser-clicks", [made_log("clicks", ["view"])], {"sl": 0.3}
+    )  # not a column of the table
     assert [(row["policy"], row["seed"]) for row in public_logs.rows(tmp_path)] == [("sl", 0), ("recent", 0)]
     more = public_logs.rows(tmp_path, (0, 2))
     assert [(row["policy"], row["seed"]) for row in more] == [("sl", 0), ("sl", 2), ("recent", 0)]
     assert all(list(row["test"]) == ["all"] for row in more)
 
 
-def test_what_the_session_had_shown(public_logs: ModuleType, tmp_path: Path) -> None:
+def test_metrics_by_what_the_session_contained_before(public_logs: ModuleType, tmp_path: Path) -> None:
     seen = public_logs.public_seen
     assert seen.kinds([9, 9, 7, 7, 8, 7, 9, 5, 5], [2, 6, 7, 9]).tolist() == [0, 1, 3, 2, 0, 0, 1]
     behaviours = [["view"] * 2, ["cart"] * 2, ["view", "cart", "view", "view"], ["view", "view", "view", "cart"]]

@@ -43,11 +43,11 @@ def test_search_spaces_contain_existing_options_and_the_presets_values(name: str
 
 def trials(study: Study) -> list[tuple[dict[str, object], object]]:
     """Return the options and the validation NDCG@10 of each trial."""
-    found = []
+    pairs = []
     for run in study.runs:
         facts = json.loads(study.path("results", f"{run.name}.json").read_text())
-        found.append((study.group(run).varied, facts["validation"]["all"]["NDCG@10"]))
-    return found
+        pairs.append((study.group(run).varied, facts["validation"]["all"]["NDCG@10"]))
+    return pairs
 
 
 def test_a_resumed_search_proposes_the_same_trials(search: Search, tmp_path: Path) -> None:
@@ -60,10 +60,10 @@ def test_a_resumed_search_proposes_the_same_trials(search: Search, tmp_path: Pat
     (tmp_path / "parts/results/trial-001.0.json").unlink()  # as if killed before its evaluation
     again = tune(parts, CPU, QUIET)
     assert trials(again) == trials(whole)
-    found = best_trial(whole)
-    assert found is not None
+    best = best_trial(whole)
+    assert best is not None
     values = [value for _, value in trials(whole)]
-    assert found.trial == values.index(max(values))  # type: ignore[type-var]
+    assert best.trial == values.index(max(values))  # type: ignore[type-var]
 
 
 def test_tuning_does_not_evaluate_test_sessions(search: Search) -> None:
@@ -97,10 +97,12 @@ def test_a_failed_trial_does_not_stop_the_search(search: Search) -> None:
 
 def test_value_at_5_as_objective(search: Search) -> None:
     study = tune(replace(search, objective="value", trials=2), CPU, QUIET)
-    found = [json.loads(path.read_text())["validation"]["all"] for path in sorted(study.path("results").glob("*.json"))]
-    assert [0 < one["value@5"] < 10 for one in found] == [True, True]
+    metrics = [
+        json.loads(path.read_text())["validation"]["all"] for path in sorted(study.path("results").glob("*.json"))
+    ]
+    assert [0 < one["value@5"] < 10 for one in metrics] == [True, True]
     (chosen,) = [group for group in study.groups if group is best_trial(study)]
-    assert chosen.trial == max((0, 1), key=lambda n: found[n]["value@5"])
+    assert chosen.trial == max((0, 1), key=lambda n: metrics[n]["value@5"])
     assert len(list((search.dataset / "values").glob("*/about.json"))) == 1
 
 

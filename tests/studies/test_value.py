@@ -130,8 +130,8 @@ def test_a_sweep_without_value_has_no_value_column(tmp_path: Path) -> None:
 
 def test_a_sweep_refuses_value_without_default_rewards(tmp_path: Path) -> None:
     strange = write_dataset(tmp_path, [[0, 1]] * 8, [["gaze", "gaze"]] * 8).path
-    asked = {"vary": ["reward.gaze=1,2"], "compare_with": []}
+    options = {"vary": ["reward.gaze=1,2"], "compare_with": []}
     with pytest.raises(InputError, match=r"has the behaviours gaze; --value of a sweep uses default rewards"):
-        sweep(strange, tmp_path / "study", value=True, **asked)
+        sweep(strange, tmp_path / "study", value=True, **options)
     assert not (tmp_path / "study").exists()
-    assert len(sweep(strange, tmp_path / "study", **asked).groups) == 2, "without --value the sweep is valid"
+    assert len(sweep(strange, tmp_path / "study", **options).groups) == 2, "without --value the sweep is valid"

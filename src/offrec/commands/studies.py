@@ -51,7 +51,7 @@ class Execution:
 
         console = console_for(self.json)
         if self.plan_only:
-            console.line(f"Planned {len(study.runs)} runs. Next: python -m offrec.studies {study.folder}")
+            console.line(f"Planned runs: {len(study.runs)}. Next: python -m offrec.studies {study.folder}")
             return
         counts = run_study(study, self.options(), console)
         if self.json:

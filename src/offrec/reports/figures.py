@@ -57,7 +57,7 @@ def family_legend(figures: Sequence[Figure]) -> str:
 
 def overview(results: StudyResults) -> list[Figure]:
     """Draw what policies predict (NDCG@10 in the log) against what they earn, where a measure of earnings exists."""
-    drawn = []
+    drawings = []
     for about, key, policies in _figure_groups(results):
         measure = earnings_measure(policies)
         if measure is None:
@@ -67,37 +67,37 @@ def overview(results: StudyResults) -> list[Figure]:
         title = f"Prediction and earnings: {about}"
         logging = results.find(policies[0].group.log, "logging")
         level = logging.mean("", measure) if logging else None
-        drawn.append(_scatter(f"overview-{key}", title, policies, xs, ys, "NDCG@10", measure, level))
-    return [figure for figure in drawn if figure is not None]
+        drawings.append(_scatter(f"overview-{key}", title, policies, xs, ys, "NDCG@10", measure, level))
+    return [figure for figure in drawings if figure is not None]
 
 
 def trade_offs(results: StudyResults) -> list[Figure]:
     """Draw clicks against purchases, and the distance from the logging policy against earnings."""
-    drawn = []
+    drawings = []
     for about, key, policies in _figure_groups(results):
         log = policies[0].group.log
         click, purchase = (_most_frequent(results, log, kinds) for kinds in (labels.CLICKS, labels.PURCHASES))
         if click and purchase:
             xs, ys = ({id(p): p.mean(b, "NDCG@10") for p in policies} for b in (click, purchase))
             axes = f"NDCG@10 of {click}", f"NDCG@10 of {purchase}"
-            drawn.append(_scatter(f"clicks-{key}", f"Clicks and purchases: {about}", policies, xs, ys, *axes))
+            drawings.append(_scatter(f"clicks-{key}", f"Clicks and purchases: {about}", policies, xs, ys, *axes))
         measure = earnings_measure(policies) or "reward@10"
         distance = {id(policy): policy.diagnostics.get("kl_to_logging") for policy in policies}
         ys = {id(policy): policy.mean("all" if measure == "reward@10" else "", measure) for policy in policies}
         title = f"Distance from the log and earnings: {about}"
-        drawn.append(_scatter(f"kl-{key}", title, policies, distance, ys, "KL(π‖π̂_b), nats", measure))
-    return [figure for figure in drawn if figure is not None]
+        drawings.append(_scatter(f"kl-{key}", title, policies, distance, ys, "KL(π‖π̂_b), nats", measure))
+    return [figure for figure in drawings if figure is not None]
 
 
 def earnings(results: StudyResults) -> list[Figure]:
     """Draw the true reward of every policy of a log with its 95 % interval over visitors."""
-    drawn = []
+    drawings = []
     for log in results.logs:
         policies = [p for p in results.compared if p.group.log == log and p.values("", "reward")]
         if policies:
             policies.sort(key=lambda policy: policy.mean("", "reward") or 0.0)
-            drawn.append(_ladder(results, log, policies))
-    return drawn
+            drawings.append(_ladder(results, log, policies))
+    return drawings
 
 
 def learning_curves(results: StudyResults) -> list[Figure]:
@@ -123,7 +123,7 @@ def diagnostic_curves(results: StudyResults) -> list[Figure]:
 
 def sweep_figures(results: StudyResults) -> list[Figure]:
     """Draw each metric of a sweep over the values of the varied option."""
-    drawn = []
+    drawings = []
     for (log, learner, key), policies in sweeps(results).items():
         for metric, behaviour, label in sweep_columns(results, log, policies):
             rows = [(p, s) for p in policies if (s := policy_summary(p, behaviour, metric))]
@@ -131,8 +131,8 @@ def sweep_figures(results: StudyResults) -> list[Figure]:
                 continue
             title = f"{label}: {learner} over {labels.option_label(key)}, {log}"
             svg, caption = draw_sweep(title, key, rows, label, family)
-            drawn.append(Figure(f"sweep-{metric}-{behaviour}-{log}-{learner}-{key}", svg, caption))
-    return drawn
+            drawings.append(Figure(f"sweep-{metric}-{behaviour}-{log}-{learner}-{key}", svg, caption))
+    return drawings
 
 
 def _figure_groups(results: StudyResults) -> Iterator[tuple[str, str, list[PolicyResults]]]:
@@ -218,7 +218,7 @@ def _over_epochs(
     results: StudyResults, kind: str, label: str, value: Callable[[dict[str, Any]], float | None]
 ) -> list[Figure]:
     """Draw one line per learner: the mean over seeds, as long as all seeds were training."""
-    drawn = []
+    drawings = []
     for about, key, learners in learner_groups(results):
         lines = [(policy, points) for policy in learners if (points := _mean_curve(policy, value))]
         if not lines:
@@ -234,8 +234,8 @@ def _over_epochs(
             panel.line(points, family(policy))
             panel.mark(points[-1], family(policy), f"{labels.policy_label(policy)}: {points[-1][1]:.4g}")
         panel.label_ends([(points[-1][1], labels.short_label(policy), family(policy)) for policy, points in lines])
-        drawn.append(Figure(f"{kind}-{key}", panel.svg()))
-    return drawn
+        drawings.append(Figure(f"{kind}-{key}", panel.svg()))
+    return drawings
 
 
 def _mean_curve(policy: PolicyResults, value: Callable[[dict[str, Any]], float | None]) -> list[tuple[float, float]]:

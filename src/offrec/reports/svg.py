@@ -1,6 +1,7 @@
 """Draw small SVG figures that stay readable on a phone.
 
 Colours are CSS classes (`f-…` for a family of policies), so that one figure works in light mode, dark mode and print.
+matplotlib cannot do that; it is used where a file is wanted, such as a PNG of `offrec estimate --picture`.
 """
 
 import math
@@ -55,7 +56,7 @@ class Scale:
 
 @dataclass
 class Panel:
-    """One figure: axes and what is drawn between them.
+    """One figure: axes and the marks, lines and labels between them.
 
     Attributes:
         title: Heading.
@@ -69,7 +70,7 @@ class Panel:
         right: Right margin.
         x_ticks: Positions and labels; None: round values.
         y_ticks: Positions and labels; None: round values.
-        parts: SVG elements drawn so far.
+        parts: SVG elements so far.
         boxes: Areas that points and labels occupy: left, top, right, bottom.
     """
 
@@ -167,13 +168,13 @@ class Panel:
 
     def svg(self) -> str:
         """Return the figure as an SVG element."""
-        drawn = "".join(self.parts)
+        content = "".join(self.parts)
         self.parts = []
         self._axes()
         axes = "".join(self.parts)
         return (
             f'<svg role="img" viewBox="0 0 {WIDTH} {self.height}" xmlns="http://www.w3.org/2000/svg">'
-            f"<title>{escape(self.title)}</title><desc>{escape(self.description)}</desc>{axes}{drawn}</svg>"
+            f"<title>{escape(self.title)}</title><desc>{escape(self.description)}</desc>{axes}{content}</svg>"
         )
 
     def _axes(self) -> None:

@@ -223,6 +223,6 @@ def _out_of_memory(error: torch.OutOfMemoryError) -> RunError:
     requested = str(error).partition("Tried to allocate ")[2].partition(". ")[0]
     detail = f" when an update requested {requested} more" if requested else ""
     return RunError(
-        f"The GPU ran out of memory{detail}; run fewer things on it concurrently (--jobs, --together), or lower "
+        f"The GPU ran out of memory{detail}; run fewer jobs on it (--jobs, --concurrent-seeds), or lower "
         "training.batch_size."
     )
