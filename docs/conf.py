@@ -15,7 +15,7 @@ extensions = ["myst_parser", "mathml", "reference"]
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence", "attrs_inline"]
 myst_heading_anchors = 3
 html_math_renderer = "mathml"
-exclude_patterns = ["estimates.md"]
+exclude_patterns = []
 
 highlight_language = "none"
 smartquotes = False  # it would turn --flags into dashes
