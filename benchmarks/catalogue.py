@@ -1,10 +1,10 @@
-"""The catalogue's functions on one GPU beside dense PyTorch, in one run, with the floor from counted work.
+"""Compare the functions over the catalogue with dense PyTorch on one GPU, and with a lower bound from counted work.
 
     python benchmarks/catalogue.py [--json FILE] [--quick]
 
-Needs torch, triton and numpy only. Times are medians of CUDA events over repeated runs; memory is the peak beyond the
-inputs and their gradients. The floor of a figure is the larger of its matrix products at the measured rate, its
-exponentials at 16 a cycle and multiprocessor, and its bytes at the measured bandwidth.
+Needs only torch, triton and numpy. Times are medians of CUDA events over repeated runs; memory is the peak beyond the
+inputs and their gradients. The lower bound ("floor") is the largest of three times: the matrix products at the measured
+rate, the exponentials at 16 per cycle and multiprocessor, and the bytes at the measured bandwidth.
 """
 
 import argparse
@@ -28,7 +28,7 @@ Result = dict[str, Any]
 
 
 def timed(work: Callable[[], Any], repeats: int = 9) -> float:
-    """Median milliseconds; the first runs compile and warm up."""
+    """Return the median time in milliseconds, after three runs that compile and warm up."""
     for _ in range(3):
         work()
     times = []
@@ -43,7 +43,7 @@ def timed(work: Callable[[], Any], repeats: int = 9) -> float:
 
 
 def captured(work: Callable[[], Any], repeats: int = 9) -> float:
-    """The same, replayed as a CUDA graph: what the device needs, whatever the host does. Training runs so."""
+    """Return the median time of a CUDA graph, as in training: the time on the device, without the host."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -55,19 +55,19 @@ def captured(work: Callable[[], Any], repeats: int = 9) -> float:
     return timed(graph.replay, repeats)
 
 
-def peak(work: Callable[[], Any], kept: int) -> float:
-    """MB beyond what is held before and `kept` bytes of gradients."""
+def peak(work: Callable[[], Any], gradients: int) -> float:
+    """Return the peak memory in MB, without what was allocated before and `gradients` bytes of gradients."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     work()
     torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before - kept) / 2**20
+    return (torch.cuda.max_memory_allocated() - before - gradients) / 2**20
 
 
-def ceilings() -> dict[str, float]:
-    """What this card does on plain large operations."""
+def device_rates() -> dict[str, float]:
+    """Measure the rates of plain large operations on this device."""
     big = torch.empty(1 << 29, dtype=torch.bfloat16, device="cuda")
     other = torch.empty_like(big)
     bandwidth = 2 * big.numel() * 2 / timed(lambda: other.copy_(big)) * 1e3
@@ -85,6 +85,7 @@ def ceilings() -> dict[str, float]:
 
 
 def floor_ms(rates: dict[str, float], kind: str, products: float, exponentials: float, size: float) -> float:
+    """Return the lower bound in milliseconds from counted work."""
     seconds = (
         products / rates[f"{kind}_per_second"],
         exponentials / rates["exponentials_per_second"],
@@ -93,141 +94,143 @@ def floor_ms(rates: dict[str, float], kind: str, products: float, exponentials: 
     return max(seconds) * 1e3
 
 
-def made(rows: int, items: int, width: int, dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def random_problem(
+    rows: int, items: int, width: int, dtype: torch.dtype, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
     random = torch.Generator("cuda").manual_seed(seed)
     state = torch.randn(rows, width, device="cuda", generator=random).to(dtype).requires_grad_()
     table = (torch.randn(items, width, device="cuda", generator=random) * width**-0.5).to(dtype).requires_grad_()
     return state, table, torch.randint(items, (rows,), device="cuda", generator=random)
 
 
-def clear(*leaves: Tensor) -> None:
+def clear_gradients(*leaves: Tensor) -> None:
     for leaf in leaves:
         leaf.grad = None
 
 
 def cross_entropy(rates: dict[str, float], kind: str, rows: int, items: int, width: int, dense: bool) -> Result:
     dtype = torch.bfloat16 if kind == "bf16" else torch.float32
-    state, table, action = made(rows, items, width, dtype)
+    state, table, action = random_problem(rows, items, width, dtype)
 
     def ours() -> None:
-        clear(state, table)
+        clear_gradients(state, table)
         (-catalogue.log_prob(Head(state, table), action[:, None])[:, 0]).mean().backward()
 
     def plain() -> None:
-        clear(state, table)
+        clear_gradients(state, table)
         functional.cross_entropy((state @ table.T).float(), action).backward()
 
     element = state.element_size()
-    kept = (state.numel() + table.numel()) * element
-    found: Result = {"what": "cross-entropy", "operands": kind, "rows": rows, "items": items, "width": width}
-    found["ours_ms"] = timed(ours)
-    found["ours_captured_ms"] = captured(ours)
-    clear(state, table)
-    found["ours_mb"] = peak(ours, kept)
+    gradient_bytes = (state.numel() + table.numel()) * element
+    results: Result = {"what": "cross-entropy", "operands": kind, "rows": rows, "items": items, "width": width}
+    results["ours_ms"] = timed(ours)
+    results["ours_captured_ms"] = captured(ours)
+    clear_gradients(state, table)
+    results["ours_mb"] = peak(ours, gradient_bytes)
     work = rows * items
-    found["floor_ms"] = floor_ms(rates, kind, 2 * work * width * 4, 2 * work, 3 * table.numel() * element)
-    found["formula"] = "4 products (scores twice, expected vector, table's gradient), 2 exponentials an element"
+    results["floor_ms"] = floor_ms(rates, kind, 2 * work * width * 4, 2 * work, 3 * table.numel() * element)
+    results["formula"] = "4 products (scores twice, expected vector, gradient of the table), 2 exponentials per element"
     if dense:
-        found |= against(plain, kept, found["ours_ms"], (state, table))
-    return found
+        results |= measure_dense(plain, gradient_bytes, results["ours_ms"], (state, table))
+    return results
 
 
-def against(plain: Callable[[], None], kept: int, ours_ms: float, leaves: tuple[Tensor, ...]) -> Result:
+def measure_dense(plain: Callable[[], None], gradient_bytes: int, ours_ms: float, leaves: tuple[Tensor, ...]) -> Result:
     try:
         dense_ms = timed(plain, 5)
         small = dense_ms < 10
-        replayed = captured(plain, 5) if small else dense_ms  # a long run hides what the host does by itself
-        clear(*leaves)
-        dense_mb = peak(plain, kept)
+        replayed = captured(plain, 5) if small else dense_ms  # in a long run the host is hidden
+        clear_gradients(*leaves)
+        dense_mb = peak(plain, gradient_bytes)
     except torch.cuda.OutOfMemoryError:
         return {"dense": "out of memory"}
     return {"dense_ms": dense_ms, "dense_captured_ms": replayed, "dense_mb": dense_mb, "faster": dense_ms / ours_ms}
 
 
 def soft_value(rates: dict[str, float], kind: str, rows: int, items: int, width: int, dense: bool) -> Result:
-    """The actor's loss E_π[log π − Q/α − log b], gradients to π."""
+    """Measure the actor's loss E_π[log π − Q/α − log b], with gradients to π."""
     dtype = torch.bfloat16 if kind == "bf16" else torch.float32
-    (state, table, _), (sq, tq, _), (sb, tb, _) = (made(rows, items, width, dtype, seed) for seed in range(3))
+    (state, table, _), (sq, tq, _), (sb, tb, _) = (random_problem(rows, items, width, dtype, seed) for seed in range(3))
     pi, q, b = Head(state, table), Head(sq.detach(), tq.detach()), Head(sb.detach(), tb.detach())
 
     def ours() -> None:
-        clear(state, table)
-        found = catalogue.reduce(pi, [(1.0, pi), (-1 / ALPHA, q), (-1.0, b)])
-        (found.mean - found.lse).mean().backward()
+        clear_gradients(state, table)
+        sums = catalogue.reduce(pi, [(1.0, pi), (-1 / ALPHA, q), (-1.0, b)])
+        (sums.mean - sums.lse).mean().backward()
 
     def plain(part: int = rows) -> None:
-        clear(state, table)
+        clear_gradients(state, table)
         for first in range(0, rows, part):
-            mine = slice(first, first + part)
-            log_pi = (state[mine] @ table.T).float().log_softmax(1)
+            chunk = slice(first, first + part)
+            log_pi = (state[chunk] @ table.T).float().log_softmax(1)
             with torch.no_grad():
-                fixed = (q.state[mine] @ q.table.T).float() / ALPHA + (b.state[mine] @ b.table.T).float()
+                fixed = (q.state[chunk] @ q.table.T).float() / ALPHA + (b.state[chunk] @ b.table.T).float()
             ((log_pi.exp() * (log_pi - fixed)).sum() / rows).backward()
 
     element = state.element_size()
-    kept = (state.numel() + table.numel()) * element
-    found: Result = {"what": "soft value", "operands": kind, "rows": rows, "items": items, "width": width}
-    found["ours_ms"] = timed(ours)
-    found["ours_captured_ms"] = captured(ours)
-    clear(state, table)
-    found["ours_mb"] = peak(ours, kept)
+    gradient_bytes = (state.numel() + table.numel()) * element
+    results: Result = {"what": "soft value", "operands": kind, "rows": rows, "items": items, "width": width}
+    results["ours_ms"] = timed(ours)
+    results["ours_captured_ms"] = captured(ours)
+    clear_gradients(state, table)
+    results["ours_mb"] = peak(ours, gradient_bytes)
     work = rows * items
-    found["floor_ms"] = floor_ms(rates, kind, 2 * work * width * 9, 2 * work, 7 * table.numel() * element)
-    found["formula"] = "9 products (three heads twice, two expected vectors, table's gradient), 2 exponentials"
+    results["floor_ms"] = floor_ms(rates, kind, 2 * work * width * 9, 2 * work, 7 * table.numel() * element)
+    results["formula"] = "9 products (three heads twice, two expected vectors, gradient of the table), 2 exponentials"
     if dense:
-        more = against(plain, kept, found["ours_ms"], (state, table))
+        more = measure_dense(plain, gradient_bytes, results["ours_ms"], (state, table))
         part = rows
         while "dense" in more and part > 64:
             part //= 2
-            clear(state, table)
-            more = against(lambda part=part: plain(part), kept, found["ours_ms"], (state, table)) | {
+            clear_gradients(state, table)
+            more = measure_dense(lambda part=part: plain(part), gradient_bytes, results["ours_ms"], (state, table)) | {
                 "dense_rows_at_a_time": part
             }
-        found |= more
-    return found
+        results |= more
+    return results
 
 
 def errors(kind: str, rows: int = 512, items: int = 20_003, width: int = 64) -> list[Result]:
-    """Largest relative errors of value and gradients against float64, same operands, ours and dense PyTorch's."""
+    """Return the largest relative errors against float64, of the kernels and of dense PyTorch."""
     dtype = torch.bfloat16 if kind == "bf16" else torch.float32
-    state, table, action = made(rows, items, width, dtype)
+    state, table, action = random_problem(rows, items, width, dtype)
     exact = [part.detach().double().requires_grad_() for part in (state, table)]
 
     def dense(s: Tensor, t: Tensor) -> Tensor:
         z = s @ t.T
         return functional.cross_entropy(z if z.dtype == torch.float64 else z.float(), action)
 
-    truth = dense(*exact)
-    truth.backward()
-    found = []
+    exact_loss = dense(*exact)
+    exact_loss.backward()
+    results = []
     for name in ("kernels", "dense"):
-        clear(state, table)
+        clear_gradients(state, table)
         if name == "dense":
             loss = dense(state, table)
         else:
             loss = -catalogue.log_prob(Head(state, table), action[:, None])[:, 0].mean()
         loss.backward()
-        row: Result = {"what": "error", "operands": kind, "by": name, "value": abs(loss.item() / truth.item() - 1)}
+        row: Result = {"what": "error", "operands": kind, "by": name, "value": abs(loss.item() / exact_loss.item() - 1)}
         for label, leaf, true in (("state", state, exact[0]), ("table", table, exact[1])):
             difference = (leaf.grad.double() - true.grad).abs().max() / true.grad.abs().max()
             row[f"gradient of {label}"] = difference.item()
-        found.append(row)
-    return found
+        results.append(row)
+    return results
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true", help="the two sizes that matter most, no 10 M")
-    asked = parser.parse_args()
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    parser.add_argument("--quick", action="store_true", help="only one million items")
+    options = parser.parse_args()
     if not torch.cuda.is_available():
-        print("This benchmark needs a CUDA device; benchmarks/catalogue_cpu.py is the one for a CPU.", file=sys.stderr)
+        print("This benchmark needs a CUDA device; use benchmarks/catalogue_cpu.py on a CPU.", file=sys.stderr)
         return 2
     torch.set_float32_matmul_precision("high")
-    rates = ceilings()
-    found: list[Result] = [{"what": "ceilings", "device": torch.cuda.get_device_name(), **rates}]
-    print(json.dumps(found[0]), flush=True)
-    sizes = [1_000_000] if asked.quick else [10_000, 26_702, 100_000, 1_000_000, 10_000_000]
+    rates = device_rates()
+    results: list[Result] = [{"what": "ceilings", "device": torch.cuda.get_device_name(), **rates}]
+    print(json.dumps(results[0]), flush=True)
+    sizes = [1_000_000] if options.quick else [10_000, 26_702, 100_000, 1_000_000, 10_000_000]
     tasks: list[Callable[[], list[Result]]] = [lambda kind=kind: errors(kind) for kind in ("bf16", "tf32")]
     for of in (cross_entropy, soft_value):
         for kind in ("bf16", "tf32"):
@@ -236,12 +239,12 @@ def main() -> int:
                 tasks.append(lambda of=of, kind=kind, n=items, dense=dense: [of(rates, kind, 4096, n, 64, dense)])
     for task in tasks:
         for row in task():
-            found.append(row)
+            results.append(row)
             print(json.dumps(row), flush=True)
         gc.collect()
         torch.cuda.empty_cache()
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1) + "\n")
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
     return 0
 
 

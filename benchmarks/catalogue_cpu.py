@@ -1,9 +1,9 @@
-"""Cross-entropy and the soft value over 100,000 items: ours, in tiles, against the dense PyTorch people write.
+"""Compare tiled functions over 100,000 items with dense PyTorch on a CPU.
 
     cross-entropy    −log π(a)                          forward and backward
     soft value       E_π[log π − Q/α − log b]           forward and backward to π (the actor); forward only (a target)
 
-Times are medians of runs that take turns; peak memory is that of a fresh process, less what it held before the call.
+Times are medians of alternating runs. Peak memory is measured in a new process, without what it used before the call.
 Run: python benchmarks/catalogue_cpu.py
 """
 
@@ -34,12 +34,14 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Problem:
+    """The size of a random problem."""
+
     rows: int
     items: int
     width: int
 
     def draw(self) -> tuple[Head, Head, Head, Tensor]:
-        """π, whose tensors ask for gradients, Q, b, and a logged item for each row."""
+        """Return random heads π (with gradients), Q and b, and a logged item per row."""
         random = torch.Generator().manual_seed(0)
 
         def head() -> Head:
@@ -60,8 +62,8 @@ def leaves(head: Head) -> list[Tensor]:
 def tiled_loss(task: str, pi: Head, q: Head, b: Head, target: Tensor) -> Tensor:
     if task == "cross-entropy":
         return -log_prob(pi, target[:, None]).mean()
-    found = reduce(pi, [(1.0, pi), (-1 / ALPHA, q), (-1.0, b)])
-    return (found.mean - found.lse).mean()
+    sums = reduce(pi, [(1.0, pi), (-1 / ALPHA, q), (-1.0, b)])
+    return (sums.mean - sums.lse).mean()
 
 
 def dense_loss(task: str, pi: Head, q: Head, b: Head, target: Tensor) -> Tensor:
@@ -79,7 +81,7 @@ LOSSES: dict[str, Callable[..., Tensor]] = {"tiled": tiled_loss, "dense": dense_
 
 
 def run_one(how: str, task: str, heads: tuple[Head, Head, Head, Tensor]) -> tuple[float, float, list[Tensor]]:
-    """Seconds, the loss and the gradients."""
+    """Return the seconds, the loss and the gradients."""
     with torch.set_grad_enabled(task != "target"):
         start = time.perf_counter()
         loss = LOSSES[how](task, *heads)
@@ -88,21 +90,21 @@ def run_one(how: str, task: str, heads: tuple[Head, Head, Head, Tensor]) -> tupl
 
 
 def memory(how: str, task: str, problem: Problem) -> float:
-    """Gigabytes of a call above what is held when it starts; a call on a few rows has warmed the libraries up.
+    """Return the gigabytes that a call uses beyond those in use before it, after a small call that warms up.
 
-    Not from `getrusage`, whose peak a process inherits from the one that started it.
+    `getrusage` is not used: a process inherits its peak from the parent process.
     """
     run_one(how, task, Problem(2, 1000, problem.width).draw())
     heads = problem.draw()
-    ctypes.CDLL(None).malloc_trim(0)  # memory that was freed but kept would hide what the call takes
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    held = resident("VmRSS")
+    ctypes.CDLL(None).malloc_trim(0)  # memory that was freed but not returned would hide what the call uses
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
+    before = resident("VmRSS")
     run_one(how, task, heads)
-    return resident("VmHWM") - held
+    return resident("VmHWM") - before
 
 
 def resident(field: str) -> float:
-    """Gigabytes of memory in use now (VmRSS) or at most (VmHWM). Linux only."""
+    """Return the gigabytes in use now (VmRSS) or at the peak (VmHWM). Linux only."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(field)).split()[1]) / 2**20
 
@@ -111,14 +113,14 @@ def measure(task: str, problem: Problem, runs: int) -> dict[str, float]:
     heads, seconds = problem.draw(), {how: list[float]() for how in LOSSES}
     answers = {how: run_one(how, task, heads)[1:] for how in LOSSES}  # also warms up
     for _ in range(runs):
-        for how, found in seconds.items():
-            found.append(run_one(how, task, heads)[0])
-    found = {f"{how}_seconds": statistics.median(times) for how, times in seconds.items()}
+        for how, times in seconds.items():
+            times.append(run_one(how, task, heads)[0])
+    results = {f"{how}_seconds": statistics.median(times) for how, times in seconds.items()}
     (ours, our_gradients), (theirs, their_gradients) = answers["tiled"], answers["dense"]
     differences = [
         float((one - other).norm() / other.norm()) for one, other in zip(our_gradients, their_gradients, strict=True)
     ]
-    return {**found, "difference": max([abs(ours - theirs) / abs(theirs), *differences])}
+    return {**results, "difference": max([abs(ours - theirs) / abs(theirs), *differences])}
 
 
 def main() -> None:
@@ -128,7 +130,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -136,26 +138,26 @@ def main() -> None:
     if options.memory:
         print(memory(*options.memory, problem))
         return
-    calm = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # threads that spin stall each other where others use the cores
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # spinning threads slow each other down on shared cores
     command = [sys.executable, __file__, *(flag for flag in sys.argv[1:] if flag != "--json"), "--memory"]
-    found = {}
+    results = {}
     for task in TASKS:
-        found[task] = measure(task, problem, options.runs)
+        results[task] = measure(task, problem, options.runs)
         for how in LOSSES:
-            ran = subprocess.run([*command, how, task], check=True, capture_output=True, text=True, env=calm)
-            found[task][f"{how}_gigabytes"] = float(ran.stdout)
+            ran = subprocess.run([*command, how, task], check=True, capture_output=True, text=True, env=environment)
+            results[task][f"{how}_gigabytes"] = float(ran.stdout)
     if options.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(results, indent=2))
     else:
-        report(problem, found)
+        report(problem, results)
 
 
-def report(problem: Problem, found: dict[str, dict[str, float]]) -> None:
+def report(problem: Problem, results: dict[str, dict[str, float]]) -> None:
     print(f"{problem.rows} rows × {problem.items} items, width {problem.width}, {torch.get_num_threads()} threads")
     print(f"{'':38}{'seconds':>20}{'':>8}{'own GB':>18}")
     print(f"{'':38}{'tiled':>10}{'dense':>10}{'×':>8}{'tiled':>9}{'dense':>9}{'×':>7}{'difference':>12}")
     for task, title in TASKS.items():
-        row = found[task]
+        row = results[task]
         print(
             f"{title:38}{row['tiled_seconds']:10.2f}{row['dense_seconds']:10.2f}"
             f"{row['dense_seconds'] / row['tiled_seconds']:8.1f}"

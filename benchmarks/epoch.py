@@ -1,11 +1,12 @@
-"""One SL epoch on a prepared dataset: offrec's loop against the plain eager loop people write, and several seeds at
-once against one after the other. Each in a process of its own, so that peak memory is its own.
+"""Time one SL epoch on a prepared dataset: offrec's loop, a plain eager loop, and several seeds at once.
+
+Each version runs in its own process, so that its peak memory can be measured.
 
     python benchmarks/epoch.py DATASET [--epochs 5] [--seeds 5] [--set network.width=64 …] > epoch.json
 
-The plain loop has the same network, the same number of rows in a batch and the same precision, but batches made on the
-host, dense logits with the corrections written in, `F.cross_entropy` and the default Adam. Epochs are timed without
-validation; the first, in which libraries tune themselves and updates are captured, is told apart from the median.
+The plain loop has the same network, batch size and precision, but it builds batches on the host and uses dense logits,
+`F.cross_entropy` and the default Adam. Epochs are timed without validation. The first epoch, in which libraries tune
+themselves and updates are captured, is reported separately from the median.
 """
 
 import argparse
@@ -47,7 +48,7 @@ NEVER = threading.Event()
 
 
 class Timed:
-    """Seconds of each call, the device's work included."""
+    """Records the seconds of each call, including the work on the device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.seconds = device, list[float]()
@@ -72,31 +73,31 @@ class Timed:
         return {"first": self.seconds[0], "median": statistics.median(later), "all": self.seconds, **peak, **more}
 
 
-def host_batch(replay: Replay, pieces: Segments, mdp: list[Tensor], items: Tensor) -> Batch:
-    """A batch as it is made without care for the device: numbers on the host, five copies, then gathers."""
-    rows = pieces.end - pieces.first
-    piece = np.repeat(np.arange(len(pieces)), rows)
-    event = np.repeat(pieces.first - (np.cumsum(rows) - rows), rows) + np.arange(rows.sum())
-    position = event - pieces.begin[piece]
+def host_batch(replay: Replay, segments: Segments, mdp: list[Tensor], items: Tensor) -> Batch:
+    """Build a batch in the obvious way: indices on the host, five copies to the device, then gathers."""
+    rows = segments.end - segments.first
+    segment = np.repeat(np.arange(len(segments)), rows)
+    event = np.repeat(segments.first - (np.cumsum(rows) - rows), rows) + np.arange(rows.sum())
+    position = event - segments.begin[segment]
     host = [
-        pieces.begin - replay.first_event,
-        pieces.end - replay.first_event,
-        piece,
+        segments.begin - replay.first_event,
+        segments.end - replay.first_event,
+        segment,
         position,
         event - replay.first_event,
     ]
-    begin, end, piece_, position_, here = (torch.from_numpy(a).to(replay.device) for a in host)
+    begin, end, segment_, position_, here = (torch.from_numpy(a).to(replay.device) for a in host)
 
     def gather(where: Tensor, inside: Tensor) -> Tensor:
         return torch.where(inside, items[where.clamp(0, len(items) - 1)], replay.n_items)
 
-    token = begin[:, None] + torch.arange(int((pieces.end - pieces.begin).max()), device=replay.device)
+    token = begin[:, None] + torch.arange(int((segments.end - segments.begin).max()), device=replay.device)
     tokens = gather(token, token < end[:, None])
     step = torch.arange(1, replay.history + 1, device=replay.device)
     recent = gather(here[:, None] - step, step <= position_[:, None])
     weight = torch.full((len(here),), 1 / len(here), device=replay.device)
     reward, discount, return_to_go = (array[here] for array in mdp)
-    return Batch(tokens, piece_, position_, recent, items[here], here, reward, discount, return_to_go, weight)
+    return Batch(tokens, segment_, position_, recent, items[here], here, reward, discount, return_to_go, weight)
 
 
 def dense_loss(head: Head, action: Tensor) -> Tensor:
@@ -109,9 +110,9 @@ def dense_loss(head: Head, action: Tensor) -> Tensor:
 
 
 def eager(dataset: Dataset, flat: dict[str, Any], epochs: int) -> dict[str, Any]:
-    options, device = options_of(dataset, flat)
-    made = plan_run(SharedData(dataset), options, device)
-    replay, batch_size = made.epochs.replay, made.epochs.batch_size
+    options, device = resolve(dataset, flat)
+    plan = plan_run(SharedData(dataset), options, device)
+    replay, batch_size = plan.epochs.replay, plan.epochs.batch_size
     torch.manual_seed(options.seed)
     network = Network(dataset.n_items, options.network).to(device).train()
     optimiser = torch.optim.Adam(network.parameters(), lr=options.training.learning_rate)
@@ -134,27 +135,27 @@ def eager(dataset: Dataset, flat: dict[str, Any], epochs: int) -> dict[str, Any]
     return timed.report(losses=losses, batch_size=batch_size)
 
 
-def options_of(dataset: Dataset, flat: dict[str, Any]) -> tuple[RunOptions, torch.device]:
+def resolve(dataset: Dataset, flat: dict[str, Any]) -> tuple[RunOptions, torch.device]:
     options = resolve_options(flat, dataset.protocol.format)
     return options, pick_device(options.device)
 
 
-def trainer_of(dataset: Dataset, shared: SharedData, flat: dict[str, Any]) -> Trainer:
-    options, device = options_of(dataset, flat)
-    made = plan_run(shared, options, device)
-    policy = NetworkPolicy("sl", build_agent(made), dataset.vocabulary, device)
+def make_trainer(dataset: Dataset, shared: SharedData, flat: dict[str, Any]) -> Trainer:
+    options, device = resolve(dataset, flat)
+    plan = plan_run(shared, options, device)
+    policy = NetworkPolicy("sl", build_agent(plan), dataset.vocabulary, device)
     folder = Path(tempfile.mkdtemp())
-    return Trainer(build_task(made, policy), options.training, folder, {}, options.seed, Console(quiet=True))
+    return Trainer(build_task(plan, policy), options.training, folder, {}, options.seed, Console(quiet=True))
 
 
 def one_epoch(trainers: list[Trainer]) -> list[float]:
-    """An epoch of each, turn by turn; with one trainer that is its loop as it is."""
-    going = [(trainer, trainer.epoch(NEVER)) for trainer in trainers]
-    while going:
-        for trainer, steps in list(going):
+    """Run one epoch of each trainer in turns; with one trainer this is its ordinary loop."""
+    running = [(trainer, trainer.epoch(NEVER)) for trainer in trainers]
+    while running:
+        for trainer, steps in list(running):
             with trainer.active():
                 if not all(next(steps, trainer) is None for _ in range(TURN if len(trainers) > 1 else 10**9)):
-                    going.remove((trainer, steps))
+                    running.remove((trainer, steps))
     losses = [sum(trainer.progress.sums.values()) / trainer.progress.step for trainer in trainers]
     for trainer in trainers:
         trainer.progress.epoch, trainer.progress.step, trainer.progress.sums = trainer.progress.epoch + 1, 0, {}
@@ -162,7 +163,7 @@ def one_epoch(trainers: list[Trainer]) -> list[float]:
 
 
 def ours(dataset: Dataset, flat: dict[str, Any], epochs: int) -> dict[str, Any]:
-    trainer = trainer_of(dataset, SharedData(dataset), flat)
+    trainer = make_trainer(dataset, SharedData(dataset), flat)
     timed, validation = Timed(trainer.update.step.device), Timed(trainer.update.step.device)
     losses = list[float]()
     for _ in range(epochs):
@@ -176,9 +177,9 @@ def ours(dataset: Dataset, flat: dict[str, Any], epochs: int) -> dict[str, Any]:
 
 def seeds(dataset: Dataset, flat: dict[str, Any], epochs: int, number: int) -> dict[str, Any]:
     shared = SharedData(dataset)
-    trainers = [trainer_of(dataset, shared, {**flat, "seed": seed}) for seed in range(number)]
+    trainers = [make_trainer(dataset, shared, {**flat, "seed": seed}) for seed in range(number)]
     device = trainers[0].update.step.device
-    for trainer in trainers:  # sizes that are rare are captured in the second epoch or later
+    for trainer in trainers:  # rare batch sizes are captured in the second epoch
         one_epoch([trainer])
         one_epoch([trainer])
     after, at_once = Timed(device), Timed(device)
@@ -192,27 +193,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--seeds", type=int, default=0, help="so many at once against one after the other")
+    parser.add_argument(
+        "--seeds", type=int, default=0, help="also compare this many seeds at once with one after the other"
+    )
     parser.add_argument("--set", action="append", default=[], help="an option of the run, as in `offrec train`")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--one", choices=["eager", "offrec", "seeds"], help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.threads:
-        torch.set_num_threads(asked.threads)
-    if asked.one is None:
-        kinds = ["eager", "offrec", *(["seeds"] if asked.seeds else [])]
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    if arguments.one is None:
+        kinds = ["eager", "offrec", *(["seeds"] if arguments.seeds else [])]
         command = [sys.executable, __file__, *sys.argv[1:], "--one"]
         done = {kind: subprocess.run([*command, kind], check=True, capture_output=True, text=True) for kind in kinds}
-        found = {kind: json.loads(process.stdout) for kind, process in done.items()}
-        found["eager_over_offrec"] = found["eager"]["median"] / found["offrec"]["median"]
-        print(json.dumps(found, indent=2))
+        results = {kind: json.loads(process.stdout) for kind, process in done.items()}
+        results["eager_over_offrec"] = results["eager"]["median"] / results["offrec"]["median"]
+        print(json.dumps(results, indent=2))
         return
-    dataset, flat = Dataset.open(asked.dataset), parse_settings(asked.set)
-    options, device = options_of(dataset, flat)
-    if asked.one == "seeds":
-        result = seeds(dataset, flat, asked.epochs, asked.seeds)
+    dataset, flat = Dataset.open(arguments.dataset), parse_settings(arguments.set)
+    options, device = resolve(dataset, flat)
+    if arguments.one == "seeds":
+        result = seeds(dataset, flat, arguments.epochs, arguments.seeds)
     else:
-        result = {"eager": eager, "offrec": ours}[asked.one](dataset, flat, asked.epochs)
+        result = {"eager": eager, "offrec": ours}[arguments.one](dataset, flat, arguments.epochs)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
     facts = {"device": name, "torch": torch.__version__, "dataset": dataset.fingerprint, "options": options.settings()}
     print(json.dumps({**result, **facts}))

@@ -1,6 +1,6 @@
-"""Exact ranks and coverage of 100,000 events over 37,000 items: ours, streamed, against the dense version people write.
+"""Compare exact ranks and coverage of 100,000 events over 37,000 items: streamed by offrec, and dense with a sort.
 
-Each runs in a process of its own, so that peak memory is its own. Run: python benchmarks/evaluation.py
+Each version runs in its own process, so that its peak memory can be measured. Run: python benchmarks/evaluation.py
 """
 
 import argparse
@@ -17,14 +17,14 @@ from torch import Tensor
 
 from offrec.catalogue import Head, rank, rank_and_top_k
 
-HISTORY, CORRECTED = 50, 5  # items a history may hold, and how many it does
+HISTORY, CORRECTED = 50, 5  # the length of a padded history, and how many items it contains
 K = 20
-ROWS = 1024  # a batch of the streamed version
+ROWS = 1024  # batch size of the streamed version
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A random policy of the shape of a trained one: states, tied table, bias, a bonus for the history's items."""
+    """A random policy with the shape of a trained one: states, table, bias, and a bonus for items of the history."""
 
     events: int
     items: int
@@ -42,45 +42,45 @@ class Problem:
 
 
 def streamed(head: Head, target: Tensor) -> tuple[float, float]:
-    found, seen = [], torch.zeros(head.n_items, dtype=torch.bool)
+    ranks, seen = [], torch.zeros(head.n_items, dtype=torch.bool)
     for first in range(0, head.n_rows, ROWS):
         position, _, items = rank_and_top_k(head.slice_rows(first, first + ROWS), target[first : first + ROWS], K)
-        found.append(position)
+        ranks.append(position)
         seen[items] = True
-    return _figures(torch.cat(found), seen)
+    return _metrics(torch.cat(ranks), seen)
 
 
 def ranks_only(head: Head, target: Tensor) -> tuple[float, float]:
-    found = [
+    ranks = [
         rank(head.slice_rows(first, first + ROWS), target[first : first + ROWS])
         for first in range(0, head.n_rows, ROWS)
     ]
-    return _figures(torch.cat(found), torch.zeros(1))
+    return _metrics(torch.cat(ranks), torch.zeros(1))
 
 
 def dense(head: Head, target: Tensor, floats: int) -> tuple[float, float]:
-    """Logits of as many rows as fit into `floats`, sorted; the rank is where the target stands."""
+    """Sort the logits of as many rows as fit into `floats`; the rank is the position of the target."""
     rows = max(1, floats // head.n_items)
-    found, seen = [], torch.zeros(head.n_items, dtype=torch.bool)
+    ranks, seen = [], torch.zeros(head.n_items, dtype=torch.bool)
     for first in range(0, head.n_rows, rows):
         part = head.slice_rows(first, first + rows)
         assert part.items is not None
         assert part.values is not None
-        scores = torch.cat([part.state @ part.table.T + part.bias, torch.zeros(part.rows, 1)], 1)
+        scores = torch.cat([part.state @ part.table.T + part.bias, torch.zeros(part.n_rows, 1)], 1)
         scores.scatter_add_(1, part.items, part.values)
         order = scores[:, :-1].argsort(dim=1, descending=True)
-        found.append((order == target[first : first + rows, None]).nonzero()[:, 1] + 1)
+        ranks.append((order == target[first : first + rows, None]).nonzero()[:, 1] + 1)
         seen[order[:, :K]] = True
-    return _figures(torch.cat(found), seen)
+    return _metrics(torch.cat(ranks), seen)
 
 
-def _figures(position: Tensor, seen: Tensor) -> tuple[float, float]:
+def _metrics(position: Tensor, seen: Tensor) -> tuple[float, float]:
     gain = torch.where(position <= K, 1 / torch.log2(1.0 + position), 0.0)
     return float(gain.mean()), float(seen.double().mean())
 
 
 def gemm_rate(problem: Problem) -> float:
-    """Floating point operations a second of the fastest product found of a batch of states with a tile of the table."""
+    """Return the floating point operations per second of the fastest product of states with a tile of the table."""
     best = 0.0
     state = torch.randn(ROWS, problem.width)
     for columns in (512, 1024, 2048):
@@ -114,7 +114,9 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=37_000)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--dense-gigabytes", type=float, default=2.0, help="the dense version's block of logits")
+    parser.add_argument(
+        "--dense-gigabytes", type=float, default=2.0, help="size of the dense version's block of logits"
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -123,17 +125,19 @@ def main() -> None:
         print(json.dumps(run_one(options.one, problem, int(options.dense_gigabytes * 2**30 / 4))))
         return
     command = [sys.executable, __file__, *sys.argv[1:], "--one"]
-    calm = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # threads that spin stall each other where others use the cores
-    found = {
-        how: json.loads(subprocess.run([*command, how], check=True, capture_output=True, text=True, env=calm).stdout)
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # spinning threads slow each other down on shared cores
+    results = {
+        how: json.loads(
+            subprocess.run([*command, how], check=True, capture_output=True, text=True, env=environment).stdout
+        )
         for how in ("ranks", "streamed", "dense")
     }
     rate = gemm_rate(problem)
     floor = 2 * problem.events * problem.items * problem.width / rate
-    report(found, rate, floor)
+    report(results, rate, floor)
 
 
-def report(found: dict[str, dict[str, float]], rate: float, floor: float) -> None:
+def report(results: dict[str, dict[str, float]], rate: float, floor: float) -> None:
     titles = {
         "ranks": "ours, ranks only",
         "streamed": "ours, ranks and coverage@20",
@@ -141,12 +145,12 @@ def report(found: dict[str, dict[str, float]], rate: float, floor: float) -> Non
     }
     print(f"{'':34}{'seconds':>9}{'x floor':>9}{'peak GB':>9}{'own GB':>9}{'NDCG@20':>11}{'coverage':>10}")
     for how, title in titles.items():
-        row = found[how]
+        row = results[how]
         print(
             f"{title:34}{row['seconds']:9.1f}{row['seconds'] / floor:9.1f}{row['peak']:9.2f}{row['over']:9.2f}"
             f"{row['ndcg']:11.6f}{row['coverage'] or float('nan'):10.4f}"
         )
-    ours, theirs = found["streamed"], found["dense"]
+    ours, theirs = results["streamed"], results["dense"]
     print(f"floor: 2·N·A·d at {rate / 1e9:.0f} GFLOP/s = {floor:.1f} s")
     print(
         f"dense / ours: {theirs['seconds'] / ours['seconds']:.1f} x time, {theirs['over'] / ours['over']:.0f} x memory"

@@ -1,9 +1,9 @@
-"""SL updates over catalogues of 10 thousand to 10 million items on one device: time, and memory beside the plan.
+"""Measure time and memory of SL updates over catalogues of 10 thousand to 10 million items on one device.
 
     python benchmarks/scale.py [--items 10000 100000 1000000 10000000] [--set network.width=64 …] [--json FILE]
 
-The log is made up (sessions of 5 random items): what is timed does not depend on what is in it. Each size in a process
-of its own, so that peak memory is its own.
+The log is random (sessions of 5 items); time does not depend on its content. Each size runs in its own process, so
+that its peak memory can be measured.
 """
 
 import argparse
@@ -20,7 +20,8 @@ import numpy as np
 SESSIONS, LENGTH, STEPS = 30_000, 5, 40
 
 
-def made_up(folder: Path, items: int, length: int = LENGTH) -> Path:
+def random_dataset(folder: Path, items: int, length: int = LENGTH) -> Path:
+    """Write a dataset folder with random sessions."""
     from offrec.data.dataset import FORMAT_VERSION
     from offrec.data.protocol import Protocol
 
@@ -43,10 +44,10 @@ def made_up(folder: Path, items: int, length: int = LENGTH) -> Path:
     return folder
 
 
-def one(items: int, settings: list[str]) -> dict[str, Any]:
+def measure(items: int, settings: list[str]) -> dict[str, Any]:
     import torch
 
-    from epoch import trainer_of
+    from epoch import make_trainer
     from offrec.data.dataset import Dataset
     from offrec.runs.loading import pick_device
     from offrec.runs.option_text import parse_settings
@@ -56,12 +57,12 @@ def one(items: int, settings: list[str]) -> dict[str, Any]:
 
     flat = {"network.width": 64, "training.batch_size": 1024, **parse_settings(settings)}
     with tempfile.TemporaryDirectory() as name:
-        dataset = Dataset.open(made_up(Path(name), items))
+        dataset = Dataset.open(random_dataset(Path(name), items))
         shared = SharedData(dataset)
         options = resolve_options(flat, dataset.protocol.format)
         device = pick_device(options.device)
         plan = plan_run(shared, options, device).memory
-        trainer = trainer_of(dataset, shared, flat)
+        trainer = make_trainer(dataset, shared, flat)
         with trainer.active():
             sizes = trainer.task.batches.begin(0)
             trainer.task.module.train()
@@ -74,37 +75,37 @@ def one(items: int, settings: list[str]) -> dict[str, Any]:
                 trainer.update(size)
             sums, _ = trainer.update.read()
             took = (time.perf_counter() - started) / STEPS
-    found = {"items": items, "ms_per_update": took * 1e3, "loss": sums["cross_entropy"] / (20 + STEPS)}
-    found |= {"planned_mb": (plan.peak + shared.bytes(device)) / 2**20}
+    row = {"items": items, "ms_per_update": took * 1e3, "loss": sums["cross_entropy"] / (20 + STEPS)}
+    row |= {"planned_mb": (plan.peak + shared.bytes(device)) / 2**20}
     if device.type == "cuda":
-        found["peak_allocated_mb"] = torch.cuda.max_memory_allocated() / 2**20
-        found["peak_reserved_mb"] = torch.cuda.max_memory_reserved() / 2**20
-    return found
+        row["peak_allocated_mb"] = torch.cuda.max_memory_allocated() / 2**20
+        row["peak_reserved_mb"] = torch.cuda.max_memory_reserved() / 2**20
+    return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, nargs="+", default=[10_000, 100_000, 1_000_000, 10_000_000])
     parser.add_argument("--set", action="append", default=[], help="an option of the run, as in `offrec train`")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one is not None:
-        print(json.dumps(one(asked.one, asked.set)))
+    arguments = parser.parse_args()
+    if arguments.one is not None:
+        print(json.dumps(measure(arguments.one, arguments.set)))
         return
-    found = []
-    for items in asked.items:
-        chosen = [word for pair in asked.set for word in ("--set", pair)]
-        command = [sys.executable, __file__, "--one", str(items), *chosen]
+    rows = []
+    for items in arguments.items:
+        settings = [word for pair in arguments.set for word in ("--set", pair)]
+        command = [sys.executable, __file__, "--one", str(items), *settings]
         process = subprocess.run(command, capture_output=True, text=True, check=False)
         if process.returncode == 0:
             row = json.loads(process.stdout)
         else:
             row = {"items": items, "failed": process.stderr.splitlines()[-1]}
-        found.append(row | {"settings": asked.set})
-        print(json.dumps(found[-1]), flush=True)
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1) + "\n")
+        rows.append(row | {"settings": arguments.set})
+        print(json.dumps(rows[-1]), flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

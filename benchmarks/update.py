@@ -1,14 +1,14 @@
-"""One whole update of DC (actor, critic, target, π̂_b): offrec's against a plain dense eager version, in one run.
+"""Compare one whole update of DC (actor, critic, target, π̂_b) with a plain dense eager version.
 
     python benchmarks/update.py [DATASET] [--width 64 128] [--updates 120] [--json FILE]
     python benchmarks/update.py --epochs DATASET [--set network.width=64 …] [--json FILE]
 
-Without a dataset the log is made up: 36,453 items, sessions of 4, so that a batch has 1,024 rows.
-Both have the same networks, weights, batches and draws of unlogged items; dropout is off, so that their losses can be
-compared, and the plain version is given its batches, which offrec gathers. Milliseconds are medians, by CUDA events on
-a GPU; memory is the peak above what was there before. π̂_b is a network of random weights: time does not depend on them.
+Without a dataset the log is random: 36,453 items and sessions of 4, so that a batch has 1,024 rows. Both versions have
+the same networks, weights, batches and sampled unlogged items. Dropout is off, so that their losses can be compared.
+The plain version gets its batches ready-made, while offrec gathers them. Times are medians, by CUDA events on a GPU; memory
+is the peak above what was allocated before. π̂_b has random weights: time does not depend on them.
 
---epochs: an epoch of each learner with its preset, without validation, and its peak memory.
+--epochs times an epoch of each learner with its preset, without validation, and reports its peak memory.
 """
 
 import argparse
@@ -54,7 +54,7 @@ Row = dict[str, Any]
 
 
 def dense(head: Head) -> Tensor:
-    """[B, A], the repeat term written in."""
+    """Materialise the logits [B, A], including corrections."""
     z = head.state @ head.table.T
     z = z if head.bias is None else z + head.bias
     if head.items is None or head.values is None:
@@ -64,43 +64,43 @@ def dense(head: Head) -> Tensor:
     return padded.scatter_add(1, head.items, head.values)[:, :-1]
 
 
-class Plain:
-    """DC as one writes it down: every function over the catalogue a matrix [B, A]."""
+class PlainUpdate:
+    """DC in the obvious way: every function over the catalogue is a matrix [B, A]."""
 
-    def __init__(self, whole: Agent, rate: float) -> None:
-        assert whole.actor is not None
-        assert whole.critic is not None
-        assert whole.target is not None
-        assert whole.prior is not None
-        self.actor, self.critic = deepcopy(whole.actor), deepcopy(whole.critic)
-        self.target, self.prior = deepcopy(whole.target.network), deepcopy(whole.prior)
+    def __init__(self, agent: Agent, rate: float) -> None:
+        assert agent.actor is not None
+        assert agent.critic is not None
+        assert agent.target is not None
+        assert agent.prior is not None
+        self.actor, self.critic = deepcopy(agent.actor), deepcopy(agent.critic)
+        self.target, self.prior = deepcopy(agent.target.network), deepcopy(agent.prior)
         for network in (self.actor, self.critic, self.target, self.prior):
             if isinstance(network.backbone, GRU):
-                network.backbone.cells.flatten_parameters()  # a copy's weights lie apart, which costs cuDNN a copy
-        self.alpha, self.facts, self.options = whole.learner.alpha, whole.facts, whole.critic_options  # type: ignore[attr-defined]
+                network.backbone.cells.flatten_parameters()  # copied weights are not contiguous, which slows cuDNN down
+        self.alpha, self.facts, self.options = agent.learner.alpha, agent.facts, agent.critic_options  # type: ignore[attr-defined]
         trained = [*self.actor.parameters(), *self.critic.parameters()]
         self.optimiser = torch.optim.Adam(trained, lr=rate, foreach=True)
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        """One update; its losses."""
+        """Run one update and return its losses."""
         losses = self.losses(batch)
         self.optimiser.zero_grad(set_to_none=True)
         (losses["critic"] + losses["actor"]).backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
         with torch.no_grad():
-            for mine, online in zip(self.target.parameters(), self.critic.parameters(), strict=True):
-                mine.lerp_(online, self.options.target_rate)
+            for own, online in zip(self.target.parameters(), self.critic.parameters(), strict=True):
+                own.lerp_(online, self.options.target_rate)
         return {name: loss.detach() for name, loss in losses.items()}
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         alpha, facts, n = self.alpha, self.facts, self.options.ground
         actions = torch.cat([batch.action[:, None], sample_unlogged(batch.action, n, self.actor.n_items)], 1)
-        z, next_z = self._both(self.actor, batch)
+        z, next_z = self._logits(self.actor, batch)
         log_pi = z.log_softmax(1)
         with torch.no_grad():
             next_log_pi, stay_log_pi = next_z.log_softmax(1), log_pi.detach()
-            q_if_ignored, next_q = self._both(self.target, batch)
-            log_b, next_log_b = (part.log_softmax(1) for part in self._both(self.prior, batch))
+            q_if_ignored, next_q = self._logits(self.target, batch)
+            log_b, next_log_b = (part.log_softmax(1) for part in self._logits(self.prior, batch))
             next_value = (next_log_pi.exp() * (next_q - alpha * (next_log_pi - next_log_b))).sum(1)
             value_if_ignored = (stay_log_pi.exp() * (q_if_ignored - alpha * (stay_log_pi - log_b))).sum(1)
             ignored = (self.options.ground_reward + facts.shift) / facts.unit
@@ -112,14 +112,14 @@ class Plain:
         actor = (log_pi.exp() * (log_pi - log_b - q.detach() / alpha)).sum(1)
         return {"critic": (batch.weight * critic).sum(), "actor": (batch.weight * actor).sum()}
 
-    def _both(self, network: Network, batch: Batch) -> tuple[Tensor, Tensor]:
-        """At s and at s′."""
+    def _logits(self, network: Network, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the logits at s and at s′, [B, A] each."""
         states, next_states = network.states_and_next(batch)
         return dense(network.head(states, batch.recent)), dense(network.head(next_states, batch.next_recent))
 
 
 class Clock:
-    """Milliseconds of each call."""
+    """Records the milliseconds of each call."""
 
     def __init__(self, device: torch.device) -> None:
         self.cuda, self.marks, self.spent = device.type == "cuda", list[tuple[Any, Any]](), list[float]()
@@ -144,7 +144,7 @@ class Clock:
 
 @contextmanager
 def memory(device: torch.device, row: Row) -> Iterator[None]:
-    """Peak above what was there before, into the row; on a GPU alone."""
+    """Write the peak memory above what was allocated before into the row; only on a GPU."""
     gc.collect()
     base = 0
     if device.type == "cuda":
@@ -158,45 +158,45 @@ def memory(device: torch.device, row: Row) -> Iterator[None]:
         row["peak_mb"] = round((torch.cuda.max_memory_allocated() - base) / 2**20, 1)
 
 
-def drafted(shared: SharedData, flat: dict[str, Any]) -> RunPlan:
+def make_plan(shared: SharedData, flat: dict[str, Any]) -> RunPlan:
     options = resolve_options(flat, shared.dataset.protocol.format)
     return plan_run(shared, options, pick_device(options.device))
 
 
-def made(shared: SharedData, plan: RunPlan, folder: Path) -> tuple[Agent, Trainer]:
+def make_trainer(shared: SharedData, plan: RunPlan, folder: Path) -> tuple[Agent, Trainer]:
     device, dataset = plan.device, shared.dataset
     torch.manual_seed(1)
     prior = Network(dataset.n_items, plan.options.network).to(device) if plan.logging else None
     log_b = torch.full((dataset.sessions.events,), -8.0, device=device)
     learning = build_agent(plan, prior, log_b)
-    whole = build_task(plan, NetworkPolicy("run", learning, dataset.vocabulary, device))
-    return learning, Trainer(whole, plan.options.training, folder, {}, plan.options.seed, Console(quiet=True))
+    task = build_task(plan, NetworkPolicy("run", learning, dataset.vocabulary, device))
+    return learning, Trainer(task, plan.options.training, folder, {}, plan.options.seed, Console(quiet=True))
 
 
 def first_losses(trainer: Trainer, sizes: list[Size]) -> list[dict[str, float]]:
-    """Of two updates from the first weights: the second says whether the gradients were the same, too."""
-    found, before = [], dict.fromkeys(TERMS, 0.0)
+    """Return the losses of the first two updates; the second shows whether the gradients were equal, too."""
+    figures, before = [], dict.fromkeys(TERMS, 0.0)
     for number, size in enumerate(sizes[:2]):
         torch.manual_seed(number)
         trainer.update(size)
         sums = trainer.update.read()[0]
-        found.append({name: sums[name] - before[name] for name in TERMS})
+        figures.append({name: sums[name] - before[name] for name in TERMS})
         before = sums
-    return found
+    return figures
 
 
 def ours(shared: SharedData, flat: dict[str, Any], updates: int, folder: Path) -> Row:
     row: Row = {}
-    plan = drafted(shared, flat)
+    plan = make_plan(shared, flat)
     with memory(plan.device, row):
-        _, trainer = made(shared, plan, folder)
+        _, trainer = make_trainer(shared, plan, folder)
         clock = Clock(plan.device)
         with trainer.active():
             sizes = list(trainer.task.batches.begin(0))
             trainer.task.module.train()
             trainer.update.begin(0, {})
             row["first"] = first_losses(trainer, sizes)
-            for size in sizes[2:]:  # every size is met often enough to be captured
+            for size in sizes[2:]:  # every batch size occurs often enough to be captured
                 trainer.update(size)
             timed = list(trainer.task.batches.begin(1))[:updates]
             trainer.update.begin(0, {})
@@ -209,10 +209,10 @@ def ours(shared: SharedData, flat: dict[str, Any], updates: int, folder: Path) -
 
 def plain(shared: SharedData, flat: dict[str, Any], updates: int, folder: Path) -> Row:
     row: Row = {}
-    plan = drafted(shared, flat)
+    plan = make_plan(shared, flat)
     with memory(plan.device, row):
-        learning, trainer = made(shared, plan, folder)
-        update, clock = Plain(learning, plan.options.training.learning_rate), Clock(plan.device)
+        learning, trainer = make_trainer(shared, plan, folder)
+        update, clock = PlainUpdate(learning, plan.options.training.learning_rate), Clock(plan.device)
         sizes = list(trainer.task.batches.begin(0))
         step = torch.zeros(1, dtype=torch.long, device=plan.device)
         batches = [trainer.task.batches.gather(step + number, size) for number, size in enumerate(sizes[: 6 + updates])]
@@ -230,15 +230,15 @@ def plain(shared: SharedData, flat: dict[str, Any], updates: int, folder: Path) 
 
 
 def difference(one: Row, other: Row) -> list[float]:
-    """The largest relative difference of a term, in each of the first updates."""
+    """Return the largest relative difference of a loss term in each of the first updates."""
     return [
         max(abs(mine[name] - its[name]) / max(1e-6, abs(its[name])) for name in TERMS)
         for mine, its in zip(one["first"], other["first"], strict=True)
     ]
 
 
-def compared(shared: SharedData, flat: dict[str, Any], updates: int, folder: Path) -> list[Row]:
-    # The plain version knows no logged returns; with them offrec does one addition a row more.
+def compare(shared: SharedData, flat: dict[str, Any], updates: int, folder: Path) -> list[Row]:
+    # The plain version does not use logged returns; they would cost offrec one more addition per row.
     base = {
         "algorithm.name": "dc",
         "network.dropout": 0.0,
@@ -248,23 +248,23 @@ def compared(shared: SharedData, flat: dict[str, Any], updates: int, folder: Pat
     }
     rows = [{"what": "plain dense eager PyTorch", **plain(shared, base, updates, folder)}]
     for precision in ("float32", "bf16"):
-        found = ours(shared, {**base, "training.precision": precision}, updates, folder)
-        rows.append({"what": f"offrec, {precision}", **found})
+        figures = ours(shared, {**base, "training.precision": precision}, updates, folder)
+        rows.append({"what": f"offrec, {precision}", **figures})
     for row in rows[1:]:
         row["times_faster"] = round(rows[0]["ms"] / row["ms"], 2)
         row["loss_difference"] = difference(row, rows[0])
-    width = drafted(shared, base).options.network.width
+    width = make_plan(shared, base).options.network.width
     return [{"items": shared.dataset.n_items, "width": width, **row} for row in rows]
 
 
 def epoch(shared: SharedData, flat: dict[str, Any], folder: Path) -> Row:
     row: Row = {"learner": flat["algorithm.name"]}
-    plan = drafted(shared, flat)
+    plan = make_plan(shared, flat)
     with memory(plan.device, row):
-        _, trainer = made(shared, plan, folder)
+        _, trainer = make_trainer(shared, plan, folder)
         seconds = []
         with trainer.active():
-            for number in range(3):  # in the first, libraries tune themselves and updates are captured
+            for number in range(3):  # in the first epoch, libraries tune themselves and updates are captured
                 trainer.progress = replace(trainer.progress, epoch=number, step=0, sums={})
                 start = time.perf_counter()
                 for _ in trainer.epoch(threading.Event()):
@@ -282,31 +282,35 @@ def epoch(shared: SharedData, flat: dict[str, Any], folder: Path) -> Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", type=Path, nargs="?", help="a prepared dataset instead of a made-up log")
+    parser.add_argument("dataset", type=Path, nargs="?", help="a prepared dataset instead of a random log")
     parser.add_argument("--epochs", type=Path, metavar="DATASET", help="time an epoch of each learner instead")
     parser.add_argument("--width", type=int, nargs="+", default=[64, 128])
-    parser.add_argument("--items", type=int, default=ITEMS, help="of the made-up log")
+    parser.add_argument("--items", type=int, default=ITEMS, help="items of the random log")
     parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--updates", type=int, default=120, help="timed ones; as many as an epoch has, at most")
+    parser.add_argument(
+        "--updates", type=int, default=120, help="number of timed updates; at most as many as an epoch has"
+    )
     parser.add_argument("--set", action="append", default=[], help="an option of the runs, as in `offrec train`")
-    parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    given, rows = parse_settings(asked.set), list[Row]()
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    arguments = parser.parse_args()
+    given, rows = parse_settings(arguments.set), list[Row]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if asked.epochs:
-            shared = SharedData(Dataset.open(asked.epochs))
+        if arguments.epochs:
+            shared = SharedData(Dataset.open(arguments.epochs))
             for learner in LEARNERS:
                 rows.append(epoch(shared, {"algorithm.name": learner, **given}, folder))
                 print(json.dumps(rows[-1]), flush=True)
         else:
-            shared = SharedData(Dataset.open(asked.dataset or scale.made_up(folder, asked.items, length=4)))
-            for width in asked.width:
-                flat = {"network.width": width, "training.batch_size": asked.rows, **given}
-                rows += compared(shared, flat, asked.updates, folder)
+            shared = SharedData(
+                Dataset.open(arguments.dataset or scale.random_dataset(folder, arguments.items, length=4))
+            )
+            for width in arguments.width:
+                flat = {"network.width": width, "training.batch_size": arguments.rows, **given}
+                rows += compare(shared, flat, arguments.updates, folder)
                 print("\n".join(json.dumps(row) for row in rows[-3:]), flush=True)
-    if asked.json:
-        asked.json.write_text(json.dumps(rows, indent=1) + "\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def shared(benchmark: Any, tmp_path: Path, make_dataset: Any) -> Any:
 def test_two_updates_are_the_plain_ones(benchmark: Any, shared: Any, tmp_path: Path) -> None:
     """Losses of the first say that the equations are the same, of the second that gradients, Adam and target are."""
     flat = {"network.width": 8, "training.batch_size": 64, "device": "cpu"}
-    plain, exact, narrow = benchmark.compared(shared, flat, 2, tmp_path)
+    plain, exact, narrow = benchmark.compare(shared, flat, 2, tmp_path)
     assert plain["ms"] > 0
     assert max(exact["loss_difference"]) < 1e-4
     assert max(narrow["loss_difference"]) < 0.05
