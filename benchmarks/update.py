@@ -5,8 +5,8 @@
 
 Without a dataset the log is random: 36,453 items and sessions of 4, so that a batch has 1,024 rows. Both versions have
 the same networks, weights, batches and sampled unlogged items. Dropout is off, so that their losses can be compared.
-The plain version gets its batches ready-made, while offrec gathers them. Times are medians, by CUDA events on a GPU; memory
-is the peak above what was allocated before. π̂_b has random weights: time does not depend on them.
+The plain version gets its batches ready-made, while offrec gathers them. Times are medians, by CUDA events on a GPU;
+memory is the peak above what was allocated before. π̂_b has random weights: time does not depend on them.
 
 --epochs times an epoch of each learner with its preset, without validation, and reports its peak memory.
 """
