@@ -113,7 +113,7 @@ def test_with_two_seeds_the_p_value_over_sessions_is_shown(tmp_path: Path, seeds
     study = made_study(tmp_path, [made_log()], {"sl": 0.4, "dc": 0.7, "pc": 0.4}, seeds=seeds)
     uneven(study, "dc", slice(None, None, 4))
     made = only_answer(study)
-    dc = cell(made, "DC", "compared with SL")
+    dc = cell(made, "DC", "NDCG@10 compared with SL")
     assert dc.stars == "", "the t-test does not reject"
     assert ("sessions p < .001" in dc.spread) == (seeds == 2)
     assert made.table is not None

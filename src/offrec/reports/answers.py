@@ -261,8 +261,9 @@ def _columns(
         for policy, rank in zip(rows, ranks, strict=True)
     ]
     columns = [(HEADS[measure], cells)]
-    opponents = [("compared with SL", sl)]
-    opponents += [("compared with the best baseline", baseline)] if baseline is not None else []
+    prefix = f"{METRIC} " if measure == METRIC else ""
+    opponents = [(f"{prefix}compared with SL", sl)]
+    opponents += [(f"{prefix}compared with the best baseline", baseline)] if baseline is not None else []
     for head, other in opponents:
         others = [None if policy.group.kind == "shop" else other for policy in rows]
         comparisons = comparer.compare_family(rows, others, behaviour, measure)

@@ -26,9 +26,6 @@ ReferenceFigures = dict[str, Any]  # the content of paper.json
 RowKey = tuple[str, str]  # section and label
 Column = tuple[str, str, str]  # log, behaviour and metric
 
-# The paper's tables, and the backbones that they used.
-PAPER_BACKBONES = {"clicks_rnn": ("gru", "cfn"), "clicks_cnn": ("caser",), "purchases_rnn": ("gru", "cfn")}
-
 
 def paper_figures() -> ReferenceFigures:
     """Load the figures that the paper prints."""
@@ -171,7 +168,7 @@ def _reference(
     log, behaviour, metric = column
     group = next(iter(by_log.values())).group
     dataset = paper_dataset(results, log)
-    if reference is None or dataset is None or group.backbone not in PAPER_BACKBONES.get(key, ()):
+    if reference is None or dataset is None or group.backbone not in reference["backbones"].get(key, ()):
         return ""
     if key == "purchases_rnn" and (behaviour == "cart") != (dataset == "Kaggle"):  # RecSys: buys; Kaggle: carts
         return ""

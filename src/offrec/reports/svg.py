@@ -11,7 +11,7 @@ from html import escape
 
 WIDTH, HEIGHT = 360, 250
 LEFT, RIGHT, TOP, BOTTOM = 50, 14, 30, 42
-SMALL, CAPITAL = 6.0, 7.7  # approximate widths of letters
+SMALL, CAPITAL = 6.0, 7.7  # approximate widths of narrow and wide letters
 LINE = 12.5  # height of a line of text
 BOLD, HEAD_LINE = 1.08, 14.0  # factor for the width of bold letters; height of a title line
 
@@ -197,7 +197,7 @@ class Panel:
 
 def text_width(text: str) -> float:
     """Return the approximate width of a label."""
-    return sum(CAPITAL if letter.isupper() else SMALL for letter in text)
+    return sum(CAPITAL if letter.isupper() or letter in "mw" else SMALL for letter in text)
 
 
 def wrap_title(title: str, space: float) -> list[str]:
