@@ -57,16 +57,20 @@ def test_bad_input_gets_one_sentence(work: Path, tmp_path: Path) -> None:
     def said(*words: str | Path) -> str:
         return sentence(offrec(*words, code=2))
 
-    assert "no world 'mars'; known are tiny, demo" in said("simulate", "--policy", "oracle", "--world", "mars")
+    assert "no world 'mars'; the worlds are tiny, demo" in said("simulate", "--policy", "oracle", "--world", "mars")
     assert "no world 'mars'" in said("shop", "--world", "mars", "--out", tmp_path / "x")
-    assert "k is 99" in said("shop", "--world", "tiny", "-k", "99", "--out", tmp_path / "x")
+    assert "got 99" in said("shop", "--world", "tiny", "-k", "99", "--out", tmp_path / "x")
     assert "exists already" in said("shop", "--sessions", "10", "--out", work / "log")
-    assert "Give one of" in said("simulate")
-    assert "--play is for a run" in said("simulate", "--policy", "greedy", "--world", "demo", "--play", "sample")
+    assert "Give exactly one of" in said("simulate")
+    assert "--play cannot be used with --policy" in said(
+        "simulate", "--policy", "greedy", "--world", "demo", "--play", "sample"
+    )
     assert "needs --dataset" in said("simulate", "--baseline", "recent")
-    assert "leave out --world" in said("simulate", work / "run", "--world", "medium")
+    assert "--world and --shop-seed cannot be used with a dataset" in said(
+        "simulate", work / "run", "--world", "medium"
+    )
     assert not (tmp_path / "x").exists()
     (tmp_path / "log.csv").write_text("session,item\n" + "\n".join(f"{n // 3},{n % 5}" for n in range(60)) + "\n")
     offrec("prepare", tmp_path / "log.csv", "--out", tmp_path / "data")
     words = ["simulate", "--baseline", "recent", "--dataset", tmp_path / "data"]
-    assert "comes from no simulated shop" in said(*words)
+    assert "was not written by a simulated shop" in said(*words)

@@ -74,7 +74,7 @@ def test_common_luck_narrows_the_difference() -> None:
     difference = paired_difference(greedy, logging)
     apart = np.hypot(*(one.reward.high - one.reward.mean for one in (greedy, logging)))
     assert difference.high - difference.mean < 0.8 * apart
-    with pytest.raises(InputError, match="did not meet the same visitors"):
+    with pytest.raises(InputError, match="have different visitors"):
         paired_difference(greedy, shop.rollout("logging", 3000, seed=2))
 
 
@@ -168,29 +168,29 @@ def test_a_baseline_from_the_log_can_be_played(tmp_path: Path) -> None:
     assert isinstance(found, Rollout)
     assert found.policy == "recent"
     assert found.reward.mean > 0
-    with pytest.raises(InputError, match="recent gives scores, not chances"):
+    with pytest.raises(InputError, match="recent has scores but no probabilities"):
         shop.rollout(policy, 50, "sample")
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(InputError, match="no world 'mars'; known are tiny, demo, medium, large"):
+    with pytest.raises(InputError, match="no world 'mars'; the worlds are tiny, demo, medium, large"):
         get_world("mars")
-    with pytest.raises(InputError, match="k is 7; it must lie between 1 and the 6 items"):
+    with pytest.raises(InputError, match="k must be between 1 and the 6 items"):
         Shop.open("tiny", k=7)
-    with pytest.raises(InputError, match="seed is -1"):
+    with pytest.raises(InputError, match="seed of a shop must be at least 0; got -1"):
         Shop.open("tiny", seed=-1)
     with pytest.raises(InputError, match="log_noise"):
         World("silent", log_noise=0)
     shop = Shop.open("tiny")
-    with pytest.raises(InputError, match="no policy 'wise'; its own are logging, greedy, oracle, random"):
+    with pytest.raises(InputError, match="no policy 'wise'; its policies are logging, greedy, oracle, random"):
         shop.rollout("wise")
-    with pytest.raises(InputError, match="0 sessions"):
+    with pytest.raises(InputError, match="sessions must be at least 1; got 0"):
         shop.rollout("greedy", 0)
-    with pytest.raises(InputError, match="another catalogue: it knows an item 6, this shop has 0 to 5"):
+    with pytest.raises(InputError, match="another catalogue: it has the item 6, but the items of this shop are 0 to 5"):
         shop.rollout(Constant([0, 6]))
-    with pytest.raises(InputError, match="another catalogue: it knows an item '2'"):
+    with pytest.raises(InputError, match="another catalogue: it has the item '2'"):
         shop.rollout(Constant(["2", "3"]))
-    with pytest.raises(InputError, match="A list has 5 items, constant knows only 3"):
+    with pytest.raises(InputError, match="constant knows only 3 items, but a list has 5"):
         Shop.open("demo").rollout(Constant([1, 2, 3]))
 
 

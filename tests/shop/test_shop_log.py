@@ -130,7 +130,7 @@ def test_a_log_of_another_shop_is_refused(logs: dict[str, Path]) -> None:
         Shop.open("demo", 2).check_source_shop(meta)
     with pytest.raises(InputError, match="this is 'tiny' with seed 1"):
         Shop.open("tiny", 1).check_source_shop(meta)
-    with pytest.raises(InputError, match="comes from no simulated shop"):
+    with pytest.raises(InputError, match="No simulated shop wrote the log"):
         Shop.open("tiny", 1).check_source_shop(None)
     with pytest.raises(InputError, match="another version of offrec"):
         Shop.from_meta({**meta, "knobs": {"charm": 1}})
@@ -152,12 +152,12 @@ def test_folders_are_not_overwritten(tmp_path: Path) -> None:
     write_log(shop, 6, tmp_path / "log", force=True)
     assert read_shop(tmp_path / "log")["sessions"] == 6  # type: ignore[index]
     (tmp_path / "log" / "thesis.tex").touch()
-    with pytest.raises(InputError, match="holds more than a shop's log"):
+    with pytest.raises(InputError, match="contains other files than a shop's log"):
         write_log(shop, 5, tmp_path / "log", force=True)
     with pytest.raises(InputError, match="at least 1"):
         write_log(shop, 0, tmp_path / "empty")
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="no folder"):
+    with pytest.raises(InputError, match="not a folder"):
         write_log(shop, 5, tmp_path / "file", force=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "log"]
 

@@ -16,18 +16,18 @@ from offrec.shop.worlds import WORLDS
 
 def test_numbers_out_of_range(tmp_path: Path) -> None:
     shop = Shop.open("tiny")
-    with pytest.raises(InputError, match="seed is -1"):
+    with pytest.raises(InputError, match="must be at least 0; got -1"):
         shop.rollout("logging", 5, seed=-1)
-    with pytest.raises(InputError, match="seed is -1"):
+    with pytest.raises(InputError, match="must be at least 0; got -1"):
         write_log(shop, 5, tmp_path / "log", seed=-1)
     for gamma in (2.0, -1.0, float("nan")):
-        with pytest.raises(InputError, match="discount is"):
+        with pytest.raises(InputError, match="gamma must be between 0 and 1"):
             shop.rollout("logging", 5, gamma=gamma)
-        with pytest.raises(InputError, match="discount is"):
+        with pytest.raises(InputError, match="gamma must be between 0 and 1"):
             build_mdp(WORLDS["tiny"], 0).optimal(gamma)
-    with pytest.raises(InputError, match="temperature is 0"):
+    with pytest.raises(InputError, match="alpha must be positive; got 0"):
         build_mdp(WORLDS["tiny"], 0).soft_optimal(0.0)
-    with pytest.raises(InputError, match="cannot be played by 'smaple'"):
+    with pytest.raises(InputError, match="play must be one of topk, sample; got 'smaple'"):
         shop.rollout("logging", 5, play="smaple")  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""`offrec shop` and `offrec simulate`: the simulated store, where what a policy earns is known."""
+"""`offrec shop` and `offrec simulate`: simulated shops, in which the true reward of a policy can be measured."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WriteShop:
-    """Let the simulated store's own policy serve visitors, and write the log: events.parquet, which `offrec prepare`
-    reads, and full.parquet, with every list that was shown and its exact probability.
+    """Simulate a shop with its logging policy and write the log.
+
+    events.parquet contains the events, for `offrec prepare`. full.parquet contains every served list with its exact
+    probability.
 
     Example: offrec shop --world demo --sessions 20000 --out log
     """
@@ -27,15 +29,15 @@ class WriteShop:
     world: str = "demo"
     """tiny (an exact MDP), demo (1,000 items), medium (10,000) or large (1,000,000)."""
     sessions: int = 20_000
-    """How many visitors come."""
+    """The number of visitors."""
     seed: int = 0
-    """Seed of the items and of the visitors: another seed is another shop."""
+    """The seed of the items and of the visitors. Another seed gives another shop."""
     log_seed: Annotated[int | None, unset("INT")] = None
-    """Seed of the visitors alone, for a further log of the same shop. Default: the shop's."""
+    """The seed of the visitors only, for another log of the same shop. Default: --seed."""
     k: Annotated[int | None, unset("INT"), tyro.conf.arg(aliases=["-k"])] = None
-    """Items on a list; the world's own number if left out."""
+    """The length of a list. Default: that of the world."""
     force: bool = False
-    """Replace the folder if it exists."""
+    """Replace an existing log."""
     device: str = "cpu"
     """cpu, cuda …"""
 
@@ -45,7 +47,7 @@ class WriteShop:
         from offrec.shop.log import write_log
 
         shop = Shop.open(self.world, self.seed, self.k, pick_device(self.device))
-        with console_for(False).counter("visitors gone") as at:
+        with console_for(False).counter("visitors done") as at:
             seed = self.seed if self.log_seed is None else self.log_seed
             write_log(shop, self.sessions, self.out, seed=seed, force=self.force, progress=at)
         console_for(False).line(f"Written: {self.out}. Next: offrec prepare {self.out}/events.parquet --out data")
@@ -53,7 +55,7 @@ class WriteShop:
 
 @dataclass(frozen=True)
 class Simulate:
-    """Play a policy to real (simulated) visitors until they leave, and count what it truly earned.
+    """Simulate a policy in the shop that wrote its log and report the reward per session.
 
     Examples: offrec simulate runs/sl
               offrec simulate --baseline recent --dataset data
@@ -63,27 +65,27 @@ class Simulate:
     run_: Annotated[
         Path | None, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN", help_behavior_hint="")
     ] = None
-    """A folder made by `offrec train`, on a log of the shop."""
+    """A run that was trained on a log of the shop."""
     policy: Annotated[Literal["logging", "greedy", "oracle", "random", "informed"] | None, unset("NAME")] = None
-    """A policy of the shop instead: logging, greedy (most clicks now), oracle (knows everything and looks ahead),
-    random, or informed (knows the items and infers the visitor's taste from lists and picks)."""
+    """A policy of the shop instead of a run: logging, greedy (most clicks now), oracle (knows the visitor's state and
+    plans ahead), random, or informed (knows the items and infers the visitor's taste from lists and picks)."""
     baseline: Annotated[
         str | None, registered("baseline", "A policy without training instead of a run, with --dataset. One of")
     ] = None
     dataset: Annotated[Path | None, unset("DATASET")] = None
-    """The dataset of the baseline, of a run whose dataset has moved, or whose shop --policy is to be played in."""
+    """The dataset of the baseline, of a run whose dataset was moved, or of the shop for --policy."""
     world: Annotated[str | None, unset("NAME")] = None
     """The world for --policy: tiny, demo, medium or large."""
     shop_seed: Annotated[int | None, unset("INT")] = None
     """The shop's seed for --policy. Default 0."""
     sessions: int = 10_000
-    """How many visitors come."""
+    """The number of visitors."""
     play: Literal["topk", "sample"] = "topk"
-    """The list: the policy's best k, or k drawn from it without replacement."""
+    """How to make lists: `topk` takes the best k items, `sample` samples k items without replacement."""
     seed: int = 1_000_000
-    """Seed of the visitors who come, another than that of a log. Equal seeds: the same visitors with the same luck."""
+    """The seed of the visitors, different from that of a log. Equal seeds give the same visitors to every policy."""
     gamma: float = 1.0
-    """Discount a list of the discounted reward, which is reported beside the plain one."""
+    """The discount per list of the discounted reward, which is reported in addition."""
     device: str = "auto"
     """auto, cpu, cuda …"""
     json: bool = False
@@ -91,12 +93,12 @@ class Simulate:
 
     def run(self) -> None:
         shop, policy = self._shop_and_policy()
-        with console_for(self.json).counter("visitors gone") as at:
-            found = shop.rollout(policy, self.sessions, self.play, seed=self.seed, gamma=self.gamma, progress=at)
+        with console_for(self.json).counter("visitors done") as at:
+            rollout = shop.rollout(policy, self.sessions, self.play, seed=self.seed, gamma=self.gamma, progress=at)
         if self.json:
-            print_json(found.as_json())
+            print_json(rollout.as_json())
         else:
-            print_table(*_rollout_table(found))
+            print_table(*_rollout_table(rollout))
 
     def _shop_and_policy(self) -> "tuple[Shop, str | Policy]":
         from offrec.baselines import baseline
@@ -105,20 +107,24 @@ class Simulate:
         from offrec.shop import Shop
 
         if sum(chosen is not None for chosen in (self.run_, self.policy, self.baseline)) != 1:
-            raise InputError("Give one of: a run's folder, --policy NAME with --world, --baseline NAME with --dataset.")
+            raise InputError("Give exactly one of RUN, --policy NAME with --world, or --baseline NAME with --dataset.")
         if self.policy is not None and self.play != "topk":
-            raise InputError("--play is for a run; the shop's own policies play as they are.")
+            raise InputError("--play cannot be used with --policy; the shop's own policies define how they make lists.")
         if self.run_ is None and self.dataset is None:
             if self.policy is None or self.world is None:
-                raise InputError("A baseline needs --dataset DATASET; a policy of the shop needs --world NAME.")
+                raise InputError(
+                    "--baseline needs --dataset DATASET, and --policy needs --world NAME or --dataset DATASET."
+                )
             device = pick_device(self.device)
             return Shop.open(self.world, self.shop_seed or 0, device=device), self.policy
         if self.world is not None or self.shop_seed is not None:
-            raise InputError("The dataset says which shop it comes from; leave out --world and --shop-seed.")
+            raise InputError(
+                "--world and --shop-seed cannot be used with a dataset, which determines the shop; remove them."
+            )
         dataset = Dataset.open(self.dataset) if self.run_ is None else open_dataset(self.run_, self.dataset)  # type: ignore[arg-type]
         if "shop" not in dataset.meta:
             raise InputError(
-                f"{dataset.path} comes from no simulated shop, so what a policy would truly earn is unknown."
+                f"{dataset.path} was not written by a simulated shop, so the true reward is unknown; use estimate."
             )
         device = pick_device(self.device)
         shop = Shop.from_meta(dataset.meta["shop"], device)
@@ -129,16 +135,16 @@ class Simulate:
         return shop, baseline(str(self.baseline), dataset, device=device)
 
 
-def _rollout_table(found: "Rollout") -> tuple[str, list[str], list[list[str]]]:
-    place = f"{found.world}, seed {found.shop_seed}, lists of {found.k}"
-    title = f"{found.policy} ({found.play}) in {place}, {len(found):,} visitors"
+def _rollout_table(rollout: "Rollout") -> tuple[str, list[str], list[list[str]]]:
+    shop = f"{rollout.world}, seed {rollout.shop_seed}, lists of {rollout.k}"
+    title = f"{rollout.policy} ({rollout.play}) in {shop}, {len(rollout):,} visitors"
     rows = [
         [name, f"{mean.mean:.4f}", f"{mean.low:.4f} … {mean.high:.4f}"]
         for name, mean in (
-            ("reward", found.reward),
-            *([(f"discounted by {found.gamma:g} a list", found.discount)] if found.gamma < 1 else []),
-            ("picks", found.length),
-            ("purchases", found.purchases),
+            ("reward", rollout.reward),
+            *([(f"discounted by {rollout.gamma:g} per list", rollout.discount)] if rollout.gamma < 1 else []),
+            ("picks", rollout.length),
+            ("purchases", rollout.purchases),
         )
     ]
-    return title, ["a session", "mean", "95 % interval"], rows
+    return title, ["per session", "mean", "95 % interval"], rows

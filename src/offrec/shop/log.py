@@ -1,11 +1,11 @@
-"""The shop's logs: what an ordinary shop would have kept, and what only a simulated one knows.
+"""Write the logs of a shop: the events that an ordinary shop would store, and all lists with their propensities.
 
-    events.parquet  session, item, time, behaviour: picks only; `offrec prepare` reads it
-    full.parquet    a row a list: session, step, time, offered, propensities (of each place, given those before it),
-                    propensity (of the ordered list), item (null where nothing was picked), behaviour (then none),
+    events.parquet  one row per pick: session, item, time, behaviour; `offrec prepare` reads it
+    full.parquet    one row per list: session, step, time, offered, propensities (of each item, given those before it),
+                    propensity (of the ordered list), item (null without a pick), behaviour ("none" without a pick),
                     reward
 
-Which shop wrote them stands in the metadata of both, under `offrec.shop`, as JSON.
+The metadata of both files contain the description of the shop as JSON, under `offrec.shop`.
 """
 
 import json
@@ -28,36 +28,38 @@ from offrec.shop.store import Shop
 from offrec.shop.visitors import BEHAVIOURS, Dynamics, Step, Visitors
 
 if TYPE_CHECKING:
-    import polars as pl  # imported where used: roll-outs must run on a GPU image that has none
+    import polars as pl  # imported where it is used, because roll-outs also run where polars is not installed
 
 EVENTS, FULL = "events.parquet", "full.parquet"
-OPENING = 1_700_000_000  # seconds; a visitor arrives each minute
-SECONDS = (5, 90)  # between a visitor's steps
+START_TIME = 1_700_000_000  # seconds; one visitor arrives per minute
+STEP_SECONDS = (5, 90)  # bounds of the time between two steps of a visitor
 
 
 class RecordingPolicy(Logging):
-    """The logging policy, which also writes down how likely its lists were."""
+    """The logging policy, recording its lists, their propensities and the reactions."""
 
     def __init__(self, dynamics: Dynamics) -> None:
         super().__init__(dynamics)
         self.columns: dict[str, list[Tensor]] = {}
 
-    def on_lists(self, here: Mixture, lists: Tensor) -> None:
-        self._write("offered", lists.int())
-        self._write("propensities", propensities(here, lists))
+    def on_lists(self, probabilities: Mixture, lists: Tensor) -> None:
+        """Record lists and propensities."""
+        self._record("offered", lists.int())
+        self._record("propensities", propensities(probabilities, lists))
 
-    def watch(self, rows: Tensor, number: int, lists: Tensor, visitors: Visitors, found: Step) -> None:
-        self._write("session", rows)
-        self._write("step", torch.full_like(rows, number, dtype=torch.int32))
-        self._write("item", found.item.int())
-        self._write("behaviour", found.behaviour.byte())
-        self._write("reward", found.reward)
+    def watch(self, rows: Tensor, number: int, lists: Tensor, visitors: Visitors, result: Step) -> None:
+        """Record the reactions; the argument `watch` of `run_sessions`."""
+        self._record("session", rows)
+        self._record("step", torch.full_like(rows, number, dtype=torch.int32))
+        self._record("item", result.item.int())
+        self._record("behaviour", result.behaviour.byte())
+        self._record("reward", result.reward)
 
-    def _write(self, name: str, values: Tensor) -> None:
+    def _record(self, name: str, values: Tensor) -> None:
         self.columns.setdefault(name, []).append(values.cpu())
 
     def table(self, seed: int) -> "pl.DataFrame":
-        """Sorted by session and step."""
+        """Return the recorded table, sorted by session and step."""
         import polars as pl
 
         columns = {name: torch.cat(parts).numpy() for name, parts in self.columns.items()}
@@ -80,30 +82,42 @@ class RecordingPolicy(Logging):
 
 
 def _times(session: np.ndarray[Any, np.dtype[np.int64]], step: np.ndarray[Any, Any], seed: int) -> Any:
-    """Seconds: a session begins a minute after the one before it, its steps follow each other at random."""
+    """Return times in seconds: sessions start one minute apart, and steps follow at random intervals."""
     random = generator(seed, Purpose.CLOCK)
-    gap = torch.randint(*SECONDS, (len(session),), generator=random).numpy()
+    gap = torch.randint(*STEP_SECONDS, (len(session),), generator=random).numpy()
     gap[step == 0] = 0
     clock = np.cumsum(gap)
-    return OPENING + 60 * session + clock - clock[step == 0][np.cumsum(step == 0) - 1]
+    return START_TIME + 60 * session + clock - clock[step == 0][np.cumsum(step == 0) - 1]
 
 
 def write_log(
     shop: Shop, sessions: int, out: str | Path, *, seed: int = 0, force: bool = False, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Both logs into the folder `out`, and what stands in their metadata back."""
+    """Simulate the logging policy and write both logs.
+
+    Args:
+        shop: The shop.
+        sessions: The number of visitors.
+        out: The folder to write.
+        seed: The seed of the visitors.
+        force: Whether to replace an existing log.
+        progress: Called after every step with (sessions that have ended, sessions).
+
+    Returns:
+        The description of the shop that the files contain.
+    """
     import polars as pl
 
     out = Path(out)
     if sessions < 1:
-        raise InputError(f"A log of {sessions} sessions cannot be written; ask for at least 1.")
+        raise InputError(f"--sessions must be at least 1; got {sessions}.")
     if seed < 0:
-        raise InputError(f"The visitors' seed is {seed}; it must be 0 or more.")
+        raise InputError(f"The seed of the visitors must be at least 0; got {seed}.")
     _check_free(out, force)
-    recorded = RecordingPolicy(shop.dynamics)
+    policy = RecordingPolicy(shop.dynamics)
     with torch.no_grad():
-        run_sessions(shop.dynamics, recorded, sessions, seed, MAX_STEPS, recorded.watch, progress)
-    full = recorded.table(seed)
+        run_sessions(shop.dynamics, policy, sessions, seed, MAX_STEPS, policy.watch, progress)
+    full = policy.table(seed)
     events = full.filter(pl.col("item").is_not_null()).select("session", "item", "time", "behaviour")
     meta = {**shop.as_json(), "sessions": sessions, "log_seed": seed, "version": version("offrec")}
     _write(out, {EVENTS: events, FULL: full}, {SHOP_KEY: json.dumps(meta)})
@@ -114,11 +128,13 @@ def _check_free(out: Path, force: bool) -> None:
     if not out.exists():
         return
     if not out.is_dir():
-        raise InputError(f"{out} exists and is no folder; choose another --out.")
+        raise InputError(f"{out} exists and is not a folder; choose another --out.")
     if not force:
         raise InputError(f"{out} exists already; choose another --out, or replace it with --force.")
     if any(path.name not in (EVENTS, FULL) for path in out.iterdir()):
-        raise InputError(f"{out} holds more than a shop's log, so --force does not replace it; choose another --out.")
+        raise InputError(
+            f"{out} contains other files than a shop's log, so --force does not replace it; choose another --out."
+        )
 
 
 def _write(out: Path, tables: "dict[str, pl.DataFrame]", metadata: dict[str, str]) -> None:

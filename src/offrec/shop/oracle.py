@@ -1,13 +1,14 @@
-"""The oracle: knows every item and the visitor's true state, and looks ahead.
+"""The oracle: a policy that knows all items and the true state of the visitor, and plans ahead.
 
-Where the visitor's states can be listed (`tiny`) it plays the optimal policy of the dynamic programme. Elsewhere it is
-a heuristic, in two steps, neither of which writes out a [sessions × items] matrix:
+In worlds with few states (`tiny`) it is the optimal policy of the MDP. Elsewhere it is a heuristic in two steps that
+never builds a [sessions × items] matrix:
 
 1. candidates: the items with the highest utility + far_sight · worth (a head over the catalogue);
-2. the list of k among them that earns most, taking a pick of item i to earn r_i = E[reward] + V(memory after i), and no
-   pick V(memory as it is), where V supposes that from then on every pick is a good one (worth at the shop's 90 %
-   quantile) and every step earns what such a pick does. Under a logit choice the best list holds the k highest
-   exp(utility_i) · (r_i − λ), where λ is what the list itself earns; a few rounds find it.
+2. the list of k candidates with the largest expected return. A pick of item i returns r_i = E[reward] + V(memory after
+   i), and no pick returns V(unchanged memory). V assumes that every later pick is a good one (worth at the 90 %
+   quantile of the shop) and that every later step earns the reward of such a pick. Under a logit choice the best list
+   contains the k items with the highest exp(utility_i) · (r_i − λ), where λ is the return of the list; a few
+   iterations find λ.
 """
 
 import torch
@@ -23,19 +24,21 @@ ROUNDS = 3
 
 
 class Oracle(Player):
+    """Plan with the true state of the visitor."""
+
     name = "oracle"
 
     def __init__(self, dynamics: Dynamics, *, horizon: int | None = None) -> None:
-        """Make a planner. `horizon`: None plans for the whole session, 0 for the next pick alone."""
+        """Create the planner; `horizon`: None plans for the whole session, 0 only for the next pick."""
         super().__init__(dynamics)
         self.greedy, self.horizon = Greedy(dynamics), horizon
         items = dynamics.items
-        sample = items.worth[: min(len(items.worth) - 1, 100_000)]  # items stand in no order
+        sample = items.worth[: min(len(items.worth) - 1, 100_000)]  # items are in random order
         self.good = sample.quantile(0.9)
         self.earned = self._earned()
 
     def _earned(self) -> Tensor:
-        """What a step with good items earns: the reward of a good and well matching item."""
+        """Return the expected reward of a good item that matches the visitor."""
         items, world = self.dynamics.items, self.dynamics.world
         good = items.quality[:-1][items.worth[:-1] >= self.good].mean()
         interest = world.quality_interest * good + world.match_interest * 0.8
@@ -54,7 +57,7 @@ class Oracle(Player):
         return candidates.gather(1, self._best(utility, earns, nothing))
 
     def candidates(self, visitors: Visitors) -> Tensor:
-        """[n, M] the items with the highest utility and the best prospects; for horizon 0, the best conversion."""
+        """[n, M] the items with the highest utility plus worth, or plus interest by quality for horizon 0."""
         items, world, base = self.dynamics.items, self.dynamics.world, self.greedy.head(visitors)
         assert base.bias is not None
         prospects = world.quality_interest * items.quality if self.horizon == 0 else FAR_SIGHT * items.worth
@@ -62,13 +65,13 @@ class Oracle(Player):
         return top_k(head, min(CANDIDATES * self.k, items.n_items))[1]
 
     def later(self, visitors: Visitors, candidates: Tensor) -> tuple[Tensor, Tensor]:
-        """What is earned after a pick of each candidate [n, M], and after no pick [n]; 0 for horizon 0."""
+        """Return the value after a pick of each candidate [n, M] and after no pick [n]; 0 for horizon 0."""
         if self.horizon == 0:
             return self.dynamics.items.worth.new_zeros(candidates.shape), visitors.haste.new_zeros(len(candidates))
         return self.value(visitors, candidates), self.value(visitors, None)[:, 0]
 
     def _best(self, utility: Tensor, earns: Tensor, nothing: Tensor) -> Tensor:
-        """[n, k] places among the candidates [n, M]."""
+        """[n, k] indices of the best list among the candidates [n, M]."""
         if self.dynamics.world.choice == "cascade":
             return self._best_cascade(utility, earns, nothing)
         none = self.dynamics.world.none_utility
@@ -84,7 +87,7 @@ class Oracle(Player):
         return chosen
 
     def _best_cascade(self, utility: Tensor, earns: Tensor, nothing: Tensor) -> Tensor:
-        """[n, k] places among the candidates, the one that earns most first: it is looked at first."""
+        """[n, k] indices of the best list for a cascade, the largest return first, because it is examined first."""
         take = self.dynamics.choice_probabilities(utility[..., None])[..., 1]  # [n, M] alone on a list
         bar = nothing[:, None]
         for _ in range(ROUNDS):
@@ -95,9 +98,9 @@ class Oracle(Player):
         return chosen
 
     def value(self, visitors: Visitors, items: Tensor | None) -> Tensor:
-        """[n, M] what is earned after picks [n, M]; [n, 1] after a step without one.
+        """[n, M] the value after picks [n, M]; [n, 1] after a step without a pick.
 
-        Satisfaction l steps on: the memory moves l places back, and good items have taken the places before it.
+        After l more steps, the memory has moved back by l positions, and good items fill the positions before it.
         """
         dynamics, world = self.dynamics, self.dynamics.world
         weight, m = dynamics.weights(), world.memory
@@ -106,8 +109,8 @@ class Oracle(Player):
         after = 0 if items is None else 1
         repeats = dynamics.repeats(visitors.memory)[:, None]
         if items is not None:
-            known = (dynamics.items.category[items][:, :, None] == category[:, None, : m - 1]).any(-1)
-            repeats = dynamics.repeats(visitors.memory[:, : m - 1])[:, None] + known / m
+            is_known = (dynamics.items.category[items][:, :, None] == category[:, None, : m - 1]).any(-1)
+            repeats = dynamics.repeats(visitors.memory[:, : m - 1])[:, None] + is_known / m
         value, alive = torch.zeros_like(repeats), torch.ones_like(repeats)
         for ahead in range(m + 1):
             back = min(m, ahead + after)

@@ -1,4 +1,4 @@
-"""Shop: a world and a seed made into items and visitors that any policy can be played against."""
+"""Shop: the items and visitors of a world and a seed, in which any policy can be simulated."""
 
 from dataclasses import asdict
 from typing import Any, get_args
@@ -27,7 +27,17 @@ SHOP_POLICIES: dict[str, type[Player]] = {
 
 
 class Shop:
-    """`Shop.open("demo", seed=0).rollout("greedy", sessions=1000).reward.mean`"""
+    """A simulated shop.
+
+    Args:
+        world: The parameters of the shop.
+        seed: The seed of its items.
+        device: Where to simulate.
+        dtype: The precision of the items.
+
+    Example:
+        >>> Shop.open("demo", seed=0).rollout("greedy", sessions=1000).reward.mean
+    """
 
     def __init__(
         self,
@@ -38,29 +48,41 @@ class Shop:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         if seed < 0:
-            raise InputError(f"The seed is {seed}; it must be 0 or more.")
+            raise InputError(f"The seed of a shop must be at least 0; got {seed}.")
         self.world, self.seed = world, seed
         self.dynamics = Dynamics(world, make_items(world, seed, torch.device(device), dtype))
 
     @staticmethod
     def open(name: str, seed: int = 0, k: int | None = None, device: torch.device | str = "cpu") -> "Shop":
-        """The world `name` from `WORLDS`, with lists of k items where k is given."""
+        """Return the shop of a world.
+
+        Args:
+            name: The name of the world, see `WORLDS`.
+            seed: The seed of the items.
+            k: The length of lists; by default that of the world.
+            device: Where to simulate.
+        """
         return Shop(get_world(name, k), seed, device=device)
 
     @staticmethod
     def from_meta(meta: dict[str, Any], device: torch.device | str = "cpu") -> "Shop":
-        """The shop a log comes from, by what `read_shop` read in the log or stands in dataset.json under "shop"."""
+        """Return the shop that wrote a log.
+
+        Args:
+            meta: The description from `read_shop`, or `shop` of a dataset.json.
+            device: Where to simulate.
+        """
         known = asdict(WORLDS["tiny"]).keys()
         knobs = meta.get("knobs", {})
         if knobs.keys() != known:
             raise InputError(
-                f"The log's shop {meta.get('world')!r} was made by another version of offrec ({meta.get('version')}), "
-                "whose worlds had other knobs; write the log again."
+                f"The shop {meta.get('world')!r} of the log was written by another version of offrec "
+                f"({meta.get('version')}), whose worlds have other parameters; write the log again."
             )
         return Shop(World(**knobs), int(meta["seed"]), device=device)
 
     def as_json(self) -> dict[str, Any]:
-        """What tells this shop from every other."""
+        """Return the description of the shop: world, seed, k and all parameters."""
         return {"world": self.world.name, "seed": self.seed, "k": self.world.k, "knobs": asdict(self.world)}
 
     def check_source_shop(self, meta: dict[str, Any] | None) -> None:
@@ -68,7 +90,9 @@ class Shop:
 
         Lists may have another length than in the log: the items and visitors are the same."""
         if meta is None:
-            raise InputError("The log comes from no simulated shop, so what it would truly earn is not known.")
+            raise InputError(
+                "No simulated shop wrote the log, so the true reward is unknown; use a log of `offrec shop`."
+            )
         if self.seed != meta.get("seed") or {**meta.get("knobs", {}), "k": self.world.k} != asdict(self.world):
             raise InputError(
                 f"The log comes from the shop {meta.get('world')!r} with seed {meta.get('seed')}, this is "
@@ -76,11 +100,16 @@ class Shop:
             )
 
     def player(self, policy: "str | Policy | Player", play: Play = "topk") -> Player:
-        """One of the shop's own policies by name, any `Policy`, or a player as it is."""
+        """Return a player.
+
+        Args:
+            policy: The name of one of the shop's own policies, any `Policy`, or a player.
+            play: How a `Policy` makes lists: its best k items, or k items sampled without replacement.
+        """
         if isinstance(policy, Player):
             return policy
         if play not in get_args(Play):
-            raise InputError(f"A policy cannot be played by {play!r}; there are {', '.join(get_args(Play))}.")
+            raise InputError(f"play must be one of {', '.join(get_args(Play))}; got {play!r}.")
         if isinstance(policy, Policy):
             if policy.source_shop is not None:
                 self.check_source_shop(policy.source_shop)
@@ -88,7 +117,7 @@ class Shop:
         if policy == "oracle" and self.world.one_visitor:
             return TabularPlayer(self.dynamics, build_mdp(self.world, self.seed).optimal().policy, "oracle")
         if policy not in SHOP_POLICIES:
-            raise InputError(f"The shop has no policy {policy!r}; its own are {', '.join(SHOP_POLICIES)}.")
+            raise InputError(f"The shop has no policy {policy!r}; its policies are {', '.join(SHOP_POLICIES)}.")
         return SHOP_POLICIES[policy](self.dynamics)
 
     @torch.no_grad()
@@ -103,25 +132,31 @@ class Shop:
         max_steps: int = MAX_STEPS,
         progress: Progress | None = None,
     ) -> Rollout:
-        """Sessions played to their end. Equal seeds: the same visitors with the same luck, whatever the policy.
+        """Simulate sessions until the visitors leave.
 
-        `play` says how a `Policy` makes its list: its best k, or k drawn from it without replacement. The shop's own
-        policies play as they are. γ discounts `discounted` alone, once a list.
+        Args:
+            policy: See `player`.
+            sessions: The number of visitors.
+            play: See `player`; the shop's own policies ignore it.
+            seed: The seed of the visitors. Equal seeds give the same visitors and random numbers for every policy.
+            gamma: The discount per list, for `Rollout.discounted` only.
+            max_steps: The largest number of lists per session.
+            progress: Called after every step with (sessions that have ended, sessions).
         """
         if sessions < 1:
-            raise InputError(f"{sessions} sessions cannot be played; give at least 1.")
+            raise InputError(f"sessions must be at least 1; got {sessions}.")
         if seed < 0:
-            raise InputError(f"The visitors' seed is {seed}; it must be 0 or more.")
+            raise InputError(f"The seed of the visitors must be at least 0; got {seed}.")
         if not 0 <= gamma <= 1:
-            raise InputError(f"The discount is {gamma}; it must lie between 0 and 1.")
+            raise InputError(f"gamma must be between 0 and 1; got {gamma}.")
         player = self.player(policy, play)
-        tally = SessionTotals(sessions, gamma, self.dynamics.device)
+        totals = SessionTotals(sessions, gamma, self.dynamics.device)
 
-        def watch(rows: Tensor, number: int, lists: Tensor, visitors: Visitors, found: Step) -> None:
-            tally.add(rows, number, found)
+        def watch(rows: Tensor, number: int, lists: Tensor, visitors: Visitors, result: Step) -> None:
+            totals.add(rows, number, result)
 
-        left = run_sessions(self.dynamics, player, sessions, seed, max_steps, watch, progress)
-        rewards, discounted, lengths, steps, bought = tally.arrays()
+        unfinished = run_sessions(self.dynamics, player, sessions, seed, max_steps, watch, progress)
+        rewards, discounted, lengths, steps, bought = totals.arrays()
         return Rollout(
             world=self.world.name,
             shop_seed=self.seed,
@@ -135,5 +170,5 @@ class Shop:
             lengths=lengths,
             steps=steps,
             bought=bought,
-            cut=len(left) / sessions,
+            cut=len(unfinished) / sessions,
         )

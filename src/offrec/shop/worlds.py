@@ -1,4 +1,4 @@
-"""The worlds: every knob of a shop, and the settings that have a name."""
+"""The worlds: the parameters of a shop, and named settings of them."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,29 +9,29 @@ from offrec.errors import InputError
 
 @dataclass(frozen=True)
 class World:
-    """What a shop is made from, beside its seed. docs/explanation/shop.md has the equations these knobs stand in."""
+    """The parameters of a shop, apart from its seed. docs/explanation/shop.md contains the equations."""
 
     name: str
-    """What it is called; its items and visitors are drawn from its knobs and the shop's seed."""
+    """The name of the world."""
     items: int = 1000
-    """A: items in the catalogue, numbered 0 … A − 1."""
+    """A: the number of items; their ids are 0 … A − 1."""
     k: int = 5
-    """Items on a list."""
+    """The length of a list."""
     dimensions: int = 16
-    """d: length of a taste vector."""
+    """d: the dimension of taste vectors."""
     categories: int = 20
-    """Categories, each with a centroid in taste space."""
+    """The number of categories, each with a centroid in taste space."""
     memory: int = 8
-    """m: a visitor's state is who they are and their last m picks."""
+    """m: the number of picks that a visitor remembers."""
     one_visitor: bool = False
-    """All visitors are alike, so that the last m picks are the whole state."""
+    """Whether all visitors are identical, so that the last m picks are the whole state."""
 
     category_spread: float = 0.6
-    """How far items lie from the centroid of their category, and visitors from the one they came for."""
+    """The distance of items from the centroid of their category, and of visitors from that of their interest."""
     zipf: float = 0.8
-    """Popularity falls with rank to this power."""
+    """Popularity is rank to the power of minus this."""
     bait_share: float = 0.3
-    """Share of items that are bait: attractive and poor."""
+    """The share of bait items, which are attractive but of poor quality."""
     lure: float = 1.2
     """How much more attractive bait is than other items."""
     poorness: float = 1.2
@@ -45,7 +45,7 @@ class World:
     appeal: float = 3.0
     """How much a match of tastes adds to the utility of an item."""
     fatigue: float = 0.5
-    """What each earlier pick of the same item, among the last m, takes from its utility and from interest in it."""
+    """The reduction of utility and interest per earlier pick of the same item among the last m."""
     none_utility: float | None = 2.8
     """Utility of picking nothing; None: visitors always pick something."""
     choice: Literal["logit", "cascade"] = "logit"
@@ -55,27 +55,27 @@ class World:
     drift: float = 0.15
     """How fast taste follows what is picked."""
     content: float = 0.0
-    """Satisfaction of a visitor who has seen nothing yet."""
+    """The satisfaction of a new visitor."""
     carry: float = 0.7
-    """How much less each earlier pick counts in satisfaction than the one after it."""
+    """The weight of a pick in satisfaction, relative to the pick after it."""
     bait: float = 0.6
-    """How much it annoys that an item looked better than it is."""
+    """The penalty for an item that is more attractive than good."""
     sameness: float = 2.0
-    """How much it tires if all of the last m picks are of one category."""
+    """The penalty if all of the last m picks are of one category."""
     idle: float = 0.8
-    """What a step without a pick takes from satisfaction, for that step."""
+    """The reduction of satisfaction in a step without a pick."""
     leaving: Literal["logistic", "linear"] = "logistic"
     """The probability of leaving, as a function of x = leave_base + haste − leave_slope · satisfaction: σ(x), or x
     itself, limited to [.04, .96]."""
     leave_base: float = -2.55
     """Log-odds of leaving after a step at satisfaction 0."""
     leave_slope: float = 0.5
-    """How much each unit of satisfaction takes from the log-odds of leaving."""
+    """The reduction of the log-odds of leaving per unit of satisfaction."""
     patience: float = 1.1
-    """How much visitors differ in their log-odds of leaving: a standard deviation, of which nobody is beyond two."""
+    """The standard deviation of the visitors' log-odds of leaving, truncated at two standard deviations."""
 
     cart_base: float = -3.5
-    """Log-odds of a cart (where nothing is bought) at quality, match and second look 0."""
+    """Log-odds of a cart (if the item is not bought) at quality, match and second look 0."""
     buy_base: float = -4.0
     """Log-odds of a purchase at quality, match and second look 0."""
     quality_interest: float = 1.0
@@ -83,9 +83,9 @@ class World:
     match_interest: float = 1.5
     """How much a match of tastes adds to both."""
     second_look: float = 1.2
-    """How much it adds to both that the item stands once among the last m picks: people look, then buy."""
+    """How much one earlier pick of the item adds to both: visitors look first and buy later."""
     reward_view: float = REWARDS["view"]
-    """Reward of a view. The three rewards are those a run takes if it is told nothing else."""
+    """Reward of a view. The three rewards are the defaults of a run."""
     reward_cart: float = REWARDS["cart"]
     """Reward of a cart."""
     reward_buy: float = REWARDS["buy"]
@@ -96,21 +96,23 @@ class World:
     log_taste: float = 0.4
     """Its weight on the visitor's taste: a category close to it, then an item of it by popularity."""
     log_recent: float = 0.3
-    """Its weight on the distinct items among the last m picks; on popularity, while there are none."""
+    """Its weight on the distinct items among the last m picks; before the first pick, on popularity."""
     log_noise: float = 0.1
-    """Its weight on the whole catalogue, evenly."""
+    """Its weight on a uniform choice from the whole catalogue."""
     log_temperature: float = 0.2
-    """How loosely it keeps to the visitor's taste."""
+    """The temperature of its choice of a category by taste."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.k <= self.items:
-            raise InputError(f"k is {self.k}; it must lie between 1 and the {self.items} items of the shop.")
+            raise InputError(f"k must be between 1 and the {self.items} items of the shop; got {self.k}.")
         if self.categories > self.items:
-            raise InputError(f"{self.items} items cannot fill {self.categories} categories; ask for fewer.")
+            raise InputError(f"categories must be at most the {self.items} items; got {self.categories}.")
         if self.log_noise <= 0:
-            raise InputError(f"log_noise is {self.log_noise}; above 0, every item has a chance to be logged.")
+            raise InputError(f"log_noise must be positive, so that every item can be logged; got {self.log_noise}.")
         if self.choice == "cascade" and self.none_utility is None:
-            raise InputError("none_utility is None; the cascade compares each item with picking nothing, so set it.")
+            raise InputError(
+                "none_utility must be set for choice='cascade', which compares items with picking nothing."
+            )
 
 
 DEMO = World("demo")
@@ -199,7 +201,7 @@ WORLDS = {
 
 
 def get_world(name: str, k: int | None = None) -> World:
-    """The world `name`, with lists of another length where one is given."""
+    """Return a world by name, with lists of length k if given."""
     if name not in WORLDS:
-        raise InputError(f"There is no world {name!r}; known are {', '.join(WORLDS)}.")
+        raise InputError(f"There is no world {name!r}; the worlds are {', '.join(WORLDS)}.")
     return WORLDS[name] if k is None else replace(WORLDS[name], k=k)
