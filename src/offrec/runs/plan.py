@@ -162,7 +162,7 @@ def _memory(agent: Agent, options: RunOptions, epochs: Epochs, captured: bool) -
         captured=captured,
         half=options.training.precision == "bf16",
         dense=options.catalogue == "reference",
-        beside=[(other.width, other.layers) for other in others],
+        others=[(other.width, other.layers) for other in others],
         more=copies,
     )
     if _logging_need(agent, options) in (None, "log_b") or agent.prior is not None:

@@ -1,6 +1,4 @@
-"""Checkpoints: one safetensors file with its JSON inside, written aside and renamed, so there is never half of one.
-No pickle.
-"""
+"""Checkpoints: one safetensors file with JSON metadata and a checksum. Never pickle."""
 
 import json
 import zlib
@@ -20,6 +18,13 @@ Tensors = dict[str, Tensor]
 
 
 def save(path: Path, tensors: Tensors, facts: dict[str, Any]) -> None:
+    """Write a checkpoint atomically.
+
+    Args:
+        path: The file; an old one is replaced.
+        tensors: The tensors by name, on any device.
+        facts: JSON values to store with them.
+    """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {"facts": json.dumps(facts), "crc32": str(_checksum(tensors))}
     with publish_file(path, advice="free disk space, then resume the run") as temporary:
@@ -30,8 +35,10 @@ def save(path: Path, tensors: Tensors, facts: dict[str, Any]) -> None:
 
 
 class Saver:
-    """Saves what belongs together, one set after the other. In the background where tensors must be copied from a
-    device in any case: a GPU need not wait for a disk.
+    """Saves sets of checkpoints in order.
+
+    Args:
+        background: Whether to write in a background thread, so that a GPU does not wait for the disk.
     """
 
     def __init__(self, background: bool) -> None:
@@ -39,21 +46,21 @@ class Saver:
         self.pending: Future[None] | None = None
 
     def save(self, checkpoints: dict[Path, tuple[Tensors, dict[str, Any]]]) -> None:
-        """When it returns, the tensors may change."""
+        """Save checkpoints by path. The tensors may change after the call."""
         self.wait()
         if self.thread is None:
             _save_all(checkpoints)
             return
-        every = {id(tensor): tensor for tensors, _ in checkpoints.values() for tensor in tensors.values()}
-        copies = {key: tensor.detach().to("cpu", copy=True) for key, tensor in every.items()}
-        held = {
+        distinct = {id(tensor): tensor for tensors, _ in checkpoints.values() for tensor in tensors.values()}
+        copies = {key: tensor.detach().to("cpu", copy=True) for key, tensor in distinct.items()}
+        snapshot = {
             path: ({name: copies[id(tensor)] for name, tensor in tensors.items()}, facts)
             for path, (tensors, facts) in checkpoints.items()
         }
-        self.pending = self.thread.submit(_save_all, held)
+        self.pending = self.thread.submit(_save_all, snapshot)
 
     def wait(self) -> None:
-        """Until all of it is on the disk."""
+        """Wait until everything is on the disk."""
         pending, self.pending = self.pending, None
         if pending is not None:
             pending.result()
@@ -65,17 +72,25 @@ def _save_all(checkpoints: dict[Path, tuple[Tensors, dict[str, Any]]]) -> None:
 
 
 def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
+    """Read a checkpoint and verify its checksum.
+
+    Returns:
+        The tensors and the facts stored with them.
+
+    Raises:
+        InputError: The file does not exist or is damaged.
+    """
     try:
         with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             header = file.metadata() or {}
         facts: dict[str, Any] = json.loads(header["facts"])
-        sound = int(header["crc32"]) == _checksum(tensors)
+        is_intact = int(header["crc32"]) == _checksum(tensors)
     except FileNotFoundError as error:
-        raise InputError(f"There is no checkpoint {path}; train the run first.") from error
+        raise InputError(f"The checkpoint {path} does not exist; train the run first.") from error
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise InputError(f"The checkpoint {path} is damaged ({error}); train the run again.") from error
-    if not sound:
+    if not is_intact:
         raise InputError(f"The checkpoint {path} is damaged: its checksum does not match; train the run again.")
     return tensors, facts
 

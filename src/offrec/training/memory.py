@@ -1,4 +1,4 @@
-"""The memory plan: what a run will hold, told before it begins, and a refusal if that is more than there is."""
+"""The memory plan of a run: printed before it starts, and checked against the free memory."""
 
 import os
 from collections.abc import Sequence
@@ -12,33 +12,35 @@ from offrec.errors import InputError
 from offrec.training.optimiser import TableState, state_bytes
 from offrec.types import Size
 
-ACTIVATIONS = 96  # bytes kept for the backward for each number of an encoded item: gates, norms, dropout; estimated
-TILE = 64 << 20  # the catalogue's own temporaries
+ACTIVATIONS = 96  # bytes per number of an encoded item that the backward pass needs: gates, norms, dropout; estimated
+TILE = 64 << 20  # temporaries of products over the catalogue
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes on the device. All but `batch` are counted, `batch` is estimated."""
+    """Bytes on the device. `batch` is estimated, the others are exact."""
 
-    parameters: int  # of the whole module: frozen ones, targets and buffers too
+    parameters: int  # of the whole module, with frozen parameters, targets and buffers
     gradients: int
     optimiser: int
-    log: int  # transitions and the batches of validation
-    batch: int  # activations of an update and the catalogue's temporaries
-    spare: int = 0  # a second set of gradients and activations: captured updates have memory of their own
+    log: int  # transitions and validation batches
+    batch: int  # activations and temporaries of an update
+    spare: int = 0  # a second set of gradients and activations, since captured updates have their own memory
 
     @property
     def peak(self) -> int:
+        """The sum of all parts."""
         return sum(getattr(self, field.name) for field in fields(self))
 
     def __add__(self, other: "MemoryPlan") -> "MemoryPlan":
         return MemoryPlan(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
     def sentence(self, device: torch.device, available: int, runs: int = 1) -> str:
+        """Return the plan as a line of text."""
         parts = [f"{field.name} {size(getattr(self, field.name))}" for field in fields(self)]
-        whole = f"{runs} runs at once" if runs > 1 else "run"
+        subject = f"{runs} concurrent runs" if runs > 1 else "run"
         return (
-            f"memory of the {whole}: {', '.join(parts)}; "
+            f"memory of the {subject}: {', '.join(parts)}; "
             f"expected peak {size(self.peak)} of {size(available)} free on {device}"
         )
 
@@ -56,26 +58,39 @@ def plan(
     captured: bool,
     half: bool = False,
     dense: bool = False,
-    beside: Sequence[tuple[int, int]] = (),
+    others: Sequence[tuple[int, int]] = (),
     more: int = 0,
 ) -> MemoryPlan:
-    """For a module that need not be there yet: one on the device `meta` has sizes and no memory.
+    """Plan the memory of a run.
 
-    tables: of items, frozen ones too. sizes: of the batches of an epoch. half: the catalogue's operands are cast to
-    bfloat16, so a copy of each table and of its gradient exists for a while. dense: the catalogue is written out after
-    all (`catalogue = reference`). beside: width and layers of further networks that are trained. more: bytes of an
-    update's temporaries that the caller knows of.
+    Args:
+        module: The module; on the device `meta` it has sizes but takes no memory.
+        tables: Its item tables, frozen ones included.
+        table_state: Optimiser state of the tables.
+        sizes: Sizes of the batches of an epoch.
+        width: Width of the network.
+        layers: Layers of the network.
+        history: Longest history.
+        log: Bytes of the log on the device.
+        captured: Whether updates are captured.
+        half: Whether products over the catalogue use bfloat16, which needs a copy of each table and its gradient.
+        dense: Whether scores of the whole catalogue are materialised (`catalogue = reference`).
+        others: Width and layers of further networks that are trained.
+        more: Further temporary bytes of an update.
+
+    Returns:
+        The plan.
     """
     parameters = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
     gradients = sum(parameter.nbytes for parameter in module.parameters() if parameter.requires_grad)
-    shapes = [(width, layers), *beside]
+    shapes = [(width, layers), *others]
     numbers = sum(width * (1 + layers) for width, layers in shapes)
     encoded = max(size.segments * (size.length + 1) for size in sizes) * numbers * ACTIVATIONS
     rows = max(size.rows for size in sizes) * sum(8 * width * 4 + history * (history + 64) for width, _ in shapes)
     copies = sum(table.numel() * 2 * 2 for table in tables) if half else 0
     most = max((len(table) for table in tables), default=0)
     products = 4 * 4 * max(size.rows for size in sizes) * most if dense else TILE
-    # A table that goes in and out collects its gradients in parts as large as itself before they are one.
+    # A tied table has two gradients of its own size before they are summed.
     batch = encoded + rows + products + copies + more + 2 * max((table.nbytes for table in tables), default=0)
     return MemoryPlan(
         parameters,
@@ -88,23 +103,24 @@ def plan(
 
 
 def nothing(log: int = 0) -> MemoryPlan:
+    """Return a plan for the log alone."""
     return MemoryPlan(0, 0, 0, log, 0)
 
 
 def check(plan: MemoryPlan, device: torch.device, available: int) -> None:
-    """Refuse what is not expected to fit."""
+    """Raise InputError if a plan exceeds the available bytes."""
     if plan.peak > available:
         raise InputError(
-            f"Training is expected to take {size(plan.peak)} on {device}, where {size(available)} are free "
+            f"Training is expected to need {size(plan.peak)} on {device}, but {size(available)} are free "
             f"(parameters {size(plan.parameters)}, gradients {size(plan.gradients)}, optimiser {size(plan.optimiser)}, "
             f"log {size(plan.log)}, batch {size(plan.batch + plan.spare)}); lower network.width, set "
             "training.table_state=rowwise, lower training.batch_size, or train fewer runs at once. "
-            "training.memory_check=false tries it all the same."
+            "training.memory_check=false skips this check."
         )
 
 
 def free(device: torch.device) -> int:
-    """Bytes that can still be had."""
+    """Return the free bytes of a device."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + cached
@@ -122,7 +138,7 @@ def _machine() -> int:
 
 
 def _container() -> int:
-    """What a container's limit leaves; files it has read count as used there but can be dropped."""
+    """Bytes left under the limit of a container. Cached files count as used there but can be dropped."""
     folder = Path("/sys/fs/cgroup")
     try:
         limit, used = (folder / "memory.max").read_text().strip(), int((folder / "memory.current").read_text())
@@ -133,7 +149,7 @@ def _container() -> int:
 
 
 def size(number: float) -> str:
-    """Bytes as a person reads them."""
+    """Format a number of bytes."""
     for unit in ("B", "kB", "MB"):
         if number < 999.5:
             return f"{number:.0f} {unit}"

@@ -1,5 +1,6 @@
-"""Adam, and for the item tables of very large catalogues something smaller. Nothing here waits for the device, so a
-step can be captured: counts and rates are tensors there.
+"""Adam, and a smaller optimiser for the item tables of very large catalogues.
+
+Nothing waits for the device, so a step can be captured: counts and rates are tensors on it.
 """
 
 from collections.abc import Sequence
@@ -12,11 +13,18 @@ TableState = Literal["full", "rowwise"]
 Tensors = dict[str, Tensor]
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
-CHUNK = 1 << 22  # numbers of a table that are worked on at a time
+CHUNK = 1 << 22  # numbers of a table per step
 
 
 class Optimiser:
-    """Adam over every parameter that requires a gradient, but for `tables` if their state is to be row-wise."""
+    """Adam over all parameters that require gradients; `Rowwise` for item tables if their state is row-wise.
+
+    Args:
+        module: The module to train.
+        rate: Learning rate.
+        tables: The item tables.
+        table_state: Optimiser state of the item tables.
+    """
 
     def __init__(
         self, module: nn.Module, rate: float, tables: Sequence[nn.Parameter] = (), table_state: TableState = "full"
@@ -26,11 +34,11 @@ class Optimiser:
         plain = [parameter for parameter in trained if id(parameter) not in chosen]
         device = trained[0].device
         self.adam = torch.optim.Adam(
-            plain or [torch.zeros(1, device=device)],  # it refuses to have nothing to do
+            plain or [torch.zeros(1, device=device)],  # Adam refuses an empty list
             lr=torch.tensor(rate, device=device) if device.type == "cuda" else rate,
             betas=BETAS,
             eps=EPSILON,
-            # Fused steps are the faster ones on a CPU too: a third of the time and less.
+            # Fused steps take at most a third of the time, also on a CPU.
             fused=device.type in ("cpu", "cuda"),
             capturable=device.type == "cuda",
         )
@@ -39,6 +47,7 @@ class Optimiser:
 
     @property
     def rate(self) -> float:
+        """The learning rate."""
         return self._rate
 
     @rate.setter
@@ -50,21 +59,24 @@ class Optimiser:
             group["lr"] = rate
 
     def zero_grad(self) -> None:
+        """Set all gradients to None."""
         self.adam.zero_grad(set_to_none=True)
         for table in self.rowwise.tables:
             table.grad = None
 
     def step(self) -> None:
+        """Update the parameters."""
         self.adam.step()
         self.rowwise.step(self.adam.param_groups[0]["lr"])
 
     def tensors(self) -> Tensors:
-        """Its state, for a checkpoint."""
+        """Return the state, for a checkpoint."""
         state = self.adam.state_dict()["state"]
-        found = {f"optimiser.{index}.{key}": value for index, slots in state.items() for key, value in slots.items()}
-        return found | {f"optimiser.rowwise.{key}": value for key, value in self.rowwise.tensors().items()}
+        tensors = {f"optimiser.{index}.{key}": value for index, slots in state.items() for key, value in slots.items()}
+        return tensors | {f"optimiser.rowwise.{key}": value for key, value in self.rowwise.tensors().items()}
 
     def load(self, tensors: Tensors, rate: float) -> None:
+        """Restore the state of a checkpoint."""
         whole = self.adam.state_dict()
         for name, tensor in tensors.items():
             if name.startswith("optimiser.") and not name.startswith("optimiser.rowwise."):
@@ -77,13 +89,13 @@ class Optimiser:
 
 
 class Rowwise:
-    """Adam with a coarser memory, for tables [A, d] of millions of items. It is not Adam:
+    """An optimiser like Adam with a smaller state, for tables [A, d] of millions of items:
 
-        m ← β₁ m + (1 − β₁) g                  kept in bfloat16
-        v ← β₂ v + (1 − β₂) mean_d(g²)         one number a row, not one a weight
+        m ← β₁ m + (1 − β₁) g                  stored in bfloat16
+        v ← β₂ v + (1 − β₂) mean_d(g²)         one number per row, not per weight
         table ← table − rate · m̂ / (√v̂ + ε)    m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ)
 
-    2 bytes a weight instead of 8. An item's weights share one scale, so its step keeps the direction of m.
+    It needs 2 bytes per weight instead of 8. An item's weights share one scale, so its step has the direction of m.
     """
 
     def __init__(self, tables: Sequence[nn.Parameter], device: torch.device) -> None:
@@ -93,15 +105,17 @@ class Rowwise:
         self.second = [torch.zeros(len(table), device=device) for table in tables]
 
     def tensors(self) -> Tensors:
+        """Return the state, for a checkpoint."""
         if not self.tables:
             return {}
-        found = {"count": self.count}
+        tensors = {"count": self.count}
         for index, (first, second) in enumerate(zip(self.first, self.second, strict=True)):
-            found |= {f"{index}.first": first, f"{index}.second": second}
-        return found
+            tensors |= {f"{index}.first": first, f"{index}.second": second}
+        return tensors
 
     @torch.no_grad()
     def step(self, rate: Tensor | float) -> None:
+        """Update the tables."""
         if not self.tables:
             return
         self.count += 1
@@ -120,7 +134,7 @@ class Rowwise:
 
 
 def state_bytes(module: nn.Module, tables: Sequence[nn.Parameter], table_state: TableState) -> int:
-    """What an optimiser will hold for the parameters of `module` that require a gradient."""
+    """Return the bytes of the optimiser state for the parameters of `module` that require gradients."""
     chosen = {id(table) for table in tables} if table_state == "rowwise" else set()
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return sum(2 * p.numel() + 4 * len(p) if id(p) in chosen else 2 * p.nbytes for p in trained)

@@ -1,4 +1,4 @@
-"""What a backward pass does beside the rest: who waits for whom, and that it finds the same."""
+"""Concurrent parts of an update: which part waits for which, and equal gradients with and without side streams."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,17 +13,18 @@ from test_agent import VARIANTS
 from offrec.catalogue import Head, use_backend
 from offrec.catalogue.streams import stream_scope
 from offrec.models.critic import CriticOptions
+from offrec.models.network import Network
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("bfloat16", [False, True])
 @pytest.mark.parametrize("name", ["sl", "dc"])
-def test_the_history_does_not_wait_for_the_table(name: str, narrow: bool) -> None:
-    """Where kernels make the table's gradient beside the rest, what waits for it comes last in the backward pass."""
+def test_the_backward_pass_of_the_history_does_not_wait_for_the_table(name: str, bfloat16: bool) -> None:
+    """Kernels compute the gradient of the table concurrently; operations that need it come last."""
     pytest.importorskip("triton", reason="the kernels need triton")
     made, order = agent(name).to(DEVICE), list[str]()
-    made.bfloat16_products = narrow
+    made.bfloat16_products = bfloat16
     with use_backend("kernels"):
         x = made.symbols(batch(device=DEVICE))
         read = x.pi if x.pi.full_precision is None else x.pi.full_precision
@@ -40,8 +41,8 @@ def test_the_history_does_not_wait_for_the_table(name: str, narrow: bool) -> Non
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_heads_read_no_parameter_itself(name: str, options: dict[str, Any], tied: bool) -> None:
-    """Its gradients may be made on several streams, and it would wait for each of them at once."""
+def test_heads_read_views_and_not_parameters(name: str, options: dict[str, Any], tied: bool) -> None:
+    """Gradients may come from several streams; a parameter would wait for each of them at once."""
     x = agent(name, replace(OPTIONS, tied=tied), **options).symbols(batch())
     heads = [part for part in vars(x).values() if isinstance(part, Head)]
     learned = [part for head in heads for part in (head.table, head.bias) if part is not None and part.requires_grad]
@@ -49,45 +50,51 @@ def test_heads_read_no_parameter_itself(name: str, options: dict[str, Any], tied
     assert not any(part.is_leaf for part in learned)
 
 
-@pytest.mark.parametrize("draw", ["uniform", "popular", "logging"])
-@pytest.mark.parametrize("name", ["sl", "dqn", "dc"])
-def test_who_reads_another_is_on_its_stream(monkeypatch: pytest.MonkeyPatch, name: str, draw: Any) -> None:
-    """Items drawn from π̂_b come after it; all else hangs on nothing of each other, and each has a stream of its own."""
-    now: list[int | str] = ["main"]
-    ran: dict[str, int | str] = {}
+@pytest.mark.parametrize(
+    ("name", "draw"), [("sl", "uniform"), ("dqn", "uniform"), ("dc", "popular"), ("dc", "logging")]
+)
+def test_networks_run_on_different_streams_and_are_joined(
+    monkeypatch: pytest.MonkeyPatch, name: str, draw: Any
+) -> None:
+    """Record on which stream each network runs, and which symbols exist before the streams are joined."""
+    current: list[int | str] = ["main"]
+    streams: dict[Network, set[int | str]] = {}
+    joins = 0
 
-    class Numbered:
+    class RecordingStreams:
         def __init__(self, device: torch.device) -> None: ...
 
         @contextmanager
         def __call__(self, number: int) -> Iterator[None]:
-            now.append(number)
+            current.append(number)
             yield
-            now.pop()
+            current.pop()
 
-        def join(self, keep: object) -> None:
-            ran["join"] = now[-1]
+        def join(self, retain: object = None) -> None:
+            nonlocal joins
+            joins += 1
+            assert current == ["main"]
 
-    monkeypatch.setattr("offrec.models.agent.SideStreams", Numbered)
+    def record(network: Network) -> None:
+        hook = network.backbone.register_forward_pre_hook
+        hook(lambda *_: streams.setdefault(network, set()).add(current[-1]))  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr("offrec.models.agent.SideStreams", RecordingStreams)
     made = agent(name, critic=CriticOptions(ground=3, ground_draw=draw))
-    parts = ["_actor_heads", "_prior_heads", "_columns", *(["_critic_heads", "_target_heads"] if made.target else [])]
-
-    def noted(part: str, real: Any) -> Any:
-        return lambda *given: (ran.update({part: now[-1]}), real(*given))[1]
-
-    for part in parts:
-        monkeypatch.setattr(made, part, noted(part, getattr(made, part)))
+    target = None if made.target is None else made.target.network
+    networks = [network for network in (made.actor, made.critic, made.prior, target) if network is not None]
+    for network in networks:
+        record(network)
     made.symbols(batch())
-    drawn = draw == "logging" and name != "sl"
-    assert (ran["_columns"] == ran["_prior_heads"]) == drawn
-    assert list(ran) == [*parts, "join"]
-    assert ran["_actor_heads"] == ran["join"] == "main"
-    assert len({ran[part] for part in parts}) == len(parts) - drawn
+    used = [streams[network] for network in networks]
+    assert all(len(numbers) == 1 for numbers in used), "a network runs on one stream"
+    assert len(set.union(*used)) == len(networks), "each network has its own stream"
+    assert joins == 1
 
 
 @pytest.fixture
 def every_warning() -> Iterator[None]:
-    """Also those that PyTorch gives once: of a parameter whose gradient comes from another stream than its own."""
+    """Repeat the warning that PyTorch gives once, about a gradient from another stream than its parameter's."""
     torch.set_warn_always(True)
     yield
     torch.set_warn_always(False)
@@ -104,20 +111,20 @@ def every_warning() -> Iterator[None]:
         ("pg", {"repeat": "bonus"}, {"logging": "own"}),
     ],
 )
-def test_beside_or_not_gradients_are_the_same(name: str, shape: dict[str, Any], options: dict[str, Any]) -> None:
-    """Tables read by kernels that are beside the others and by some that are not."""
-    found = []
+def test_side_streams_do_not_change_gradients(name: str, shape: dict[str, Any], options: dict[str, Any]) -> None:
+    """Some kernels that read the tables run on side streams, and some do not."""
+    gradients: list[dict[str, Any]] = []
     for _ in range(2):
         made = agent(name, replace(OPTIONS, **shape), **options).to(DEVICE)
         rows = batch(device=DEVICE)
         torch.manual_seed(5)
-        if not found:
+        if not gradients:
             total(made, rows).backward()
         else:
             with stream_scope(DEVICE):
                 total(made, rows).backward()
-        found.append({name: part.grad for name, part in made.named_parameters() if part.grad is not None})
-    assert found[0].keys() == found[1].keys()
-    for name, gradient in found[0].items():
+        gradients.append({name: part.grad for name, part in made.named_parameters() if part.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
         rounding = 1e-6 + 1e-4 * float(gradient.abs().max())
-        torch.testing.assert_close(found[1][name], gradient, rtol=1e-3, atol=rounding)
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-3, atol=rounding)

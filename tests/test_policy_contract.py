@@ -1,0 +1,116 @@
+"""One contract for every registered policy: learners and baselines alike."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from offrec.algorithms import LEARNERS
+from offrec.baselines import BASELINES, baseline
+from offrec.catalogue import reference
+from offrec.data.dataset import Dataset
+from offrec.data.replay import batch_from_histories
+from offrec.errors import InputError
+from offrec.models.agent import Agent
+from offrec.models.network import NetworkOptions
+from offrec.models.network_policy import NetworkPolicy
+from offrec.policy import Policy
+from offrec.training import checkpoint
+from offrec.training.loop import load_module
+
+CPU = torch.device("cpu")
+ITEMS, HISTORY = 12, 4
+IDS = [f"item-{number}" for number in range(ITEMS)]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, make_dataset: Any) -> Dataset:
+    sessions = [[(start + 3 * step) % ITEMS for step in range(2 + start % 4)] for start in range(30)]
+    made: Dataset = make_dataset(tmp_path, sessions, splits=(24, 3, 3), items=ITEMS, ids=IDS)
+    return made
+
+
+def learner(name: str, dataset: Dataset, seed: int = 0) -> NetworkPolicy:
+    """An untrained policy: its weights are random, its interface is that of a trained one."""
+    torch.manual_seed(seed)
+    options = NetworkOptions(width=8, history=HISTORY)
+    agent = Agent(ITEMS, LEARNERS[name].learner(), options, restored=True)
+    return NetworkPolicy(name, agent, dataset.vocabulary, CPU, dataset.meta["data_hash"])
+
+
+@pytest.fixture(
+    params=[*(("learner", name) for name in LEARNERS), *(("baseline", name) for name in BASELINES)], ids=str
+)
+def policy(request: pytest.FixtureRequest, dataset: Dataset) -> Policy:
+    kind, name = request.param
+    return learner(name, dataset) if kind == "learner" else baseline(name, dataset, HISTORY, CPU)
+
+
+def test_the_head_scores_every_item_for_every_history(policy: Policy) -> None:
+    histories = [[], [3], [1, 2, 1, 5, 6, 7]]
+    head = policy.head(batch_from_histories(histories, ITEMS, HISTORY, CPU))
+    scores = reference.logits(head)
+    assert scores.shape == (3, ITEMS)
+    assert not scores.isnan().any()
+
+
+def test_recommend_returns_k_distinct_items_in_the_order_of_their_scores(policy: Policy) -> None:
+    for history in ([], ["item-1"], ["item-1", "item-4", "item-1"]):
+        for k in (1, 5, ITEMS):
+            answer = policy.recommend(history, k)
+            assert len(set(answer.items)) == len(answer.items) == len(answer.scores) == k
+            assert set(answer.items) <= set(IDS)
+            assert answer.scores == sorted(answer.scores, reverse=True)
+
+
+def test_probabilities_sum_to_one_if_the_policy_is_stochastic(policy: Policy) -> None:
+    answer = policy.recommend(["item-2"], ITEMS)
+    if not policy.stochastic:
+        assert answer.probabilities is None
+        return
+    assert answer.probabilities is not None
+    assert sum(answer.probabilities) == pytest.approx(1.0, abs=1e-5)
+    assert answer.probabilities == sorted(answer.probabilities, reverse=True)
+
+
+def test_excluded_items_are_not_recommended(policy: Policy) -> None:
+    history, excluded = ["item-0", "item-3"], ["item-5", "item-6"]
+    answer = policy.recommend(history, ITEMS, exclude_seen=True, exclude=excluded)
+    assert set(answer.items) == set(IDS) - {*history, *excluded}
+    assert set(policy.recommend(history, 5, candidates=["item-1", "item-2"]).items) == {"item-1", "item-2"}
+    with pytest.raises(InputError, match="No item is left"):
+        policy.recommend(history, 1, exclude=IDS)
+
+
+@pytest.mark.parametrize("k", [0, -1, ITEMS + 1])
+def test_k_outside_the_catalogue_is_refused(policy: Policy, k: int) -> None:
+    with pytest.raises(InputError, match=f"between 1 and {ITEMS}"):
+        policy.recommend([], k)
+
+
+def test_unknown_items_are_skipped_and_counted(policy: Policy) -> None:
+    known, mixed = policy.recommend(["item-1"], 5), policy.recommend(["nowhere", "item-1", "nothing"], 5)
+    assert (known.unknown, mixed.unknown) == (0, 2)
+    assert (known.items, known.scores) == (mixed.items, mixed.scores)
+
+
+def test_a_history_longer_than_the_policy_reads_changes_nothing(policy: Policy) -> None:
+    last = ["item-7", "item-2", "item-9", "item-4"]
+    assert policy.recommend(["item-1", "item-3", *last], 5) == policy.recommend(last, 5)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_learner_depends_only_on_its_seed(name: str, dataset: Dataset) -> None:
+    first, again, other = (learner(name, dataset, seed).recommend(["item-1"], ITEMS) for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_saved_learner_is_loaded_unchanged(name: str, dataset: Dataset, tmp_path: Path) -> None:
+    saved, loaded = learner(name, dataset, 0), learner(name, dataset, 1)
+    tensors = {f"module.{key}": value for key, value in saved.agent.state_dict().items()}
+    checkpoint.save(tmp_path / "best.safetensors", tensors, {"epoch": 3})
+    assert load_module(loaded.agent, tmp_path / "best.safetensors") == {"epoch": 3}
+    assert saved.recommend(["item-1", "item-8"], ITEMS) == loaded.recommend(["item-1", "item-8"], ITEMS)
