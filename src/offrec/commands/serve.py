@@ -37,11 +37,11 @@ class Serve:
     log: Annotated[Path | None, unset("FOLDER")] = None
     """Write every list and every event as JSON lines to this folder: the decision log."""
     flush_seconds: float = 1.0
-    """Time between flushes of the log to disk. A crash loses at most the records of this time."""
+    """Seconds between flushes of the log to disk. A crash loses at most the records of this time."""
     segment_mb: float = 64.0
-    """Size at which the log begins a new file."""
+    """Size at which the log begins a new file, in MiB."""
     segment_seconds: float = 3600.0
-    """Age at which the log begins a new file."""
+    """Age at which the log begins a new file, in seconds."""
     log_queue: int = 100_000
     """Largest number of records that may wait for the disk. More are lost and counted."""
     on_log_failure: Literal["serve", "stop"] = "serve"
@@ -59,7 +59,7 @@ class Serve:
     max_candidates: int = 10_000
     """Largest number of candidates, and of excluded items."""
     max_body_kb: int = 1024
-    """Largest request body."""
+    """Largest size of a request body, in KiB."""
     threads: Annotated[int | None, unset("INT")] = None
     """Number of computing threads. Default: chosen by torch."""
     seed: Annotated[int | None, unset("INT")] = None
