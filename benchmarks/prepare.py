@@ -1,9 +1,9 @@
-"""How fast a YooChoose-sized log is prepared, and in how much memory, beside a straightforward pandas version.
+"""Measure how fast a log of YooChoose's size is prepared, and in how much memory, next to a plain pandas version.
 
     python benchmarks/prepare.py [--rows 33000000]
 
-The log is generated in YooChoose's format into a temporary folder. Each version runs in a process of its own and does
-the same: read, keep sessions of at least three clicks, sort, number the items, split at random, save. Needs pandas.
+The log is generated in YooChoose's format in a temporary folder. Each version runs in its own process and does the
+same: read, keep sessions of at least three clicks, sort, number the items, split at random, save. Needs pandas.
 """
 
 import argparse
@@ -54,9 +54,9 @@ np.save(f"{sys.argv[2]}-ids.npy", ids.to_numpy())
 
 
 def generate(path: Path, rows: int) -> None:
-    """Clicks grouped by session as in the real file, sessions of about the real lengths, items by Zipf's law."""
+    """Write clicks grouped by session, with realistic session lengths and items drawn by Zipf's law."""
     generator = np.random.Generator(np.random.PCG64(0))
-    # Most ids of the real file lie close together, some far off.
+    # Most ids of the real file are close together; some are far away.
     ids = np.unique(np.concatenate([generator.choice(400_000, ITEMS - 2_000, replace=False) + 214_500_000,
                                     generator.choice(100_000, 1_000, replace=False) + 643_000_000,
                                     generator.choice(100_000, 1_000, replace=False) + 1_178_000_000]))  # fmt: skip
@@ -97,7 +97,7 @@ def _write(
 
 
 def measure(program: str, log: Path, out: Path) -> tuple[float, float]:
-    """Seconds and peak megabytes of a process of its own."""
+    """Run a process and return its seconds and peak megabytes."""
     started = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-c", program, str(log), str(out)])
     _, status, usage = os.wait4(process.pid, 0)
@@ -116,7 +116,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         log = Path(name) / "yoochoose-clicks.dat"
         generate(log, options.rows)
-        os.sync()  # else the first version is measured while the log is still being written
+        os.sync()  # otherwise the log would still be written during the first measurement
         print(f"{options.rows:,} rows, {log.stat().st_size / 1e9:.2f} GB, {os.cpu_count()} cores")
         started = time.perf_counter()
         with log.open("rb", buffering=0) as file:

@@ -1,9 +1,9 @@
-"""WorkerOptions well π̂_b predicts the next item, for the learners that are held to it are to be set beside it.
+"""Measure how well π̂_b predicts the next item, for comparison with the learners that are constrained to it.
 
     python benchmarks/public_logging.py DATASET… [--seeds 3] [--precision bf16] --json FILE
 
-Preset `strong` with GRU, the π̂_b that DC's runs on these datasets use: it is read from beside the dataset, or fitted
-and left there.
+Uses the preset `strong` with GRU, the π̂_b of DC's runs on these datasets. It is read from the folder next to the
+dataset, or fitted and stored there.
 """
 
 import argparse

@@ -1,22 +1,20 @@
-"""The eleven learners and the baselines on public logs, set to imitate: each learner's α, β, δ or weight is chosen on
-validation NDCG@10 from a grid of three, with GRU; the chosen ones then go on to more seeds and other backbones.
+"""Compare the eleven learners and the baselines on public logs, tuned for imitation.
 
-    python benchmarks/public_logs.py grid DATASET… --out FOLDER          asks FOLDER/grid, a study
-    python -m offrec.studies FOLDER/grid --jobs 14 --concurrent-seeds 1          on the machine that has the GPU
+    python benchmarks/public_logs.py grid DATASET… --out FOLDER
+    python -m offrec.studies FOLDER/grid --jobs 14 --concurrent-seeds 1
     python benchmarks/public_logs.py chosen DATASET… --out FOLDER [--columns strong-gru=5,strong-sasrec=3,paper-cfn=5]
-                                                                          asks FOLDER/strong-gru-LOG, strong-sasrec-LOG
-                                                                          and paper-cfn-LOG; what the grid has is taken
     python -m offrec.studies FOLDER/strong-sasrec-LOG …
     python benchmarks/public_logs.py table --out FOLDER --json FILE [--seeds 5]
-                                                                          all of it as one file and as Markdown
     python benchmarks/public_logs.py seen DATASET… --out FOLDER --json FILE
-                                                                          figures of items that the session had shown,
-                                                                          and of those that it had not
     python benchmarks/public_logs.py rewards --out FOLDER --json FILE --picture FILE.svg
-                                                                          of the sweeps FOLDER/cart*
 
-The presets' defaults are set to earn; this table is of imitation, as the paper's is. So the checkpoint is the best by
-NDCG@10, the learning rate falls where that stops growing, and RE and PG start from π̂_b.
+`grid` plans a study in which each learner's α, β, δ or weight takes three values, with GRU. `chosen` takes the value
+with the best validation NDCG@10 and plans studies with more seeds and other backbones; results of the grid are reused.
+`table` writes all results as JSON and Markdown. `seen` splits the metrics by whether the session had already shown the
+item. `rewards` reads the sweeps FOLDER/cart*. Run the studies on the machine with the GPU.
+
+The presets are tuned for reward; this table is about imitation, as in the paper. So the checkpoint with the best
+NDCG@10 is kept, the learning rate falls when NDCG@10 stops improving, and RE and PG start from π̂_b.
 """
 
 import argparse
@@ -57,14 +55,14 @@ GRID = {
     "re": ("algorithm.alpha", ("0.1", "0.5", "2")),
 }
 FIGURE = "NDCG@10"
-FIRST = "strong-gru"  # as the grid has it
+FIRST = "strong-gru"  # the column of the grid
 COLUMNS = "strong × gru", "strong × sasrec", "paper × cfn"
 STUDIES = tuple(column.replace(" × ", "-") for column in COLUMNS)
 Row = dict[str, Any]
 
 
 def levels() -> list[str]:
-    """Every learner at every value, but for the sweep's own."""
+    """Return every learner at every value of its grid."""
     found = []
     for name in LEARNERS:
         own = OWN.get(name, ())
@@ -92,7 +90,7 @@ def grid(datasets: Sequence[Path], folder: Path) -> Study:
 
 
 def best(study: Study) -> dict[str, dict[str, RunGroup]]:
-    """log → learner → the policy with the largest figure on validation."""
+    """Return log → learner → the policy with the best validation metric."""
     found: dict[str, dict[str, tuple[float, RunGroup]]] = {}
     for run in study.runs:
         if study.is_done(run):
@@ -104,7 +102,7 @@ def best(study: Study) -> dict[str, dict[str, RunGroup]]:
 
 
 def chosen(datasets: Sequence[Path], folder: Path, columns: str) -> list[Study]:
-    """`columns`: PRESET-BACKBONE=SEEDS, separated by commas."""
+    """Plan the studies of the chosen policies; `columns` is PRESET-BACKBONE=SEEDS, separated by commas."""
     lacking = next((column for column in columns.split(",") if not column.partition("=")[2]), None)
     if lacking is not None:
         raise SystemExit(f"--columns: {lacking or 'a column'} lacks its number of seeds; give it, as in {FIRST}=5.")
@@ -138,7 +136,7 @@ def setting(group: RunGroup) -> str:
 
 
 def taken(tried: Study, study: Study, policies: dict[str, RunGroup]) -> None:
-    """What the grid has of the chosen policies is not trained again."""
+    """Reuse the grid's runs of the chosen policies."""
     for run in study.runs:
         group = study.group(run)
         source = policies.get(group.policy) if group.kind == "learner" else None
@@ -159,7 +157,7 @@ def read(study: Study, name: str) -> Row:
 
 
 def rows(folder: Path, seeds: Sequence[int] = (0,)) -> list[Row]:
-    """Of each of these studies in the folder, a row a run with one of these seeds."""
+    """Return one row per run of these studies and seeds."""
     found: list[Row] = []
     kinds = "grid", *(f"{name}-*" for name in STUDIES)
     for path in sorted(path for kind in kinds for path in folder.glob(f"{kind}/study.json")):
@@ -167,7 +165,7 @@ def rows(folder: Path, seeds: Sequence[int] = (0,)) -> list[Row]:
         for run in (run for run in study.runs if run.seed in seeds and study.is_done(run)):
             group, facts = study.group(run), read(study, run.name)
             for split in {"validation", "test"} & set(facts):
-                if len(facts[split]) == 2:  # one behaviour alone is "all"
+                if len(facts[split]) == 2:  # with a single behaviour, keep only "all"
                     facts[split] = {"all": facts[split]["all"]}
             key = GRID.get(group.policy, ("",))[0]
             keep = {
@@ -183,14 +181,14 @@ def rows(folder: Path, seeds: Sequence[int] = (0,)) -> list[Row]:
 
 
 def shortened(tree: Any) -> Any:
-    """Figures to six digits."""
+    """Round the metrics to six digits."""
     if isinstance(tree, dict):
         return {name: shortened(value) for name, value in tree.items()}
     return float(f"{tree:.6g}") if isinstance(tree, float) else tree
 
 
 def table(found: Sequence[Row]) -> str:
-    """A row a policy of a log, in order of the test figure with GRU, seed 0; then the grid on validation."""
+    """Format one row per policy and log, sorted by the test metric with GRU, seed 0; then the grid on validation."""
     parts = []
     for log in dict.fromkeys(row["log"] for row in found):
         mine = [row for row in found if row["log"] == log and row["study"] != "grid" and row["seed"] == 0]
@@ -269,7 +267,7 @@ def main() -> None:
     parser.add_argument("datasets", type=Path, nargs="*")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--columns", default="strong-gru=1,strong-sasrec=1,paper-cfn=1", help="PRESET-BACKBONE=SEEDS,…")
-    parser.add_argument("--seeds", default="1", help="of the runs that the table's file holds")
+    parser.add_argument("--seeds", default="1", help="number of seeds in the table")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--picture", type=Path)
     asked = parser.parse_args()
@@ -285,7 +283,7 @@ def main() -> None:
         several = asked.what == "chosen"
         made = chosen(asked.datasets, asked.out, asked.columns) if several else []
         for study in made or [design.create_or_extend(grid(asked.datasets, asked.out))]:
-            print(f"{study.folder}: {len(study.runs)} runs asked")
+            print(f"{study.folder}: {len(study.runs)} runs planned")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Rewards matter: what a dearer cart does to next-item figures of carts and of views. For `public_logs.py rewards`.
+"""Measure how a larger reward for carts changes next-item metrics of carts and of views.
 
-Reads the sweeps FOLDER/cart*, each of DC or PC at one temperature (or several, as levels) over `reward.cart`.
+`public_logs.py rewards` calls this. It reads the sweeps FOLDER/cart*, each of DC or PC over `reward.cart`, at one
+temperature or several.
 """
 
 import math
@@ -18,12 +19,12 @@ from offrec.reports.svg import HEIGHT, WIDTH, Panel, Scale, text_width, tick_lab
 
 KNOB = {"dc": ("algorithm.alpha", "α"), "pc": ("algorithm.beta", "β")}
 FIGURE = "NDCG@10"
-SETTINGS = 0.2, 1.0, 5.0  # of the cart's reward: the three over which a learner has to move
+SETTINGS = 0.2, 1.0, 5.0  # the rewards of a cart between which a learner has to change
 STEPS = (0.2, 1.0), (1.0, 5.0), (0.2, 5.0)
 DRAWN = {
     ("dc", 0.5): "constrained",
     ("pc", 0.3): "unconstrained",
-}  # in absolute units → its mark; how they were chosen: results
+}  # in absolute units → its style; results explains the choice
 Row = dict[str, Any]
 Setting = tuple[str, float, str]  # learner, temperature, unit of reward
 
@@ -33,7 +34,7 @@ def read(folder: Path) -> StudyResults:
 
 
 def by_setting(found: StudyResults) -> dict[Setting, dict[float, PolicyResults]]:
-    """Setting → the cart's reward → its policy, both in order."""
+    """Return setting → reward of a cart → policy, both sorted."""
     sorted_out: dict[Setting, dict[float, PolicyResults]] = {}
     for entry in found.policies:
         if entry.results:
@@ -62,7 +63,7 @@ def _figures(split: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
 
 
 def steps(found: StudyResults) -> list[Row]:
-    """Each step of each setting on test, views and carts; p by Holm within a setting."""
+    """Compare neighbouring rewards of each setting on test events; p is corrected by Holm within a setting."""
     comparer, rows = Comparer(found), []
     for (name, knob, unit), entries in by_setting(found).items():
         asked = [(kind, step) for kind in ("view", "cart") for step in STEPS if set(step) <= set(entries)]
@@ -86,7 +87,7 @@ def means(entries: Iterable[PolicyResults], kind: str, split: str) -> list[float
 
 
 def monotone(entries: dict[float, PolicyResults], split: str) -> bool:
-    """Carts up and views down at both steps between the three settings."""
+    """Return whether carts rise and views fall at both steps between the three settings."""
     asked = [entries[cart] for cart in SETTINGS]
     carts, views = means(asked, "cart", split), means(asked, "view", split)
     return carts == sorted(set(carts)) and views == sorted(set(views), reverse=True)
@@ -115,7 +116,7 @@ def _cell(entry: PolicyResults) -> str:
 
 
 def picture(found: StudyResults) -> str:
-    """Carts and views side by side, for one temperature of each learner; light or dark as the reader's page is."""
+    """Draw carts and views for one temperature per learner; the colours follow the page's light or dark mode."""
     settings = by_setting(found)
     drawn = {(name, knob): settings[name, knob, "absolute"] for name, knob in DRAWN}
     panels = [_panel(drawn, "cart", "Carts"), _panel(drawn, "view", "Views")]
@@ -158,7 +159,7 @@ def _spoken(line: Sequence[tuple[float, float, float]]) -> str:
     return ", ".join(f"{mean:.4f} at {tick_label(cart)}" for cart, mean, _ in line)
 
 
-# The report's colours (studies/page.css), of which a picture on its own needs these.
+# Those of the report's colours that the picture needs.
 STYLE = """
 svg { --paper: #fdfdfc; --ink: #1c2126; --soft: #5b6570; --line: #d9dde1; --free: #b4571a; --constrained: #1f66b0; }
 @media (prefers-color-scheme: dark) {

@@ -1,5 +1,7 @@
-"""Where a learner's next-item figures come from: items that the session had shown, and new ones. For
-`public_logs.py seen`, which reads the studies of the table, seed 0, test sessions."""
+"""Split a learner's next-item metrics by whether the session had already shown the item.
+
+`public_logs.py seen` calls this for the studies of its table, seed 0, on test sessions.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -14,12 +16,12 @@ from offrec.evaluation.metrics import ndcg
 from offrec.reports import reading
 from offrec.reports.reading import PolicyResults
 
-KINDS = "first", "again", "before", "new"  # nothing shown yet; the item shown last; one shown earlier; none of these
+KINDS = "first", "again", "before", "new"  # no item shown yet; the last item again; an earlier item; a new item
 Row = dict[str, Any]
 
 
 def kinds(items: Sequence[int], offsets: Sequence[int]) -> NDArray[np.int64]:
-    """[events] of the sessions in `offsets`, index into KINDS of each."""
+    """Return the kind of each event, an index into KINDS: [events]."""
     found: list[int] = []
     for start, end in pairwise(offsets):
         shown: list[int] = []
@@ -30,7 +32,7 @@ def kinds(items: Sequence[int], offsets: Sequence[int]) -> NDArray[np.int64]:
 
 
 def rows(datasets: Sequence[Path], folder: Path, studies: Sequence[str]) -> list[Row]:
-    """NDCG@10 by kind of event, a row a policy and behaviour; and how many there are, a row a log and behaviour."""
+    """Return NDCG@10 by kind of event per policy and behaviour, and counts per log and behaviour."""
     found: list[Row] = []
     for path in datasets:
         dataset, log = Dataset.open(path), path.resolve().name

@@ -1,12 +1,13 @@
-"""What each learner truly earns in the simulated shop, beside SL, the logging policy and the oracle.
+"""Measure what each learner earns in the simulated shop, next to SL, the logging policy and the oracle.
 
     python benchmarks/shop_learners.py DATASETS PLAN.json --out FOLDER [--jobs 2] [--visitors 4000] [--limit SECONDS]
-    python benchmarks/shop_learners.py --table FOLDER --collect RESULTS.json      the runs as one file and as Markdown
+    python benchmarks/shop_learners.py --table FOLDER --collect RESULTS.json
 
-DATASETS holds folders WORLD-SEED, each a prepared log of the shop WORLD with that seed. PLAN.json is a list of
-{"name": …, "dataset": "demo-0", "algorithm": "dc", "seed": 0, "settings": {…}}; names of the shop's own policies
-(random, logging, greedy, oracle) may stand for an algorithm. Runs go side by side; each leaves a JSON of its own in
-FOLDER, and those that are there are not repeated. Visitors are the same for every policy of a shop.
+DATASETS contains folders WORLD-SEED, each a prepared log of the shop WORLD with that seed. PLAN.json is a list of
+{"name": …, "dataset": "demo-0", "algorithm": "dc", "seed": 0, "settings": {…}}. Instead of an algorithm it may name one
+of the shop's own policies (random, logging, greedy, oracle). Runs are executed concurrently. Each writes a JSON file
+into FOLDER; existing results are not repeated. All policies of a shop meet the same visitors. The second command writes
+all results into one file and prints them as Markdown.
 """
 
 import argparse
@@ -33,7 +34,7 @@ def one(datasets: Path, out: Path, task: dict[str, Any], visitors: int) -> None:
     started = time.time()
     dataset = offrec.Dataset.open(datasets / task["dataset"])
     shop = Shop.from_meta(dataset.meta["shop"])
-    found: dict[str, Any] = dict(task)
+    results: dict[str, Any] = dict(task)
     if task["algorithm"] in OWN:
         policy: Any = task["algorithm"]
     else:
@@ -49,21 +50,21 @@ def one(datasets: Path, out: Path, task: dict[str, Any], visitors: int) -> None:
         )
         if task.get("checkpoint") == "last":
             load_module(policy.agent, folder / "last.safetensors")
-        found["trained"] = time.time() - started
-        found["test"] = dict(offrec.evaluate(policy, dataset, "test").metrics["all"].values)
+        results["trained"] = time.time() - started
+        results["test"] = dict(offrec.evaluate(policy, dataset, "test").metrics["all"].values)
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        found["epochs"], found["last"] = len(lines), lines[-1]
+        results["epochs"], results["last"] = len(lines), lines[-1]
     rollout = shop.rollout(policy, visitors, seed=VISITORS_SEED)
     reward = rollout.reward
-    found |= {"reward": reward.mean, "low": reward.low, "high": reward.high, "length": rollout.length.mean}
-    found |= {"purchases": rollout.purchases.mean, "cut": rollout.cut, "seconds": time.time() - started}
-    (out / f"{task['name']}.json").write_text(json.dumps(found, indent=1, default=float) + "\n")
-    figure = found.get("test", {}).get("HR@5")
-    print(f"{task['name']:40s} reward {reward.mean:6.3f}  HR@5 {figure}  {found['seconds']:.0f} s", flush=True)
+    results |= {"reward": reward.mean, "low": reward.low, "high": reward.high, "length": rollout.length.mean}
+    results |= {"purchases": rollout.purchases.mean, "cut": rollout.cut, "seconds": time.time() - started}
+    (out / f"{task['name']}.json").write_text(json.dumps(results, indent=1, default=float) + "\n")
+    figure = results.get("test", {}).get("HR@5")
+    print(f"{task['name']:40s} reward {reward.mean:6.3f}  HR@5 {figure}  {results['seconds']:.0f} s", flush=True)
 
 
-def table(found: list[dict[str, Any]]) -> str:
-    """A row a learner and world, over shops; p: paired t-tests over shops, two-sided, not corrected."""
+def table(results: list[dict[str, Any]]) -> str:
+    """Format one row per learner and world; p is of two-sided paired t-tests over shops, not corrected."""
     from statistics import fmean, stdev
 
     from scipy.stats import ttest_rel
@@ -74,7 +75,7 @@ def table(found: list[dict[str, Any]]) -> str:
         return f"{fmean(mine) - fmean(theirs):+.2f} (p = {ttest_rel(mine, theirs).pvalue:.4f})"
 
     by: dict[str, dict[str, dict[int, Any]]] = {}
-    for run in found:
+    for run in results:
         world, shop = run["dataset"].rsplit("-", 1)
         by.setdefault(world, {}).setdefault(run["algorithm"], {})[int(shop)] = run
     lines = ["| world | policy | HR@5 | NDCG@10 | true reward | over SL | over logging | each shop |", "|---" * 8 + "|"]
@@ -97,19 +98,19 @@ def main() -> None:
     parser.add_argument("datasets", type=Path, nargs="?")
     parser.add_argument("plan", type=Path, nargs="?")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--table", type=Path, help="print what is in this folder, or collected file, as a table")
-    parser.add_argument("--collect", type=Path, help="with --table: write all of it into one file")
+    parser.add_argument("--table", type=Path, help="print the results in this folder or collected file")
+    parser.add_argument("--collect", type=Path, help="with --table: write all results into one file")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--visitors", type=int, default=4000)
-    parser.add_argument("--limit", type=float, default=float("inf"), help="start no run after so many seconds")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="start no run after this many seconds")
     parser.add_argument("--task", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.table is not None:
         files = sorted(asked.table.glob("*.json")) if asked.table.is_dir() else []
-        found = [json.loads(file.read_text()) for file in files] or json.loads(asked.table.read_text())
+        results = [json.loads(file.read_text()) for file in files] or json.loads(asked.table.read_text())
         if asked.collect is not None:
-            asked.collect.write_text("[\n" + ",\n".join(json.dumps(run) for run in found) + "\n]\n")
-        print(table(found))
+            asked.collect.write_text("[\n" + ",\n".join(json.dumps(run) for run in results) + "\n]\n")
+        print(table(results))
         return
     if asked.datasets is None or asked.plan is None or asked.out is None:
         parser.error("give DATASETS, PLAN.json and --out, or --table")

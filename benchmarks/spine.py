@@ -1,10 +1,10 @@
-"""Test figures of SL with every backbone, three seeds each, beside every baseline, on prepared datasets.
+"""Evaluate SL with every backbone, three seeds each, and every baseline on prepared datasets.
 
     python benchmarks/spine.py DATASETS --out FOLDER [--jobs 12] [--limit 560] [--baselines]
 
-DATASETS holds the folders yoochoose-64, retailrocket and events as `offrec prepare` leaves them (results/README.md
-says how). Runs go side by side, `--jobs` at a time; each leaves a JSON of its own in FOLDER, and those that are there
-are not repeated. `--table` prints what is there. Settings beyond the preset `strong` were chosen on validation NDCG@10.
+DATASETS contains the folders yoochoose-64, retailrocket and events, as written by `offrec prepare` (see
+results/README.md). `--jobs` runs are executed concurrently. Each writes a JSON file into FOLDER; existing results are
+not repeated. `--table` prints the results. Settings beyond the preset `strong` were chosen on validation NDCG@10.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def everything(arguments: argparse.Namespace) -> None:
         time.sleep(0.2)
     for process in running:
         process.kill()
-    print(f"{len(jobs) + len(running)} runs left undone")
+    print(f"{len(jobs) + len(running)} runs were not started")
 
 
 def table(out: Path) -> None:

@@ -1,8 +1,8 @@
-"""d3rlpy's learners for discrete actions, an action an item: some updates, timed. Needs requirements-d3rlpy.txt; run by
-run.py.
+"""Time some updates of d3rlpy's learners for discrete actions; an action is an item. Run by run.py.
 
-d3rlpy has no sequence encoder for them. An observation here is the mean of fixed random vectors of the last `history`
-items (zeros where there are none), of the width that offrec's states have; two hidden layers of that width follow.
+Needs requirements-d3rlpy.txt. d3rlpy has no sequence encoder for these learners. An observation is the mean of fixed
+random vectors of the last `history` items (zeros if there are none), as wide as offrec's states, followed by two hidden
+layers of that width.
 """
 
 import time
@@ -17,7 +17,7 @@ REWARD = 0.2  # of a view
 
 
 def observations(log: peerlog.Log, width: int, history: int) -> NDArray[np.float32]:
-    """[E, width] before each event. A window's sum is the difference of two running sums."""
+    """Return the observation before each event, [E, width]; a window's sum is the difference of two running sums."""
     vectors = np.random.default_rng(0).standard_normal((log.n_items, width), dtype=np.float32)
     total = np.zeros((log.events + 1, width))
     np.cumsum(vectors[log.items], axis=0, dtype=np.float64, out=total[1:])

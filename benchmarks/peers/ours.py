@@ -1,6 +1,6 @@
-"""offrec: one epoch, timed. Needs offrec; run by run.py.
+"""Time one epoch of offrec. Needs offrec; run by run.py.
 
-Beyond the first events of sessions, which the others do not predict, an epoch is the same as theirs.
+The epoch equals those of the other libraries, except that offrec also predicts the first event of each session.
 """
 
 import time
@@ -15,7 +15,7 @@ from offrec.console import Advance, Console
 
 
 class Clock(Console):
-    """Times what the trainer announces as an epoch's steps: neither validation nor checkpoints."""
+    """Times the steps of an epoch as the trainer reports them, without validation and checkpoints."""
 
     def __init__(self) -> None:
         super().__init__(quiet=True)
@@ -39,7 +39,9 @@ def main() -> None:
     parser = peerlog.options(__doc__)
     parser.add_argument("--algorithm", default="sl")
     parser.add_argument("--backbone", default="sasrec")
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="more settings, as offrec train's")
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="KEY=VALUE", help="further settings, as in `offrec train`"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     settings: dict[str, object] = {

@@ -1,9 +1,8 @@
-"""What every script of the comparison shares: the log, the sizes, the line it reports. Needs numpy only, since each
-runs in an environment of its own.
+"""The log, the sizes and the output line that all scripts of the comparison share.
 
-A derived folder is a prepared dataset of offrec's whose arrays hold all training sessions (over all items, or the most
-popular of them) and whose split `train` is the first sessions of them, so that everybody can train on the same part of
-an epoch over the same catalogue.
+Needs only numpy, because each script runs in its own environment. A derived folder is an offrec dataset that contains
+all training sessions (over all items, or over the most popular ones). Its split `train` is the first of these sessions,
+so that every library can train on the same part of an epoch over the same catalogue.
 """
 
 import argparse
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 
 Longs = NDArray[np.int64]
 
-VALIDATION = 100  # sessions: offrec validates after an epoch, outside the time that is measured
-MEGABYTE = 1 << (20 if sys.platform == "darwin" else 10)  # of what getrusage counts in
+VALIDATION = 100  # sessions; offrec validates after an epoch, outside of the measured time
+MEGABYTE = 1 << (20 if sys.platform == "darwin" else 10)  # in the unit of getrusage
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,9 @@ class Log:
         return np.repeat(np.arange(self.sessions), self.lengths)
 
     def popular(self, n: int) -> "Log":
-        """Only the n most frequent items, the most frequent first, and sessions that have two events left. Where there
-        are fewer items, the catalogue is filled up with items that nobody has seen.
+        """Keep only the n most frequent items, and the sessions that still have two events.
+
+        If there are fewer items, the catalogue is filled up with items that do not occur.
         """
         if n >= self.n_items:
             return Log(self.items, self.offsets, n)
@@ -61,7 +61,7 @@ class Log:
 
 
 def read(folder: Path, split: str = "train") -> Log:
-    """A split of a prepared dataset; `whole` is every training session of a derived one."""
+    """Read a split of a dataset; `whole` reads all training sessions of a derived one."""
     meta = json.loads((folder / "dataset.json").read_text())
     first, last = [0, meta["whole"]] if split == "whole" else meta["splits"][split]
     offsets = np.load(folder / "offsets.npy")[first : last + 1]
@@ -70,9 +70,9 @@ def read(folder: Path, split: str = "train") -> Log:
 
 
 def derive(dataset: Path, out: Path, events: int | None, n_items: int | None = None) -> None:
-    """The first sessions of the training split that hold `events` events, as a prepared dataset of its own."""
+    """Write the first training sessions with `events` events in total as a dataset."""
     whole = read(dataset) if n_items is None else read(dataset).popular(n_items)
-    scored = whole.first(VALIDATION)  # as if for validation: no figure is read off
+    scored = whole.first(VALIDATION)  # a validation split is required, but its metrics are not used
     sessions = whole.sessions
     if events is not None:
         sessions = min(sessions, int(np.searchsorted(whole.offsets, events)))
@@ -91,7 +91,7 @@ def derive(dataset: Path, out: Path, events: int | None, n_items: int | None = N
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
-    """The options that every script takes."""
+    """Parse the options that all scripts share."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", type=Path, help="a derived folder")
     parser.add_argument("--work", type=Path, required=True, help="an empty folder to write to")
@@ -100,20 +100,25 @@ def options(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--heads", type=int, default=2)
     parser.add_argument("--dropout", type=float, default=0.3)
     parser.add_argument("--history", type=int, default=50)
-    parser.add_argument("--batch", type=int, default=1024, help="events in an update")
+    parser.add_argument("--batch", type=int, default=1024, help="events per update")
     parser.add_argument("--rate", type=float, default=0.001)
     parser.add_argument("--threads", type=int, default=2)
     return parser
 
 
 def resident() -> float:
-    """Megabytes at most so far."""
+    """Return the peak memory so far in megabytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MEGABYTE
 
 
 def report(*, seconds: float, updates: int, events: int, epoch_events: int, before: float, **more: float) -> None:
-    """seconds: of the training loop alone; events: predicted in it; epoch_events: what a whole epoch would predict;
-    before: `resident` when training began.
+    """Print one result as a JSON line.
+
+    Args:
+        seconds: Of the training loop alone.
+        events: The number of events predicted in it.
+        epoch_events: The number of events that a whole epoch predicts.
+        before: `resident` when training began.
     """
     found = {"seconds": seconds, "updates": updates, "events": events, "epoch_events": epoch_events}
     print(json.dumps(found | {"before_mb": before, "peak_mb": resident()} | more), flush=True)

@@ -1,9 +1,9 @@
-"""offrec beside its peers on CPU cores: SASRec with full softmax (RecBole, RecTools), learners over actions (d3rlpy).
+"""Compare offrec with other libraries on CPU cores: SASRec (RecBole, RecTools) and learners over actions (d3rlpy).
 
     python benchmarks/peers/run.py DATASET --environments ENVIRONMENTS [--json FILE]
 
-README.md beside this file says how DATASET and ENVIRONMENTS are made and what is fair about it. Every measurement is a
-process of its own, offrec and peers take turns, and the median of the rounds is printed.
+README.md in this folder explains how to create DATASET and ENVIRONMENTS, and how fair the comparison is. Every
+measurement runs in its own process, the libraries alternate, and the median of the rounds is printed.
 """
 
 import argparse
@@ -27,20 +27,20 @@ import peerlog
 HERE = Path(__file__).parent
 LADDER = (1_000, 3_000, 10_000, 36_453, 100_000, 300_000, 1_000_000)
 LONG = 100_000  # items
-UNBEARABLE = 600  # seconds an epoch
+TOO_LONG = 600  # seconds per epoch
 
 
 @dataclass(frozen=True)
 class Contender:
     title: str
-    environment: str  # whose Python
+    environment: str  # whose Python runs it
     script: str
     words: tuple[str, ...] = ()
 
 
 @dataclass
 class Tally:
-    """What the rounds of one contender at one size gave."""
+    """The results of one contender at one size, over all rounds."""
 
     title: str
     items: int
@@ -70,7 +70,7 @@ class Bench:
         self.options, self.folder, self.number = options, folder, 0
 
     def measure(self, contender: Contender, dataset: Path, tally: Tally) -> None:
-        """One run in a fresh process, under the limits on memory and time."""
+        """Run once in a new process, with limits on memory and time."""
         if tally.failure:
             return
         self.number += 1
@@ -110,7 +110,7 @@ class Bench:
         return str(self.options.environments / environment / "bin" / "python")
 
     def _variables(self) -> dict[str, str]:
-        # Threads that spin while they wait stall each other where others use the cores.
+        # Spinning threads slow each other down on shared cores.
         threads = {"OMP_NUM_THREADS": str(self.options.threads), "OMP_WAIT_POLICY": "passive"}
         return {**os.environ, **threads, "PYTHONWARNINGS": "ignore"}
 
@@ -120,7 +120,7 @@ class Bench:
 
 
 def sasrec(bench: Bench, options: argparse.Namespace) -> list[Tally]:
-    """The same model on the same sessions."""
+    """Compare the same model on the same sessions."""
     dataset = bench.folder / "sasrec"
     peerlog.derive(options.dataset, dataset, options.events)
     shape = ("--layers", str(options.layers), "--heads", str(options.heads), "--history", str(options.history))
@@ -136,7 +136,7 @@ def sasrec(bench: Bench, options: argparse.Namespace) -> list[Tally]:
 
 
 def learners(bench: Bench, options: argparse.Namespace) -> list[Tally]:
-    """More and more actions until one stops; few updates, and one round, where each is long."""
+    """Increase the number of actions until one library fails; long cases get few updates and one round."""
     tallies: list[Tally] = []
     for n in sorted(options.actions):
         updates = min(30, max(3, 300_000 // n))
@@ -175,7 +175,7 @@ def table(title: str, tallies: list[Tally]) -> None:
             print(f"{start}  stops: {row['failure']}")
             continue
         mark = "*" if row["extrapolated"] else " "
-        late = "  an epoch is over 10 minutes" if row["epoch_seconds"] > UNBEARABLE else ""
+        late = "  an epoch is over 10 minutes" if row["epoch_seconds"] > TOO_LONG else ""
         print(
             f"{start}{row['ms_per_update']:11,.0f}{row['events_per_second']:11,.0f}{row['epoch_seconds']:10,.0f}{mark}"
             f"{row['peak_gb']:11.2f}{row['own_gb']:11.2f}{late}"
@@ -184,9 +184,13 @@ def table(title: str, tallies: list[Tally]) -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", type=Path, help="a dataset made by offrec prepare")
-    parser.add_argument("--environments", type=Path, required=True, help="holds recbole/, rectools/ and d3rlpy/")
-    parser.add_argument("--events", type=int, default=10_000, help="SASRec: train on about so many; 0: a whole epoch")
+    parser.add_argument("dataset", type=Path, help="a dataset folder written by offrec prepare")
+    parser.add_argument(
+        "--environments", type=Path, required=True, help="the folder with recbole/, rectools/ and d3rlpy/"
+    )
+    parser.add_argument(
+        "--events", type=int, default=10_000, help="SASRec: train on about this many events; 0: a whole epoch"
+    )
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--width", type=int, default=128)
@@ -194,13 +198,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=2)
     parser.add_argument("--dropout", type=float, default=0.3)
     parser.add_argument("--history", type=int, default=50)
-    parser.add_argument("--batch", type=int, default=1024, help="events in an update")
+    parser.add_argument("--batch", type=int, default=1024, help="events per update")
     parser.add_argument("--actions", type=int, nargs="*", default=LADDER, help="numbers of items for the learners")
-    parser.add_argument("--algorithm", default="sl", help="of offrec, beside d3rlpy's learner")
-    parser.add_argument("--learner", default="DiscreteSAC", help="of d3rlpy")
+    parser.add_argument("--algorithm", default="sl", help="offrec's learner")
+    parser.add_argument("--learner", default="DiscreteSAC", help="d3rlpy's learner")
     parser.add_argument("--only", nargs="*", default=["offrec", "recbole", "rectools", "d3rlpy"])
-    parser.add_argument("--memory", type=float, default=20, help="gigabytes a process may have (Linux)")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds a process may take")
+    parser.add_argument("--memory", type=float, default=20, help="memory limit of a process in gigabytes (Linux)")
+    parser.add_argument("--timeout", type=float, default=600, help="time limit of a process in seconds")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.dataset, options.environments = options.dataset.absolute(), options.environments.absolute()

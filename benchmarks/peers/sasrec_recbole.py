@@ -1,6 +1,7 @@
-"""RecBole's SASRec with cross-entropy over all items: one epoch, timed. Needs requirements-recbole.txt; run by run.py.
+"""Time one epoch of RecBole's SASRec with cross-entropy over all items. Run by run.py.
 
-RecBole itself makes a row of every event but a session's first: the up to `history` items before it, padded.
+Needs requirements-recbole.txt. RecBole turns every event except a session's first into a row: up to `history` items
+before it, padded.
 """
 
 import os
@@ -21,7 +22,7 @@ NAME = "log"
 
 
 def export(log: peerlog.Log, folder: Path) -> None:
-    """RecBole's atomic files. The items' file makes the catalogue whole where the sessions do not hold all of it."""
+    """Write RecBole's atomic files; the file of items adds those that no session contains."""
     folder.mkdir(parents=True)
     position = np.arange(log.events) - np.repeat(log.offsets[:-1], log.lengths)
     table = {"session_id:token": log.session_of_event(), "item_id:token": log.items, "timestamp:float": position}
@@ -61,7 +62,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     log, whole = peerlog.read(options.dataset), peerlog.read(options.dataset, "whole")
     export(log, options.work / NAME)
-    os.chdir(options.work)  # it writes logs where it stands
+    os.chdir(options.work)  # RecBole writes logs into the current folder
     config = Config(model="SASRec", dataset=NAME, config_dict=settings(options))
     init_seed(config["seed"], config["reproducibility"])
     dataset = create_dataset(config)

@@ -1,8 +1,8 @@
-"""RecTools' SASRec with softmax over all items: one epoch, timed. Needs requirements-rectools.txt; run by run.py.
+"""Time one epoch of RecTools' SASRec with softmax over all items. Run by run.py.
 
-RecTools encodes a session once, cut to its last `history` + 1 events and padded to `history`, and computes the logits
-of the padding as well. Its catalogue is what its interactions hold, so it is given all training sessions and stopped
-after as many of them as the others train on.
+Needs requirements-rectools.txt. RecTools encodes a session once, cut to its last `history` + 1 events and padded to
+`history`, and also computes the logits of the padding. Its catalogue consists of the items in its interactions. It gets
+all training sessions and is stopped after as many of them as the other libraries train on.
 """
 
 import math
@@ -46,7 +46,9 @@ def interactions(log: peerlog.Log) -> Dataset:
 
 def main() -> None:
     parser = peerlog.options(__doc__)
-    parser.add_argument("--sessions", type=int, help="in an update; by default as many as hold --batch events")
+    parser.add_argument(
+        "--sessions", type=int, help="sessions per update; by default as many as contain --batch events"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     log, whole = peerlog.read(options.dataset), peerlog.read(options.dataset, "whole")
@@ -75,7 +77,7 @@ def main() -> None:
         ),
     )
     model.fit(interactions(whole))
-    clock = next(found for found in model.fit_trainer.callbacks if isinstance(found, Clock))  # a copy of ours
+    clock = next(one for one in model.fit_trainer.callbacks if isinstance(one, Clock))  # RecTools copies it
     missing = whole.n_items - len(model.data_preparator.get_known_item_ids())
     peerlog.report(
         seconds=clock.seconds,
