@@ -193,7 +193,7 @@ def test_options_prints_values_and_help() -> None:
     assert "batch_size = 256" in listed
     assert 'backbone = "cfn"' in listed
     learner = offrec("options", "--algorithm", "dc").stdout
-    assert "# Temperature: what a nat of divergence from the prior costs" in learner
+    assert "Above 0.\nalpha = 0.02" in learner
     assert "alpha = 0.02" in learner
     assert "[critic]" in learner
     assert "no algorithm 'magic'" in sentence(offrec("options", "--algorithm", "magic", code=2))
