@@ -18,7 +18,7 @@ REPAIRS = [
         re.compile("<msup>(<mi>.</mi>)<mi>&#x02032;</mi></msup>"),
         r'<mrow>\1<mo lspace="0" rspace="0">&#x02032;</mo></mrow>',
     ),
-    (re.compile("(?<=</mi>)<mi>(log|exp)</mi>"), r'<mspace width="0.17em" /><mi>\1</mi>'),
+    (re.compile("(</mi>|</msub>)<mi>(log|exp)</mi>"), r'\1<mspace width="0.17em" /><mi>\2</mi>'),
     (re.compile("<mi>(log|exp)</mi>(?!<mo)"), r'<mi>\1</mi><mspace width="0.17em" />'),
 ]
 
