@@ -7,20 +7,20 @@ from offrec.evaluation.metrics import hit_rate, ndcg, reciprocal_rank
 RANK = np.array([1, 2, 3, 5, 6, 20, 21])
 
 
-def test_hit_rate_worked_by_hand() -> None:
+def test_hit_rate_by_hand() -> None:
     assert hit_rate(RANK, 5).tolist() == [1, 1, 1, 1, 0, 0, 0]
 
 
-def test_ndcg_worked_by_hand() -> None:
+def test_ndcg_by_hand() -> None:
     # 1 / log2(2), log2(3) = 1.58496, log2(4), log2(6) = 2.58496
     assert ndcg(RANK, 5).tolist() == pytest.approx([1, 0.63093, 0.5, 0.38685, 0, 0, 0], abs=1e-5)
 
 
-def test_reciprocal_rank_worked_by_hand() -> None:
+def test_reciprocal_rank_by_hand() -> None:
     assert reciprocal_rank(RANK, 5).tolist() == pytest.approx([1, 1 / 2, 1 / 3, 1 / 5, 0, 0, 0])
 
 
-def test_figures_are_averages_over_events() -> None:
+def test_metrics_are_means_over_events() -> None:
     found = compute_metrics(RANK, (1, 20))
     assert found.events == 7
     assert found["HR@1"] == pytest.approx(1 / 7)
@@ -32,7 +32,7 @@ def test_figures_are_averages_over_events() -> None:
     assert list(found.values) == ["HR@1", "HR@20", "NDCG@1", "NDCG@20", "MRR@1", "MRR@20"]
 
 
-def test_no_events_no_figures() -> None:
+def test_there_are_no_metrics_without_events() -> None:
     found = compute_metrics(np.array([], dtype=np.int64), (5,), {"coverage@5": 0.0})
     assert (found.events, found.values) == (0, {})
 

@@ -1,4 +1,4 @@
-"""`evaluate` against a dense loop over sessions that shares no code with it."""
+"""`evaluate` compared with a dense loop over sessions that shares no code with it."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ KS = (1, 5, 10)
 
 
 class Random(Policy):
-    """A state from the last items, and a bonus for them. Coarse numbers, so that many scores are equal."""
+    """A policy that depends on the last items. Its scores are coarse, so that many are equal."""
 
     name = "random"
 
@@ -59,7 +59,7 @@ def sessions_and_names(seed: int = 0) -> tuple[list[list[int]], list[list[str]]]
 
 
 def expected(policy: Random, sessions: list[list[int]], names: list[list[str]], protocol: dict[str, Any]) -> Any:
-    """(behaviour, rank, top) for each scored event of the last ten sessions."""
+    """(behaviour, rank, top items) of each scored event of the last ten sessions."""
     trained = {item for session in sessions[:20] for item in session}
     for session, behaviours in zip(sessions[30:], names[30:], strict=True):
         for t, item in enumerate(session):
@@ -86,7 +86,7 @@ PROTOCOLS = [
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=str)
 @pytest.mark.parametrize("batch_size", [1, 7, 1000])
-def test_evaluate_is_the_dense_loop(
+def test_evaluate_equals_the_dense_loop(
     make_dataset: Any, tmp_path: Path, protocol: dict[str, Any], batch_size: int
 ) -> None:
     sessions, names = sessions_and_names()
@@ -108,7 +108,7 @@ def test_evaluate_is_the_dense_loop(
             assert found.metrics[name][f"coverage@{k}"] == pytest.approx(len(shown) / ITEMS)
 
 
-def test_ranks_alone_are_the_same_ranks(make_dataset: Any, tmp_path: Path) -> None:
+def test_ranks_without_metrics_are_the_same(make_dataset: Any, tmp_path: Path) -> None:
     sessions, names = sessions_and_names()
     dataset = make_dataset(tmp_path, sessions, names, (20, 10, 10), items=ITEMS)
     policy = Random(dataset)
@@ -118,7 +118,7 @@ def test_ranks_alone_are_the_same_ranks(make_dataset: Any, tmp_path: Path) -> No
     assert alone.metrics((5,))["HR@5"] == pytest.approx((alone.rank <= 5).mean())
 
 
-def test_another_protocol_for_the_same_data_is_honoured_and_named(make_dataset: Any, tmp_path: Path) -> None:
+def test_another_protocol_changes_the_scored_events_and_the_fingerprint(make_dataset: Any, tmp_path: Path) -> None:
     sessions, names = sessions_and_names()
     dataset = make_dataset(tmp_path, sessions, names, (20, 10, 10), items=ITEMS)
     changed = dataset.with_protocol(score_first=False)
@@ -128,7 +128,7 @@ def test_another_protocol_for_the_same_data_is_honoured_and_named(make_dataset: 
     assert second.protocol["score_first"] is False
 
 
-def test_json_carries_what_makes_figures_comparable(make_dataset: Any, tmp_path: Path) -> None:
+def test_json_contains_what_makes_metrics_comparable(make_dataset: Any, tmp_path: Path) -> None:
     dataset = make_dataset(tmp_path, [[0, 1, 2], [1, 2], [2, 0, 1]], items=ITEMS)
     stored = json.loads(json.dumps(evaluate(Random(dataset), dataset).as_json()))
     assert stored["policy"] == "random"
@@ -150,11 +150,11 @@ class Broken(Policy):
         return Head(torch.zeros(len(batch), 0), torch.zeros(4, 0), bias, torch.full((len(batch), 1), 3), bad)
 
 
-def test_scores_that_are_not_numbers_count_against_the_policy(make_dataset: Any, tmp_path: Path) -> None:
+def test_nan_scores_count_against_the_policy(make_dataset: Any, tmp_path: Path) -> None:
     dataset = make_dataset(tmp_path, [[0], [0], [0, 3, 2]], items=4)
     found = evaluate(Broken(dataset.vocabulary, 5, torch.device("cpu")), dataset, ks=(1, 2))
     assert found.ranks.rank.tolist() == [2, 4, 4]
-    assert found.metrics["all"]["coverage@1"] == 0.0  # the one item in front has no number
+    assert found.metrics["all"]["coverage@1"] == 0.0  # the only item before the others has a NaN score
     assert found.metrics["all"]["coverage@2"] == 0.25
 
 
@@ -166,19 +166,21 @@ def test_progress_counts_scored_events(make_dataset: Any, tmp_path: Path) -> Non
     assert steps == [(4, 10), (8, 10), (10, 10)]
 
 
-def test_nothing_to_score_is_said(make_dataset: Any, tmp_path: Path) -> None:
+def test_a_split_without_scored_events_is_refused(make_dataset: Any, tmp_path: Path) -> None:
     dataset = make_dataset(tmp_path, [[0, 1], [1], [2]], items=ITEMS, score_first=False)
-    with pytest.raises(InputError, match="No event of the test split counts"):
+    with pytest.raises(InputError, match="The test split has no scored events"):
         evaluate(Random(dataset), dataset)
 
 
-def test_an_empty_list_cannot_be_scored(make_dataset: Any, tmp_path: Path) -> None:
+def test_lists_of_length_0_are_refused(make_dataset: Any, tmp_path: Path) -> None:
     dataset = make_dataset(tmp_path, [[0, 1], [1], [2]], items=ITEMS)
-    with pytest.raises(InputError, match="lengths from 1 up"):
+    with pytest.raises(InputError, match="lengths of at least 1"):
         evaluate(Random(dataset), dataset, ks=(0, 5))
 
 
-def test_scored_batches_can_be_kept(make_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_of_scored_events_can_be_cached(
+    make_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sessions, names = sessions_and_names()
     dataset = make_dataset(tmp_path, sessions, names, (20, 10, 10), items=ITEMS, score_first=False)
     policy = Random(dataset)
@@ -193,4 +195,4 @@ def test_scored_batches_can_be_kept(make_dataset: Any, tmp_path: Path, monkeypat
     held = sum(batch.nbytes for batch in kept.cached)
     assert held <= kept.bytes - kept.replay.bytes
     monkeypatch.setattr(ranking, "CACHE_BYTES", 10)
-    assert ScoredEvents.for_policy(policy, dataset, "test", 7).cache_batches().cached is None, "too large to stay"
+    assert ScoredEvents.for_policy(policy, dataset, "test", 7).cache_batches().cached is None, "too large for the cache"

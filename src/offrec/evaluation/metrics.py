@@ -83,10 +83,10 @@ for _record in (
 
 @dataclass(frozen=True)
 class MetricValues:
-    """Averages over `events` events; no events, no figures."""
+    """Means over `events` events; empty without events."""
 
     events: int
-    values: dict[str, float]  # "HR@5" → …
+    values: dict[str, float]  # "HR@5" → its mean
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]

@@ -1,4 +1,4 @@
-"""Where each logged item stands in a policy's ranking of the whole catalogue: exact, streamed, never sampled."""
+"""Exact ranks of logged items in a policy's ordering of the whole catalogue, which is streamed and never sampled."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,50 +24,58 @@ Progress = Callable[[int, int], None]  # (events ranked so far, events to rank)
 
 KS = (5, 10, 20)
 BATCH_SIZE = 1024
-CACHE_BYTES = 1 << 30  # batches of a split that together take more are gathered anew each time
+CACHE_BYTES = 1 << 30  # larger splits are gathered again for every pass
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The scored events of a split in the order of the log."""
+    """The ranks of the scored events of a split, in the order of the log."""
 
-    event: Longs  # [N] where the event stands in the log
+    event: Longs  # [N] number of the event in the log
     behaviour: Bytes  # [N]
-    rank: Longs  # [N] 1 is best; ties and scores that are not numbers count against the policy
+    rank: Longs  # [N] 1 is best; ties and NaN scores count against the policy
 
     def metrics(self, ks: Sequence[int] = KS, more: dict[str, float] | None = None) -> MetricValues:
+        """Compute every registered metric; `more` has values that were measured elsewhere."""
         return compute_metrics(self.rank, ks, more)
 
     def reward_ndcg(self, rewards: NDArray[np.float32], k: int) -> float:
-        """NDCG@k, each event counting by the reward of its behaviour; `rewards` [number of behaviours]. In [0, 1], as
-        long as no reward is negative.
+        """NDCG@k in which each event counts with the reward of its behaviour. In [0, 1] unless a reward is negative.
+
+        Args:
+            rewards: Reward of each behaviour.
+            k: Length of the list.
         """
-        earned = rewards[self.behaviour].astype(np.float64)
-        return float((earned * ndcg(self.rank, k)).mean() / max(np.abs(earned).mean(), np.finfo(np.float64).tiny))
+        reward = rewards[self.behaviour].astype(np.float64)
+        return float((reward * ndcg(self.rank, k)).mean() / max(np.abs(reward).mean(), np.finfo(np.float64).tiny))
 
     def for_behaviour(self, behaviour: int) -> "Ranks":
-        mine = self.behaviour == behaviour
-        return Ranks(self.event[mine], self.behaviour[mine], self.rank[mine])
+        """The ranks of the events of one behaviour."""
+        selected = self.behaviour == behaviour
+        return Ranks(self.event[selected], self.behaviour[selected], self.rank[selected])
 
 
 @dataclass(frozen=True)
 class Evaluation:
+    """The ranks and metrics of a policy on a split."""
+
     policy: str
     split: EvaluationSplit
     fingerprint: str
     protocol: dict[str, Any]
     counts: dict[str, int]  # of the dataset
     ranks: Ranks
-    metrics: dict[str, MetricValues]  # "all", and each behaviour by name
+    metrics: dict[str, MetricValues]  # "all" and each behaviour
 
     def as_json(self) -> dict[str, Any]:
+        """Return what `offrec evaluate --json` prints."""
         return {
             "policy": self.policy,
             "split": self.split,
             "fingerprint": self.fingerprint,
             "protocol": self.protocol,
             "dataset": self.counts,
-            "metrics": {name: {"events": found.events, **found.values} for name, found in self.metrics.items()},
+            "metrics": {name: {"events": one.events, **one.values} for name, one in self.metrics.items()},
         }
 
 
@@ -79,7 +87,7 @@ def ranks(
     batch_size: int = BATCH_SIZE,
     progress: Progress | None = None,
 ) -> Ranks:
-    """Ranks alone."""
+    """Compute the ranks of the scored events of a split, without metrics."""
     return ScoredEvents.for_policy(policy, dataset, split, batch_size).ranks(policy, progress)
 
 
@@ -113,21 +121,21 @@ def evaluate(
         >>> offrec.evaluate(policy, dataset).metrics["all"]["NDCG@10"]
     """
     ks = _checked(ks)
-    scored_, found, shown = (
+    events, coverage = (
         ScoredEvents.for_policy(policy, dataset, split, batch_size),
-        [],
-        _Shown(dataset, ks, policy.device),
+        _Coverage(dataset, ks, policy.device),
     )
+    batch_ranks = []
     behaviours = torch.tensor(np.asarray(dataset.sessions.behaviours), device=policy.device).long()
     with torch.no_grad():
-        for batch in scored_.batches(progress):
+        for batch in events.batches(progress):
             position, values, items = rank_and_top_k(policy.head(batch), batch.action, max(ks))
-            found.append(position)
-            shown.add(behaviours[batch.event], values, items)
-    ranked = scored_.in_log_order(found)
-    tables = {"all": ranked.metrics(ks, shown.share())}
+            batch_ranks.append(position)
+            coverage.add(behaviours[batch.event], values, items)
+    ranked = events.in_log_order(batch_ranks)
+    tables = {"all": ranked.metrics(ks, coverage.share())}
     for index, name in enumerate(dataset.behaviours):
-        tables[name] = ranked.for_behaviour(index).metrics(ks, shown.share(index))
+        tables[name] = ranked.for_behaviour(index).metrics(ks, coverage.share(index))
     return Evaluation(
         policy=policy.name,
         split=split,
@@ -140,12 +148,12 @@ def evaluate(
 
 
 def is_scored(sessions: Sessions, protocol: Protocol, train_counts: Longs) -> NDArray[np.bool_]:
-    """[E] which events of the split count. Each of the three switches looks at the session as it stands in the log."""
+    """[E] whether each event of the split is scored. The three options of the protocol apply to the logged sessions."""
     base = int(sessions.offsets[0])
     start, stop = np.asarray(sessions.offsets[:-1]) - base, np.asarray(sessions.offsets[1:]) - base
     counts = np.ones(sessions.events, dtype=np.bool_)
     if protocol.score_last is not None:
-        to_end = np.repeat(stop, stop - start) - np.arange(sessions.events)  # 1 at the session's last event
+        to_end = np.repeat(stop, stop - start) - np.arange(sessions.events)  # 1 at the last event of a session
         counts &= to_end <= protocol.score_last
     if not protocol.score_first:
         counts[start[start < stop]] = False
@@ -155,28 +163,39 @@ def is_scored(sessions: Sessions, protocol: Protocol, train_counts: Longs) -> ND
 
 
 class ScoredEvents:
-    """The scored events of a split on a device, and nothing else of it: pieces without one are never encoded.
+    """The scored events of a split on a device. Segments without scored events are not encoded.
 
-    Made once, it can be ranked as often as one likes: while a run trains, after every epoch. Nothing in a batch waits
-    for the device, and where all batches are small enough they stay there.
+    A run creates it once and ranks the events after every epoch. Batches are built without waiting for the device, and
+    stay there if they are small enough.
+
+    Args:
+        dataset: The dataset.
+        split: "test" or "validation".
+        history: History length of the policies.
+        device: Device of the policies.
+        batch_size: Scored events per batch.
+
+    Raises:
+        InputError: If the split is unknown or has no scored event.
     """
 
     def __init__(
         self, dataset: Dataset, split: EvaluationSplit, history: int, device: torch.device, batch_size: int = BATCH_SIZE
     ) -> None:
         if split not in get_args(EvaluationSplit):
-            raise InputError(f"There is no split {split!r} to score; there are {', '.join(get_args(EvaluationSplit))}.")
+            raise InputError(f"The split must be one of {', '.join(get_args(EvaluationSplit))}; got {split!r}.")
         self.dataset, self.history, self.device = dataset, history, device
         sessions = dataset.split(split)
         counts = is_scored(sessions, dataset.protocol, dataset.train_counts)
         if not counts.any():
             raise InputError(
-                f"No event of the {split} split counts under this protocol; score more events or another split."
+                f"The {split} split has no scored events under this protocol; score more events or choose another "
+                "split."
             )
-        unrewarded = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), gamma=0.0)
-        self.replay = Replay(sessions, unrewarded, dataset.n_items, history, "exact", device)
-        self.pieces = _cut(self.replay, counts, batch_size)
-        rows = [_events(self.replay, index) for index in self.pieces]
+        no_reward = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), gamma=0.0)
+        self.replay = Replay(sessions, no_reward, dataset.n_items, history, "exact", device)
+        self.segment_batches = _segment_batches(self.replay, counts, batch_size)
+        rows = [_events(self.replay, index) for index in self.segment_batches]
         chosen = [np.flatnonzero(counts[row]) for row in rows]
         self.event: Longs = np.concatenate([row[keep] for row, keep in zip(rows, chosen, strict=True)])
         self.chosen = [
@@ -190,29 +209,30 @@ class ScoredEvents:
     def for_policy(
         policy: Policy, dataset: Dataset, split: EvaluationSplit, batch_size: int = BATCH_SIZE
     ) -> "ScoredEvents":
-        """What `policy` is to be judged by."""
+        """The scored events for one policy, which must come from this dataset."""
         if policy.data_hash not in (None, dataset.meta["data_hash"]) or policy.n_items != dataset.n_items:
             raise InputError(
-                f"{policy.name} was made from another dataset than {dataset.path} ({dataset.fingerprint}); "
-                "evaluate it on its own."
+                f"{policy.name} was made from another dataset than {dataset.path} ({dataset.fingerprint}); evaluate it "
+                "on its own dataset."
             )
         return ScoredEvents(dataset, split, policy.history, policy.device, batch_size)
 
     @property
     def bytes(self) -> int:
-        """What lies on the device, once the batches are kept there."""
-        rows = 8 * sum(self.sizes) * (2 * self.history + 8)  # recent items, at most as many tokens, the rest
+        """Bytes on the device once the batches are cached."""
+        rows = 8 * sum(self.sizes) * (2 * self.history + 8)  # recent items, at most as many tokens, other columns
         return self.replay.bytes + (rows if rows <= CACHE_BYTES else 0)
 
     def cache_batches(self) -> "ScoredEvents":
-        """For repeated use: gather the batches once, if they are small enough to stay."""
+        """Gather the batches once for repeated use, if they are small enough."""
         if self.cached is None and self.bytes > self.replay.bytes:
             self.cached = list(self.batches())
         return self
 
     def batches(self, progress: Progress | None = None) -> Iterator[Batch]:
+        """The scored events in batches of similar history length."""
         total, done = sum(self.sizes), 0
-        for number, (index, chosen) in enumerate(zip(self.pieces, self.chosen, strict=True)):
+        for number, (index, chosen) in enumerate(zip(self.segment_batches, self.chosen, strict=True)):
             yield self.cached[number] if self.cached is not None else _rows(self.replay.batch(index), chosen)
             done += self.sizes[number]
             if progress is not None:
@@ -220,35 +240,36 @@ class ScoredEvents:
 
     @torch.no_grad()
     def ranks(self, policy: Policy, progress: Progress | None = None) -> Ranks:
+        """Rank the logged items under a policy."""
         return self.in_log_order([rank(policy.head(batch), batch.action) for batch in self.batches(progress)])
 
-    def in_log_order(self, found: list[Tensor]) -> Ranks:
-        """`found`: of each batch, the ranks of its rows."""
+    def in_log_order(self, batch_ranks: list[Tensor]) -> Ranks:
+        """Sort the ranks of all batches by event."""
         order = np.argsort(self.event)
         event = self.event[order] + self.replay.first_event
         behaviour = np.asarray(self.dataset.sessions.behaviours[event])
-        return Ranks(event, behaviour, torch.cat(found).cpu().numpy()[order])
+        return Ranks(event, behaviour, torch.cat(batch_ranks).cpu().numpy()[order])
 
 
 def _events(replay: Replay, index: Longs) -> Longs:
-    """The rows of these pieces, in the order in which a batch holds them."""
+    """The events of these segments, in the order of the rows of a batch."""
     rows = replay.rows[index]
     first = replay.segments.first[index] - replay.first_event
     return np.repeat(first - (np.cumsum(rows) - rows), rows) + np.arange(rows.sum())
 
 
-def _cut(replay: Replay, counts: NDArray[np.bool_], batch_size: int) -> list[Longs]:
-    """Pieces with a scored row, like lengths together, about `batch_size` scored rows a batch."""
-    pieces, before = replay.segments, np.concatenate([[0], np.cumsum(counts)])
-    rows = before[pieces.end - replay.first_event] - before[pieces.first - replay.first_event]
-    order = np.argsort(pieces.end - pieces.begin, kind="stable")
+def _segment_batches(replay: Replay, counts: NDArray[np.bool_], batch_size: int) -> list[Longs]:
+    """Segments with scored rows, sorted by length, in batches of about `batch_size` scored rows."""
+    segments, before = replay.segments, np.concatenate([[0], np.cumsum(counts)])
+    rows = before[segments.end - replay.first_event] - before[segments.first - replay.first_event]
+    order = np.argsort(segments.end - segments.begin, kind="stable")
     order = order[rows[order] > 0]
     number = (np.cumsum(rows[order]) - 1) // batch_size
     return np.split(order, np.flatnonzero(np.diff(number)) + 1)
 
 
 def _rows(batch: Batch, chosen: Tensor | None) -> Batch:
-    """Some rows of a batch, by their numbers; the pieces stay."""
+    """Select rows of a batch; its segments stay."""
     if chosen is None:
         return batch
     fields = ("segment", "position", "recent", "action", "event", "reward", "discount", "return_to_go")
@@ -256,8 +277,8 @@ def _rows(batch: Batch, chosen: Tensor | None) -> Batch:
     return batch.with_columns(**{name: getattr(batch, name)[chosen] for name in fields}, weight=weight)
 
 
-class _Shown:
-    """Which items have stood among the first k, for each k and behaviour."""
+class _Coverage:
+    """Which items were among the first k, for each k and behaviour."""
 
     def __init__(self, dataset: Dataset, ks: Sequence[int], device: torch.device) -> None:
         self.ks = ks
@@ -265,7 +286,7 @@ class _Shown:
 
     def add(self, behaviour: Tensor, values: Tensor, items: Tensor) -> None:
         for row, k in enumerate(self.ks):
-            shown = ~values[:, :k].isnan()  # a score that is not a number recommends nothing
+            shown = ~values[:, :k].isnan()  # a NaN score recommends nothing
             self.seen[row, behaviour[:, None].expand_as(shown)[shown], items[:, :k][shown]] = True
 
     def share(self, behaviour: int | None = None) -> dict[str, float]:
@@ -275,5 +296,5 @@ class _Shown:
 
 def _checked(ks: Sequence[int]) -> tuple[int, ...]:
     if not ks or min(ks) < 1:
-        raise InputError(f"Lists of {list(ks)} items cannot be scored; give lengths from 1 up, for example 5, 10, 20.")
+        raise InputError(f"ks must contain lengths of at least 1, for example 5, 10, 20; got {list(ks)}.")
     return tuple(ks)
