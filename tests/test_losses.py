@@ -1,4 +1,4 @@
-"""Every equation by hand: two or three items, and numbers that can be worked out on paper."""
+"""Every equation calculated by hand, with two or three items."""
 
 import math
 from dataclasses import replace
@@ -18,13 +18,13 @@ def tensor(*numbers: float) -> Tensor:
 
 
 def dense(*rows: list[float]) -> Head:
-    """A head whose values are these rows."""
+    """A head with these rows as values."""
     z = torch.tensor(rows, dtype=torch.double)
     return Head(z, torch.eye(z.shape[1], dtype=torch.double))
 
 
 def chances(*rows: list[float]) -> Head:
-    """softmax of it is these rows; its logits are off by a constant, as a network's are."""
+    """A head whose softmax is these rows; its logits have an arbitrary constant, as those of a network."""
     return dense(*([log(p) + 0.7 for p in row] for row in rows))
 
 
@@ -106,7 +106,7 @@ def test_soft_value() -> None:
 
 @pytest.mark.parametrize("prior", [None, "uniform", "b"])
 def test_two_soft_values_are_those_of_two_calls(prior: str | None) -> None:
-    """The second is held fixed, whatever it is made of."""
+    """The second value is detached from all its inputs."""
     pi, q, other, b = (replace(head, table=head.table.clone().requires_grad_()) for head in HEADS)
     given = b if prior == "b" else prior
     value, held = losses.soft_values(pi, q, other, 0.3, given)
@@ -128,7 +128,7 @@ def test_a_uniform_prior_is_a_prior() -> None:
 
 
 def test_soft_value_is_largest_at_the_boltzmann_policy() -> None:
-    """There V = α log Σ prior exp(Q/α), and Q/α it is that is exponentiated, above and below the line."""
+    """There V = α log Σ prior exp(Q/α), with Q/α in numerator and denominator."""
     alpha = 0.7
     best = dense([q / alpha for q in Q])
     lse = alpha * log(sum(exp(q / alpha) for q in Q))
@@ -146,7 +146,7 @@ def test_greedy_value_and_double_q() -> None:
 
 
 def test_outside_support() -> None:
-    """b = (.25, .5, .25): at most .3 are items 0 and 2, at most .25 too (≤), at most .2 none, at most 1 all."""
+    """For b = (.25, .5, .25): items 0 and 2 are at most .3 and at most .25; none is at most .2; all are at most 1."""
     pi, b = chances([0.5, 0.2, 0.3]), chances(B)
     found = [losses.outside_support(pi, b, delta).item() for delta in (0.3, 0.25 + 1e-9, 0.2, 1.0)]
     assert found == pytest.approx([0.8, 0.8, 0.0, 1.0])
@@ -166,7 +166,7 @@ def test_outside_support_moves_pi_alone() -> None:
 
 
 def test_forward_kl_in_both_readings() -> None:
-    """Over b's own draws the mean of log b − log π is KL(b‖π); that of −log π is larger by b's entropy."""
+    """Under samples from b the mean of log b − log π is KL(b‖π); that of −log π is larger by the entropy of b."""
     b, pi = [0.5, 0.5], [0.25, 0.75]
     log_b, log_pi = tensor(*map(log, b)), tensor(*map(log, pi))
     kl = 0.5 * log(2) + 0.5 * log(2 / 3)
@@ -239,7 +239,7 @@ def many(head: Head) -> Head:
 
 @pytest.mark.parametrize("prior", [None, "uniform", "b"])
 def test_straight_through_samples_converge_to_the_exact_value(prior: str | None) -> None:
-    """A sample's value is that of one item drawn from π: the mean of 20,000 lies within four standard errors."""
+    """A sample has the value of one item from π; the mean of 20,000 is within four standard errors."""
     pi, q, b = many(chances(PI)), many(dense(Q)), many(chances(B))
     given = b if prior == "b" else prior
     sample = Sample(Noise(torch.tensor(5)), temperature=0.8, hard=True)
@@ -250,7 +250,7 @@ def test_straight_through_samples_converge_to_the_exact_value(prior: str | None)
 
 
 def test_soft_samples_and_gradients_converge_as_the_temperature_falls() -> None:
-    """Values and gradients, means of 20,000 draws: worse at temperature 1, within 3 % of their size at 0.05."""
+    """Means of 20,000 samples: values and gradients are within 3 % at temperature 0.05, and worse at 1."""
 
     def at(sample: Sample | None) -> tuple[Tensor, Tensor]:
         z = chances(PI).state.clone().requires_grad_()

@@ -1,4 +1,4 @@
-"""Symbols of small heads with everything in them, all of it requiring a gradient: no network in sight."""
+"""Symbols made of small heads without networks. Every tensor requires a gradient."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ HEADS = ("pi", "q", "next_pi", "next_q", "q_if_ignored", "next_online_q", "b", "
 
 
 def random_head(width: int = 4, size: float = 1.0, rows: int = ROWS, items: int = ITEMS) -> Head:
-    """With a bias and corrections; every tensor a leaf that requires a gradient."""
+    """A head with a bias and corrections; every tensor is a leaf that requires a gradient."""
 
     def leaf(*shape: int) -> Tensor:
         return (size * torch.randn(*shape, dtype=torch.double)).requires_grad_()
@@ -24,7 +24,7 @@ def random_head(width: int = 4, size: float = 1.0, rows: int = ROWS, items: int 
 
 
 def symbols(unlogged: int = 2, seed: int = 0, **given: Any) -> Symbols:
-    """`given` replaces parts of it."""
+    """Random symbols; `given` replaces some of them."""
     torch.manual_seed(seed)
     heads = {name: random_head(width=3 + number % 3) for number, name in enumerate(HEADS)}
     action = torch.randint(ITEMS, (ROWS, 1))
@@ -59,12 +59,12 @@ def leaves(head: Head) -> dict[str, Tensor]:
 
 
 def total(terms: dict[str, Tensor], x: Symbols) -> Tensor:
-    """What an update minimises."""
+    """The sum that an update minimises."""
     return torch.stack([(x.weight * term).sum() for name, term in terms.items() if not name.startswith("~")]).sum()
 
 
 def gradients(loss: Tensor, x: Symbols) -> dict[str, Tensor]:
-    """Of every tensor in x, by name; zeros where nothing reaches."""
+    """The gradient of every tensor in x, by name; zeros if the loss does not depend on it."""
     tensors = {f"{name}.{part}": tensor for name in HEADS for part, tensor in leaves(getattr(x, name)).items()}
     tensors |= {"log_b": x.log_b, "multiplier": x.multiplier}
     found = torch.autograd.grad(loss, list(tensors.values()), allow_unused=True, retain_graph=True)

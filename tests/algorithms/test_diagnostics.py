@@ -1,4 +1,4 @@
-"""What is watched of a learner that ranks and is no distribution, worked by hand."""
+"""Diagnostics of a ranking that is not a distribution, calculated by hand."""
 
 import math
 
@@ -14,7 +14,7 @@ LOG_B = torch.tensor([[math.log(0.5), *[math.log(1e-6)] * 9, math.log(0.25), mat
 
 
 def row(values: torch.Tensor) -> Head:
-    """A head of one row with these values [1, A]."""
+    """A head with one row of values [1, A]."""
     return Head(torch.ones(1, 1), values[0][:, None].contiguous())
 
 
@@ -23,8 +23,8 @@ def b() -> Head:
     return row(LOG_B)
 
 
-def test_ten_best_items_alike(b: Head) -> None:
-    """Ranked 0, 1, …: the ten best are the likeliest one and the nine that the log cannot tell of."""
+def test_a_ranking_is_uniform_over_its_top_ten(b: Head) -> None:
+    """The top ten are the likeliest item and nine rare ones."""
     found = diagnostics.of_ranking(row(-torch.arange(12.0)[None]), b)
     assert float(found["~entropy"]) == pytest.approx(math.log(10))
     assert float(found["~rare"]) == pytest.approx(0.9)
@@ -33,8 +33,8 @@ def test_ten_best_items_alike(b: Head) -> None:
     )
 
 
-def test_only_what_it_may_rank(b: Head) -> None:
-    """Within π̂_b ≥ .1 three items are left, each shown with a third."""
+def test_only_items_inside_the_support_count(b: Head) -> None:
+    """Three items have π̂_b ≥ 0.1, so each has probability 1/3."""
     found = diagnostics.of_ranking(within_support(row(torch.arange(12.0)[None]), b, 0.1), b)
     assert float(found["~entropy"]) == pytest.approx(math.log(3))
     assert float(found["~rare"]) == 0.0

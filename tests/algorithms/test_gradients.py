@@ -1,4 +1,4 @@
-"""Which term may move which tensor, over all learners, with everything requiring a gradient."""
+"""Which loss term has a gradient to which tensor, for all learners."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ SAMPLED = [
 
 @pytest.mark.parametrize("unlogged", [0, 2])
 @pytest.mark.parametrize(("name", "options", "moved"), CASES + SAMPLED)
-def test_a_term_moves_what_it_may_and_nothing_else(
+def test_each_term_has_gradients_to_the_declared_tensors_only(
     name: str, options: dict[str, Any], moved: dict[str, set[str]], unlogged: int
 ) -> None:
     x = symbols(unlogged)

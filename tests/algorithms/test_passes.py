@@ -1,4 +1,4 @@
-"""How often an update streams the catalogue: its cost, as docs/algorithms/README.md states it."""
+"""Number of passes over the catalogue per update."""
 
 from typing import Any
 

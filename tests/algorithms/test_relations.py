@@ -1,4 +1,4 @@
-"""The relations between learners that must hold, whatever the numbers."""
+"""Relations between learners that hold for any numbers."""
 
 import math
 from dataclasses import replace
@@ -55,7 +55,7 @@ def test_sc_that_bars_everything_has_the_gradient_of_sdac() -> None:
 
 
 def test_sc_pushes_away_from_what_the_log_lacks() -> None:
-    """A small step along the penalty's gradient alone takes mass from outside of the support: its sign is right."""
+    """A small step along the gradient of the penalty reduces the mass outside the support, so its sign is right."""
     x = symbols()
     learner = SupportConstraint(delta=0.05, beta=1.0)
     penalty = learner.loss(x)["support"]
@@ -157,7 +157,7 @@ def test_dc_with_a_uniform_prior_is_sdac_with_the_prior_kept() -> None:
 
 
 def test_dc_with_a_uniform_prior_is_sdac_with_a_lower_reward() -> None:
-    """r − discount · α log|A|, the prior dropped; the actor's objective differs by the constant log|A|."""
+    """Reward r − discount · α log|A| without the prior; the actor's objective differs by the constant log|A|."""
     alpha = 0.3
     x = symbols(unlogged=0, b=uniform(), next_b=uniform(), returns=0.0)  # logged returns hold no entropy to shift
     lower = replace(x, rewards=x.rewards - x.discounts * alpha * math.log(ITEMS))
@@ -167,8 +167,8 @@ def test_dc_with_a_uniform_prior_is_sdac_with_a_lower_reward() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"expectation": "gumbel", "gumbel_temperature": 0.5}])
-def test_re_is_dc_in_other_words(options: dict[str, Any]) -> None:
-    """Under Q_RE = Q_DC + α log π̂_b, the target network's Q too, terms are equal and so is what moves the actor."""
+def test_re_is_equivalent_to_dc(options: dict[str, Any]) -> None:
+    """With Q_RE = Q_DC + α log π̂_b, also for the target network, terms and actor gradients are equal."""
     alpha, x = 0.4, symbols()
 
     def raised(q: Head, b: Head) -> Head:

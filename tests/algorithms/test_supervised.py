@@ -1,4 +1,4 @@
-"""SL by hand: three items, two rows."""
+"""SL calculated by hand, with three items and two rows."""
 
 import math
 

@@ -30,7 +30,7 @@ def tiny() -> TabularMDP:
 
 
 class Tables:
-    """Actor and critic as tables [A, S], and the symbols of every (state, item) at once."""
+    """Actor and critic as tables [A, S], and the symbols of all (state, item) pairs."""
 
     def __init__(self) -> None:
         world = tiny()
@@ -61,7 +61,7 @@ class Tables:
 
 
 def learned(learner: Learner, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """π and Q, [S, A] each. A critic's step of 1 on ½ error² is a whole backup; the actor follows by Adam."""
+    """π and Q, [S, A] each. A critic step of size 1 on ½ error² is a full backup; the actor is trained by Adam."""
     tables = Tables()
     states, items = tiny().shape
     weight = torch.full((states, items), 1.0, dtype=torch.double) if weight is None else weight
@@ -123,15 +123,15 @@ def test_dqn_reaches_the_optimal_values() -> None:
 
 
 def test_pc_is_the_logging_policy_tilted_by_its_critic() -> None:
-    """With rows as often as the log has them, weighted imitation is π ∝ π_b exp(Q/β), state by state."""
+    """If rows have the frequencies of the log, weighted imitation gives π ∝ π_b exp(Q/β) in each state."""
     b, beta = tiny().logging(), 0.5
     learner = PolicyConstraint(alpha=0.3, beta=beta, cap=1e30, baseline=False, normalised=False)
     policy, q = learned(learner, b)
     assert distance(policy, (b.log() + q / beta).softmax(1)) < CLOSE
 
 
-def test_sr_stands_between_sdac_and_the_log() -> None:
-    """The stationary point: π (log π − Q/α − mean) = β (π_b − π), item by item."""
+def test_sr_is_between_sdac_and_the_logging_policy() -> None:
+    """The stationary point satisfies π (log π − Q/α − mean) = β (π_b − π) for each item."""
     alpha, beta, b = 0.3, 0.5, tiny().logging()
     policy, q = learned(SupervisedRegularisation(alpha=alpha, beta=beta), b)
     f = policy.log() - q / alpha

@@ -1,4 +1,4 @@
-"""Every learner's terms against its equations written out over the whole catalogue, with and without unlogged items."""
+"""The terms of every learner, compared with its equations computed densely, with and without unlogged items."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""One contract over every learner: what moves, what is held, what is saved."""
+"""One contract for the agent of every learner: what is trained, what is fixed, what is saved."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -43,7 +43,7 @@ def moved(before: dict[str, torch.Tensor], module: nn.Module) -> set[str]:
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
 def test_gradients_reach_what_is_declared(name: str, options: dict[str, Any]) -> None:
-    """Every parameter of the actor and the critic, and none of the target's and the prior's."""
+    """Gradients reach every parameter of actor and critic, and none of the target and the prior."""
     made = agent(name, **options)
     loss = total(made, batch())
     assert torch.isfinite(loss)
@@ -125,7 +125,7 @@ def test_fixed_networks_never_drop_out() -> None:
 
 
 def test_the_multiplier_climbs_while_the_constraint_is_broken() -> None:
-    """β ← max(0, β + η (KL − ε)), worked by hand over two updates."""
+    """β ← max(0, β + η (KL − ε)), calculated by hand for two updates."""
     made, rows = agent("sr", adaptive=True, beta=0.5, epsilon=0.1, rate=0.2), batch()
     beta = 0.5
     for _ in range(2):
@@ -159,8 +159,8 @@ def test_actor_and_critic_may_differ(name: str, actor: str, width: int, critic: 
 
 @pytest.mark.parametrize("draw", ["uniform", "popular", "logging"])
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_saved_is_loaded(name: str, options: dict[str, Any], draw: Any) -> None:
-    """Into an agent that knows neither the prior nor the log: that is all a policy needs."""
+def test_a_saved_agent_is_loaded_unchanged(name: str, options: dict[str, Any], draw: Any) -> None:
+    """Load into an agent without prior and log, which is all that a policy needs."""
     made, rows = agent(name, critic=CriticOptions(ground=2, ground_draw=draw), **options), batch()
     adam = optimiser(made)
     for _ in range(2):
@@ -182,7 +182,7 @@ def test_a_missing_logging_policy_is_noticed(name: str) -> None:
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_units_of_reward_do_not_matter(name: str) -> None:
-    """Two logs that differ only in what a reward is counted in give the same losses, so the same run."""
+    """Two logs that differ only in the unit of rewards give the same losses."""
     found = []
     for scale in (1.0, 64.0):
         rows = batch(scale)
@@ -210,7 +210,7 @@ def test_a_start_from_the_logging_policy(name: str) -> None:
 
 @pytest.mark.parametrize("dropout", [None, 0.7], ids=["its own", "another's"])
 def test_re_starts_its_critic_as_alpha_times_the_logging_policys_scores(dropout: float | None) -> None:
-    """Up to a number a state α log π̂_b, so softmax(Q/α) = π̂_b, for the critic and its target alike."""
+    """Q is α log π̂_b up to a constant per state, so softmax(Q/α) = π̂_b, for the critic and its target."""
     critic = CriticOptions(repeat=OPTIONS.repeat, dropout=dropout)
     learner = LEARNERS["re"].learner(alpha=0.3, critic_start="supervised")
     made, rows = Agent(ITEMS, learner, OPTIONS, critic, facts(), prior()).eval(), batch()
@@ -223,7 +223,7 @@ def test_re_starts_its_critic_as_alpha_times_the_logging_policys_scores(dropout:
 
 
 def test_dqn_ranks_within_the_support() -> None:
-    """Items with π̂_b ≥ δ in order of Q; where none is, the likeliest."""
+    """Items with π̂_b ≥ δ in the order of Q; the likeliest item if there are none."""
     made, rows = agent("dqn", delta=0.05).eval(), batch()
     with torch.no_grad():
         q, b = reference.logits(made.critic(rows)), reference.logits(made.prior(rows)).softmax(1)
@@ -236,7 +236,7 @@ def test_dqn_ranks_within_the_support() -> None:
 
 @pytest.mark.parametrize("repeat", ["instead", "bonus", "off"])
 def test_ranking_by_the_policy_the_critic_implies(repeat: Any) -> None:
-    """softmax(Q/α), for DC π̂_b exp(Q/α), whatever the corrections of either."""
+    """softmax(Q/α), for DC π̂_b exp(Q/α), with any corrections of both heads."""
     rows, alpha = batch(), 0.2
     for name in ("sdac", "dc"):
         made = agent(name, critic=CriticOptions(ground=0, repeat=repeat), ranks="critic", alpha=alpha).eval()
@@ -284,8 +284,8 @@ def test_the_same_generator_gives_the_same_update() -> None:
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_narrow_heads_stay_close(name: str) -> None:
-    """Losses within 2 %, and gradients that arrive in full precision."""
+def test_bfloat16_heads_give_close_losses(name: str) -> None:
+    """Losses agree within 2 %, and gradients have full precision."""
     exact, narrow = agent(name), agent(name)
     narrow.bfloat16_products = True
     found = []
@@ -300,7 +300,7 @@ def test_narrow_heads_stay_close(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pg", "sl+pg"])
-def test_a_logging_head_of_its_own_may_not_move_the_policy(name: str) -> None:
+def test_an_own_logging_head_has_no_gradient_to_the_policy(name: str) -> None:
     made = agent(name, logging="own")
     made.loss(batch())["logging_cross_entropy"].sum().backward()
     reached = {n for n, p in made.named_parameters() if p.grad is not None and p.grad.any()}

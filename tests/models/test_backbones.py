@@ -1,4 +1,4 @@
-"""Each backbone against something independent: a cell worked by hand, another implementation, causality, padding."""
+"""Each backbone against independent calculations: by hand, another implementation, causality, padding."""
 
 import math
 
@@ -83,7 +83,7 @@ def test_sasrec_block_by_softmax_written_out() -> None:
 
 
 def test_caser_by_hand() -> None:
-    """Window of 2, width 1, one filter of each kind with known weights."""
+    """Window of 2, width 1, and one filter of each kind with known weights."""
     caser = Caser(1, 2, 0.0, filters=1, vertical=1).eval()
     with torch.no_grad():
         caser.horizontal[0].weight.copy_(torch.tensor([[[2.0]]]))
@@ -101,7 +101,7 @@ def test_caser_by_hand() -> None:
 
 
 def test_nextitnet_reaches_as_far_as_its_dilations() -> None:
-    """Dilations 1, 2, 4, 8 with kernels of 3: an output depends on the last 1 + 2·15 inputs and no others."""
+    """With dilations 1, 2, 4, 8 and kernels of size 3, an output depends on exactly the last 1 + 2·15 inputs."""
     torch.manual_seed(0)
     network = NextItNet(4, 1, 0.0).double().eval()
     inputs = torch.randn(1, 40, 4, dtype=torch.double, requires_grad=True)
@@ -147,7 +147,7 @@ def test_dropout_only_in_training(name: str) -> None:
 
 
 def test_attention_is_not_the_identity() -> None:
-    """Guards the test by softmax: with the attention cut out the block must give something else."""
+    """The softmax test above is meaningful: without attention the block gives another result."""
     torch.manual_seed(2)
     block = SASRecBlock(6, 2, 0.0).double().eval()
     inputs = torch.randn(2, 5, 6, dtype=torch.double)

@@ -1,4 +1,4 @@
-"""The unlogged items that tie the critic down: never the logged one, and as often as asked."""
+"""Sampling of unlogged items: never the logged item, and with the right probabilities."""
 
 import pytest
 import torch
@@ -19,8 +19,8 @@ def shares(items: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("how", ["uniform", "popular", "logging"])
-def test_draws_are_distributed_as_said(how: str) -> None:
-    """Within five standard errors, which are at most .002; the logged item and one of no count exactly never."""
+def test_unlogged_items_have_the_right_distribution(how: str) -> None:
+    """Frequencies agree within five standard errors (at most .002); items without counts never occur."""
     torch.manual_seed(0)
     action = torch.full((DRAWS // 2,), ACTION)
     if how == "uniform":

@@ -1,4 +1,4 @@
-"""Logs with a known answer: one item earns, the rest hardly do, and all are logged alike."""
+"""A log with a known answer: one item has a high reward, and all items are logged equally often."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The repeat term worked by hand, tied tables, and what a head is made of."""
+"""The repeat term calculated by hand, tied tables, and the parts of a head."""
 
 import math
 from dataclasses import replace
@@ -47,7 +47,7 @@ def test_repeat_instead_of_the_table_and_on_top_of_it() -> None:
 
 
 def seen_twice(repeat: str, name: str) -> tuple[Network, Batch]:
-    """Histories with items seen twice and with none, for an implementation by name."""
+    """Histories with repeated items and empty histories, for each implementation."""
     if name == "kernels":
         pytest.importorskip("triton", reason="the kernels need triton")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -111,8 +111,8 @@ def test_tied_means_one_table(tied: bool) -> None:
 
 @pytest.mark.parametrize("used", ["inputs", "table", "both"])
 @pytest.mark.parametrize("value", [False, True])
-def test_both_uses_of_a_tied_table_meet(used: str, value: bool) -> None:
-    """The same gradients as by slicing, whichever of them there is."""
+def test_gradients_of_both_uses_of_a_tied_table_are_summed(used: str, value: bool) -> None:
+    """Gradients equal those of slicing, for either use and for both."""
     torch.manual_seed(3)
     network, weights = Network(6, OPTIONS, value=value), (torch.randn(7, 4), torch.randn(6, 4))
     found = []
@@ -130,7 +130,7 @@ def test_both_uses_of_a_tied_table_meet(used: str, value: bool) -> None:
 
 
 def test_states_are_dropped_out_in_training_only() -> None:
-    """The GRU of one layer has no dropout of its own: what differs is dropped going in or coming out."""
+    """A GRU with one layer has no internal dropout, so differences come from its inputs or outputs."""
     network = Network(6, replace(OPTIONS, dropout=0.5, repeat="off"))
     batch = batch_from_histories([[1, 2]] * 400, 6, 5, CPU)
     assert (network.train().states(batch) == 0).double().mean() == pytest.approx(0.5, abs=0.06)
@@ -138,7 +138,7 @@ def test_states_are_dropped_out_in_training_only() -> None:
 
 
 def test_recency_alone_ranks_like_most_recent() -> None:
-    """Untrained, the repeat term puts the latest item first, and any seen item before any other."""
+    """The untrained repeat term ranks the latest item first and all seen items before the others."""
     torch.manual_seed(1)
     network = Network(30, NetworkOptions(width=8, history=10, dropout=0.0)).eval()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""s′ from the pass that gives s is the state of the history with the action at its end."""
+"""The next state from a shared pass equals the state of the history with the action appended."""
 
 from dataclasses import replace
 

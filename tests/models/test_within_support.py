@@ -1,4 +1,4 @@
-"""An item at the bound is within, whoever asks: among few items, among all, or in a row by itself."""
+"""An item at the bound is inside the support in every computation: of a few items, of all, or of one row."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from offrec.models.critic import within_support
 
 @pytest.mark.parametrize(("delta", "alike", "left"), [(2.0, False, 1), (0.02, True, 50)])
 def test_an_item_at_the_bound_is_within(delta: float, alike: bool, left: int) -> None:
-    """The likeliest is at its own bound where none reaches δ; fifty items alike are all at δ = 1/50."""
+    """If no item reaches δ, the likeliest is at its own bound; fifty equal items are all at δ = 1/50."""
     random = torch.Generator().manual_seed(0)
     state, table = torch.randn(200, 96, generator=random), torch.randn(50, 96, generator=random)
     b = Head(state, table[:1].repeat(50, 1) if alike else table)
@@ -26,13 +26,13 @@ def test_an_item_at_the_bound_is_within(delta: float, alike: bool, left: int) ->
 
 
 def coarsely(head: Head) -> Head:
-    """Operands of ten bits, cut off: TF32."""
+    """Truncate operands to ten bits, as TF32 does."""
     cut = [part.view(torch.int32).bitwise_and(~0x1FFF).view(torch.float32) for part in (head.state, head.table)]
     return Head(*cut)
 
 
 def test_the_likeliest_is_within_where_a_pass_multiplies_coarsely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a GPU does: what a pass finds of an item is off, either way; what is read of it, and the largest, are not."""
+    """As on a GPU: values from a pass have errors of either sign; values of single items have none."""
     torch.manual_seed(0)
     b = Head(torch.randn(2000, 64), torch.randn(30, 64))
     passed = coarsely(b)
@@ -50,7 +50,7 @@ def test_the_likeliest_is_within_where_a_pass_multiplies_coarsely(monkeypatch: p
     "device",
     ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))],
 )
-def test_every_way_of_asking_finds_one(device: str, narrow: bool) -> None:
+def test_every_computation_finds_an_item_inside_the_support(device: str, narrow: bool) -> None:
     torch.manual_seed(0)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")

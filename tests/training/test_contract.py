@@ -1,4 +1,4 @@
-"""Every backbone learns a log with a known answer, and what is stored is what was learned."""
+"""Every backbone learns a log with a known answer, and the stored policy is the learned one."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ GRID = [
 
 @pytest.mark.parametrize(("backbone", "tied", "repeat"), GRID)
 def test_learns_what_follows(tmp_path: Path, make_dataset: Any, backbone: str, tied: bool, repeat: str) -> None:
-    """Item i is always followed by i + 1 (mod 12) once, so the next item is certain after the first."""
+    """Item i is always followed by i + 1 (mod 12), so the next item is certain after the first."""
     sessions = [[(start + step) % 12 for step in range(5)] for start in range(12)] * 6
     dataset = make_dataset(tmp_path, sessions, splits=(48, 12, 12), score_first=False)
     settings = {
@@ -54,7 +54,7 @@ def test_learns_what_follows(tmp_path: Path, make_dataset: Any, backbone: str, t
 
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_windows_and_sessions_give_the_same_states(tmp_path: Path, make_dataset: Any, backbone: str) -> None:
-    """A row's head is a function of its own last items: batches, padding and neighbours change nothing."""
+    """The head of a row depends only on its last items, not on its batch, padding or other rows."""
     from offrec.catalogue import reference
     from offrec.data.replay import Replay, batch_from_histories
     from offrec.data.transitions import transitions

@@ -1,4 +1,4 @@
-"""Captured updates on a GPU: they wait for nothing, and compute what the same updates compute uncaptured."""
+"""Captured updates on a GPU: they never wait, and equal uncaptured updates."""
 
 import gc
 import threading
@@ -66,7 +66,7 @@ def dataset(tmp_path: Path, make_dataset: Any) -> Any:
 
 @pytest.fixture
 def even(tmp_path: Path, make_dataset: Any) -> Any:
-    """Every session as long as the others, so all batches are of one size, which is soon captured."""
+    """Sessions of equal length, so that all batches have one size, which is soon captured."""
     sessions = [[(start + 3 * step) % 500 for step in range(8)] for start in range(500)]
     return make_dataset(tmp_path, sessions, splits=(400, 50, 50), items=500)
 
@@ -96,7 +96,7 @@ def no_waiting() -> Iterator[None]:
 
 @pytest.mark.parametrize(("backbone", "table_state"), TABLES)
 @pytest.mark.parametrize("capture", ["on", "off"])
-def test_nothing_waits_between_looks(
+def test_no_update_waits_for_the_host(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backbone: str, table_state: str, capture: str
 ) -> None:
     monkeypatch.setattr(training, "READ_EVERY", 10**9)
@@ -118,7 +118,7 @@ def test_nothing_waits_between_looks(
 
 
 def losses_of(trainer: Trainer, updates: int) -> list[dict[str, float]]:
-    """Of the first updates, one by one. None of them waits, once libraries have set themselves up."""
+    """Losses of the first updates, one by one. None of them waits once libraries are initialised."""
     found, before = [], dict[str, float]()
     with trainer.active():
         sizes = trainer.task.batches.begin(0)[:updates]
@@ -137,7 +137,7 @@ def losses_of(trainer: Trainer, updates: int) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_captured_updates_of_every_learner_are_the_uncaptured_ones(even: Any, tmp_path: Path, name: str) -> None:
-    """The same batches and the same random draws: two updates as they are, one captured, then replays of it."""
+    """The same batches and random numbers: two uncaptured updates, one captured, then its replays."""
     found = {}
     for captured in (True, False):
         more = {**LEARNERS[name], "training.capture": "on", "training.learning_rate": 0.001}
@@ -151,10 +151,10 @@ def test_captured_updates_of_every_learner_are_the_uncaptured_ones(even: Any, tm
 
 
 @pytest.mark.parametrize(("backbone", "table_state"), TABLES)
-def test_captured_is_eager(
+def test_a_captured_run_equals_an_uncaptured_run(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backbone: str, table_state: str
 ) -> None:
-    """In full float32: TF32 rounds by shape, and what is captured is padded."""
+    """In full float32: TF32 rounds differently for padded shapes."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda name: None)
     losses = {}
@@ -173,8 +173,8 @@ def read_losses(folder: Path) -> list[float]:
     return [value for line in lines for value in json.loads(line)["loss"].values()]
 
 
-def test_dropout_is_drawn_anew_in_every_replay(dataset: Any, tmp_path: Path) -> None:
-    """With a rate of 0 the weights stay: only dropout can move the loss of one and the same batch."""
+def test_every_replay_has_new_dropout(dataset: Any, tmp_path: Path) -> None:
+    """With learning rate 0 the weights are constant, so only dropout changes the loss of a batch."""
     trainer = made(dataset, tmp_path / "run", **{"network.dropout": 0.5})
     found = []
     with trainer.active():
@@ -188,7 +188,7 @@ def test_dropout_is_drawn_anew_in_every_replay(dataset: Any, tmp_path: Path) -> 
     assert len(set(found)) == 6
 
 
-def test_the_rate_moves_captured_updates(dataset: Any, tmp_path: Path) -> None:
+def test_captured_updates_read_the_learning_rate(dataset: Any, tmp_path: Path) -> None:
     trainer = made(dataset, tmp_path / "run")
     weights = trainer.task.module.get_parameter("actor.items_in")
     with trainer.active():
@@ -223,7 +223,7 @@ def close(one: Path, other: Path) -> None:
 def stopped_and_resumed(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flat: dict[str, Any], after: int
 ) -> None:
-    """Trained whole (with it π̂_b is there, and fitted no more), and in two halves."""
+    """Train without interruption, which also fits π̂_b, and then in two halves."""
     train_many(dataset, {"whole": flat}, tmp_path, console=QUIET)
     real, done = Trainer.steps, 0
 
@@ -249,7 +249,9 @@ def test_resume(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("name", MOVING)
-def test_resume_of_what_moves_besides(even: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_resume_restores_targets_multipliers_and_noise(
+    even: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     flat = {**SMALL, **LEARNERS[name], "training.learning_rate": 0.001, "training.epochs": 2, "select": "last"}
     stopped_and_resumed(even, tmp_path, monkeypatch, flat, after=70)
     stored = checkpoint.load(tmp_path / "halves/last.safetensors")[0]
@@ -257,7 +259,7 @@ def test_resume_of_what_moves_besides(even: Any, tmp_path: Path, monkeypatch: py
     assert name not in moved or stored[moved[name]] not in (0, 1)
 
 
-def test_together_is_alone(dataset: Any, tmp_path: Path) -> None:
+def test_interleaved_runs_equal_runs_alone(dataset: Any, tmp_path: Path) -> None:
     flat = {**SMALL, "network.dropout": 0.3, "training.learning_rate": 0.002}
     runs = {f"seed-{seed}": {**flat, "seed": seed} for seed in range(3)}
     for name, settings in runs.items():
@@ -269,8 +271,8 @@ def test_together_is_alone(dataset: Any, tmp_path: Path) -> None:
         close(tmp_path / "alone" / name, tmp_path / "many" / name)
 
 
-def test_the_plan_holds(dataset: Any, tmp_path: Path) -> None:
-    """What was expected as a peak is not exceeded, and is not wildly more than is used by what was counted."""
+def test_memory_stays_within_the_plan(dataset: Any, tmp_path: Path) -> None:
+    """The peak does not exceed the plan, and the plan does not exceed the peak by much."""
     torch.cuda.reset_peak_memory_stats()
     base = torch.cuda.memory_allocated()
     trainer = made(dataset, tmp_path / "run", **{"network.width": 128})
@@ -288,7 +290,7 @@ def test_bf16(dataset: Any, tmp_path: Path) -> None:
 
 
 def test_a_learner_with_everything_trains_on_a_gpu(dataset: Any, tmp_path: Path) -> None:
-    """π̂_b fitted, diagnostics taken, saved and loaded: the whole way."""
+    """Fit π̂_b, train, diagnose, save and load."""
     more = {"algorithm.name": "dc", "training.epochs": 2}
     policies = train_many(dataset, {"dc": {**SMALL, **more}}, tmp_path, console=QUIET)
     loaded = load(tmp_path / "dc", "cuda")

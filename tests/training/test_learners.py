@@ -140,7 +140,7 @@ def trained(dataset: Any, out: Path, settings: dict[str, Any], resume: bool = Fa
 def test_resume_is_exact(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, backbone: str, stop: int
 ) -> None:
-    """And so the same seed is the same run."""
+    """The same seed therefore gives the same run."""
     settings = moving(name, backbone)
     whole = trained(dataset, tmp_path / "whole", settings)  # with it π̂_b is there, and fits no more
     with monkeypatch.context() as patch:
@@ -154,8 +154,8 @@ def test_resume_is_exact(
     assert lines[0] == lines[1]
 
 
-def test_what_moves_is_in_the_checkpoint(dataset: Any, tmp_path: Path) -> None:
-    """So the equality above means something."""
+def test_checkpoints_contain_everything_that_changes(dataset: Any, tmp_path: Path) -> None:
+    """The equality above is therefore meaningful."""
     sr = trained(dataset, tmp_path / "sr", moving("sr"))
     assert sr["module.multiplier"] != 1.0
     target, online = "module.target.network.items_in", "module.critic.items_in"

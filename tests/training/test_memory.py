@@ -1,4 +1,4 @@
-"""The memory plan against what is truly held, and the refusal."""
+"""The memory plan compared with the memory in use, and its refusal."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def dataset(tmp_path: Path, make_dataset: Any) -> Any:
 
 @pytest.mark.parametrize("state", ["full", "rowwise"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_what_is_counted_is_what_is_held(dataset: Any, tmp_path: Path, state: str, tied: bool) -> None:
+def test_the_plan_counts_the_memory_in_use(dataset: Any, tmp_path: Path, state: str, tied: bool) -> None:
     flat = {"network.width": 32, "network.history": 3, "network.tied": tied, "training.table_state": state}
     options, shared = build_options(flat), SharedData(dataset)
     made = plan_run(shared, options, CPU)

@@ -1,4 +1,4 @@
-"""Row-wise state by hand, exact Adam elsewhere, and both resumed exactly."""
+"""Row-wise state calculated by hand, exact Adam for other parameters, and exact resume of both."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def test_full_is_adam() -> None:
 
 
 def test_row_wise_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two steps of a row whose gradients are (3, 4) and (0, 2), in chunks of one row."""
+    """Two steps of a row with gradients (3, 4) and (0, 2), in chunks of one row."""
     monkeypatch.setattr(optimiser, "CHUNK", 2)
     module = nn.Module()
     module.table = nn.Parameter(torch.tensor([[1.0, 1.0], [2.0, 2.0]]))
@@ -70,7 +70,7 @@ def test_row_wise_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.rowwise.second[0].shape == (2,)
 
 
-def test_only_tables_are_row_wise_and_their_state_is_as_small_as_told() -> None:
+def test_only_tables_have_row_wise_state() -> None:
     whole, theirs = Two(), Two()
     one = Optimiser(whole, 0.01, [whole.table], "rowwise")
     two = torch.optim.Adam([theirs.other], lr=0.01)
@@ -93,7 +93,7 @@ def test_only_tables_are_row_wise_and_their_state_is_as_small_as_told() -> None:
 
 
 def test_learns_what_follows_with_row_wise_tables(tmp_path: Path, make_dataset: Any) -> None:
-    """The contract's log, whose next item is certain."""
+    """A log in which the next item is certain."""
     sessions = [[(start + step) % 12 for step in range(5)] for start in range(12)] * 6
     dataset = make_dataset(tmp_path, sessions, splits=(48, 12, 12), score_first=False)
     settings = {

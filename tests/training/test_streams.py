@@ -1,4 +1,4 @@
-"""Streams beside a run, by stand-ins: who waits for whom, and what is kept how long."""
+"""Side streams, tested with fake streams: which stream waits for which, and how long objects are retained."""
 
 import weakref
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class Made:
 
 @pytest.fixture
 def sides(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Stream]]:
-    """The main stream, 0, and those beside it as they are made."""
+    """The main stream, 0, and the side streams in the order of their creation."""
     made = [Stream(0)]
 
     def another(_: int) -> Stream:
@@ -52,7 +52,7 @@ def sides(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Stream]]:
     streams._side.cache_clear()
 
 
-def test_streams_wait_for_each_other_and_what_was_made_is_kept_until_then(sides: list[Stream]) -> None:
+def test_streams_wait_for_each_other_and_results_are_retained(sides: list[Stream]) -> None:
     kept = Made()
     alive = weakref.ref(kept)
     with streams.stream_scope(CUDA):
@@ -80,7 +80,7 @@ def fail() -> None:
 
 @pytest.mark.parametrize("capturing", [False, True])
 @pytest.mark.parametrize("when", ["beside", "before joining", "joined"])
-def test_what_fails_leaves_nothing_behind(
+def test_a_failed_update_closes_its_scope(
     sides: list[Stream], monkeypatch: pytest.MonkeyPatch, when: str, capturing: bool
 ) -> None:
     """Streams beside may still read what the failed update made and lets go of, so its own waits for them before they
@@ -106,7 +106,7 @@ def test_what_fails_leaves_nothing_behind(
     assert order == joined + ([] if capturing else [(0, 1), (1, 0)])
 
 
-def test_of_what_fails_all_streams_are_waited_for(sides: list[Stream]) -> None:
+def test_after_a_failure_the_main_stream_waits_for_all_side_streams(sides: list[Stream]) -> None:
     @streams.stream_scope(CUDA)
     def update() -> None:
         beside = streams.SideStreams(CUDA)
@@ -123,15 +123,15 @@ def test_of_what_fails_all_streams_are_waited_for(sides: list[Stream]) -> None:
 
 
 def test_a_captured_update_leaves_its_branches_alone(sides: list[Stream], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A branch that waits again at the end would never be joined, and the capture fail."""
+    """A branch that waits again at the end would never be joined, and the capture would fail."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with streams.stream_scope(CUDA):
         streams.on_side_stream(CUDA, 0, Made)
     assert (sides[0].waits, sides[1].waits) == ([1], ["start of 0"])
 
 
-def test_all_that_is_kept_is_kept_until_the_update_is_over(sides: list[Stream]) -> None:
-    """A second join must not let go of what the first one kept."""
+def test_results_are_retained_until_the_update_ends(sides: list[Stream]) -> None:
+    """A second join must not release objects that the first one retains."""
     made = [Made() for _ in range(3)]
     alive = [weakref.ref(one) for one in made]
     with streams.stream_scope(CUDA):
@@ -146,8 +146,8 @@ def test_all_that_is_kept_is_kept_until_the_update_is_over(sides: list[Stream]) 
     assert [one() is not None for one in alive] == [False] * 3
 
 
-def test_one_beside_and_one_here(sides: list[Stream], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is beside waits for what was there before, the main stream for it only after its own part."""
+def test_run_concurrently_uses_one_side_stream(sides: list[Stream], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A side stream waits for earlier work; the main stream waits for it only after its own part."""
     now = [0]
     ran: list[tuple[str, int, int]] = []
 
@@ -173,8 +173,8 @@ def test_one_beside_and_one_here(sides: list[Stream], monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("device", [torch.device("cpu"), CUDA])
-def test_on_a_cpu_and_outside_of_an_update_nothing_is_special(sides: list[Stream], device: torch.device) -> None:
-    """Nobody would say when the update is over, and what was made could never be let go of."""
+def test_without_a_scope_everything_runs_on_the_current_stream(sides: list[Stream], device: torch.device) -> None:
+    """Outside a scope nothing marks the end of an update, so retained objects could never be released."""
     kept = Made()
     alive = weakref.ref(kept)
     with streams.stream_scope(device):

@@ -1,4 +1,4 @@
-"""Runs trained together are the runs trained alone, bit for bit; one that fails or stops takes no other with it."""
+"""Interleaved runs equal runs trained alone, bit for bit; a run that fails does not affect the others."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def given(settings: dict[str, Any]) -> dict[str, Any]:
     return {"seed": settings.get("seed", 0), "device": "cpu"}
 
 
-def test_together_is_alone(dataset: Any, tmp_path: Path) -> None:
+def test_interleaved_runs_equal_runs_alone(dataset: Any, tmp_path: Path) -> None:
     alone(dataset, tmp_path / "alone")
     console, before = Heard(), torch.get_rng_state()
     policies = train_many(dataset, RUNS, tmp_path / "many", console=console)
@@ -110,7 +110,9 @@ def poisoned(monkeypatch: pytest.MonkeyPatch, name: str, act: Any, after: int = 
     monkeypatch.setattr(Update, "__call__", call)
 
 
-def test_one_that_fails_takes_no_other_with_it(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_run_does_not_affect_the_others(
+    dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone(dataset, tmp_path / "alone")
 
     def spoil(trainer: Trainer) -> None:
@@ -126,7 +128,9 @@ def test_one_that_fails_takes_no_other_with_it(dataset: Any, tmp_path: Path, mon
         assert_same(tmp_path / "alone" / name, tmp_path / "many" / name)
 
 
-def test_a_stop_saves_all_and_resume_goes_on(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_saves_all_runs_and_they_can_be_resumed(
+    dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone(dataset, tmp_path / "alone")
     with monkeypatch.context() as patch:
         poisoned(patch, "wide", lambda trainer: os.kill(os.getpid(), signal.SIGINT), after=31)
@@ -140,7 +144,7 @@ def test_a_stop_saves_all_and_resume_goes_on(dataset: Any, tmp_path: Path, monke
     assert list(again) == list(RUNS), "what is trained already is loaded"
 
 
-def test_what_is_refused_leaves_nothing(dataset: Any, tmp_path: Path) -> None:
+def test_a_refused_run_writes_nothing(dataset: Any, tmp_path: Path) -> None:
     train(dataset, tmp_path / "many/one", settings=SMALL, device="cpu", console=Console(quiet=True))
     with pytest.raises(InputError, match="exists; choose another --out"):
         train_many(dataset, RUNS, tmp_path / "many", console=Heard())

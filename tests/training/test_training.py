@@ -1,4 +1,4 @@
-"""Exact resume, clean stops, and refusals. Resume is equality of every tensor, not closeness."""
+"""Exact resume, clean stops and refusals. After a resume every tensor is equal, not just close."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """A Ctrl-C in the middle of update number `steps`."""
+    """Send Ctrl-C during update number `steps`."""
     real, done = Update.__call__, 0
 
     def update(self: Update, size: Any) -> None:
@@ -110,14 +110,14 @@ def test_resume_after_a_crash_repeats_from_the_last_checkpoint(
 
 
 def test_resume_is_not_trivially_equal(dataset: Any, tmp_path: Path) -> None:
-    """Another seed gives other weights, so the equality above means something."""
+    """Another seed gives other weights, so the equality above is meaningful."""
     for seed in (0, 1):
         trained(dataset, tmp_path / str(seed), seed=seed)
     one, other = (tensors(tmp_path / str(seed))["module.actor.items_in"] for seed in (0, 1))
     assert not torch.equal(one, other)
 
 
-def test_same_seed_same_run_and_the_world_is_left_alone(dataset: Any, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_run_and_leaves_the_global_generator_alone(dataset: Any, tmp_path: Path) -> None:
     before = torch.get_rng_state()
     trained(dataset, tmp_path / "one")
     assert torch.equal(before, torch.get_rng_state())
@@ -142,7 +142,7 @@ def test_best_is_the_best_epoch_and_early_stopping_stops(dataset: Any, tmp_path:
 
 
 def test_margin_and_warmup(dataset: Any, tmp_path: Path) -> None:
-    """With a margin nothing can pass, patience runs out at once; not before the warm-up is over, though."""
+    """With a margin that no epoch exceeds, training stops after `patience` epochs, but not before the warm-up ends."""
     epochs = {}
     for warmup in (0, 70):
         settings = {"training.epochs": 30, "training.patience": 2, "training.margin": 9.0, "training.warmup": warmup}
@@ -158,8 +158,8 @@ def test_margin_and_warmup(dataset: Any, tmp_path: Path) -> None:
     assert [epoch["learning_rate"] for epoch in epochs[0]] == pytest.approx([0.01, 0.01, 0.003])
 
 
-def test_a_linear_schedule_ends_at_nothing(dataset: Any, tmp_path: Path) -> None:
-    """Each epoch has its own rate, whatever validation says."""
+def test_a_linear_schedule_ends_at_zero(dataset: Any, tmp_path: Path) -> None:
+    """The rate of each epoch does not depend on validation."""
     settings = {"training.epochs": 4, "training.schedule": "linear", "training.patience": 99}
     trained(dataset, tmp_path / "run", settings=settings)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
@@ -212,7 +212,7 @@ def test_a_damaged_checkpoint_is_refused(dataset: Any, tmp_path: Path, damage: s
         load(tmp_path / "run")
 
 
-def test_save_is_load(dataset: Any, tmp_path: Path) -> None:
+def test_a_saved_run_is_loaded_unchanged(dataset: Any, tmp_path: Path) -> None:
     policy = trained(dataset, tmp_path / "run")
     loaded = load(tmp_path / "run", "cpu")
     assert policy.recommend([103, 106], 5) == loaded.recommend([103, 106], 5)
@@ -235,7 +235,7 @@ def test_the_dataset_of_a_run(dataset: Any, tmp_path: Path, make_dataset: Any) -
 
 
 def test_implementations_and_precisions_agree(dataset: Any, tmp_path: Path) -> None:
-    """The same run, whatever computes it; in bfloat16 nearly, its weights still float32."""
+    """All implementations give the same run; bfloat16 gives nearly the same, with float32 weights."""
     more: dict[str, dict[str, Any]] = {
         "tiled": {"catalogue": "tiled"},
         "reference": {"catalogue": "reference"},
@@ -255,10 +255,10 @@ def test_implementations_and_precisions_agree(dataset: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("stop", [7, 20])
-def test_saving_in_the_background_is_saving(
+def test_background_saving_writes_the_same_checkpoint(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
-    """As on a GPU: the tensors move on while what they were is written, slowly."""
+    """As on a GPU: tensors change while their old values are being written slowly."""
     trained(dataset, tmp_path / "whole")
     real, slow = checkpoint.Saver, checkpoint.save
     monkeypatch.setattr(checkpoint, "Saver", lambda background: real(True))
@@ -286,13 +286,16 @@ def test_a_full_disk_is_noticed_in_the_background_too(
         trained(dataset, tmp_path / "run")
 
 
-def test_where_and_how_may_change_on_resume(dataset: Any, tmp_path: Path) -> None:
+def test_device_and_precision_options_may_change_on_resume(dataset: Any, tmp_path: Path) -> None:
     trained(dataset, tmp_path / "run")
+    before = tensors(tmp_path / "run")
     settings = {"catalogue": "reference", "training.memory_check": False, "training.capture": "off"}
-    trained(dataset, tmp_path / "run", resume=True, settings=settings)
+    policy = trained(dataset, tmp_path / "run", resume=True, settings=settings)
+    assert_same(before, tensors(tmp_path / "run"))
+    assert_same(tensors(tmp_path / "run", "best"), {f"module.{k}": v for k, v in policy.agent.state_dict().items()})
 
 
-def test_an_interrupted_start_leaves_no_half_of_a_run(
+def test_an_interrupted_start_leaves_no_partial_run(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""One update by hand, filled-up batches, diagnostics, and what runs after the optimiser."""
+"""One update calculated by hand, padded batches, diagnostics, and steps after the optimiser."""
 
 import gc
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ SIZE = Size(1, 3, 1)
 
 
 class Given:
-    """Batches of which only rewards and weights are read."""
+    """Batches in which only rewards and weights are read."""
 
     def __init__(self, rewards: list[list[float]], weight: list[float]) -> None:
         self.rewards, self.weight = torch.tensor(rewards), torch.tensor(weight)
@@ -101,7 +101,7 @@ def test_the_first_fault_is_found_and_diagnostics_have_none() -> None:
 
 
 def test_a_loss_without_a_gradient_is_refused() -> None:
-    """Beside a term that has one, a term may have none."""
+    """A term without a gradient is accepted next to a term with one."""
     line = Line()
     update, _ = made(line, [[1.0, 1.0, 1.0]] * 2, [0.5, 0.5, 0.0])
     real = update.task.loss
@@ -125,8 +125,8 @@ def test_diagnostics_are_logged_and_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backbone", ["gru", "caser", "sasrec"])
-def test_filling_up_changes_nothing(tmp_path: Path, make_dataset: Any, backbone: str) -> None:
-    """The sizes of captured updates on a CPU: the same gradients and the same losses, but for rounding."""
+def test_padding_changes_nothing(tmp_path: Path, make_dataset: Any, backbone: str) -> None:
+    """Rounded sizes on a CPU give the same gradients and losses, up to rounding."""
     sessions = [[(7 * n + 3 * t) % 20 for t in range(1 + n % 9)] for n in range(60)]
     dataset = make_dataset(tmp_path, sessions, splits=(50, 5, 5), items=20)
     flat = {"network.backbone": backbone, "network.width": 8, "network.history": 5, "network.dropout": 0}
@@ -152,7 +152,7 @@ def test_filling_up_changes_nothing(tmp_path: Path, make_dataset: Any, backbone:
 
 
 class Replayed:
-    """In place of a CUDA graph: what was captured is computed when it is replayed, not before."""
+    """Replaces a CUDA graph: a captured update is computed when it is replayed."""
 
     captures = 0
 
@@ -164,7 +164,7 @@ class Replayed:
         self.update._update(self.size)
 
 
-def test_sizes_are_captured_after_their_warm_up_and_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_are_captured_after_their_warm_up_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Update, "_captured", lambda self, size: Replayed(self, size))
     monkeypatch.setattr("offrec.training.update.MOST_GRAPHS", 2)
     rewards = [[float(n), 1.0, 2.0] for n in range(20)]
@@ -190,7 +190,7 @@ class Refusing:
         raise RuntimeError("operation failed due to a previous error during capture")
 
 
-def test_what_cannot_be_captured_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_capture_names_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Refusing)
     update, _ = made(Line(), [[1.0, 1.0, 1.0]], [0.5, 0.5, 0.0])
 
@@ -207,8 +207,8 @@ STORY = "CUDA out of memory. Tried to allocate 402.00 MiB. GPU 0 has a total cap
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_no_memory_left_is_one_sentence(monkeypatch: pytest.MonkeyPatch, captured: bool) -> None:
-    """In a capture, ending that fails too."""
+def test_out_of_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch, captured: bool) -> None:
+    """During a capture, ending the capture fails too."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Refusing)
     update, _ = made(Line(), [[1.0, 1.0, 1.0]], [0.5, 0.5, 0.0])
     update.capture, update.counts[SIZE] = captured, 9

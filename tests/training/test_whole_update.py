@@ -1,4 +1,4 @@
-"""A plain DC update, which benchmarks/update.py sets beside offrec's: an oracle for a whole update, too."""
+"""The plain DC update of benchmarks/update.py as a reference for a whole update."""
 
 import sys
 from pathlib import Path
@@ -25,8 +25,8 @@ def shared(benchmark: Any, tmp_path: Path, make_dataset: Any) -> Any:
     return benchmark.SharedData(make_dataset(tmp_path, sessions, splits=(110, 5, 5), items=60))
 
 
-def test_two_updates_are_the_plain_ones(benchmark: Any, shared: Any, tmp_path: Path) -> None:
-    """Losses of the first say that the equations are the same, of the second that gradients, Adam and target are."""
+def test_two_updates_equal_the_plain_ones(benchmark: Any, shared: Any, tmp_path: Path) -> None:
+    """Losses of the first update test the equations; those of the second test gradients, Adam and the target."""
     flat = {"network.width": 8, "training.batch_size": 64, "device": "cpu"}
     plain, exact, narrow = benchmark.compare(shared, flat, 2, tmp_path)
     assert plain["ms"] > 0
