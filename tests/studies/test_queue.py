@@ -131,7 +131,7 @@ def test_an_interrupted_run_continues_from_its_checkpoint(
     dataset: Path, uninterrupted: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = small_study(dataset, tmp_path / "study", algorithms="sr", baselines="none", seeds="1")
-    close, closed = Trainer._close_epoch, []
+    close, closed = Trainer._end_epoch, []
 
     def counted(trainer: Trainer) -> None:
         close(trainer)
@@ -139,13 +139,15 @@ def test_an_interrupted_run_continues_from_its_checkpoint(
         if len(closed) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Trainer, "_close_epoch", counted)
+    monkeypatch.setattr(Trainer, "_end_epoch", counted)
     with pytest.raises(Interrupted, match=r"0 of 1 runs done; small.sr.gru.0 will continue from the last checkpoint"):
         finished(study)
     assert finished(study) == RunCounts(1, 0, 0)
     assert closed == [1, 2], "the second epoch followed the first"
     facts, whole = (json.loads(s.path("results", "small.sr.gru.0.json").read_text()) for s in (study, uninterrupted))
     assert facts["resumed"]
+    assert facts["selected_epoch"] in (1, 2)
+    assert facts["stopped_early"] is False
     assert not whole["resumed"]
     assert facts["learning_curve"] == whole["learning_curve"]
 

@@ -73,7 +73,7 @@ def test_tuning_does_not_evaluate_test_sessions(search: Search) -> None:
     assert not {"test", "shop", "value"} & facts.keys()
     assert not list(study.path("results").glob("*.npy"))
     (table,) = [table for table in build_report([study.folder]).every_table if table.key.startswith("trials")]
-    assert table.heads[0] == "NDCG@10 on validation"
+    assert table.heads[0] == "validation NDCG@10"
 
 
 def test_invalid_searches_are_refused(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:

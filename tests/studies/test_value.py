@@ -77,13 +77,8 @@ def test_values_are_estimated_only_on_request(tmp_path: Path, monkeypatch: pytes
 
 def test_a_missing_reward_is_refused_before_any_run(tmp_path: Path) -> None:
     strange = write_dataset(tmp_path, [[0, 1]] * 8, [["gaze", "gaze"]] * 8)
-    with pytest.raises(InputError, match="No reward is known for the behaviour 'gaze'"):
+    with pytest.raises(InputError, match="The behaviour 'gaze' has no reward"):
         design.plan_comparison([strange.path], tmp_path / "study", algorithms="sl", settings=FAST, value=True)
-
-
-def test_the_epoch_selected_by_value() -> None:
-    curve = [{"validation": {"value@5": worth}} for worth in (1.0, 3.0, 2.0)]
-    assert worker.selected_epoch(curve, "value") == 2
 
 
 def sweep(dataset: Path, out: Path, **choices: Any) -> Study:
@@ -107,12 +102,12 @@ def test_values_of_a_sweep_use_default_rewards(tmp_path: Path, monkeypatch: pyte
         assert "value@5" not in one["validation"]["all"]
     report = build_report([study.folder])
     (table,) = [table for table in report.every_table if table.key.startswith("sweep")]
-    column = table.heads.index("value@5, estimated")
+    column = table.heads.index("estimated value@5")
     assert all(row.cells[column].spread.startswith("±") for row in table.rows)
     (section,) = [section for section in report.sections if section.title == "Sweeps"]
     assert "an estimate from the log" in section.notes[-1]
     (picture,) = [picture for picture in section.figures if picture.key.startswith("sweep-value@5")]
-    assert "value@5, estimated" in picture.svg
+    assert "estimated value@5" in picture.svg
     assert text_formats.csv(report).count(",test,all,value@5,") == 6
     with pytest.raises(InputError, match="valued was created with --value; repeat that"):
         design.create_or_extend(sweep(dataset, study.folder))

@@ -27,8 +27,6 @@ from offrec.studies.machine import PeakMemory, describe_machine
 from offrec.studies.progress import RunConsole, StudyProgress, describe_runs
 from offrec.studies.study import Run, RunGroup, Study
 
-SELECTION_METRICS = {"ndcg": "NDCG@10", "reward": "reward@10", "value": "value@5"}
-
 
 @dataclass(frozen=True)
 class WorkerOptions:
@@ -196,16 +194,16 @@ class _Worker:
         for run in runs:
             if run.name in policies:
                 measurements = results.measure_policy(self.study, policies.pop(run.name), dataset, rewards, console)
-                measurements.facts.update(self._training_facts(group, run), resumed=resumed[run.name], **costs)
+                measurements.facts.update(self._training_facts(run), resumed=resumed[run.name], **costs)
                 results.store_result(self.study, run.name, measurements)
 
-    def _training_facts(self, group: RunGroup, run: Run) -> dict[str, Any]:
+    def _training_facts(self, run: Run) -> dict[str, Any]:
         folder = self.study.path("runs", run.name)
         curve = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         return {
             "learning_curve": curve,
-            "selected_epoch": selected_epoch(curve, str(group.options["select"])),
-            "stopped_early": len(curve) < int(group.options["training.epochs"]),
+            "selected_epoch": curve[-1]["best_epoch"],
+            "stopped_early": curve[-1]["stopped_early"],
             "logging_policy": read_run(folder)["logging_policy"],
         }
 
@@ -254,11 +252,3 @@ class _Worker:
                 f"{run.name} failed ({reason}), and this process cannot use {self.device} any more; repeat the command "
                 "to continue with the other runs."
             ) from lost
-
-
-def selected_epoch(curve: Sequence[dict[str, Any]], select: str) -> int:
-    """Return the epoch of the selected checkpoint, counted from 1: the last, or the first of the best."""
-    if select == "last":
-        return len(curve)
-    values = [epoch["validation"][SELECTION_METRICS[select]] for epoch in curve]
-    return values.index(max(values)) + 1
