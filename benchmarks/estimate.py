@@ -1,10 +1,10 @@
-"""Weights over a large catalogue: seconds, and the memory of the process.
+"""Measure the time and memory of importance weights over a large catalogue.
 
     python benchmarks/estimate.py [--items 1000000] [--events 100000] [--judged 100000] [--width 64] [--threads 2]
                                   [--device cpu] [--fitted-q UPDATES]
 
-A made-up log; a policy and π̂_b that are networks with random weights, which cost what trained ones cost. `judged`: how
-many of the events are looked at, for a quick look; the time is of those. `fitted-q`: also so many updates of fitted Q.
+The log is random. The policy and π̂_b are networks with random weights, which cost as much as trained ones. `--judged`
+limits the number of evaluated events; the time is for those. `--fitted-q` also runs this many updates of fitted Q.
 """
 
 import argparse

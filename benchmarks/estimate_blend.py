@@ -1,12 +1,12 @@
-"""When may an estimate be trusted? Trained policies blended into the one that logged, in a simulated shop.
+"""Measure when an estimate can be trusted: trained policies blended with the logging policy in a simulated shop.
 
     python benchmarks/estimate_blend.py SERVED RUN... --out FILE [--blends 0.05,0.1,0.2,0.5,1] [--sessions 2000]
 
-SERVED: a prepared log of lists of one with its propensities and the runs' catalogue (`offrec shop -k 1`, then `offrec
-prepare --format decisions --catalogue`). None of its sessions were trained on, so all of them are judged, as logs of
-`sessions` each. A blend hands each decision to the policy with that chance and leaves it to the logging policy else; 1
-is the policy alone. Truth: the logging policy's own, from many visitors, and how much more the blend earned with some
-of them. Prints, by estimator, blend and verdict, how often the 95 % interval held the truth. One core; a minute a run.
+SERVED is a prepared log of lists of one, with propensities and the runs' catalogue (`offrec shop -k 1`, then `offrec
+prepare --format decisions --catalogue`). No run was trained on its sessions, so all of them are evaluated, as logs of
+`--sessions` each. A blend of 0.2 lets the policy make each decision with probability 0.2, and the logging policy
+otherwise. Ground truth comes from new visitors. The output lists, by estimator, blend and verdict, how often the 95 %
+interval covers the ground truth. One run takes about a minute on one core.
 """
 
 import argparse
@@ -40,7 +40,7 @@ NORMAL = 1.959964
 
 
 class Blended(Player):
-    """Now and then a policy, else the one that logs."""
+    """Follows a policy with some probability, and the logging policy otherwise."""
 
     play = "sample"
 
@@ -67,7 +67,7 @@ class Blended(Player):
 
 
 def truths(shop: Shop, policy: Any, blends: list[float], visitors: int) -> dict[float, tuple[float, float]]:
-    """blend → what it earns a session, and the standard error of that."""
+    """Return blend → mean reward per session and its standard error."""
     many = shop.rollout("logging", MANY, seed=VISITORS_SEED + 1).reward
     beside = shop.rollout("logging", visitors, seed=VISITORS_SEED)
     found = {}
@@ -80,7 +80,7 @@ def truths(shop: Shop, policy: Any, blends: list[float], visitors: int) -> dict[
 
 
 def gathered(policy: Any, dataset: Any) -> list[Trajectories]:
-    """Of the policy alone, a Trajectories for each split."""
+    """Return the trajectories of each split for the policy alone."""
     rewards = reward_vector(dataset.behaviours, {})
     network = NetworkOptions(history=policy.history)
     logging = load_logging_model(dataset, network, TrainingOptions(), policy.device, Console(quiet=True))
@@ -100,7 +100,7 @@ def logs_of(parts: list[Trajectories], sessions: int) -> list[Any]:
 
 
 def judged(run: Path, dataset: Any, known: list[dict[str, Any]], asked: argparse.Namespace) -> list[dict[str, Any]]:
-    """`known`: rows of other logs, whose truth is the same."""
+    """Evaluate one run; `known` are rows of other logs with the same ground truth."""
     policy, blends = offrec.load(run, "cpu"), [float(blend) for blend in asked.blends.split(",")]
     logs = logs_of(gathered(policy, dataset), asked.sessions)
     true = {row["blend"]: (row["truth"], row["truth_error"]) for row in known if row["run"] == run.name}
@@ -121,14 +121,14 @@ def judged(run: Path, dataset: Any, known: list[dict[str, Any]], asked: argparse
 
 
 def said(one: Assessment) -> list[Any]:
-    """Estimate, interval, sessions of the policy's own that the log is worth, verdict."""
+    """Return the estimate, its interval, the effective number of sessions and the verdict."""
     around = one.interval
     figures = (around.estimate, around.low, around.high, one.support.effective_sessions or 0.0)
     return [*(round(figure, 4) for figure in figures), one.verdict]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Of each estimator and blend, and of all blends: by verdict how many estimates, and how many held the truth."""
+    """Count, by estimator, blend and verdict, the estimates and the intervals that cover the ground truth."""
     lines = []
     for name in ESTIMATORS:
         for blend in (*sorted({row["blend"] for row in rows}), None):

@@ -1,10 +1,10 @@
-"""What a logging policy knows of visitors and no state holds: what it does to the direct method, in a simulated shop.
+"""Measure how hidden knowledge of the logging policy biases the direct method, in a simulated shop.
 
     python benchmarks/estimate_blind.py --seed 0 --out FILE [--sessions 12000] [--updates 2000]
 
-The shop's own policy knows visitors' tastes. Policies that know nothing of them, but show much of what the log shows,
-are evaluated on a new log of lists of one: by fitted Q with equal weights and with exposure weights, next to what they
-earn with 6,000 new visitors. Takes about ten minutes on one core.
+The shop's own policy knows the visitors' tastes, which no state contains. Policies without this knowledge, but similar
+to the log, are evaluated on a new log of lists of one: by fitted Q with equal weights and with exposure weights, next to
+what they earn with 6,000 new visitors. Takes about ten minutes on one core.
 """
 
 import argparse
@@ -41,7 +41,7 @@ VISITORS, VISITORS_SEED = 6000, 1_000_000
 
 
 class Same(Policy):
-    """The same chances at every state, but for more of the item picked last."""
+    """Has the same probabilities in every state, except for a bonus on the item picked last."""
 
     stochastic = True
 

@@ -1,11 +1,11 @@
-"""Policies trained on a log of which no truth is known: what every estimator says of them, and its verdict.
+"""Estimate the value of policies trained on a log without ground truth, with every estimator.
 
     python benchmarks/estimate_events.py DATASET RUNS --out FOLDER [--refits 4] [--updates 1000] [--device auto]
     python benchmarks/estimate_events.py DATASET RUNS --out FOLDER --summary FILE.json --picture FILE.svg
 
-RUNS holds run folders of that dataset, each played by drawing one item. The first command leaves FOLDER/<run>.json and
-.npz for each and repeats none; it needs torch, numpy and safetensors only. The second reads them, needs scipy and
-matplotlib too, and writes what `offrec estimate --estimator all --json` would, and the recommended estimator's picture.
+RUNS contains run folders of the dataset; each policy samples one item. The first command writes FOLDER/<run>.json and
+.npz for each run and skips existing ones; it needs only torch, numpy and safetensors. The second also needs scipy and
+matplotlib. It writes what `offrec estimate --estimator all --json` writes, and a picture of the recommended estimator.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def one(run: Path, data: Path, asked: argparse.Namespace) -> None:
 
 
 def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
-    """Of what the first command left: the estimates, and the next-item figures of each run."""
+    """Read the estimates and the next-item metrics of each run from the first command's files."""
     import numpy as np
 
     import offrec
@@ -93,7 +93,7 @@ def summary(asked: argparse.Namespace) -> None:
     for row in found["policies"]:
         row["figures"] = figures[row["name"]]
         for said in row["estimates"].values():
-            del said["support"]["effective_sessions_by_step"]  # long, and of no use here
+            del said["support"]["effective_sessions_by_step"]  # long and not needed here
     asked.summary.write_text(json.dumps({**found, "dataset": asked.dataset.name}, indent=1) + "\n")
     best = [replace(one, assessments={"direct": one.assessments["direct"]}) for one in whole.policies]
     if asked.picture is not None:
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--refits", type=int, default=4)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--no-capture", action="store_true", help="no CUDA graphs in fitted Q")
+    parser.add_argument("--no-capture", action="store_true", help="do not use CUDA graphs in fitted Q")
     parser.add_argument("--summary", type=Path)
     parser.add_argument("--picture", type=Path)
     asked = parser.parse_args()

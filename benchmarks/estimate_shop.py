@@ -1,19 +1,20 @@
-"""Do estimates choose well? Policies trained in simulated shops, judged from their logs and by what they truly earn.
+"""Measure how well estimates choose among policies trained in simulated shops, where the true reward is known.
 
     python benchmarks/estimate_shop.py DATASETS RUNS --out FOLDER [--jobs 8] [--visitors 4000] [--device auto]
     python benchmarks/estimate_shop.py DATASETS RUNS --out FOLDER --summary results/estimates.json
 
-DATASETS holds prepared logs of shops; RUNS run folders (at any depth), whose run.json says by its data hash which log
-is theirs. A run is also judged on every other log of its shop with its catalogue (`offrec prepare --catalogue`): new
-visitors, lists of another length, propensities. The first command leaves FOLDER/<run>.json and .npz for each run and
-repeats none; it needs torch, numpy and safetensors only. The second reads them, needs scipy too, and prints Spearman's
-correlation of each figure with the true reward (the mean over shops), the true reward of the policy it would pick as a
-share of the best one's, and how often intervals cover the truth, by verdict; among the figures the order by value@5 and
-direct (offrec.estimation.mean_rank), as minus the place. Truth: new visitors, the same for every policy of a shop, not
-discounted.
+DATASETS contains prepared logs of shops. RUNS contains run folders at any depth; the data hash in run.json identifies
+the log of each. A run is also evaluated on every other log of its shop with its catalogue (`offrec prepare
+--catalogue`): new visitors, lists of another length, propensities. The first command writes FOLDER/<run>.json and .npz
+for each run and skips existing ones; it needs only torch, numpy and safetensors.
 
-Two plays: `topk`, the best k of a list as long as the shop's, and `sample`, as many drawn. Weights are of a list where
-the log has propensities, else of single picks.
+The second command also needs scipy. It prints, per metric, Spearman's correlation with the true reward (mean over
+shops), the true reward of the policy that the metric would choose relative to the best one, and how often intervals
+cover the true reward, by verdict. One of the metrics is the negative mean rank by value@5 and direct. The true reward
+comes from new visitors, the same for every policy of a shop, and is not discounted.
+
+There are two ways to play a policy: `topk` shows the k best items, `sample` samples k items. Weights are of whole lists
+if the log has propensities, and of single picks otherwise.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from typing import Any
 
 VISITORS_SEED = 1_000_000
 GAMMA = 1.0
-# Of fitted Q: what is varied, to see which would have chosen best.
+# Variants of fitted Q, compared by how well they choose.
 VARIANTS: dict[str, dict[str, Any]] = {
     "direct": {},
     "direct, gamma 0.9": {"gamma": 0.9},
@@ -45,7 +46,7 @@ def logs_of(datasets: Path) -> list[Any]:
 
 
 def runs_of(folder: Path, logs: list[Any]) -> dict[str, tuple[Path, Path]]:
-    """name → (run, dataset) of every trained run, on its own log and on others of its shop."""
+    """Return name → (run, dataset) of every run, on its own log and on others of its shop."""
     from offrec.data.vocabulary import read_catalogue
 
     found = {}
@@ -122,7 +123,7 @@ def one(name: str, run: Path, data: Path, asked: argparse.Namespace) -> None:
 
 
 def cheap(policy: Any, dataset: Any) -> float:
-    """What --select value goes by, but on validation as a whole."""
+    """Compute the metric of --select value on all validation sessions."""
     from offrec.studies import value
 
     return value.compute_value_at_5(policy, dataset, {})
@@ -178,7 +179,7 @@ def spearman(a: list[float], b: list[float]) -> float:
 
 
 def summary(asked: argparse.Namespace) -> None:
-    """What each figure would have chosen."""
+    """Return what each metric would have chosen."""
     rows = [json.loads(path.read_text()) for path in sorted(asked.out.glob("*.json"))]
     table: list[dict[str, Any]] = []
     for row in rows:
@@ -208,7 +209,7 @@ def summary(asked: argparse.Namespace) -> None:
 
 
 def ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With a figure more where it can be: minus the place in its shop by the mean of the ranks of two."""
+    """Add the negative mean rank of two metrics within a shop, where both exist."""
     from offrec.estimation.mean_rank import order_by_mean_rank
 
     found, missing = [], float("nan")
@@ -222,7 +223,7 @@ def ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def chosen(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Mean over shops of rank correlation and of the picked policy's share: rewards of two shops are not compared."""
+    """Average the rank correlation and the chosen policy's relative reward over shops."""
     mine = [row for row in rows if name in row["estimates"]]
     shops: dict[str, list[dict[str, Any]]] = {}
     for row in mine:
@@ -266,7 +267,7 @@ def assessed(row: dict[str, Any], part: dict[str, Any], play: str, asked: argpar
 
 
 def coverage(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How often an interval meets the truth's own, by play, estimator and verdict."""
+    """Count how often an interval overlaps that of the true reward, by play, estimator and verdict."""
     count: dict[tuple[str, str, str], list[bool]] = {}
     for row in table:
         for name, found in row["covered"].items():
@@ -291,14 +292,14 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=2000)
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--refits", type=int, default=4)
-    parser.add_argument("--variants", type=int, default=len(VARIANTS), help="so many of fitted Q's variants")
+    parser.add_argument("--variants", type=int, default=len(VARIANTS), help="number of fitted Q's variants")
     parser.add_argument("--plays", default="topk,sample")
     parser.add_argument(
         "--every", action="store_true", help="both plays on every log; else topk on picks, sample on lists"
     )
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--no-capture", action="store_true", help="no CUDA graphs in fitted Q")
-    parser.add_argument("--limit", type=float, default=float("inf"), help="start no run after so many seconds")
+    parser.add_argument("--no-capture", action="store_true", help="do not use CUDA graphs in fitted Q")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="start no run after this many seconds")
     parser.add_argument("--summary", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -311,7 +312,7 @@ def main() -> None:
         return
     asked.out.mkdir(parents=True, exist_ok=True)
     waiting = [name for name in found if not (asked.out / f"{name}.json").exists()]
-    print(f"{len(found)} runs, {len(waiting)} to judge", flush=True)
+    print(f"{len(found)} runs, {len(waiting)} to evaluate", flush=True)
     running: list[subprocess.Popen[bytes]] = []
     started = time.time()
     while waiting or running:

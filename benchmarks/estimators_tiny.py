@@ -1,14 +1,14 @@
-"""Off-policy estimates in the world that is solved exactly: bias, and how often 95 % intervals hold the truth.
+"""Measure bias and interval coverage of off-policy estimates in a small world that is solved exactly.
 
-    python benchmarks/estimators_tiny.py                     400 logs of 2,000 sessions, some minutes on a core
-    python benchmarks/estimators_tiny.py --logs 20           a look
-    python benchmarks/estimators_tiny.py --folds --logs 60   propensities counted across folds, more or less shrunk
+    python benchmarks/estimators_tiny.py                     400 logs of 2,000 sessions, some minutes on one core
+    python benchmarks/estimators_tiny.py --logs 20           a quick look
+    python benchmarks/estimators_tiny.py --folds --logs 60   propensities counted across folds, with different shrinkage
 
-Policies: the soft optimum of the dynamic programme at falling temperatures, from near the log to far from it; the far
-ones, for which no interval is claimed to hold, on half of the logs.
-Propensities: `true`, as the shop wrote them, and `counted`, how often each item was taken in a state of the same log.
-Q: `fitted`, the means of another log of the same size, and `poor`, which knows items' rewards and no future.
-Marginal weights: over the items' categories; they are held against the policy that they are unbiased for, too.
+Policies: the soft optimum of dynamic programming at falling temperatures, from near the log to far from it. The far
+ones, for which intervals need not cover, use half of the logs.
+Propensities: `true`, as the shop wrote them, and `counted`, the frequency of each item in a state of the same log.
+Q: `fitted`, the means of another log of the same size, and `poor`, which knows the items' rewards and no future.
+Marginal weights are over the items' categories; they are also compared with the policy for which they are unbiased.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from offrec.shop.worlds import WORLDS
 
 Table = NDArray[np.float64]  # [states, items]
 TEMPERATURES = {"near": 1.0, "farther": 0.5, "far": 0.2, "farthest": 0.1}
-CLAIMED = ("near", "farther")  # where intervals are claimed to hold with 2,000 sessions; beyond, the verdict must speak
+CLAIMED = ("near", "farther")  # where intervals should cover with 2,000 sessions; for the others the verdict must warn
 REFITS = 40
 FOLDS, SHRUNK = 5, (1.0, 5.0, 20.0, 60.0)
 OUT = Path(__file__).parent.parent / "results" / "estimates-tiny.json"
@@ -42,7 +42,7 @@ OUT = Path(__file__).parent.parent / "results" / "estimates-tiny.json"
 
 @dataclass(frozen=True)
 class Log:
-    """Decisions laid flat, in the order of sessions and steps."""
+    """Decisions as flat arrays, in the order of sessions and steps."""
 
     offsets: NDArray[np.int64]
     state: NDArray[np.int64]
@@ -71,12 +71,12 @@ class Tiny:
         return self.mdp.evaluate_policy(torch.as_tensor(policy), gamma).value
 
     def coarse(self, policy: Table) -> Table:
-        """The category as the policy takes it, the item in it as the log does."""
+        """Choose the category as the policy does, and the item within it as the log does."""
         b = self.mdp.logging().numpy()
         return b * self.by_category(policy) / self.by_category(b)
 
     def by_category(self, policy: Table) -> Table:
-        """[states, items] the chance of each item's category."""
+        """Return the probability of each item's category: [states, items]."""
         return policy @ (self.category[:, None] == self.category).astype(float)
 
     def log(self, sessions: int, seed: int) -> Log:
@@ -117,7 +117,7 @@ class Tiny:
         return found
 
     def steps(self, log: Log, policy: Table, b: Table, model: tuple[Table, Table]) -> Trajectories:
-        """`b`: the logging policy's chances, of whatever origin. All is read at what was logged."""
+        """Collect the values at the logged items; `b` are the logging policy's probabilities, true or counted."""
         at, (q, v) = (log.state, log.item), model
         return Trajectories(
             log.offsets,
@@ -150,7 +150,7 @@ def across_folds(tiny: Tiny, log: Log, shrunk: float) -> NDArray[np.float64]:
 
 
 def poor(log: Log, policy: Table) -> tuple[Table, Table]:
-    """Q that is an item's mean reward, whatever the state and whatever follows."""
+    """Return a Q that is an item's mean reward, independent of state and future."""
     items = policy.shape[1]
     mean = np.bincount(log.item, log.reward, minlength=items) / np.maximum(np.bincount(log.item, minlength=items), 1)
     return np.broadcast_to(mean, policy.shape), policy @ mean
@@ -159,7 +159,7 @@ def poor(log: Log, policy: Table) -> tuple[Table, Table]:
 def estimates(
     tiny: Tiny, policy: Table, log: Log, other: Log, gamma: float, seed: int, resamples: int
 ) -> Iterator[tuple[str, str, Assessment]]:
-    """Every estimator with true and counted propensities: (propensities, what it is called here, what it found)."""
+    """Run every estimator with true and counted propensities: (propensities, name, estimate)."""
     judged = partial(assess, gamma=gamma, seed=seed, resamples=resamples, breakdown=False)
     once = np.ones(len(other.offsets) - 1, np.int64)
     model, simple = tiny.fitted(other, once, policy, gamma), poor(other, policy)
@@ -176,7 +176,7 @@ def estimates(
 
 
 def folded(tiny: Tiny, sessions: int, logs: int, gamma: float, resamples: int) -> list[dict[str, Any]]:
-    """What estimated propensities do to weights when they were not fitted to the sessions they are laid on."""
+    """Measure how propensities counted in other sessions change the weights."""
     found: dict[tuple[str, float, str], list[tuple[float, ...]]] = {}
     for number in range(logs):
         log, other = (tiny.log(sessions, 2 * number + one) for one in (0, 1))
