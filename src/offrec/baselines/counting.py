@@ -11,7 +11,7 @@ from offrec.types import Longs, Sessions
 
 
 class Popular(SparsePolicy):
-    """The items with the most events in the train split, whatever the history."""
+    """Rank items by their number of training events, for every history."""
 
     name = "popular"
 
@@ -20,9 +20,9 @@ class Popular(SparsePolicy):
 
 
 class Recent(SparsePolicy):
-    """The distinct items of the history, the most recent first, then by popularity.
+    """Rank the items of the history, the most recent first, then all others by popularity.
 
-    score(a) = 1 / (1 + steps back to a's latest place in the history)
+    score(a) = 1 / (1 + number of steps back to the latest a in the history)
     """
 
     name = "recent"
@@ -33,7 +33,7 @@ class Recent(SparsePolicy):
 
 
 class Markov(SparsePolicy):
-    """What followed the last item, then by popularity.
+    """Rank the items that followed the last item in training, then all others by popularity.
 
     score(b) = n(a, b) / Σ_c n(a, c), with a the last item and n(a, b) how often b came directly after a in training
     """
@@ -51,14 +51,14 @@ class Markov(SparsePolicy):
 
 
 def followers(sessions: Sessions, n_items: int) -> csr_array:
-    """[A + 1, A] how often b came directly after a. Row A, the last item of an empty history, is empty."""
+    """[A + 1, A] how often b came directly after a. Row A, for an empty history, is empty."""
     base, stop = int(sessions.offsets[0]), int(sessions.offsets[-1])
     items = np.asarray(sessions.items[base:stop])
     inside = np.ones(max(0, len(items) - 1), dtype=np.bool_)
     ends = np.asarray(sessions.offsets[1:-1]) - base
-    inside[ends[(ends > 0) & (ends < len(items))] - 1] = False  # the next event opens another session
+    inside[ends[(ends > 0) & (ends < len(items))] - 1] = False  # the next event belongs to another session
     pairs = (items[:-1][inside], items[1:][inside])
-    return csr_array((np.ones(len(pairs[0])), pairs), shape=(n_items + 1, n_items))  # equal pairs add up
+    return csr_array((np.ones(len(pairs[0])), pairs), shape=(n_items + 1, n_items))  # equal pairs are summed
 
 
 POPULAR = BaselineRecord(

@@ -1,8 +1,8 @@
-"""Session nearest neighbours: what stood in the train sessions most like this one (Ludewig & Jannach 2018).
+"""Session nearest neighbours: items of the most similar training sessions (Ludewig & Jannach 2018).
 
-A session is the set of its items. Of the train sessions that share an item with the history, the `sample` most recent
-are compared with it, and the `neighbours` most similar, the more recent first among equals, lend it their items, those
-already seen included.
+A session is the set of its items. Of the training sessions that share an item with the history, the `sample` most
+recent are compared with it. The items of the `neighbours` most similar ones are scored, including items already seen. Among
+equally similar sessions, more recent ones come first.
 """
 
 from dataclasses import dataclass
@@ -21,31 +21,33 @@ from offrec.types import Longs
 Doubles = NDArray[np.float64]
 Decay = Literal["none", "linear", "quadratic"]
 POWER: dict[Decay, int] = {"none": 0, "linear": 1, "quadratic": 2}
-DEEPEST = 50  # steps back that are told apart: double precision adds up so many powers of two exactly
+MAX_STEPS_BACK = 50  # double precision sums this many powers of two exactly
 
 
 @dataclass(frozen=True)
 class NeighbourOptions:
+    """Options of the nearest-neighbour baselines."""
+
     neighbours: int = 100
     sample: int = 1000
-    decay: Decay = "none"  # how much less an item of the history counts, the longer ago it was
-    neighbour_decay: Decay = "none"  # how much less a neighbour counts, the longer ago the latest item it shares
-    idf: float = 0.0  # how much more a rare item counts
+    decay: Decay = "none"  # how the weight of an item of the history decreases with its age
+    neighbour_decay: Decay = "none"  # how the weight of a neighbour decreases with the age of the latest item it shares
+    idf: float = 0.0  # how much more rare items count
 
 
 class SessionNeighbours(SparsePolicy):
-    """SKNN. With s the set of the history's items and n a train session's:
+    """SKNN. With the set s of the history's items and the set n of a training session's items:
 
     similarity(n) = |s ∩ n| / √(|s| |n|)
-    score(a)      = Σ similarity(n) over the neighbours n that hold a
+    score(a)      = Σ similarity(n) over the neighbours n that contain a
 
     VSKNN, with w(a) = ((L − x) / L)^p for an item x steps back in a history of L events, p = 1 for linear and 2 for
-    quadratic decay, and w(n) the same for the latest item that n shares (its own p):
+    quadratic decay, and w(n) the same for the latest item that n shares (with its own p):
 
     similarity(n) = Σ_{a ∈ s ∩ n} w(a) / √(Σ_{a ∈ s} w(a)² · |n|)
-    score(a)      = (1 + idf · log(T / T_a)) Σ similarity(n) w(n) over the neighbours n that hold a
+    score(a)      = (1 + idf · log(T / T_a)) Σ similarity(n) w(n) over the neighbours n that contain a
 
-    where T_a of the T train sessions hold a. With p = 0 and idf = 0 that is SKNN.
+    where T_a of the T training sessions contain a. With p = 0 and idf = 0 this is SKNN.
     """
 
     name = "sknn"
@@ -74,22 +76,25 @@ class SessionNeighbours(SparsePolicy):
         near = _nearest(here, similarity, overlap.indptr, self.options)
         faded = similarity[near]
         if self.options.neighbour_decay != "none":
-            steps = csr_array((0.5 ** np.minimum(step, DEEPEST), (row, item)), shape)
-            latest_shared = 1 - np.frexp(self._holders_of(steps).data[near])[1]  # distinct powers: the highest leads
+            steps = csr_array((0.5 ** np.minimum(step, MAX_STEPS_BACK), (row, item)), shape)
+            latest_shared = (
+                1 - np.frexp(self._holders_of(steps).data[near])[1]
+                # The exponent of a sum of distinct powers of two is the largest exponent.
+            )
             faded = faded * _decayed(latest_shared, length[here[near]], self.options.neighbour_decay)
         lent = csr_array((faded, (here[near], overlap.indices[near])), shape=overlap.shape) @ self.sessions
         lent.data *= self.rarity[lent.indices]
         return lent
 
     def _holders_of(self, histories: csr_array) -> csr_array:
-        """[B, T] for each train session the sum over the items it shares, sessions in order."""
+        """[B, T] for each training session, the sum over the items that it shares with each history."""
         shared = histories @ self.holders
         shared.sort_indices()
         return shared
 
 
 class VectorSessionNeighbours(SessionNeighbours):
-    """VSKNN: the neighbours' similarity, their weight and their items' weights as in `SessionNeighbours`."""
+    """VSKNN: see `SessionNeighbours`."""
 
     name = "vsknn"
     defaults = NeighbourOptions(decay="quadratic", neighbour_decay="linear", idf=1.0)
@@ -101,19 +106,19 @@ def _decayed(step: Longs, length: Longs, decay: Decay) -> Doubles:
 
 
 def _nearest(row: Longs, similarity: Doubles, begins: Longs, options: NeighbourOptions) -> Longs:
-    """Which entries are neighbours. They stand by row, in a row the oldest session first; rows begin at `begins`."""
+    """Return the entries that are neighbours. Entries are ordered by row, then by session, oldest first."""
     recent = np.flatnonzero(begins[row + 1] - np.arange(len(row)) <= options.sample)[::-1]  # latest first
     order = recent[np.lexsort((-similarity[recent], row[recent]))]
     row = row[order]
-    place = np.arange(len(row)) - np.searchsorted(row, row)
-    return order[place < options.neighbours]
+    rank = np.arange(len(row)) - np.searchsorted(row, row)
+    return order[rank < options.neighbours]
 
 
 def item_sets(dataset: Dataset) -> csr_array:
-    """[T, A] 1 where a train session holds the item; the latest session last, where the log has times."""
+    """[T, A] 1 if a training session contains the item; sessions are ordered by time if the log has times."""
     train = dataset.split("train")
     base, stop = int(train.offsets[0]), int(train.offsets[-1])
-    edges = np.unique(np.asarray(train.offsets))  # a session without an event is nobody's neighbour
+    edges = np.unique(np.asarray(train.offsets))  # without empty sessions
     length = np.diff(edges)
     number = np.arange(len(length))
     if (dataset.path / "times.npy").exists():
@@ -121,7 +126,7 @@ def item_sets(dataset: Dataset) -> csr_array:
         number[np.argsort(times[edges[:-1]], kind="stable")] = np.arange(len(length))
     items = np.asarray(train.items[base:stop])
     sets = csr_array((np.ones(len(items)), (np.repeat(number, length), items)), shape=(len(length), dataset.n_items))
-    sets.data[:] = 1.0  # equal pairs have added up
+    sets.data[:] = 1.0  # repeated items were summed
     return sets
 
 

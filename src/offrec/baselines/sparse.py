@@ -1,4 +1,4 @@
-"""A policy that scores a few items for each history and leaves the rest to popularity."""
+"""Policies that score a few items per history and order all others by popularity."""
 
 import numpy as np
 import torch
@@ -10,14 +10,14 @@ from offrec.data.dataset import Dataset
 from offrec.policy import Policy
 from offrec.types import Batch, Longs
 
-TIE = 1e-6  # popularity's weight: it orders what no score orders
+TIE = 1e-6  # the weight of popularity, which orders items without a score
 
 
 class SparsePolicy(Policy):
-    """z(a) = TIE · share(a), and TIE + score(a) more where the item has a score.
+    """z(a) = TIE · share(a), plus TIE + score(a) if the item has a score.
 
-    share(a) ≤ 1 is the item's share of the train split's events: whatever has a score stands above whatever has none.
-    Double precision keeps the two scales apart.
+    share(a) ≤ 1 is the item's share of the training events, so every item with a score ranks above every item without
+    one. Double precision is needed to distinguish the two scales.
     """
 
     def __init__(self, dataset: Dataset, history: int, device: torch.device) -> None:
@@ -28,7 +28,7 @@ class SparsePolicy(Policy):
         self.table = torch.zeros(dataset.n_items, 0, dtype=torch.double, device=device)
 
     def scores(self, recent: Longs) -> csr_array:
-        """[B, A], stored entries positive, for histories [B, H], most recent first, padded with n_items."""
+        """[B, A] return positive scores for histories [B, H], most recent first and padded with n_items."""
         raise NotImplementedError
 
     def head(self, batch: Batch) -> Head:
@@ -39,7 +39,7 @@ class SparsePolicy(Policy):
 
 
 def padded(scores: csr_array, n_items: int) -> tuple[Longs, NDArray[np.float64]]:
-    """The stored entries of each row side by side: items [B, C], padded with n_items, and values [B, C]."""
+    """Return the stored entries of each row as items [B, C], padded with n_items, and values [B, C]."""
     length = np.diff(scores.indptr)
     inside = np.arange(length.max(initial=0)) < length[:, None]
     items = np.full(inside.shape, n_items, dtype=np.int64)
@@ -49,7 +49,7 @@ def padded(scores: csr_array, n_items: int) -> tuple[Longs, NDArray[np.float64]]
 
 
 def latest(recent: Longs, n_items: int) -> tuple[Longs, Longs, Longs]:
-    """The distinct items of each history, each at its latest place: (row, item, steps back from 0), [n] each."""
+    """Return the distinct items of each history at their latest position: (row, item, steps back), [n] each."""
     row, step = np.nonzero(recent < n_items)
     item = recent[row, step]
     _, first = np.unique(row * n_items + item, return_index=True)
