@@ -19,7 +19,7 @@ SHARE = [0.3, 0.2, 0.3, 0.2, 0.0]
 
 
 def scores(policy: Policy, *history: int) -> list[float]:
-    """What the head gives beyond popularity; 0 for an item without a score."""
+    """Return the scores without popularity; 0 for an item without a score."""
     head = policy.head(batch_from_histories([list(history)], policy.n_items, policy.history, policy.device))
     beyond = reference.logits(head)[0] - TIE * torch.tensor(SHARE, dtype=torch.double)
     return [float(value) - TIE if value > TIE / 2 else 0.0 for value in beyond]
@@ -30,25 +30,25 @@ def dataset(make_dataset: Any, tmp_path: Path) -> Any:
     return make_dataset(tmp_path, SESSIONS)
 
 
-def test_popular(dataset: Any) -> None:
+def test_popular_ranks_by_training_events(dataset: Any) -> None:
     policy = baseline("popular", dataset)
     head = policy.head(batch_from_histories([[], [3]], 5, 50, policy.device))
     assert (reference.logits(head) / TIE).tolist() == [pytest.approx(SHARE)] * 2
     assert policy.recommend([103], k=5).items == [100, 102, 101, 103, 104]
 
 
-def test_recent_is_by_latest_place(dataset: Any) -> None:
+def test_recent_ranks_by_the_latest_position(dataset: Any) -> None:
     policy = baseline("recent", dataset)
     assert scores(policy, 3, 1, 3, 2, 2) == pytest.approx([0, 1 / 4, 1, 1 / 3, 0])
     assert scores(policy) == [0] * 5
     assert policy.recommend([103, 101, 103, 102, 102], k=5).items == [102, 103, 101, 100, 104]
 
 
-def test_recent_sees_no_further_than_its_history(dataset: Any) -> None:
+def test_recent_reads_only_its_history(dataset: Any) -> None:
     assert scores(baseline("recent", dataset, history=2), 0, 1, 2) == pytest.approx([0, 1 / 2, 1, 0, 0])
 
 
-def test_markov_counts_what_came_directly_after(dataset: Any) -> None:
+def test_markov_counts_direct_successors(dataset: Any) -> None:
     policy = baseline("markov", dataset)
     # 0 → 1, 0, 3 once each; 1 → 2 twice; 2 → 3 once; 3 ends its sessions; 4 is not in training
     assert scores(policy, 2, 0) == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3, 0])
@@ -57,7 +57,7 @@ def test_markov_counts_what_came_directly_after(dataset: Any) -> None:
     assert scores(policy, 3) == scores(policy, 4) == scores(policy) == [0] * 5
 
 
-def test_markov_weighs_by_count(make_dataset: Any, tmp_path: Path) -> None:
+def test_markov_weights_successors_by_count(make_dataset: Any, tmp_path: Path) -> None:
     policy = baseline("markov", make_dataset(tmp_path, [[0, 1, 0, 1, 0, 2, 0, 0], [2, 0, 1, 2], [2], [0]]))
     head = policy.head(batch_from_histories([[2, 0]], 3, 50, policy.device))
     # after 0: 0 once, 1 three times, 2 once; shares of the twelve events: 6, 3, 3

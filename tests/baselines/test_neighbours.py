@@ -1,4 +1,4 @@
-"""SKNN and VSKNN by hand on four small sessions, and against plain Python on random ones."""
+"""SKNN and VSKNN: worked by hand on four sessions, and compared with plain Python on random ones."""
 
 import math
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_sknn_by_hand(dataset: Any) -> None:
     assert scores(neighbours(dataset, neighbours=2), 1, 2) == pytest.approx([a, a + b, a + b, 0, 0])
 
 
-def test_unknown_territory_has_no_scores(dataset: Any) -> None:
+def test_a_history_without_neighbours_has_no_scores(dataset: Any) -> None:
     assert scores(neighbours(dataset)) == scores(neighbours(dataset), 4) == [0] * 5
 
 
@@ -49,13 +49,13 @@ def test_only_the_latest_sessions_are_compared(dataset: Any) -> None:
     assert scores(neighbours(dataset, sample=2), 1, 2) == pytest.approx([0, 1, 1.5, 0.5, 0])
 
 
-def test_among_equals_the_later_session_is_the_neighbour(dataset: Any) -> None:
+def test_later_sessions_win_ties(dataset: Any) -> None:
     # item 3 stands in {2, 3} and, later, in {0, 3}
     half = 1 / math.sqrt(2)
     assert scores(neighbours(dataset, neighbours=1), 3) == pytest.approx([half, 0, 0, half, 0])
 
 
-def test_times_say_which_sessions_are_the_latest(dataset: Any) -> None:
+def test_sessions_are_ordered_by_time(dataset: Any) -> None:
     starts = np.repeat([30, 40, 10, 20, 0, 0], [len(session) for session in SESSIONS])
     np.save(dataset.path / "times.npy", starts)
     assert scores(neighbours(dataset, sample=1), 1, 2) == pytest.approx([0, 1, 1, 0, 0])  # {1, 2} is the latest now
@@ -114,7 +114,7 @@ def plain_python(train: list[list[int]], n_items: int, history: list[int], optio
         NeighbourOptions(neighbours=1000, sample=25, decay="quadratic", neighbour_decay="linear", idf=1.0),
     ],
 )
-def test_plain_python_agrees(make_dataset: Any, tmp_path: Path, options: NeighbourOptions) -> None:
+def test_scores_agree_with_plain_python(make_dataset: Any, tmp_path: Path, options: NeighbourOptions) -> None:
     random = np.random.default_rng(1)
     sessions = [(random.zipf(1.4, random.integers(1, 12)) % 30).tolist() for _ in range(120)]
     dataset = make_dataset(tmp_path, sessions, splits=(80, 20, 20), items=30)
@@ -125,7 +125,7 @@ def test_plain_python_agrees(make_dataset: Any, tmp_path: Path, options: Neighbo
 
 
 def test_the_deepest_shared_item_of_a_long_history_is_found(make_dataset: Any, tmp_path: Path) -> None:
-    """Fifty steps back, beside neighbours that share every item: the sums of powers of two must not round."""
+    """With fifty steps back and neighbours that share every item, sums of powers of two must stay exact."""
     dataset = make_dataset(tmp_path, [list(range(50)), [0], [0, 1], [50], [50]])
     policy = neighbours(dataset, neighbour_decay="linear")
     root = math.sqrt(50)

@@ -54,15 +54,15 @@ def test_taste_follows_the_picks() -> None:
     assert hand().taste(visitor(0, 2, 4)).tolist() == [[0.75, 0.25]]
 
 
-def test_satisfaction() -> None:
-    """ω = 4/7, 2/7, 1/7. The second pick of a category is a repeat: a third of the places."""
+def test_satisfaction_by_hand() -> None:
+    """ω = 4/7, 2/7, 1/7. The second pick of a category is a repeat: a third of the memory."""
     assert float(hand().satisfaction(visitor(4, 4, 4).memory)) == pytest.approx(0.1)
     assert float(hand().satisfaction(visitor(1, 2, 4).memory)) == pytest.approx(0.1 - 2.5 * 4 / 7 + 0.5 * 2 / 7)
     assert float(hand().satisfaction(visitor(0, 0, 2).memory)) == pytest.approx(0.1 + 6 / 7 + 0.5 / 7 - 0.6 / 3)
     assert hand().repeats(torch.tensor([[0, 1, 0], [0, 2, 1], [2, 4, 4]])).tolist() == pytest.approx([2 / 3, 1 / 3, 0])
 
 
-def test_chance_to_leave() -> None:
+def test_leaving_probability_by_hand() -> None:
     picked = torch.tensor([True])
     calm, hasty = visitor(0, 4, 4), visitor(0, 4, 4, haste=0.7)
     odds = -1 - 2 * (0.1 + 4 / 7)
@@ -71,8 +71,8 @@ def test_chance_to_leave() -> None:
     assert float(hand().leaving(calm, ~picked).logit()) == pytest.approx(odds + 2 * 0.5)
 
 
-def test_choice() -> None:
-    """u = (.75, .25) after 2 and 0; 0 was picked once. An empty place is never chosen."""
+def test_choice_by_hand() -> None:
+    """u = (.75, .25) after 2 and 0; 0 was picked once. Padding is never chosen."""
     state, offered = visitor(0, 2, 4), torch.tensor([[0, 3, 4]])
     utility = hand().utility(state, offered)
     assert utility[0, :2].tolist() == pytest.approx([2 * 0.75 + 0.5 - 0.25, 2 * 0.25 + 1.0])
@@ -83,8 +83,8 @@ def test_choice() -> None:
     assert float(always.sum()) == pytest.approx(1.0)
 
 
-def test_behaviour() -> None:
-    """Interest: match and quality; a second look adds, a third does not, and each earlier pick tires."""
+def test_behaviour_by_hand() -> None:
+    """Interest grows with match, quality and one earlier pick, and decreases with every earlier pick."""
     dynamics, world = hand(), WORLD
     for memory, seen, match in (((2, 4, 4), 0, 0.5), ((0, 4, 4), 1, 1.0), ((0, 0, 4), 2, 1.0)):
         found = dynamics.behaviours(visitor(*memory), torch.tensor([[0]]))[0, 0]
@@ -96,13 +96,13 @@ def test_behaviour() -> None:
         assert float(found.sum()) == pytest.approx(1.0)
 
 
-def test_draws_by_hand() -> None:
+def test_sampled_indices_by_hand() -> None:
     chances = double(0.2, 0.5, 0.3).expand(4, -1)
     assert sample_index(chances, double(0.0, 0.2, 0.69, 0.999)).tolist() == [0, 1, 1, 2]
     assert sample_index(double(0.5, 0.4999999)[None], double(0.99999999)).tolist() == [1]
 
 
-def test_a_step_without_a_pick_leaves_the_memory() -> None:
+def test_a_step_without_a_pick_does_not_change_the_memory() -> None:
     found = hand().step(visitor(0, 2, 4), torch.tensor([[1, 3]]), double(0.0, 0.5, 0.999)[:, None])
     assert (int(found.item), int(found.behaviour), float(found.reward), bool(found.leaves)) == (4, 3, 0.0, False)
     assert found.visitors.memory.tolist() == [[0, 2, 4]]
@@ -111,8 +111,8 @@ def test_a_step_without_a_pick_leaves_the_memory() -> None:
     assert found.visitors.memory.tolist() == [[3, 0, 2]]
 
 
-def test_logging_chances_by_hand() -> None:
-    """After 2, 0, 0 picked: the last picks' weight goes to 0 and 2, half each."""
+def test_logging_probabilities_by_hand() -> None:
+    """After 2, 0, 0 picked: items 0 and 2 share the weight of the last picks equally."""
     here = mixture(hand(), visitor(0, 0, 2))
     everything = torch.tensor([[0, 1, 2, 3]])
     u = hand().taste(visitor(0, 0, 2))[0]
@@ -144,7 +144,7 @@ def test_a_list_of_the_whole_catalogue_is_a_permutation() -> None:
 
 
 @pytest.mark.parametrize("name", ["demo", "medium"])
-def test_chances_add_up_to_one_and_items_are_as_described(name: str) -> None:
+def test_probabilities_sum_to_one_and_items_match_the_description(name: str) -> None:
     world = WORLDS[name]
     dynamics = Dynamics(world, make_items(world, 1, CPU, torch.double))
     items = dynamics.items

@@ -1,4 +1,4 @@
-"""The shop under Gymnasium's own checker, and against the shop's own roll-outs."""
+"""The Gymnasium environment: Gymnasium's checker, and agreement with exact values."""
 
 import warnings
 
@@ -13,7 +13,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 
 @pytest.mark.parametrize("world", ["tiny", "demo"])
-def test_gymnasium_has_nothing_to_say(world: str) -> None:
+def test_gymnasiums_checker_accepts_the_environment(world: str) -> None:
     from gymnasium.utils.env_checker import check_env
 
     import offrec.shop.environment  # noqa: F401, registers
@@ -23,7 +23,7 @@ def test_gymnasium_has_nothing_to_say(world: str) -> None:
         check_env(gymnasium.make("offrec/Shop-v0", shop=world, seed=0).unwrapped)
 
 
-def test_episodes_earn_what_the_programme_says() -> None:
+def test_episodes_earn_the_exact_value() -> None:
     from offrec.shop.environment import ShopEnvironment
 
     environment = ShopEnvironment(Shop.open("tiny", 0))
@@ -65,7 +65,7 @@ def test_observations_are_the_last_picks() -> None:
         environment.step(np.zeros(5, dtype=int))
 
 
-def test_an_item_twice_on_a_list_is_offered_once() -> None:
+def test_a_repeated_item_is_offered_once() -> None:
     from offrec.shop.environment import ShopEnvironment
 
     picked = {}

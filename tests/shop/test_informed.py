@@ -43,7 +43,7 @@ def test_the_posterior_finds_the_visitors_category() -> None:
 
 
 def test_knowing_the_visitor_and_looking_ahead_both_earn() -> None:
-    """The same visitors with the same luck: informed against its forms without a posterior and without a horizon."""
+    """With common random numbers, compare with variants without a posterior and without a horizon."""
     shop = Shop(replace(SMALL, appeal=6.0, none_utility=5.0, match_interest=3.0, buy_base=-5.5, cart_base=-5.2), seed=2)
     informed = shop.rollout(Informed(shop.dynamics), 300, seed=9)
     for other in (Informed(shop.dynamics, personal=False), Informed(shop.dynamics, horizon=0)):

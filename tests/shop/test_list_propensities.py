@@ -1,4 +1,4 @@
-"""Lists drawn without replacement: the written propensity is the successive one; frequencies tell it from another."""
+"""The frequencies of sampled lists agree with the recorded propensities."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +11,8 @@ from offrec.shop import Shop, write_log
 from offrec.shop.worlds import WORLDS
 
 
-def test_ordered_lists_have_their_written_propensity(tmp_path: Path) -> None:
-    """Six items, lists of three, first steps of visitors who are all alike: 120 ordered lists."""
+def test_ordered_lists_have_the_recorded_propensity(tmp_path: Path) -> None:
+    """Six items, lists of three, first steps of identical visitors: 120 ordered lists."""
     shop = Shop(replace(WORLDS["tiny"], name="three", k=3), 0)
     write_log(shop, 20_000, tmp_path / "log", seed=5)
     first = pl.read_parquet(tmp_path / "log/full.parquet").filter(pl.col("step") == 0)

@@ -1,4 +1,4 @@
-"""Policies played in the shop: who earns more, with which luck, and what is refused."""
+"""Roll-outs: ordering of policies, common random numbers, and error messages."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from offrec.types import Batch
 
 
 class Constant(Policy):
-    """The same scores for everybody."""
+    """A policy with the same scores for every history."""
 
     name, stochastic = "constant", True
 
@@ -40,7 +40,7 @@ class Constant(Policy):
 
 @pytest.mark.parametrize(("world", "sessions"), [("demo", 1000), ("medium", 300)])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_there_is_something_to_win(world: str, sessions: int, seed: int) -> None:
+def test_the_oracle_earns_more_than_the_other_policies(world: str, sessions: int, seed: int) -> None:
     shop = Shop.open(world, seed)
     found = {name: shop.rollout(name, sessions, seed=4) for name in ("random", "logging", "greedy", "oracle")}
     assert found["random"].reward.low > 0
@@ -52,7 +52,7 @@ def test_there_is_something_to_win(world: str, sessions: int, seed: int) -> None
     assert found["oracle"].purchases.mean > 3 * found["logging"].purchases.mean
 
 
-def test_equal_seeds_meet_the_same_visitors_with_the_same_luck() -> None:
+def test_equal_seeds_give_the_same_visitors_and_random_numbers() -> None:
     shop = Shop.open("demo", 0)
     first, second = (shop.dynamics.arrive(50, seed=3) for _ in range(2))
     assert torch.equal(first.taste, second.taste)
@@ -68,7 +68,7 @@ def test_equal_seeds_meet_the_same_visitors_with_the_same_luck() -> None:
     assert not (a.rewards == shop.rollout("logging", 300, seed=6).rewards).all()
 
 
-def test_common_luck_narrows_the_difference() -> None:
+def test_common_random_numbers_narrow_the_interval_of_a_difference() -> None:
     shop = Shop.open("demo", 0)
     greedy, logging = (shop.rollout(name, 3000, seed=1) for name in ("greedy", "logging"))
     difference = paired_difference(greedy, logging)
@@ -90,8 +90,8 @@ def test_greedy_is_the_dense_argmax_of_utility() -> None:
     assert torch.equal(lists, utility.topk(5, 1).indices)
 
 
-def test_oracle_finds_the_best_list_among_its_candidates() -> None:
-    """Against all pairs of a few candidates, under the oracle's own estimate of what each pick earns."""
+def test_the_oracle_chooses_the_best_list_of_its_candidates() -> None:
+    """Compare with all pairs of a few candidates, using the oracle's own estimate of the return of each pick."""
     shop = Shop(replace(WORLDS["demo"], k=2))
     random = torch.Generator().manual_seed(0)
     utility, earns, nothing = (torch.rand(n, generator=random) for n in ((30, 7), (30, 7), (30,)))
@@ -106,7 +106,7 @@ def test_oracle_finds_the_best_list_among_its_candidates() -> None:
     torch.testing.assert_close(value(chosen), torch.stack(pairs).amax(0))
 
 
-def test_a_policy_sees_the_picks_it_knows_most_recent_first() -> None:
+def test_a_policy_sees_known_picks_most_recent_first() -> None:
     shop = Shop.open("tiny", 0)
     policy = Constant([4, 2, 0], history=3)
     player = PolicyPlayer(shop.dynamics, policy, "topk")
@@ -122,7 +122,7 @@ def test_a_policy_sees_the_picks_it_knows_most_recent_first() -> None:
         assert torch.equal(getattr(policy.seen[0], name), getattr(expected, name)), name
 
 
-def test_batches_of_histories_are_those_of_batch_of() -> None:
+def test_batch_of_recent_agrees_with_batch_from_histories() -> None:
     histories = [[], [3], [1, 2, 0], [4, 4, 4, 4]]
     expected = batch_from_histories(histories, 5, 4, torch.device("cpu"))
     found = batch_of_recent(expected.recent, 5)
@@ -132,7 +132,7 @@ def test_batches_of_histories_are_those_of_batch_of() -> None:
     assert nobody.tokens.tolist() == [[5], [5]]
 
 
-def test_sampling_a_policy_is_not_its_topk() -> None:
+def test_sampled_lists_differ_from_the_best_items() -> None:
     shop = Shop.open("demo", 0)
     policy = Constant(list(range(0, 1000, 2)))
     top, sampled = (shop.rollout(policy, 200, play) for play in ("topk", "sample"))  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ def test_sampling_a_policy_is_not_its_topk() -> None:
     assert not (top.rewards == sampled.rewards).all()
 
 
-def test_json_says_how_it_was_played() -> None:
+def test_the_json_describes_the_rollout() -> None:
     found = Shop.open("demo", 3).rollout("greedy", 50, seed=2, gamma=0.9).as_json()
     assert {key: found[key] for key in ("policy", "play", "world", "seed", "k", "sessions")} == {
         "policy": "greedy", "play": "topk", "world": "demo", "seed": 3, "k": 5, "sessions": 50,
@@ -152,13 +152,13 @@ def test_json_says_how_it_was_played() -> None:
     assert found["discounted"]["mean"] < found["reward"]["mean"]
 
 
-def test_sessions_can_be_cut() -> None:
+def test_long_sessions_are_cut_off() -> None:
     found = Shop.open("demo", 0).rollout("logging", 200, max_steps=1)
     assert (found.steps == 1).all()
     assert 0.5 < found.cut < 1
 
 
-def test_a_baseline_from_the_log_can_be_played(tmp_path: Path) -> None:
+def test_a_baseline_of_the_log_can_be_simulated(tmp_path: Path) -> None:
     shop = Shop.open("demo", 0)
     write_log(shop, 300, tmp_path / "log")
     dataset = prepare(tmp_path / "log" / "events.parquet", out=tmp_path / "dataset", filter=("item=2",))
@@ -172,7 +172,7 @@ def test_a_baseline_from_the_log_can_be_played(tmp_path: Path) -> None:
         shop.rollout(policy, 50, "sample")
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_impossible_arguments_are_refused() -> None:
     with pytest.raises(InputError, match="no world 'mars'; the worlds are tiny, demo, medium, large"):
         get_world("mars")
     with pytest.raises(InputError, match="k must be between 1 and the 6 items"):
@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_same_shop_on_a_gpu() -> None:
+def test_a_gpu_gives_the_same_shop() -> None:
     here, there = Shop.open("demo", 0), Shop.open("demo", 0, device="cuda")
     torch.testing.assert_close(there.dynamics.items.taste.cpu(), here.dynamics.items.taste)
     for name in ("logging", "greedy", "oracle", "random"):

@@ -1,4 +1,4 @@
-"""The logs the shop writes: their frequencies, their metadata, and that an ordinary preparation reads them."""
+"""The logs of a shop: frequencies, metadata, and preparation."""
 
 import json
 from pathlib import Path
@@ -40,8 +40,8 @@ def p_value(drawn: np.ndarray, chances: np.ndarray) -> float:
     return float(chi2.sf(statistic, len(difference)))
 
 
-def test_frequencies_match_the_written_propensities(logs: dict[str, Path]) -> None:
-    """`tiny`: every step's chances of all six items are known exactly from what was picked before."""
+def test_frequencies_match_the_recorded_propensities(logs: dict[str, Path]) -> None:
+    """In the world `tiny`, the probabilities of all six items follow exactly from the earlier picks."""
     log = full(logs, "tiny")
     mdp = build_mdp(WORLDS["tiny"], 1)
     item, session = log["item"].to_numpy(), log["session"].to_numpy()
@@ -61,8 +61,8 @@ def test_frequencies_match_the_written_propensities(logs: dict[str, Path]) -> No
     assert p_value(drawn, chances * 0.98 + 0.02 * np.eye(6)[0]) < 0.001  # also where one item's chance is 2 % off
 
 
-def test_propensities_of_lists_are_those_of_successive_draws(logs: dict[str, Path]) -> None:
-    """E[1[item in G] / p] = |G| for any set G of items. G: those that are popular, which the chances hang on."""
+def test_propensities_are_those_of_sampling_without_replacement(logs: dict[str, Path]) -> None:
+    """E[1[item in G] / p] = |G| for any set G of items. Here G contains the popular items."""
     popularity = Shop.open("demo", 1).dynamics.items.popularity.numpy()
     popular = popularity >= np.sort(popularity)[-100]
     log = full(logs, "demo").filter(pl.col("step") == 0)
@@ -79,7 +79,7 @@ def test_propensities_of_lists_are_those_of_successive_draws(logs: dict[str, Pat
     assert abs(wrong.mean()) > 4 * wrong.std() / len(wrong) ** 0.5
 
 
-def test_columns(logs: dict[str, Path]) -> None:
+def test_the_columns_of_both_logs(logs: dict[str, Path]) -> None:
     log, events = full(logs, "demo"), pl.read_parquet(logs["demo"] / "events.parquet")
     assert events.columns == ["session", "item", "time", "behaviour"]
     assert set(events["behaviour"].unique()) == {"view", "cart", "buy"}
@@ -102,7 +102,7 @@ def test_columns(logs: dict[str, Path]) -> None:
     assert full(logs, "tiny")["item"].null_count() == 0
 
 
-def test_metadata_tells_the_shop(logs: dict[str, Path], tmp_path: Path) -> None:
+def test_the_metadata_describes_the_shop(logs: dict[str, Path], tmp_path: Path) -> None:
     for path in (logs["demo"], logs["demo"] / "events.parquet", logs["demo"] / "full.parquet"):
         meta = read_shop(path)
         assert meta is not None
@@ -136,7 +136,7 @@ def test_a_log_of_another_shop_is_refused(logs: dict[str, Path]) -> None:
         Shop.from_meta({**meta, "knobs": {"charm": 1}})
 
 
-def test_same_seed_same_bytes(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         write_log(Shop.open("demo", 0), 200, tmp_path / name, seed=seed)
     for file in ("events.parquet", "full.parquet"):
@@ -172,7 +172,7 @@ def test_prepare_reads_the_events(logs: dict[str, Path], tmp_path: Path) -> None
 
 @pytest.mark.parametrize("world", ["demo", "medium"])
 def test_sessions_look_like_real_ones(logs: dict[str, Path], world: str) -> None:
-    """RetailRocket's view sessions: median 4, 90 % 9, 99 % 27; 31 % of the events are of items seen before."""
+    """RetailRocket's view sessions: median 4, 90 % 9, 99 % 27; 31 % of the events repeat an item."""
     events = pl.read_parquet(logs[world] / "events.parquet")
     length = events.group_by("session").len()["len"].to_numpy()
     assert 3 <= np.quantile(length, 0.5) <= 5
@@ -186,8 +186,8 @@ def test_sessions_look_like_real_ones(logs: dict[str, Path], world: str) -> None
     assert share["buy"] > 0.015
 
 
-def test_what_the_log_teaches(logs: dict[str, Path]) -> None:
-    """Sessions end sooner after poor items, and carts and purchases follow quality: so a learner can know."""
+def test_the_log_reflects_the_quality_of_items(logs: dict[str, Path]) -> None:
+    """Sessions end sooner after poor items, and carts and purchases increase with quality."""
     log = full(logs, "demo").with_columns(
         (pl.col("session") != pl.col("session").shift(-1)).fill_null(True).alias("end")
     )

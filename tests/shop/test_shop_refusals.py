@@ -1,4 +1,4 @@
-"""What the shop refuses, from Python: each with a sentence, none by hanging."""
+"""Impossible arguments give one sentence."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from offrec.shop.solve import build_mdp
 from offrec.shop.worlds import WORLDS
 
 
-def test_numbers_out_of_range(tmp_path: Path) -> None:
+def test_numbers_out_of_range_are_refused(tmp_path: Path) -> None:
     shop = Shop.open("tiny")
     with pytest.raises(InputError, match="must be at least 0; got -1"):
         shop.rollout("logging", 5, seed=-1)
@@ -31,14 +31,14 @@ def test_numbers_out_of_range(tmp_path: Path) -> None:
         shop.rollout("logging", 5, play="smaple")  # type: ignore[arg-type]
 
 
-def test_one_session_has_no_interval() -> None:
+def test_a_single_session_has_no_interval() -> None:
     found = Shop.open("tiny").rollout("logging", 1).as_json()
     assert found["reward"]["low"] is None
     json.dumps(found, allow_nan=False)
 
 
-def test_a_policy_stays_in_its_own_shop(tmp_path: Path) -> None:
-    """Equal item ids are not enough: the shop of another seed has other items under them."""
+def test_a_policy_of_another_shop_is_refused(tmp_path: Path) -> None:
+    """Equal item ids are not enough: a shop with another seed has other items with the same ids."""
     home = Shop.open("demo", 0)
     write_log(home, 200, tmp_path / "log")
     dataset = offrec.prepare(tmp_path / "log/events.parquet", out=tmp_path / "data")
@@ -48,7 +48,7 @@ def test_a_policy_stays_in_its_own_shop(tmp_path: Path) -> None:
         Shop.open("demo", 7).rollout(policy, 20)
 
 
-def test_the_environment_takes_lists_of_items_only() -> None:
+def test_the_environment_accepts_only_lists_of_items() -> None:
     environment = ShopEnvironment(shop="demo", seed=0)
     environment.reset(seed=0)
     for action in ([1000, 1, 2, 3, 4], [-1, 1, 2, 3, 4], [1], 3):

@@ -1,4 +1,4 @@
-"""The world that can be solved: roll-outs against the dynamic programme, and the programme against its limits."""
+"""The world `tiny`: roll-outs agree with exact values, and exact values with their limits."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def some_policy(mdp: TabularMDP, seed: int = 0) -> Tensor:
     return torch.randn(mdp.shape, generator=random, dtype=torch.double).softmax(1)
 
 
-def test_states(mdp: TabularMDP) -> None:
+def test_the_states_are_all_memories(mdp: TabularMDP) -> None:
     assert mdp.shape == (1 + 6 + 36, 6)
     assert mdp.memory[0].tolist() == [6, 6]
     assert mdp.memory[3].tolist() == [2, 6]
@@ -48,8 +48,8 @@ def test_states(mdp: TabularMDP) -> None:
     assert after.tolist() == [4, 0]
 
 
-def test_rewards_and_leaving_are_the_shops(mdp: TabularMDP) -> None:
-    """One entry by hand: nothing seen yet, item 3 picked."""
+def test_rewards_and_leaving_agree_with_the_dynamics(mdp: TabularMDP) -> None:
+    """One entry worked by hand: empty memory, item 3 picked."""
     items, world = mdp.dynamics.items, TINY
     match = float(items.centroid[0] @ items.taste[3])
     interest = world.match_interest * match + world.quality_interest * float(items.quality[3])
@@ -82,7 +82,7 @@ def test_rollouts_agree_with_the_exact_value(shop: Shop, mdp: TabularMDP, gamma:
         assert found.cut == 0.0
 
 
-def test_interval_covers_the_exact_value_as_often_as_it_says(shop: Shop, mdp: TabularMDP) -> None:
+def test_the_interval_has_its_nominal_coverage(shop: Shop, mdp: TabularMDP) -> None:
     exact = mdp.evaluate_policy(mdp.logging()).value
     found = [shop.rollout("logging", 400, seed=seed).reward for seed in range(60)]
     covered = sum(one.low <= exact <= one.high for one in found)
@@ -90,7 +90,7 @@ def test_interval_covers_the_exact_value_as_often_as_it_says(shop: Shop, mdp: Ta
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_greed_does_not_pay(seed: int) -> None:
+def test_the_optimal_policy_earns_more_than_the_greedy_one(seed: int) -> None:
     mdp = build_mdp(TINY, seed)
     optimal, greedy = mdp.optimal().value, mdp.evaluate_policy(mdp.greedy()).value
     assert optimal > 2 * greedy
@@ -98,7 +98,7 @@ def test_greed_does_not_pay(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_is_above_the_optimal_policy(seed: int) -> None:
+def test_no_policy_is_better_than_the_optimal_one(seed: int) -> None:
     mdp = build_mdp(TINY, seed)
     best = mdp.optimal(0.9)
     torch.testing.assert_close(mdp.evaluate_policy(best.policy, 0.9).values, best.values)
@@ -106,7 +106,7 @@ def test_nothing_is_above_the_optimal_policy(seed: int) -> None:
         assert (mdp.evaluate_policy(other, 0.9).values <= best.values + 1e-9).all()
 
 
-def test_soft_optimal_between_its_limits(mdp: TabularMDP) -> None:
+def test_the_soft_optimum_lies_between_its_limits(mdp: TabularMDP) -> None:
     best = mdp.optimal(0.9)
     cold, hot = mdp.soft_optimal(1e-4, 0.9), mdp.soft_optimal(1e4, 0.9)
     torch.testing.assert_close(cold.values, best.values, atol=1e-3, rtol=0)
@@ -116,7 +116,7 @@ def test_soft_optimal_between_its_limits(mdp: TabularMDP) -> None:
     torch.testing.assert_close(mdp.soft_optimal(1e4, 0.9, prior).policy, prior, atol=1e-3, rtol=0)
 
 
-def test_soft_optimal_is_its_own_fixed_point(mdp: TabularMDP) -> None:
+def test_the_soft_optimum_is_a_fixed_point(mdp: TabularMDP) -> None:
     alpha, gamma, prior = 0.3, 0.9, some_policy(mdp)
     found = mdp.soft_optimal(alpha, gamma, prior)
     torch.testing.assert_close(found.q, mdp.reward + gamma * mdp.stay * found.values[mdp.following])
@@ -127,8 +127,8 @@ def test_soft_optimal_is_its_own_fixed_point(mdp: TabularMDP) -> None:
         assert ((other * (found.q - penalty)).sum(1) <= found.values + 1e-9).all()
 
 
-def test_dropped_prior_pays_for_every_step(mdp: TabularMDP) -> None:
-    """Dropping 1/A adds α log A to every step: what a bonus of that size does to the kept prior's programme."""
+def test_dropping_the_prior_adds_a_bonus_to_every_step(mdp: TabularMDP) -> None:
+    """Dropping 1/A is equivalent to a bonus of α log A per step."""
     alpha = 0.3
     bonus = alpha * float(torch.tensor(6.0).log())
     dropped = mdp.soft_optimal(alpha, 0.9, "dropped")
@@ -138,7 +138,7 @@ def test_dropped_prior_pays_for_every_step(mdp: TabularMDP) -> None:
 
 
 class Fixed(Policy):
-    """Scores by the last item alone."""
+    """A policy whose scores depend only on the last item."""
 
     name, stochastic = "fixed", True
 
@@ -151,8 +151,8 @@ class Fixed(Policy):
 
 
 @pytest.mark.parametrize("play", ["topk", "sample"])
-def test_a_policy_is_worth_what_its_table_says(shop: Shop, mdp: TabularMDP, play: str) -> None:
-    """The policy's own numbering is not the shop's, and it knows no item 3."""
+def test_rollouts_of_a_policy_agree_with_its_table(shop: Shop, mdp: TabularMDP, play: str) -> None:
+    """The policy numbers items differently from the shop and lacks item 3."""
     ids = [5, 0, 4, 2, 1]
     scores = torch.randn(5, 6, generator=torch.Generator().manual_seed(2))
     policy = Fixed(scores, ids)

@@ -1,8 +1,8 @@
 """Session nearest neighbours: items of the most similar training sessions (Ludewig & Jannach 2018).
 
 A session is the set of its items. Of the training sessions that share an item with the history, the `sample` most
-recent are compared with it. The items of the `neighbours` most similar ones are scored, including items already seen. Among
-equally similar sessions, more recent ones come first.
+recent are compared with it. The items of the `neighbours` most similar ones are scored, including items already seen.
+Among equally similar sessions, more recent ones come first.
 """
 
 from dataclasses import dataclass
