@@ -1,4 +1,4 @@
-"""Policies whose chances are written down."""
+"""Policies with fixed probabilities."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from offrec.types import Batch
 
 
 class Fixed(Policy):
-    """The same logits after every history but for a bonus on the item seen last."""
+    """The same logits after every history, except for a bonus on the last item."""
 
     name = "fixed"
     stochastic = True

@@ -1,15 +1,16 @@
-"""The estimates of SCOPE-RL and obp on small cases, written to numbers.json beside this file with the cases themselves.
+"""Write the estimates of SCOPE-RL and obp on small cases to numbers.json, together with the cases.
 
-Run once, in an environment of its own (Python 3.11, which obp's metadata refuse and its code does not mind):
+Run once in a separate environment. The metadata of obp exclude Python 3.11, but its code works with it:
 
     pip install --no-deps --ignore-requires-python -r tests/estimation/peers/requirements.txt
     python tests/estimation/peers/make.py
 
-SCOPE-RL wants all sessions of one length. A session that is over goes on here in a state that nobody leaves: one
-action, which every policy takes, reward 0, Q 0. Its names for ours: PDIS is importance, SNPDIS self_normalised, DM
-direct, DR doubly_robust, SNDR weighted_doubly_robust. It divides by mean weights plus 1e-10, so equality is to that.
-obp knows one decision a session: IPW is importance and, with its lambda, capped; SNIPW self_normalised; SNDR normalises
-by the mean weight as WDR does; SNMIPW with the true p(e|a) is marginal, clusters being the embedding.
+SCOPE-RL needs sessions of equal length. Shorter sessions are therefore continued in an absorbing state with one action,
+reward 0 and Q 0. Names: PDIS is importance, SNPDIS is self_normalised, DM is direct, DR is doubly_robust, and SNDR is
+weighted_doubly_robust. SCOPE-RL adds 1e-10 to mean weights, so results are equal up to that.
+
+obp supports one decision per session. IPW is importance and, with its lambda, capped; SNIPW is self_normalised; SNDR
+normalises by the mean weight; SNMIPW with the true p(e|a) is marginal, with clusters as embeddings.
 """
 
 import json
@@ -30,7 +31,7 @@ def chances(random: np.random.Generator, rows: int) -> np.ndarray:
 
 
 def case(lengths: list[int], gamma: float, seed: int) -> dict[str, Any]:
-    """Decisions laid flat: the policies' chances and Q over all actions, what was taken and what it earned."""
+    """Flat decisions: probabilities and Q of all actions, the chosen action and its reward."""
     random, rows = np.random.default_rng(seed), sum(lengths)
     b = chances(random, rows)
     return {
@@ -45,7 +46,7 @@ def case(lengths: list[int], gamma: float, seed: int) -> dict[str, Any]:
 
 
 def padded(one: dict[str, Any]) -> dict[str, Any]:
-    """As SCOPE-RL takes it: every session as long as the longest."""
+    """The input of SCOPE-RL: every session padded to the longest."""
     horizon, sessions = max(one["lengths"]), len(one["lengths"])
     over = np.arange(horizon) >= np.array(one["lengths"])[:, None]
     only = np.eye(ACTIONS)[np.zeros(sessions * horizon, int)]
