@@ -132,10 +132,12 @@ def test_best_is_the_best_epoch_and_early_stopping_stops(dataset: Any, tmp_path:
     epochs = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     figures = [epoch["validation"]["NDCG@10"] for epoch in epochs]
     assert len(epochs) < 40
+    assert [epoch.get("stopped_early") for epoch in epochs] == [*[None] * (len(epochs) - 1), True]
+    assert epochs[-1]["best_epoch"] == int(np.argmax(figures)) + 1
     assert checkpoint.load(tmp_path / "run/best.safetensors")[1]["progress"]["best_epoch"] == int(np.argmax(figures))
     from offrec.evaluation import ranks
 
-    assert ranks(policy, dataset, "validation").figures((10,))["NDCG@10"] == pytest.approx(max(figures))
+    assert ranks(policy, dataset, "validation").metrics((10,))["NDCG@10"] == pytest.approx(max(figures))
     rates = [epoch["learning_rate"] for epoch in epochs]
     assert rates[0] == 0.05
     assert rates[-1] < 0.05
@@ -224,7 +226,7 @@ def test_the_dataset_of_a_run(dataset: Any, tmp_path: Path, make_dataset: Any) -
     trained(dataset, tmp_path / "run", settings={"training.epochs": 1})
     assert open_dataset(tmp_path / "run").path == dataset.path.resolve()
     moved = dataset.path.rename(tmp_path / "moved")
-    with pytest.raises(InputError, match="is not there any more; say where it is: --dataset"):
+    with pytest.raises(InputError, match="--dataset"):
         open_dataset(tmp_path / "run")
     assert open_dataset(tmp_path / "run", moved).path == moved
     other = make_dataset(tmp_path, log(1), splits=(90, 15, 15)).path
