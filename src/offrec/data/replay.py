@@ -1,7 +1,6 @@
 """Batches on a device. The log is stored there as flat arrays; batches are gathered from them."""
 
 import math
-from collections import Counter
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
@@ -241,7 +240,7 @@ class Epochs:
         """Return the plan of an epoch."""
         if self._last_plan is None or self._last_plan[0] != epoch:
             plan = self.replay.plan_shuffled(self.batch_size, (self.seed, epoch))
-            self._last_plan = epoch, self._largest_first(plan) if self.round_sizes and epoch == 0 else plan
+            self._last_plan = epoch, plan
         return self._last_plan[1]
 
     def begin(self, epoch: int) -> list[Size]:
@@ -250,24 +249,6 @@ class Epochs:
         _copy_to_device(plan.order, self.order)
         _copy_to_device(plan.edges, self.edges[: len(plan) + 1])
         return self.sizes(plan)
-
-    def _largest_first(self, plan: EpochPlan) -> EpochPlan:
-        """Move the largest batches to the front, so that the first CUDA graph is the largest.
-
-        Graphs share memory: a smaller graph fits into the memory of a larger one, but not the other way round. A size
-        is captured when it occurs for the third time, so the first batches include three of the same size.
-        """
-        sizes = self.sizes(plan)
-        by_area = sorted(range(len(sizes)), key=lambda i: -sizes[i].segments * (sizes[i].length + 1))
-        occurrences = Counter[Size]()
-        for moved, i in enumerate(by_area, start=1):
-            repeated = sizes[i]
-            occurrences[repeated] += 1
-            if occurrences[repeated] == 3:
-                first = [j for j in by_area[:moved] if sizes[j] == repeated]
-                rest = sorted(set(range(len(sizes))) - set(first))
-                return plan.reordered(np.array([*first, *rest]))
-        return plan
 
     def sizes(self, plan: EpochPlan) -> list[Size]:
         """Return the size of each step."""
