@@ -1,4 +1,4 @@
-"""Bad rows of a log, collected while reading: one message then names the first and counts all."""
+"""Collect the bad rows of a log, so that one message can name the first and count the others."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from offrec.errors import InputError
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Some rows of one table.
+    """A batch of rows from one table.
 
-    The columns are called session, user, item, time, position, behaviour, offered and propensity, whatever the table
-    calls them; most are optional.
+    The columns have offrec's names: session, user, item, time, position, behaviour, offered and propensity. Most are
+    optional.
 
     Args:
         source: The table.
@@ -31,7 +31,7 @@ class RowBatch:
 
 @dataclass
 class _BadRow:
-    """The first bad row of one kind, and how many there are."""
+    """The first bad row of a kind, and the number of such rows."""
 
     place: str
     value: str
@@ -40,7 +40,7 @@ class _BadRow:
 
 
 class BadRows:
-    """The bad rows of some batches, by kind."""
+    """The bad rows of one or more batches, by kind."""
 
     def __init__(self) -> None:
         self._first: dict[str, _BadRow] = {}

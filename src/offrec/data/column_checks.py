@@ -1,4 +1,4 @@
-"""Check one column of a batch (ids, times or positions) and convert it to numbers where it contains numbers."""
+"""Check one column of a batch (ids, times or positions) and convert it to numbers if it contains numbers."""
 
 import polars as pl
 
@@ -63,7 +63,7 @@ def check_times(batch: RowBatch, bad_rows: BadRows, *, numeric: bool | None) -> 
     Args:
         batch: The rows.
         bad_rows: Receives the bad rows.
-        numeric: Whether times in text are numbers or dates; None: the first time decides.
+        numeric: Whether times in text are numbers or dates; None: decide by the first time.
 
     Returns:
         Int64 or Float64 numbers as they are written, or Datetime.

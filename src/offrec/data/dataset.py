@@ -11,12 +11,12 @@ If the log contains served lists with propensities, the folder also contains its
     decision_positions.npy       int32 [D]      number of the session's events before the list
     decision_items.npy           int32 [D, K]   the ordered list, padded on the right with A
     decision_log_propensity.npy  float64 [D]    log probability of the ordered list under the policy that served it
-    decision_event.npy           int64 [D]      the event that was picked from the list; −1 if there is none
+    decision_event.npy           int64 [D]      the event that was picked from the list; −1 if nothing was picked
 
-A session can then have decisions without any event.
+In such a dataset, a session can have decisions but no events.
 
-Sessions are stored in the order train, validation, test; `splits` in dataset.json contains the first session of each
-and the session after its last.
+Sessions are stored in the order train, validation, test; `splits` in dataset.json contains the range of sessions
+[first, last + 1) of each split.
 """
 
 import json
@@ -84,11 +84,11 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """A short name of data and protocol; see `offrec.data.protocol.fingerprint`."""
+        """A short hash of the data and the protocol; see `offrec.data.protocol.fingerprint`."""
         return fingerprint(self.meta["data_hash"], self.protocol)
 
     def with_protocol(self, **changes: Any) -> "Dataset":
-        """Return the same data with another scoring protocol, and therefore another fingerprint.
+        """Return the same data with a different scoring protocol, which changes the fingerprint.
 
         Args:
             **changes: Fields of `Protocol`: `score_first`, `unseen` or `score_last`.

@@ -1,7 +1,7 @@
-"""Read the files of a server's decision log: JSON lines, of which the last may be incomplete.
+"""Read the files of a server's decision log. They contain JSON lines; the last line may be incomplete.
 
-Histories are only compared, so they are stored as hashes: in full, they would need memory that grows with the square of
-a session's length.
+Histories are only compared, so only their hashes are stored. Full histories would need memory that grows quadratically
+with the length of a session.
 """
 
 import json
@@ -59,7 +59,7 @@ def find(paths: Sequence[str | Path]) -> list[Source]:
         paths: Folders of decision logs, files or globs.
 
     Returns:
-        The files; those of a folder with the oldest first. Empty files of a folder are skipped.
+        The files. Those of a folder are ordered from oldest to newest, without empty files.
 
     Raises:
         InputError: If a folder contains no decision log, or only empty files.

@@ -1,4 +1,4 @@
-"""Separate served lists from events, after both went through the filters and the split together."""
+"""Separate served lists from events, after the filters and the split were applied to both together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ def separate_lists(events: Events, lists: ServedLists, n_training: int) -> tuple
     Args:
         events: Gathered events, with the lists that have no pick among them.
         lists: All lists of the log.
-        n_training: The number of training sessions, which come first.
+        n_training: The number of training sessions; they precede all others.
 
     Returns:
         The events alone, and the lists.

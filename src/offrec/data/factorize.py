@@ -25,7 +25,7 @@ def factorize_by_appearance(column: pl.Series) -> Ints:
 
 
 def run_starts(columns: list[pl.Series]) -> NDArray[np.bool_]:
-    """Return where a row differs from the row before in at least one of the columns. The first row always does."""
+    """Return whether each row differs from the previous row in at least one column. True for the first row."""
     differs = np.zeros(len(columns[0]), np.bool_)
     differs[:1] = True
     for column in columns:
@@ -55,7 +55,7 @@ def _look_up(column: pl.Series, distinct: pl.Series) -> Ints:
 
 
 def _factorize_by_table(ids: Longs | Ints) -> tuple[Longs, Ints] | None:
-    """Factorize integers with a table of the pages of ids that occur; None if the ids are too far apart.
+    """Factorize integers with a table of the pages of ids that occur. Return None if the ids are too sparse.
 
     It takes a quarter of the time of a join.
     """

@@ -1,6 +1,6 @@
 """Publish files and folders atomically: write under a temporary name, flush to disk, then rename.
 
-A reader sees either the old content or the complete new content, also after a crash or a power cut. Every file that
+A reader sees either the old content or the complete new content, even after a crash or a power failure. Every file that
 offrec replaces is written here; only append-only logs (the decision log, metrics.jsonl) are not.
 """
 
@@ -70,7 +70,7 @@ def publish_folder(path: Path, *, replace: bool = False, advice: str = ADVICE) -
 
     Args:
         path: The folder to create. Missing parent folders are created too.
-        replace: Whether a folder that exists and is not empty is replaced. If not, it is an error.
+        replace: Whether to replace an existing folder that is not empty. If false, such a folder is an error.
         advice: What the user should do if the folder cannot be written; the end of the error message.
 
     Yields:
@@ -97,8 +97,8 @@ def publish_folder(path: Path, *, replace: bool = False, advice: str = ADVICE) -
 def publish_files(paths: Sequence[Path], *, advice: str = ADVICE) -> Iterator[Path]:
     """Fill a temporary folder and move its files to `paths`, in that order, when the block ends without an exception.
 
-    For files that refer to each other by name. List the file that readers open first as the last one: where it exists,
-    the others exist too. A path for which the caller wrote no file is removed.
+    For files that refer to each other by name. Put the file that readers open first at the end of `paths`: if it
+    exists, all others exist too. A path for which the caller wrote no file is removed.
 
     Args:
         paths: The files to write, all in one folder.
@@ -132,7 +132,7 @@ def publish_files(paths: Sequence[Path], *, advice: str = ADVICE) -> Iterator[Pa
 def remove_leftovers(path: Path) -> None:
     """Remove the temporary files that killed processes of this machine left next to `path`.
 
-    If such a process was killed while it replaced the folder `path`, the old folder gets its name back.
+    If such a process was killed while it replaced the folder `path`, restore the old folder.
     """
     pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}-(\d+)-[0-9a-f]+\.({TEMPORARY}|{REPLACED})")
     siblings = list(path.parent.iterdir()) if path.parent.is_dir() else []
@@ -170,7 +170,7 @@ def _temporary_name(path: Path, kind: str, suffix: str = "") -> Path:
 
 
 def _host() -> str:
-    """Return a short name of this machine: process ids of another one say nothing here."""
+    """Return a short name of this machine, because process ids are only meaningful on one machine."""
     return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
 
 
@@ -203,7 +203,7 @@ def _flush_tree(folder: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Wait until the file or the folder's list of names is on the disk."""
+    """Flush a file, or the list of names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -215,7 +215,7 @@ def _flush(path: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
-    with suppress(PermissionError):  # it runs, under another user
+    with suppress(PermissionError):  # the process is running under another user
         try:
             os.kill(process, 0)
         except ProcessLookupError:

@@ -35,7 +35,7 @@ def check_free(out: Path, force: bool) -> None:
 
 
 def hash_arrays(arrays: Arrays, labels: Any) -> str:
-    """Return a hash of the arrays with their names, types and shapes, and of the labels that give them meaning."""
+    """Return a hash of the arrays, including their names, types and shapes, and of the labels that interpret them."""
     state = hashlib.sha256(json.dumps(labels, sort_keys=True).encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])

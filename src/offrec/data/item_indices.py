@@ -1,4 +1,4 @@
-"""Item indices: number the items of a log without gaps, or as another catalogue does."""
+"""Item indices: number the items of a log consecutively, or as in another catalogue."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from offrec.types import Ints, Longs
 
 @dataclass(frozen=True)
 class IndexedEvents:
-    """Events whose items and behaviours are numbered without gaps."""
+    """Events whose items and behaviours are numbered consecutively."""
 
     events: Events
     item_ids: Longs | list[str]
@@ -28,17 +28,17 @@ def align_items(log: Log, vocabulary: Vocabulary, folder: Path) -> Log:
     Args:
         log: The log.
         vocabulary: The other catalogue.
-        folder: Where it comes from, for messages.
+        folder: The folder of the other catalogue, for messages.
 
     Returns:
-        The log. Unknown items of events get the index after the last; `drop_unknown_items` removes those events.
+        The log. Unknown items of events get the index len(vocabulary); `drop_unknown_items` removes those events.
 
     Raises:
         InputError: If a served list contains an unknown item.
     """
     item_ids = log.item_ids.tolist() if isinstance(log.item_ids, np.ndarray) else log.item_ids
     known = [vocabulary.index(item_id) for item_id in item_ids]
-    # The last entry maps −1, which stands for no item, to itself.
+    # The last entry maps −1, which means "no item", to itself.
     indices = np.array([len(vocabulary) if index is None else index for index in known] + [-1], np.int32)
     lists = log.lists
     if lists is not None:
@@ -47,13 +47,13 @@ def align_items(log: Log, vocabulary: Vocabulary, folder: Path) -> Log:
             unknown = [item_id for item_id, index in zip(item_ids, known, strict=True) if index is None]
             raise InputError(
                 f"The catalogue of {folder} does not contain {unknown[0]!r}, which a served list offers; "
-                "give the run that served the lists, or remove --catalogue."
+                "name the run that served the lists, or remove --catalogue."
             )
     return replace(log, items=indices[log.items], item_ids=vocabulary.ids, lists=lists)
 
 
 def drop_unknown_items(events: Events, n_items: int) -> Events:
-    """Remove the events with items outside of the catalogue."""
+    """Remove the events whose items are not in the catalogue."""
     events = events.gather()
     return events.where(events.items < n_items)
 
@@ -66,7 +66,7 @@ def compact(
     *,
     keep_all_items: bool = False,
 ) -> tuple[IndexedEvents, Ints | None]:
-    """Number items and behaviours without gaps.
+    """Number items and behaviours consecutively.
 
     Args:
         events: Gathered events.
@@ -92,7 +92,7 @@ def compact(
 
 
 def _renumber(arrays: list[NDArray[Number]], size: int) -> tuple[list[NDArray[Number]], Longs]:
-    """Number values without gaps; return the new arrays and the old numbers that occur."""
+    """Number values consecutively; return the new arrays and the old numbers that occur."""
     is_used = np.logical_or.reduce([count(array, size) > 0 for array in arrays])
     if is_used.all():
         return arrays, np.arange(size)

@@ -71,7 +71,7 @@ def _as_text(lists: pl.Series) -> pl.Series:
 
 
 def _contain(flat: pl.Series, length: pl.Series, item: pl.Series) -> pl.Series:
-    """Return whether each list contains its item. No list is empty."""
+    """Return whether each list contains its item. Lists must not be empty."""
     if flat.dtype != item.dtype:
         dtype = pl.String if pl.String in (flat.dtype, item.dtype) else pl.Int64
         flat, item = flat.cast(dtype), item.cast(dtype)

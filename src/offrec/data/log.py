@@ -31,7 +31,7 @@ class ServedLists:
     row: Longs  # [D]
     items: Ints  # [D, K] index into item_ids, padded on the right with −1
     log_propensity: Doubles  # [D]
-    picked: Longs  # [D] the row of the event that was picked from the list; −1 if there is none
+    picked: Longs  # [D] the row of the event that was picked from the list; −1 if nothing was picked
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class Log:
     item_ids: Longs | list[str]  # [A] ascending
     behaviour_names: tuple[str, ...]
     time_unit: TimeUnit | None
-    time_format: str | None  # how the sources write times: a unit, or "dates"
+    time_format: str | None  # the format of times in the sources: a unit, or "dates"
     has_sessions: bool
     rows: dict[str, int]  # source → number of rows
     lists: ServedLists | None = None  # only if the log has propensities
-    notes: tuple[str, ...] = ()  # messages about lists and events that were left out
+    notes: tuple[str, ...] = ()  # messages about excluded lists and events
 
 
 @dataclass(frozen=True)
 class CheckedBatch:
-    """A batch after every check that needs no other batch, so that threads can check batches concurrently."""
+    """A batch that passed all checks that do not need other batches. Threads check batches concurrently."""
 
     source: Source
     rows: int
@@ -74,9 +74,9 @@ class BatchChecker:
     """Checks batches.
 
     Args:
-        behaviour_names: The format's names of behaviours → ours; None: behaviours keep their names.
+        behaviour_names: The format's names of behaviours → ours; None: keep the names.
         allowed: The behaviours that may occur; empty: any.
-        numeric_times: Whether times in text are numbers; None: the first time decides.
+        numeric_times: Whether times in text are numbers; None: decide by the first time.
     """
 
     behaviour_names: Mapping[str, str] | None = None
@@ -84,7 +84,7 @@ class BatchChecker:
     numeric_times: bool | None = None
 
     def check(self, task: ReadTask) -> CheckedBatch | BadRows:
-        """Read a batch and check it; returns only the bad rows if the batch cannot be read."""
+        """Read a batch and check it. Return only the bad rows if the batch cannot be read."""
         bad_rows = BadRows()
         batch = task(bad_rows)
         if batch is None:
@@ -115,7 +115,7 @@ class BatchChecker:
         if "behaviour" not in batch.frame:
             return pl.repeat(0, batch.frame.height, dtype=pl.UInt8, eager=True), [batch.behaviour]
         column, without_pick = batch.frame["behaviour"].cast(pl.String), None
-        if "offered" in batch.frame:  # without a pick there is no behaviour, whatever the column contains
+        if "offered" in batch.frame:  # ignore the column in rows without a pick: they have no behaviour
             without_pick = batch.frame["item"].is_null()
             column = pl.select(pl.when(~without_pick).then(column)).to_series()
         names = column.unique(maintain_order=True).drop_nulls().to_list()
@@ -138,7 +138,7 @@ class BatchChecker:
 
 
 class LogBuilder:
-    """Builds a log from batches in their order. Bad rows are reported after all batches have been read."""
+    """Builds a log from batches, in the order in which they are added. Bad rows are reported at the end."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -231,11 +231,11 @@ class LogBuilder:
         return as_ticks(self._take("time")) if "time" in self._columns else (None, None, None)
 
     def _take(self, name: str) -> pl.Series:
-        """Return the whole column and forget its parts, to free their memory."""
+        """Return the whole column and delete its parts to free memory."""
         parts = self._columns.pop(name)
         types = {part.dtype for part in parts}
         if name == "time" and len({dtype.is_numeric() for dtype in types}) > 1:
-            raise InputError("Times are numbers in some files and dates in others; prepare each kind by itself.")
+            raise InputError("Times are numbers in some files and dates in others; prepare them separately.")
         if len(types) > 1:
             common = pl.Float64 if name == "time" else _common_id_type(types)
             parts = [part.cast(common) for part in parts]
@@ -258,7 +258,7 @@ def pad_lists(items: Ints, lengths: Longs) -> Ints:
 
 
 def behaviour_order(name: str) -> tuple[int, str]:
-    """Return a sort key: view, click, cart, buy, then all others by name."""
+    """Return a sort key that orders behaviours as view, click, cart, buy, then all others by name."""
     return (BEHAVIOUR_ORDER.index(name) if name in BEHAVIOUR_ORDER else len(BEHAVIOUR_ORDER), name)
 
 
@@ -266,7 +266,7 @@ def as_ticks(column: pl.Series) -> tuple[Longs, TimeUnit, str]:
     """Convert times to integers.
 
     Returns:
-        The integers, their unit, and how the source writes times. The unit of numbers is guessed from their size.
+        The integers, their unit, and the format of times in the source. The unit of numbers is guessed from their size.
     """
     if isinstance(column.dtype, pl.Datetime):
         return column.to_physical().to_numpy(), "microseconds", "dates"

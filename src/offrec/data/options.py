@@ -17,7 +17,7 @@ Column = Annotated[str | None, tyro.conf.arg(metavar="COLUMN", help_behavior_hin
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """Every choice between a raw log and a dataset. Options that are not set follow --protocol."""
+    """Every option that determines how a raw log becomes a dataset. --protocol sets the defaults."""
 
     format: str = "events"
     """The format of the sources. `events`: any table with one event per row (CSV, TSV, JSON lines or Parquet).
@@ -39,7 +39,7 @@ class PrepareOptions:
     """The column that orders the events of a session if the log has no times (default: `position`). Without times and
     positions, events keep the order of the file."""
     behaviour: Column = None
-    """The column with what the user did (default: `behaviour`). Without it, every event is a `view`."""
+    """The column with the user's behaviour (default: `behaviour`). Without it, every event is a `view`."""
     offered: Column = None
     """The column with the ordered list that was served (`decisions` only; default: `offered`). Without it, each list
     contains only the item of its row."""
@@ -47,21 +47,21 @@ class PrepareOptions:
     """The column with the probability of the served list, or of the event's item (default: `propensity`, if the table
     has that column)."""
     catalogue: Annotated[str | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """A dataset or run folder whose catalogue to use: same items, same indices. Its policies can then be evaluated on
-    this log (`offrec estimate RUN --dataset`). Events with other items are dropped and counted."""
+    """Use the items and indices of this dataset or run folder. Its policies can then be evaluated on this log
+    (`offrec estimate RUN --dataset`). Events with other items are dropped and counted."""
     sessions: Literal["auto", "column", "user", "gap"] = "auto"
-    """What a session is. `column`: the events with one session id. `user`: all events of a user. `gap`: the events of
-    a user between two periods of inactivity. `auto`: `column` if the log has session ids, else `gap`."""
+    """How to define sessions. `column`: the events with one session id. `user`: all events of a user. `gap`: the
+    events of a user between two periods of inactivity. `auto`: `column` if the log has session ids, else `gap`."""
     gap_minutes: float = 30.0
     """With `--sessions gap`: a new session starts after this many minutes without an event."""
     drop: tuple[str, ...] = ()
-    """Behaviours to remove before anything is counted. `none` removes none, even if the protocol would."""
+    """Behaviours to remove before filters are applied. `none` removes none, even if the protocol would remove some."""
     behaviours: tuple[str, ...] = ()
     """The behaviours that may occur; any other behaviour is an error. Default: any behaviour may occur."""
     filter: tuple[str, ...] = ()
     """Filters, applied once each in the given order. `item=3` keeps items with at least 3 events, `session=3` keeps
     sessions with at least 3 events, and `session.click=3` counts only clicks. `none` applies no filter, even if the
-    protocol would."""
+    protocol would apply one."""
     sample: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
     """Keep a random sample of this many sessions, drawn after the filters. 0 keeps all, even if the protocol would
     sample."""
@@ -124,7 +124,7 @@ def check(options: PrepareOptions) -> None:
 
 
 def resolve_protocol(options: PrepareOptions, log: Log) -> Protocol:
-    """Decide every choice of the protocol: by the options, else by the format's defaults, else by the log."""
+    """Set every field of the protocol: from the options, else from the format's defaults, else from the log."""
     defaults = FORMATS[options.format].paper if options.protocol == "paper" else ProtocolDefaults()
     for name in _values(options.drop, ()):
         if name not in log.behaviour_names:

@@ -46,8 +46,7 @@ def prepare(
     Args:
         source: Files or globs.
         out: The folder to write.
-        options: All options in one object, or
-        **keywords: the options by name.
+        options: All options in one object. **keywords: The options by name, instead of `options`.
         force: Whether to replace an existing dataset.
         progress: Receives a line of text about each step.
 
@@ -187,7 +186,7 @@ def _make_sessions(log: Log, protocol: Protocol, say: Say, *, drop_unknown_items
 def _index_items(
     events: Events, log: Log, n_training: int, *, keep_all_items: bool
 ) -> tuple[IndexedEvents, folder.Arrays]:
-    """Number the remaining items without gaps; return the events and all arrays of the dataset."""
+    """Number the remaining items consecutively; return the events and all arrays of the dataset."""
     names = log.behaviour_names
     if log.lists is None:
         indexed, _ = item_indices.compact(events, log.item_ids, names, keep_all_items=keep_all_items)

@@ -1,4 +1,7 @@
-"""The protocol: every choice between a raw log and a metric. "The SQN protocol" alone has at least four versions."""
+"""The protocol: every choice that turns a raw log into a metric.
+
+Publications differ in these choices: "the SQN protocol" alone has at least four versions.
+"""
 
 import hashlib
 import json
@@ -15,9 +18,9 @@ class Protocol:
 
     Args:
         format: The raw format.
-        sessions: What a session is: "column" (a session id), "user" (all events of a user) or "gap" (the events of a
-            user between two periods of inactivity).
-        gap_minutes: The inactivity that ends a session; only with "gap".
+        sessions: The definition of a session: "column" (a session id), "user" (all events of a user) or "gap" (the
+            events of a user between two periods of inactivity).
+        gap_minutes: The period of inactivity that ends a session; only with "gap".
         behaviours_dropped: The behaviours that were removed first.
         filters: The filters, in the order in which they were applied, each once. "item=3" keeps items with at least 3
             events; "session.click=3" keeps sessions with at least 3 clicks.
@@ -55,10 +58,10 @@ class Protocol:
 
 
 def fingerprint(data_hash: str, protocol: Protocol) -> str:
-    """Return a short name of data and protocol; metrics with equal fingerprints may be compared.
+    """Return a short hash of the data and the protocol; metrics with equal fingerprints are comparable.
 
-    It is a hash of `data_hash` (the contents of the arrays) and of all fields of the protocol. The names of those
-    fields are part of it: renaming one changes the fingerprint of every dataset.
+    It covers `data_hash` (the contents of the arrays) and the names and values of all fields of the protocol. Renaming
+    a field therefore changes the fingerprint of every dataset.
     """
     text = json.dumps({"data": data_hash, "protocol": protocol.as_json()}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Batches on a device. The log is stored there as flat arrays; batches are gathered from them."""
+"""Gather batches on a device from a log that is stored there as flat arrays."""
 
 import math
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from offrec.data.segments import Segmentation, Segments, segment_sessions
 from offrec.data.transitions import Transitions
 from offrec.types import Batch, Longs, Sessions, Size
 
-POOL = 64  # segments are sorted by length within the segments of this many batches, to reduce padding
+POOL = 64  # segments are sorted by length within groups of this many batches, to reduce padding
 
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The batches of an epoch: batch i has the segments order[edges[i]] … order[edges[i + 1] − 1]."""
+    """The batches of an epoch: batch i consists of the segments order[edges[i]] … order[edges[i + 1] − 1]."""
 
     order: Longs  # [P]
     edges: Longs  # [n + 1]
@@ -41,7 +41,7 @@ class EpochPlan:
 
 
 class Replay:
-    """The events of some sessions on a device, and batches of them.
+    """Stores the events of sessions on a device and gathers batches of them.
 
     Batches are gathered on the device, by operations with static shapes or by one kernel. Gathering can therefore be
     part of a captured CUDA graph, and no step waits for the host.
@@ -50,7 +50,7 @@ class Replay:
         sessions: The sessions.
         mdp: Their transitions.
         n_items: The size of the catalogue.
-        history: The largest number of items that a row may see.
+        history: The maximum number of items in the history of a row.
         segmentation: How sessions are divided; see `segment_sessions`.
         device: Where the events are stored.
     """
@@ -98,8 +98,8 @@ class Replay:
         """Plan an epoch in random order.
 
         Args:
-            batch_size: The largest number of rows in a batch. A segment with more rows is a batch by itself.
-            seed: The plan depends only on it.
+            batch_size: The maximum number of rows in a batch. A segment with more rows forms its own batch.
+            seed: The seed of the order.
 
         Returns:
             Batches of segments of similar length.
@@ -112,12 +112,12 @@ class Replay:
         return self._plan(order, edges).reordered(random.permutation(len(edges) - 1))
 
     def plan_by_length(self, batch_size: int) -> EpochPlan:
-        """Plan a pass over all segments, the longest last, for evaluation."""
+        """Plan a pass over all segments in ascending order of length, for evaluation."""
         order = np.argsort(self.lengths, kind="stable")
         return self._plan(order, self._batch_edges(order, batch_size))
 
     def largest_size(self, batch_size: int) -> Size:
-        """Return an upper bound of the sizes of all batches."""
+        """Return an upper bound on the sizes of all batches."""
         rows = max(batch_size, int(self.rows.max(initial=1)))
         return Size(min(rows, len(self.segments)), rows, int(self.lengths.max(initial=1)))
 
@@ -145,7 +145,7 @@ class Replay:
         return self.gather(order, edges, edges[:1], size)
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
-        """Yield batches of all segments, the longest last."""
+        """Yield batches of all segments in ascending order of length."""
         for indices in self.plan_by_length(batch_size):
             yield self.batch(indices)
 
@@ -195,7 +195,7 @@ class Replay:
         )
 
     def _segment_indices(self, order: Tensor, edges: Tensor, step: Tensor, size: Size) -> tuple[Tensor, Tensor]:
-        """[N] the segments of the batch, padded with its first, and which of them are not padding."""
+        """[N] the segments of the batch, padded with its first segment, and whether each is not padding."""
         start, slot = edges[step], self._range(size.segments)
         is_real = slot < edges[step + 1] - start
         return order[start + torch.where(is_real, slot, 0)], is_real
@@ -219,8 +219,8 @@ class Epochs:
     Args:
         replay: The events.
         batch_size: See `Replay.plan_shuffled`.
-        seed: All plans depend only on it and on the number of the epoch.
-        round_sizes: Whether to round sizes up to a small set, so that few updates must be captured.
+        seed: The seed of all plans. A plan depends only on the seed and the number of the epoch.
+        round_sizes: Whether to round sizes up to a small set, so that few distinct sizes must be captured.
         use_kernel: Whether to gather batches with a Triton kernel.
     """
 
@@ -230,7 +230,7 @@ class Epochs:
         self.replay, self.batch_size, self.seed = replay, batch_size, seed
         self.round_sizes, self.use_kernel = round_sizes, use_kernel
         self.largest_size = replay.largest_size(batch_size)
-        # Two consecutive batches have more than batch_size rows, which bounds the number of batches.
+        # Two consecutive batches together have more than batch_size rows, which bounds the number of batches.
         max_batches = 2 * (int(replay.rows.sum()) // batch_size) + 1
         self.order = torch.zeros(len(replay.segments), dtype=torch.long, device=replay.device)
         self.edges = torch.zeros(max_batches + 1, dtype=torch.long, device=replay.device)
@@ -260,7 +260,7 @@ class Epochs:
 
 
 def round_size(size: Size, largest: Size) -> Size:
-    """Round a size up to one of a small set.
+    """Round a size up to one of a small set of sizes.
 
     Lengths are rounded more finely than numbers of segments: a recurrent backbone computes the steps of a segment one
     after the other, but all segments concurrently.

@@ -33,10 +33,10 @@ def segment_sessions(sessions: Sessions, history: int, segmentation: Segmentatio
 
     Args:
         sessions: The sessions.
-        history: The largest number of items that a row may see.
+        history: The maximum number of items in the history of a row.
         segmentation: "windows": one segment per event, with exactly its last `history` items. "exact": the same
             states, but rows that share a prefix share a segment. "sessions": long sessions become segments that overlap
-            by half, so that late rows see between history / 2 and `history` items; this is the cheapest.
+            by half, so that late rows have between history / 2 and `history` items; this is the fastest.
     """
     start, stop = np.asarray(sessions.offsets[:-1]), np.asarray(sessions.offsets[1:])
     if segmentation == "windows":

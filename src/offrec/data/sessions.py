@@ -1,4 +1,4 @@
-"""From a log to sessions: order, cut, filter, sample and split, all on flat arrays."""
+"""Turn a log into sessions: order, cut, filter, sample and split, all on flat arrays."""
 
 import re
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ class Events:
     """Events by session: session s has the events begins[s] … begins[s] + lengths[s] − 1, in order.
 
     Selecting and ordering sessions moves no events; only `gather` moves them, once, at the end. In a log with served
-    lists, the lists without a pick are rows among the events until `decisions.separate_lists` removes them.
+    lists, the events include a row for each list without a pick, until `decisions.separate_lists` removes it.
     """
 
     items: Ints  # [E] −1 if the row is a list without a pick
@@ -50,11 +50,11 @@ class Events:
 
     @property
     def event_counts(self) -> Longs:
-        """[S] the number of events of each session, without the lists that have no pick."""
+        """[S] the number of events of each session, not counting lists without a pick."""
         return self.lengths if self.rows is None else self._count_marked(self.items >= 0)
 
     def behaviour_counts(self, behaviour: int) -> Longs:
-        """[S] the number of events of each session that have this behaviour."""
+        """[S] the number of events with this behaviour in each session."""
         matches = self.behaviours == behaviour
         return self._count_marked(matches if self.rows is None else matches & (self.items >= 0))
 
@@ -85,7 +85,7 @@ class Events:
         return replace(self, **gathered, begins=edges[:-1])
 
     def where(self, keep: NDArray[np.bool_]) -> "Events":
-        """Return only the rows to keep, without the sessions that become empty. The events must be gathered."""
+        """Keep only some rows, and remove the sessions that become empty. The events must be gathered."""
         before = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep, dtype=np.int64)])
         lengths = np.diff(before[self.offsets])
         lengths = lengths[lengths > 0]
@@ -126,7 +126,7 @@ def offsets(lengths: Longs | list[int]) -> Longs:
 
 
 def order_events(log: Log) -> Events:
-    """Order the events of each owner by time, else by position. Equal ones keep the order of the file."""
+    """Order the events of each owner by time, or by position without times. Ties keep the order of the file."""
     keys = log.times if log.times is not None else log.positions
     edges = offsets(log.runs)
     if not (log.owners[1:] < log.owners[:-1]).any():  # each owner's events are consecutive already
@@ -144,7 +144,7 @@ def order_events(log: Log) -> Events:
 
 
 def _is_ordered(keys: Longs, edges: Longs) -> bool:
-    """Return whether the keys of each owner never decrease."""
+    """Return whether the keys of every owner are in ascending order."""
     for group in session_groups(edges):
         begin, end = edges[group.start], edges[group.stop]
         decreases = keys[begin + 1 : end] < keys[begin : end - 1]
@@ -185,7 +185,7 @@ def check_filter(text: str, behaviours: tuple[str, ...] | None = None) -> re.Mat
     if match is None:
         raise InputError(f"--filter {text!r} cannot be read; expected item=3, session=3 or session.click=3.")
     if behaviours is not None and match["behaviour"] not in {None, *behaviours}:
-        raise InputError(f"--filter {text!r} names no behaviour of the log, which has {', '.join(behaviours)}.")
+        raise InputError(f"--filter {text!r} names an unknown behaviour; the log has {', '.join(behaviours)}.")
     return match
 
 
@@ -221,7 +221,7 @@ def split(events: Events, how: Split, seed: int, parts: SplitParts) -> tuple[Eve
     """Divide sessions into training, validation and test.
 
     Returns:
-        The sessions in the order train, validation, test, and the first and last + 1 session of each split. Within a
+        The sessions in the order train, validation, test, and the range [first, last + 1) of each split. Within a
         split, sessions keep the order of the log (random) or are ordered by their start (time).
     """
     total = len(events)
@@ -241,7 +241,7 @@ def split(events: Events, how: Split, seed: int, parts: SplitParts) -> tuple[Eve
 
 
 def _split_bounds(total: int, parts: SplitParts) -> tuple[int, int]:
-    """Return where validation and test begin. No split is empty."""
+    """Return the first session of validation and of test, so that no split is empty."""
     first = round(total * parts[0] / sum(parts))
     second = round(total * (parts[0] + parts[1]) / sum(parts))
     first = min(max(first, 1), total - 2)

@@ -24,6 +24,6 @@ def read_shop(path: str | Path) -> dict[str, Any] | None:
 
 
 def common_shop(paths: Iterable[str | Path]) -> dict[str, Any] | None:
-    """Return the description of the shop that wrote all of these tables, or None if there is no such shop."""
+    """Return the description of the shop that wrote all of these tables, or None if no single shop wrote them."""
     shops = [read_shop(path) for path in paths]
     return shops[0] if shops and all(shop == shops[0] for shop in shops) else None

@@ -1,4 +1,4 @@
-"""From the paths on the command line to blocks of text: files, globs, archives and encodings.
+"""Turn paths from the command line into blocks of text: files, globs, archives and encodings.
 
 A block is a part of a text file that ends at the end of a row. Reading by blocks bounds the memory for files of any
 size. A block knows its offset in the file, so that messages can name file and line.
@@ -46,7 +46,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Block:
-    """Some whole rows of a text table.
+    """A block of complete rows of a text table.
 
     Args:
         source: The table.
@@ -71,7 +71,7 @@ class Block:
         raise IndexError(row)
 
     def first_line(self) -> int:
-        """Return the line on which the block starts. It reads the file again: only messages need lines."""
+        """Return the line on which the block starts. It reads the file again: only messages need line numbers."""
         lines, remaining = 1 + self.skipped, self.offset
         for chunk in read_chunks(self.source):
             lines += chunk.count(b"\n", 0, remaining)
@@ -85,7 +85,7 @@ def find(paths: Sequence[str | Path]) -> list[Source]:
     """Return the tables that paths and globs name.
 
     Args:
-        paths: Files and globs. A zip archive stands for all of its members.
+        paths: Files and globs. A zip archive represents all of its members.
 
     Returns:
         The tables in the order of `paths`; the matches of a glob are sorted.
@@ -122,7 +122,7 @@ def _expand(pattern: str | Path) -> list[Path]:
 
 
 def _compression(path: Path) -> str | None:
-    """Return the compression by the file's first bytes; the suffix must agree."""
+    """Determine the compression from the file's first bytes; the suffix must agree."""
     try:
         with path.open("rb") as file:
             start = file.read(4)
@@ -200,7 +200,7 @@ def read_all(source: Source) -> bytes:
 
 
 def read_blocks(source: Source) -> Iterator[Block]:
-    """Yield the text of a table in blocks of whole rows, checked to be UTF-8, with \\n as line end."""
+    """Yield the text of a table as blocks of complete rows in valid UTF-8, with \\n as line end."""
     offset, rest, is_empty = 0, b"", True
     stream = read_chunks(source)
     for chunk in stream:
@@ -222,7 +222,7 @@ def read_blocks(source: Source) -> Iterator[Block]:
 
 
 def _last_row_end(data: bytes) -> int:
-    """Return where the last whole row ends: after a line end outside quotes. 0 if the data contains none."""
+    """Return the end of the last complete row: after a line end outside quotes; 0 if the data has none."""
     end = data.rfind(b"\n") + 1
     if b'"' in data:
         quoted = data.count(b'"', 0, end) % 2
@@ -234,7 +234,7 @@ def _last_row_end(data: bytes) -> int:
 
 
 def _normalise(block: Block, stream: Iterable[bytes]) -> Block:
-    """Check that a block is UTF-8, and remove byte order mark and carriage returns.
+    """Check that a block is UTF-8, and remove the byte order mark and carriage returns.
 
     Args:
         block: The block.

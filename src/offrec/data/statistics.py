@@ -13,7 +13,7 @@ def describe(events: Events, splits: dict[str, list[int]], behaviours: tuple[str
     """Return the entry `statistics` of dataset.json."""
     counts = count(events.behaviours, len(behaviours))
     edges = events.offsets
-    share = np.cumsum(np.bincount(events.lengths)) / len(events)  # of the sessions with at most so many events
+    share = np.cumsum(np.bincount(events.lengths)) / len(events)  # [n] share of the sessions with at most n events
     lengths = [np.searchsorted(share, max(quantile, share[share > 0][0])) for quantile in QUANTILES.values()]
     return {
         "events_per_behaviour": {name: int(number) for name, number in zip(behaviours, counts, strict=True)},

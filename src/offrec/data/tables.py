@@ -1,6 +1,7 @@
-"""Split tables into tasks that parse a batch of rows each: delimited text, JSON lines and Parquet.
+"""Split tables (delimited text, JSON lines and Parquet) into tasks that each parse a batch of rows.
 
-Columns of text files are read as strings, so that ids keep their exact spelling. Columns of Parquet keep their types.
+Columns of text files are read as strings, so that ids keep their exact spelling. Columns of Parquet files keep their
+types.
 """
 
 import csv
@@ -107,7 +108,7 @@ def _split_header(block: Block) -> tuple[Layout, Block]:
 def _parse(
     block: Block, layout: Layout, fields: set[int], bad_rows: BadRows, tidied: bytes | None = None
 ) -> pl.DataFrame | None:
-    """Return the fields with these indices; None, and bad rows, if the number of fields varies.
+    """Return the fields with these indices. If the number of fields varies, return None and add the bad rows.
 
     `tidied`: the data of the block without blank lines.
     """
@@ -135,7 +136,7 @@ def _parse(
 
 
 def _add_ragged_rows(block: Block, data: bytes, layout: Layout, bad_rows: BadRows) -> bool:
-    """Add the rows with another number of fields than the header; return whether there are any."""
+    """Add the rows whose number of fields differs from the header; return whether any do."""
     width, separator = len(layout.columns), layout.separator.encode()
     unquoted = QUOTED.sub(b"q", data.rstrip(b"\n"))
     if unquoted.count(separator) == (unquoted.count(b"\n") + 1) * (width - 1):
@@ -209,7 +210,7 @@ def _keys(block: Block) -> list[str]:
 
 
 def _add_bad_json(block: Block, bad_rows: BadRows) -> bool:
-    """Add the lines that are not JSON objects; return whether there are any."""
+    """Add the lines that are not JSON objects; return whether any were added."""
     lines = enumerate(block.data.split(b"\n"), block.first_line())
     bad = [(number, line) for number, line in lines if line.strip() and _parse_object(line) is None]
     if bad:

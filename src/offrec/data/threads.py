@@ -1,4 +1,4 @@
-"""Threads for numpy and polars work, which releases Python's global lock."""
+"""Threads for work in numpy and polars, which release Python's global interpreter lock."""
 
 import os
 from collections.abc import Callable, Iterable

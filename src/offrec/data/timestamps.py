@@ -2,7 +2,7 @@
 
 The timestamps of a log usually share one layout, so that layout is parsed with arithmetic on bytes. On one core this
 takes a sixth of the time of polars' `str.to_datetime` (2 million timestamps: 0.14 s against 0.91 s with polars 2.1).
-Any other mixture of layouts goes through polars.
+Other layouts and mixtures of layouts are parsed by polars.
 """
 
 import re
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from offrec.types import Bytes, Ints, Longs
 
 COMMON_LAYOUT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?Z?", re.ASCII)
-LARGEST_DIGITS = b"9999-19-39T29:59:59.999999Z00000"  # dates that pass and do not exist fail the table of days
+LARGEST_DIGITS = b"9999-19-39T29:59:59.999999Z00000"  # the table of days rejects dates such as February 30
 ZONE = r"([+-])(\d\d):?(\d\d)?$"
 LAYOUTS = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
 # The weight of the two-digit number that starts at each position.

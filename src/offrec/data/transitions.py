@@ -1,4 +1,4 @@
-"""The MDP: sessions, rewards per behaviour and γ become rewards, discounts and returns. No loss sees γ or `done`."""
+"""The MDP: turn sessions, rewards by behaviour and γ into rewards, discounts, returns. No loss reads γ or `done`."""
 
 from dataclasses import dataclass
 
@@ -15,11 +15,11 @@ REWARDS = {"view": 0.2, "click": 0.2, "cart": 1.0, "buy": 1.0}  # Xin et al. 202
 
 @dataclass(frozen=True)
 class Transitions:
-    """What a learner needs to know about each event, besides the history and the item."""
+    """The rewards, discounts and returns of all events."""
 
     reward: Floats  # [E]
     discount: Floats  # [E] γ, or 0 for the last event of a session
-    discount_if_ignored: float  # γ: an ignored item does not change the state, not even at the end of a session
+    discount_if_ignored: float  # γ: ignoring an item does not change the state, even at the end of a session
     return_to_go: Floats  # [E] discounted sum of rewards from the event to the end of its session
 
 
@@ -28,14 +28,14 @@ def reward_vector(behaviours: list[str], rewards: dict[str, float], *, needed: b
 
     Args:
         behaviours: The behaviours of the dataset, by index.
-        rewards: Rewards by behaviour; `REWARDS` for the others.
+        rewards: Rewards by behaviour; `REWARDS` contains the defaults.
         needed: Whether a behaviour without a reward is an error. If not, its reward is 0.
 
     Returns:
         [number of behaviours] rewards in the order of `behaviours`.
 
     Raises:
-        InputError: If a reward is missing, names another behaviour, or if all are 0.
+        InputError: If a behaviour has no reward, a reward is for an unknown behaviour, or all rewards are 0.
     """
     known = {**REWARDS, **rewards}
     missing = [name for name in behaviours if name not in known]

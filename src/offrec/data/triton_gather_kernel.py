@@ -17,7 +17,7 @@ def gather_segments(
     order, edges, step, bounds, items, tokens, n_all, segments, length, n_items, first,
     BN: tl.constexpr, BL: tl.constexpr,
 ):  # fmt: skip
-    """Gather the tokens of some segments, with the start token `n_items` before them."""
+    """Gather the tokens of a block of segments, preceded by the start token `n_items`."""
     start, count = batch_range(order, edges, step)
     slot = first + tl.arange(0, BN)
     exists = slot < segments
@@ -38,14 +38,14 @@ def gather_rows(
     order, edges, step, bounds, items, mdp, longs, floats, recent, n_all, n_events, segments, rows, stride, length,
     history, n_items, first_event, first, BM: tl.constexpr, BL: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Gather all other columns of some rows. The segment of a row is the number of segments that end before it."""
+    """Gather all other columns for a block of rows. A row's segment is the number of segments that end before it."""
     start, count = batch_range(order, edges, step)
     count = tl.minimum(count, segments)  # if the batch is larger than its size, ignore segments without tokens
     number = first + tl.arange(0, BM)
     exists = number < rows
     row = number.to(tl.int64)
     segment = tl.zeros([BM], dtype=tl.int64)
-    before = tl.zeros([BM], dtype=tl.int64)  # rows of the segments before
+    before = tl.zeros([BM], dtype=tl.int64)  # number of rows in the preceding segments
     total = start * 0
     for chunk in range(0, count, CHUNK):
         slot = chunk + tl.arange(0, CHUNK)

@@ -36,7 +36,7 @@ class Vocabulary:
         return self._ids
 
     def __eq__(self, other: object) -> bool:
-        """Whether both vocabularies give the same items the same indices."""
+        """Return whether both vocabularies give the same items the same indices."""
         if not isinstance(other, Vocabulary) or self.is_numeric != other.is_numeric:
             return False
         return np.array_equal(self._ids, other._ids) if self.is_numeric else self._ids == other._ids
@@ -81,7 +81,7 @@ class Vocabulary:
 
 
 def read_vocabulary(folder: Path, kind: str) -> Vocabulary:
-    """Read the item ids from a dataset folder, or from a run folder, which has its own copy.
+    """Read the item ids from a dataset folder, or from a run folder, which contains a copy.
 
     Args:
         folder: The dataset or run folder.

@@ -1,4 +1,4 @@
-"""Any table of decisions, one served list per row: the items offered, their probability and the item picked."""
+"""Read any table of decisions. Each row is a served list: the items offered, their probability and the item picked."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
     return events.read_columns(sources, columns, (*events.COLUMNS, "offered"), ("item", "propensity"))
 
 
-# `--protocol paper` filters nothing: estimates from filtered sessions would hold for those sessions only.
+# `--protocol paper` applies no filters: estimates from filtered sessions would be valid for those sessions only.
 RECORD = FormatRecord(
     name="decisions",
     help="Any table with one served list per row: the items offered, their probability and the item picked.",

@@ -1,4 +1,4 @@
-"""Any table of events: CSV, TSV, JSON lines or Parquet. Options name columns that have other names than offrec's."""
+"""Read any table of events: CSV, TSV, JSON lines or Parquet. Options rename columns to offrec's names."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -21,7 +21,7 @@ def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
 def read_columns(
     sources: Sequence[Source], columns: Columns, names: Sequence[str], required: Sequence[str]
 ) -> Iterator[ReadTask]:
-    """Split tables into tasks that read the columns `names`, of which `required` must exist."""
+    """Split tables into tasks that read the columns `names`, where the columns `required` must exist."""
     resolved_sources: dict[str, Mapping[str, str]] = {}
 
     def resolve_consistently(source: Source, available: Sequence[str]) -> Mapping[str, str]:

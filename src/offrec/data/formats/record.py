@@ -1,4 +1,4 @@
-"""What offrec knows about a raw format. Each format's file declares one record."""
+"""The record of a raw format, which describes it to every command. Each format's file declares one."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from offrec.plugins import Registry
 
 @dataclass(frozen=True)
 class Columns:
-    """The table's names of the columns that offrec reads; None: the same name, if the table has it."""
+    """The table's names for the columns that offrec reads. None: offrec's own name, if the table has such a column."""
 
     session: str | None = None
     user: str | None = None
@@ -27,7 +27,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class ProtocolDefaults:
-    """What `--protocol paper` does with a format, unless an option says otherwise."""
+    """The defaults of `--protocol paper` for a format; options override them."""
 
     filters: tuple[str, ...] = ()
     sessions: str = "auto"
@@ -43,11 +43,11 @@ class FormatRecord:
         name: The name after `--format`: "events".
         help: One line that says what the files contain.
         read: Reads the sources in batches.
-        read_whole: Reads the sources as a whole log, for formats whose rows must be joined first.
-        paper: What `--protocol paper` does with the format.
-        behaviours: The format's names for behaviours and ours; None if any name may occur.
+        read_whole: Reads all sources into one log, for formats whose rows must be joined first.
+        paper: The defaults of `--protocol paper` for the format.
+        behaviours: Maps the format's names of behaviours to offrec's; None if any name may occur.
         has_lists: Whether rows are served lists rather than events; `recommend --input` reads events only.
-        find: Turns the paths that were given into sources.
+        find: Turns the paths from the command line into sources.
     """
 
     name: str
@@ -64,7 +64,7 @@ FORMATS: Registry[FormatRecord] = Registry("format")
 
 
 def register_format(record: FormatRecord) -> FormatRecord:
-    """Make a raw format known to every command.
+    """Register a raw format with every command.
 
     Args:
         record: Its record.

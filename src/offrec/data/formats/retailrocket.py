@@ -1,4 +1,4 @@
-"""RetailRocket's events.csv: timestamp (ms), visitorid, event, itemid, transactionid."""
+"""Read RetailRocket's events.csv: timestamp (ms), visitorid, event, itemid, transactionid."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -45,7 +45,7 @@ def resolve(source: Source, available: Sequence[str]) -> dict[str, str]:
     return COLUMNS
 
 
-# A "session" of RetailRocket in the paper consists of all events of a visitor (Xin et al. 2020).
+# In the paper, a "session" of RetailRocket consists of all events of a visitor (Xin et al. 2020).
 PAPER = ProtocolDefaults(filters=("session=3", "item=3"), sessions="user", drop=("buy",))
 RECORD = FormatRecord(
     name="retailrocket", help="RetailRocket's events.csv.", read=read, paper=PAPER, behaviours=BEHAVIOURS

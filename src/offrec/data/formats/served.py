@@ -1,8 +1,8 @@
-"""A server's decision log: lists and events in files of JSON lines, joined into sessions.
+"""Read a server's decision log: lists and events in files of JSON lines, joined into sessions.
 
 An event belongs to the list of its request. If it names no request, it belongs to the last list of its session that
-contained the item. Sessions are used completely or not at all: if one of its lists is missing, both the importance
-weight and the return of a session are wrong.
+contained the item. A session is used completely or not at all: if one of its lists is missing, both its importance
+weight and its return are wrong.
 """
 
 from collections import Counter
@@ -41,7 +41,7 @@ UNUSABLE_LISTS = (  # condition on a list, description, advice
     (IS_MALFORMED, "an empty list, or a list with a repeated item", READ_OTHER_LOG),
     (pl.col("log_probability") > ROUNDING, "a list with a probability above 1", READ_OTHER_LOG),
     (~IS_SAMPLED, "a list that was not sampled, so it has no probability", "serve with sample"),
-    (  # exclude_seen does not restrict first lists, so the unrestricted lists all come from sessions that ended early
+    (  # exclude_seen does not restrict first lists, so all unrestricted lists come from sessions that ended early
         (HAS_HISTORY & pl.col("restricted")).any() & (~HAS_HISTORY | pl.col("restricted")).all(),
         "all lists after a pick are restricted by exclude, exclude_seen or candidates",
         SERVE_FREELY,
@@ -52,7 +52,7 @@ UNUSABLE_LISTS = (  # condition on a list, description, advice
 
 @dataclass
 class Exclusions:
-    """Notes about records that were left out, with the most useful advice."""
+    """Notes about excluded records, and the most useful advice."""
 
     say: Callable[[str], None]
     notes: list[str] = field(default_factory=list)
@@ -156,7 +156,7 @@ def _drop_sessions(sessions: pl.Series, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_picks(events: pl.DataFrame, exclusions: Exclusions) -> pl.DataFrame:
-    """Mark the events of each list's pick: the item of the list's first event.
+    """Mark the events of each list's pick, which is the item of the list's first event.
 
     A pick can have several events, such as a click and then a buy. The one with the most valuable behaviour, marked by
     `is_final`, represents them.
@@ -186,7 +186,7 @@ def _find_picks(events: pl.DataFrame, exclusions: Exclusions) -> pl.DataFrame:
 def _drop_inconsistent(
     lists: pl.DataFrame, events: pl.DataFrame, exclusions: Exclusions
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Drop the sessions whose lists were served to another history than their events imply.
+    """Drop the sessions with a list whose history differs from the one that the events imply.
 
     A client may send an item that was clicked and then bought once, once per behaviour, or once per event. The
     histories show which of the three it does.
@@ -218,7 +218,7 @@ def _drop_inconsistent(
 
 
 def _inconsistent_sessions(lists: pl.DataFrame, events: pl.DataFrame) -> pl.Series:
-    """Return the sessions with a list that was served to another history than the events imply."""
+    """Return the sessions with a list whose history differs from the one that the events imply."""
     events = events.join(lists.select("session").unique(), on="session", how="semi", maintain_order="left")
     rows = pl.concat([lists.select("session", "order"), events.select("session", "order", "item")], how="diagonal")
     is_event = pl.col("item").is_not_null().cast(pl.Int64)
@@ -236,7 +236,7 @@ def _inconsistent_sessions(lists: pl.DataFrame, events: pl.DataFrame) -> pl.Seri
 
 
 def _build_log(lists: pl.DataFrame, events: pl.DataFrame, rows: dict[str, int], notes: tuple[str, ...]) -> Log:
-    """Return the log: session after session, and in each the lists and events by time."""
+    """Return the log, ordered by session and within a session by time."""
     served = lists.select("session", "order", "time", "items", "log_probability")
     records = pl.concat([served, events], how="diagonal").sort("order")
     owner = factorize_by_appearance(records["session"])
@@ -284,7 +284,7 @@ def _log_propensity(records: pl.DataFrame) -> Doubles:
 
 
 def _picked_rows(records: pl.DataFrame, is_event: NDArray[np.bool_]) -> Longs:
-    """[D] the row of the event that was picked from each list; −1 if there is none."""
+    """[D] the row of the event that was picked from each list; −1 if nothing was picked."""
     order, row = records["order"].to_numpy(), np.arange(records.height)
     lists = records["list"].drop_nulls().to_numpy()
     row_of_list = np.full(int(max(order.max(), lists.max(initial=0))) + 1, -1, np.int64)
@@ -293,7 +293,7 @@ def _picked_rows(records: pl.DataFrame, is_event: NDArray[np.bool_]) -> Longs:
     return picked
 
 
-# `--protocol paper` filters nothing: estimates from filtered sessions would hold for those sessions only.
+# `--protocol paper` applies no filters: estimates from filtered sessions would be valid for those sessions only.
 RECORD = FormatRecord(
     name="served",
     help="The folder of a decision log that `offrec serve` wrote.",

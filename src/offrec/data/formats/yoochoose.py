@@ -1,4 +1,4 @@
-"""YooChoose's yoochoose-clicks.dat and yoochoose-buys.dat: no header, ISO 8601 times, integer ids."""
+"""Read YooChoose's yoochoose-clicks.dat and yoochoose-buys.dat: no header, ISO 8601 times, integer ids."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -44,7 +44,7 @@ def check(task: ReadTask, behaviour: str, bad_rows: BadRows) -> RowBatch | None:
 
 
 def behaviour_of(source: Source) -> str:
-    """Tell clicks, which have four fields, from buys, which have five."""
+    """Distinguish clicks, which have four fields, from buys, which have five."""
     start = next(read_blocks(source))
     fields = start.data.lstrip(b"\n").partition(b"\n")[0].count(b",") + 1
     for behaviour, layout in LAYOUTS.items():
