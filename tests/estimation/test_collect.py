@@ -195,7 +195,7 @@ def test_invalid_list_policies_are_refused(tmp_path: Path) -> None:
         ListPolicy(policy, "topk"), LoggedDecisions.load(dataset, "test"), reward_vector(dataset.behaviours, {}), None
     )  # another log with the same catalogue
     policy.vocabulary = Vocabulary([f"item {n}" for n in range(dataset.n_items)])
-    with pytest.raises(InputError, match="has another catalogue"):
+    with pytest.raises(InputError, match="has a different catalogue"):
         collect_trajectories(
             ListPolicy(policy, "topk"),
             LoggedDecisions.load(dataset, "test"),

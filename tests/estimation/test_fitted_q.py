@@ -180,5 +180,5 @@ def test_the_logging_policys_q_is_the_return_that_followed(coins: Any) -> None:
     value_at_5.load_or_fit(coins, rewards, 0.5, options, torch.device("cpu"), QUIET)
     assert len(list((coins.path / "values").glob("*/about.json"))) == 2
     (about.parent / "network.safetensors").write_bytes(b"torn")
-    with pytest.raises(InputError, match="remove the folder and the values will be fitted again"):
+    with pytest.raises(InputError, match="remove the folder to fit the values again"):
         value_at_5.load_or_fit(coins, rewards, 1.0, options, torch.device("cpu"), QUIET)

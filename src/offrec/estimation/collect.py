@@ -24,21 +24,21 @@ from offrec.training.loop import TrainingOptions
 from offrec.types import Batch
 
 BATCH_SIZE = 1024
-MIN_SHARE = 1e-30  # share of items that the log never shows
+MIN_SHARE = 1e-30  # assumed share of an item that the log never shows
 
-Progress = Callable[[int, int], None]  # (decisions done, all decisions)
+Progress = Callable[[int, int], None]  # (decisions processed, total)
 
 
 @dataclass(frozen=True)
 class LoggingModel:
-    """What is known about the logging policy."""
+    """The logging policy: its estimate π̂_b or, if the log has propensities, the share of each item."""
 
     network: Network | None  # π̂_b, if the log has no propensities
     log_share: Tensor | None  # [A] log share of each item in the training lists, if the log has propensities
     calibration: dict[str, float]  # of π̂_b
 
     def head(self, batch: Batch) -> Head:
-        """π̂_b(·|s), or the overall share of each item in the lists."""
+        """Return the head of π̂_b(·|s), or of the overall share of each item in the lists."""
         if self.network is not None:
             head: Head = self.network(batch)
             return head
@@ -92,7 +92,7 @@ def collect_trajectories(
         The trajectories.
 
     Raises:
-        InputError: If the policy has another catalogue than the log.
+        InputError: If the policy and the log have different catalogues.
     """
     _check_catalogue(list_policy, decisions.dataset)
     trajectories = reward_trajectories(decisions, rewards)
@@ -127,18 +127,18 @@ def collect_trajectories(
 
 
 def reward_trajectories(decisions: LoggedDecisions, rewards: Floats) -> Trajectories:
-    """The decisions and their rewards, without anything about a policy."""
+    """Return the decisions and their rewards, without any column that depends on a policy."""
     reward, by_behaviour = decisions.rewards(rewards)
     return Trajectories(decisions.offsets, reward, reward_by_behaviour=by_behaviour)
 
 
 def _check_catalogue(list_policy: ListPolicy, dataset: Dataset) -> None:
-    """A policy may be evaluated on another log if the items have the same numbers."""
+    """Raise `InputError` unless the policy and the dataset number their items in the same way."""
     policy = list_policy.policy
     if policy.data_hash != dataset.meta["data_hash"] and policy.vocabulary != dataset.vocabulary:
         raise InputError(
-            f"{dataset.path} ({dataset.fingerprint}) has another catalogue than {policy.name}; prepare the log again "
-            "with --catalogue RUN."
+            f"{dataset.path} ({dataset.fingerprint}) has a different catalogue than {policy.name}; "
+            "prepare the log again with --catalogue RUN."
         )
 
 
@@ -160,5 +160,5 @@ def _batch_columns(
     if not is_sampled:
         rare = (b.at(top_k(pi, list_policy.k)[1]) <= bound[:, None]).double().mean(1)
         return torch.stack([zeros, log_b, rare, ratio])
-    sums = reduce(pi, below=(b, bound))  # one pass gives both
+    sums = reduce(pi, below=(b, bound))  # one pass gives the logsumexp and the mass
     return torch.stack([log_prob_of_lists(pi, lists, sums.lse), log_b, sums.mass.double(), ratio])

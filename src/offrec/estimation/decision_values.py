@@ -1,4 +1,4 @@
-"""A Q network over logged decisions, and how it is fitted. Shared by fitted Q evaluation and value@5.
+"""Fit a Q network to logged decisions. Fitted Q evaluation and value@5 share this code.
 
     Q(s,a)  ← reward + discount · V     for the logged decision; a list is worth the mean of its items (an assumption)
     Q(s,a⁻) ← patience · V(s)           logs of picks only: an unlogged item is assumed to be ignored, which leaves the
@@ -33,7 +33,7 @@ from offrec.types import Batch, Size
 
 @dataclass(frozen=True)
 class ValueOptions:
-    """How a Q network over logged decisions is fitted."""
+    """Options for fitting a Q network to logged decisions."""
 
     network: NetworkOptions = field(default_factory=lambda: NetworkOptions(width=64, dropout=0.1))
     critic: CriticOptions = field(default_factory=lambda: CriticOptions(target_rate=0.02))
@@ -53,7 +53,7 @@ class ValueOptions:
             raise InputError(f"patience must be at least 0 and below 1; got {self.patience}.")
 
     def with_history(self, history: int) -> "ValueOptions":
-        """The same options for states of another length."""
+        """Return these options with another history length."""
         return replace(self, network=replace(self.network, history=history))
 
 
@@ -83,11 +83,11 @@ class DecisionValues(nn.Module):
         self.register_buffer("ignored", ignored.to(self.device) if decisions.has_lists else None, persistent=False)
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Loss per row, {"loss": [B]}."""
+        """Return the loss per row, {"loss": [B]}."""
         raise NotImplementedError
 
     def after_update(self) -> None:
-        """Called after every optimiser step."""
+        """Hook that is called after every optimiser step."""
 
     def logged_value(self, q: Head, batch: Batch) -> Tensor:
         """[B] Q of the logged decision."""
@@ -101,7 +101,10 @@ class DecisionValues(nn.Module):
     def squared_errors(
         self, batch: Batch, reward: Tensor, discount: Tensor, next_value: Tensor, value_if_ignored: Tensor
     ) -> dict[str, Tensor]:
-        """All [B]: (Q − sg[reward + discount · next value])², and (Q − sg[patience · value])² for unlogged items."""
+        """Return the squared errors per row, [B].
+
+        They are (Q − sg[reward + discount · next value])², and (Q − sg[patience · value])² for unlogged items.
+        """
         q = self.critic(batch)
         value, reward, discount = (column[:, None] for column in (self.logged_value(q, batch), reward, discount))
         if not self.ground:
@@ -115,7 +118,7 @@ class DecisionValues(nn.Module):
 
 
 def return_unit(mdp: Transitions) -> float:
-    """The spread of the returns: the unit in which Q is fitted."""
+    """Return the spread of the returns, the unit in which Q is fitted."""
     return return_spread(torch.from_numpy(mdp.return_to_go))
 
 
@@ -138,7 +141,7 @@ def fit_values(
         console: Shows the progress.
         label: Name of the progress bar.
         capture: Whether the loss can be captured as a CUDA graph, that is, never waits for the host.
-        resample_seed: If given, fit to as many sessions drawn with replacement.
+        resample_seed: If given, fit to a bootstrap resample of the sessions with this seed.
 
     Raises:
         Interrupted: If the user stops the fit.
@@ -165,7 +168,9 @@ def fit_values(
                 if done % READ_EVERY == 0 or done == options.updates:
                     fault = update.read()[1]
                     if fault is not None:
-                        raise RunError(f"The loss of fitted values became {fault.value} after {done} updates.")
+                        raise RunError(
+                            f"The loss of the Q network became {fault.value} after {done} updates; it must stay finite."
+                        )
                     # The learning rate decays over the second half, so that the values do not follow the last batches.
                     optimiser.rate = options.learning_rate * min(1.0, 2 * (1 - done / options.updates) + 0.02)
                     advance((done - 1) % READ_EVERY + 1)
@@ -176,7 +181,7 @@ def fit_values(
 
 
 def _batch_sizes(task: TrainingTask, update: Update, updates: int) -> Iterator[Size]:
-    """The size of each batch, epoch after epoch, until the number of updates is reached."""
+    """Yield the size of each batch, epoch by epoch, until the number of updates is reached."""
     done = epoch = 0
     while done < updates:
         sizes = task.batches.begin(epoch)[: updates - done]

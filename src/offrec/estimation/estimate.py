@@ -1,4 +1,4 @@
-"""Estimate what policies would earn on the visitors of a log, next to the policy that logged it."""
+"""Estimate what policies would earn on a log, compared with its logging policy."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class EstimateOptions:
-    """What to estimate, and how.
+    """Options of `estimate`.
 
     Args:
         split: The sessions to estimate from. Q is always fitted to the training sessions.
@@ -45,17 +45,17 @@ class EstimateOptions:
         k: Items per list; None for the length of the logged lists.
         temperature: Softmax temperature of sampled lists.
         blend: Share of the decisions that the policy makes; the logging policy makes the others.
-        reward: Reward of each behaviour; missing ones have the default.
-        cap: Largest importance weight; None for the estimator's own.
-        refits: How often Q is fitted again to resampled sessions; 0 for no interval of the direct method.
-        value_at_5: Whether to compute value@5 too if Q is fitted anyway. It needs one more fit, which is cached.
+        reward: Reward of each behaviour; missing ones use the default.
+        cap: Largest importance weight; None for the estimator's own cap.
+        refits: How often Q is refitted to resampled sessions; with 0 the direct method has no interval.
+        value_at_5: Whether to compute value@5 too if Q is fitted anyway. This needs one more fit, which is cached.
         seed: Seed of the bootstrap and the logging policy.
         values: How Q is fitted.
         network: Network of π̂_b, if the log has no propensities.
         training: Training of π̂_b.
 
     Raises:
-        InputError: If a value is out of range or an estimator does not fit the other options.
+        InputError: If a value is out of range or an estimator is incompatible with the other options.
     """
 
     split: EvaluationSplit = "test"
@@ -97,7 +97,7 @@ class EstimateOptions:
         return tuple(name for name in self.estimators if name != ALL)
 
     def choose_estimators(self, trajectories: Trajectories) -> list[str]:
-        """The estimators to use for these trajectories."""
+        """Return the estimators to use for these trajectories."""
         if ALL in self.estimators:
             return [
                 name for name in available_estimators(trajectories) if self.blend == 1 or not ESTIMATORS[name].uses_q
@@ -132,10 +132,10 @@ class EstimateResult:
 
     @property
     def suggested_order(self) -> dict[str, int]:
-        """name → place, starting at 1: the mean of the ranks by value@5 and by the direct method.
+        """Place of each policy, starting at 1, by its mean rank under value@5 and the direct method.
 
-        Contains the policies that have both numbers and whose direct estimate is not withheld; empty if there are
-        fewer than two of them.
+        Maps names to places. Contains the policies that have both numbers and whose direct estimate is not withheld.
+        Empty if fewer than two policies qualify.
         """
         direct = [policy.assessments.get("direct") for policy in self.policies]
         estimates = [np.nan if one is None or one.is_withheld else one.interval.estimate for one in direct]
@@ -145,11 +145,11 @@ class EstimateResult:
         return order if len(order) > 1 else {}
 
     def has_interval(self, estimator: str) -> bool:
-        """Whether the interval of this estimator is meaningful: without refits the direct method ignores Q's error."""
+        """Return whether the interval is meaningful: without refits the direct method ignores the error of Q."""
         return estimator != "direct" or self.options.refits > 0
 
     def is_shown(self, assessment: Assessment) -> bool:
-        """Whether the numbers are shown: not withheld, or the estimator was chosen by name."""
+        """Return whether the numbers are shown: not withheld, or the estimator was chosen by name."""
         return not assessment.is_withheld or assessment.estimator in self.options.named_estimators
 
     def as_json(self) -> dict[str, Any]:
@@ -199,8 +199,8 @@ def estimate(
 
     Args:
         policies: One policy, or several by name.
-        dataset: The log. Its items must have the same numbers as those of the policies.
-        options: What to estimate, and how.
+        dataset: The log. It must number its items as the policies do.
+        options: Options of the estimate.
         console: Shows the progress; silent by default.
 
     Returns:
@@ -243,7 +243,7 @@ def estimate(
 def _load(
     policies: Policy | Mapping[str, Policy], dataset: Dataset, options: EstimateOptions
 ) -> tuple[LoggedDecisions, Floats, dict[str, ListPolicy]]:
-    """The decisions of the split, the reward of each behaviour, and the policies by name."""
+    """Return the decisions of the split, the reward of each behaviour, and the policies by name."""
     named = {policies.name: policies} if isinstance(policies, Policy) else dict(policies)
     decisions = LoggedDecisions.load(dataset, options.split)
     if not len(decisions.sessions):
@@ -253,7 +253,7 @@ def _load(
 
 
 def as_list_policy(name: str, policy: Policy, options: EstimateOptions, decisions: LoggedDecisions) -> ListPolicy:
-    """Decide how a policy builds its lists; one without probabilities can only show its top k.
+    """Choose how a policy builds its lists; a policy without probabilities can only show its top k.
 
     Raises:
         InputError: If an estimator was named that this policy or this log does not allow. "all" skips such estimators.
@@ -278,7 +278,7 @@ def as_list_policy(name: str, policy: Policy, options: EstimateOptions, decision
 
 
 def available_estimators(trajectories: Trajectories) -> list[str]:
-    """The estimators whose columns are known, assuming that Q can be fitted."""
+    """Return the estimators whose columns are available, assuming that Q can be fitted."""
     has_weights = trajectories.log_pi is not None and trajectories.log_b is not None
     has_clusters = trajectories.log_cluster_ratio is not None
     return [
@@ -289,7 +289,7 @@ def available_estimators(trajectories: Trajectories) -> list[str]:
 
 
 def logged_value(trajectories: Trajectories, options: EstimateOptions) -> Interval:
-    """What the logging policy earned per session."""
+    """Return what the logging policy earned per session."""
     zeros, returns = np.zeros(trajectories.decisions), trajectories.returns(options.gamma)
     terms = SessionTerms(trajectories.offsets, trajectories.step, returns, zeros, zeros + 1.0, is_normalised=False)
     return bootstrap_interval(terms, seed=options.seed)
@@ -298,7 +298,7 @@ def logged_value(trajectories: Trajectories, options: EstimateOptions) -> Interv
 def difference_to_log(
     name: str, trajectories: Trajectories, options: EstimateOptions, refits: Doubles | None = None
 ) -> Interval:
-    """Interval of estimate − logged reward over the same sessions. `refits`: as in `assess`."""
+    """Return the interval of estimate − logged reward, paired by session. `refits`: as in `assess`."""
     terms = session_terms(name, trajectories, options.gamma, options.cap)
     paired = replace(terms, base=terms.base - trajectories.returns(options.gamma))
     interval = bootstrap_interval(paired, seed=options.seed)
@@ -341,7 +341,7 @@ def _collect(
     logging: LoggingModel,
     console: Console,
 ) -> tuple[Trajectories, list[str], Doubles | None]:
-    """The trajectories, with Q and V if an estimator needs them; the estimators; the direct estimates of the refits."""
+    """Return the trajectories (with Q and V if needed), the estimators, and the direct estimates of the refits."""
     with_clusters = ALL in options.estimators or "marginal" in options.estimators
     with console.counter(f"{name}: weights") as progress:
         trajectories = collect_trajectories(
@@ -389,7 +389,7 @@ def _mean_start_value(trajectories: Trajectories) -> float:
 
 
 def _finite(tree: Any) -> Any:
-    """Replace infinite numbers by None, which JSON can represent."""
+    """Replace infinite numbers with None, because JSON cannot represent them."""
     if isinstance(tree, dict):
         return {name: _finite(value) for name, value in tree.items()}
     if isinstance(tree, list | tuple):

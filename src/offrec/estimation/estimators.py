@@ -16,7 +16,7 @@ weight w (the product of the ratios π / b so far) and an increment δ per decis
 
 V(s′) is 0 after the last decision of a session. The mean over j includes sessions that have ended before step t, with
 their last weight: they stay in an absorbing state in which all policies act alike. A mean over the remaining sessions
-would estimate the reward of a decision *given* that the session lasted so long, which is a different quantity.
+would estimate the reward of a decision *given* that the session lasted that long, which is a different quantity.
 """
 
 from dataclasses import dataclass, replace
@@ -36,11 +36,11 @@ class Estimator:
     uses_weights: bool = True
     uses_q: bool = False
     is_normalised: bool = False
-    is_capped: bool = False  # also if no cap is given
+    is_capped: bool = False  # even if no cap is given
     uses_clusters: bool = False
 
     def effective_cap(self, sessions: int, cap: float | None) -> float:
-        """The cap on the weights: `cap` if given, else √S for `capped` (Ionides 2008), else infinity."""
+        """Return the cap on the weights: `cap` if given, else √S for `capped` (Ionides 2008), else infinity."""
         if cap is not None:
             return cap
         return float(sessions) ** 0.5 if self.is_capped else np.inf
@@ -84,7 +84,8 @@ class SessionTerms:
     def sum_by_session(self, values: Doubles) -> Doubles:
         """[D] → [S] sum over each session."""
         session = np.repeat(np.arange(len(self)), np.diff(self.offsets))
-        return np.bincount(session, values, minlength=len(self)).astype(np.float64)  # bincount of nothing is integer
+        # The result of `bincount` for an empty array has an integer type.
+        return np.bincount(session, values, minlength=len(self)).astype(np.float64)
 
     def mean_weight(self) -> Doubles:
         """[T] mean weight at each step, over all sessions."""
@@ -147,7 +148,7 @@ def get_estimator(name: str) -> Estimator:
 
 
 def with_cluster_ratios(trajectories: Trajectories) -> Trajectories:
-    """Replace the ratios of items by the ratios of their clusters."""
+    """Replace the ratios of items with the ratios of their clusters."""
     if trajectories.log_cluster_ratio is None:
         raise InputError("The estimator marginal needs log_cluster_ratio, which is missing; choose another estimator.")
     return replace(trajectories, log_pi=trajectories.log_cluster_ratio, log_b=np.zeros(trajectories.decisions))
@@ -170,10 +171,12 @@ def td_residual(reward: Doubles, q: Doubles, v: Doubles, step: Longs, gamma: flo
 
 
 def _base_and_residual(name: str, trajectories: Trajectories, gamma: float) -> tuple[Doubles, Doubles]:
-    """V(s₀) [S] and r + γ V(s′) − Q(s, a) [D]."""
+    """Return V(s₀) [S] and r + γ V(s′) − Q(s, a) [D]."""
     base, q, v = trajectories.start_values, trajectories.q, trajectories.v
     if base is None or (name != "direct" and (q is None or v is None)):
-        raise InputError(f"The estimator {name} needs Q and V, which are missing; fit Q first or choose another one.")
+        raise InputError(
+            f"The estimator {name} needs Q and V, which are missing; fit Q first or choose another estimator."
+        )
     if q is None or v is None:
         return base, np.zeros(trajectories.decisions)
     return base, td_residual(trajectories.reward, q, v, trajectories.step, gamma)

@@ -1,4 +1,4 @@
-"""Fitted Q evaluation: the value of a policy's choices, learned from the log of another policy.
+"""Fitted Q evaluation: learn the value of a policy's choices from the log of another policy.
 
     Q(s,a) ← r + discount · V(s′)       V(s) = E_{a ~ π(·|s)}[Q̄(s,a)], exactly; Q̄ is the target network
 
@@ -37,7 +37,7 @@ class PolicyValues(NamedTuple):
     """Q and V of a policy at logged decisions, in units of the reward."""
 
     q: Doubles  # [D] of the logged decision
-    v: Doubles  # [D] of its state
+    v: Doubles  # [D] of the state of each decision
 
 
 class FittedQ(DecisionValues):
@@ -77,7 +77,7 @@ class FittedQ(DecisionValues):
 
     @torch.no_grad()
     def _target_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """V(s′) and V(s) by the target network, [B] each. After an ignored list s′ is s."""
+        """Return V(s′) and V(s) of the target network, [B] each. After an ignored list, s′ equals s."""
         network, next_batch = self.target.network, _after_action(batch)
         states, next_states = network.states_and_next(batch)
         next_value = self._expected_value(next_batch, network.head(next_states, next_batch.recent))
@@ -96,7 +96,7 @@ class FittedQ(DecisionValues):
 
     @torch.no_grad()
     def values(self, decisions: LoggedDecisions, batch_size: int = BATCH_SIZE) -> PolicyValues:
-        """Q and V at the decisions of another split."""
+        """Return Q and V at the decisions of another split."""
         mdp = decisions.transitions(np.zeros(len(decisions.dataset.behaviours), dtype=np.float32), 0.0)
         self.set_decisions(decisions)
         replay = decisions.replay(mdp, self.list_policy.policy.history, "exact", self.device)
@@ -131,7 +131,7 @@ def fit_q(
         options: How Q is fitted.
         console: Shows the progress.
         label: Name of the progress bar.
-        resample_seed: If given, fit to as many training sessions drawn with replacement.
+        resample_seed: If given, fit to a bootstrap resample of the training sessions with this seed.
 
     Returns:
         The fitted Q.
@@ -154,7 +154,7 @@ def fit_q(
 
 @torch.no_grad()
 def _can_capture(list_policy: ListPolicy) -> bool:
-    """Whether an update never waits for the host. Sampled lists and the heads of baselines need the host."""
+    """Return whether an update never waits for the host. Sampled lists and baselines do."""
     policy = list_policy.policy
     if not list_policy.is_exact or not isinstance(policy, NetworkPolicy):
         return False
@@ -165,5 +165,5 @@ def _can_capture(list_policy: ListPolicy) -> bool:
 
 
 def _after_action(batch: Batch) -> Batch:
-    """The same rows after their actions."""
+    """Return the states that follow the actions of a batch."""
     return batch.with_columns(position=batch.position + 1, recent=batch.next_recent)

@@ -1,4 +1,4 @@
-"""Draw a forest plot: every estimate with its interval, next to what the logging policy earned."""
+"""Draw a forest plot: every estimate with its interval, compared with what the logging policy earned."""
 
 from pathlib import Path
 
@@ -40,18 +40,18 @@ def draw_forest_plot(result: EstimateResult, path: Path) -> None:
     axes.set_xlabel(_axis_label(result.options))
     axes.margins(x=0.05)
     left, right = axes.get_xlim()
-    axes.set_xlim(left, right + 0.3 * (right - left))  # room for the last verdict
+    axes.set_xlim(left, right + 0.3 * (right - left))  # space for the last verdict
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
     FigureCanvasAgg(figure)
     with publish_file(path, advice="choose another --picture") as temporary:
         try:
             figure.savefig(temporary, dpi=150)
-        except ValueError as error:  # matplotlib does not know the suffix
+        except ValueError as error:  # matplotlib does not support the suffix
             raise InputError(f"--picture {path} cannot be written ({error}); choose another suffix.") from error
 
 
 def _axis_label(options: EstimateOptions) -> str:
-    """What is plotted, with the options that differ from their defaults."""
+    """Return the label of the axis, with all options that differ from their defaults."""
     parts = [f"reward per session, {options.split} sessions"]
     if options.gamma != 1:
         parts.append(f"γ = {options.gamma:g}")

@@ -7,8 +7,9 @@ from the estimate is divided by its own standard error. The quantiles t of these
 
 A resample without the few heavy sessions is too low *and* has a small standard error. In units of that error it is far
 from the estimate, so the interval extends upwards; the plain percentile bootstrap misses this. A resample without any
-heavy session has no error and is infinitely far away. If many resamples are like that, the interval is unbounded. The
-standard errors come from influence functions: the change of the estimate if a session weighed a little more.
+heavy session has no error and is infinitely far away. If many resamples are like that, the interval is unbounded.
+
+The standard errors come from influence functions: how the estimate changes if the weight of a session increases.
 """
 
 import math
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 LEVEL, RESAMPLES = 0.95, 1000
 ROUNDING = 1e-12  # relative differences below this are rounding
-MIN_RELATIVE_ERROR = 1e-6  # a resample whose error is smaller than this share of the estimate's error has none
-MAX_ELEMENTS = 400_000  # size of the resampling matrices: bounds the memory
+MIN_RELATIVE_ERROR = 1e-6  # smaller errors of a resample, relative to the estimate's error, count as 0
+MAX_ELEMENTS = 400_000  # largest size of a resampling matrix, to bound memory
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Interval:
     largest_session_share: float = 0.0  # share of the squared error that comes from one session
 
     def as_json(self) -> dict[str, float]:
-        """The numbers that reports show."""
+        """Return the numbers that reports show."""
         return {
             "estimate": self.estimate,
             "low": self.low,
@@ -63,7 +64,7 @@ def bootstrap_interval(
 
     Args:
         terms: The estimate.
-        divisor: The denominator, if the interval is that of a ratio.
+        divisor: The denominator, for the interval of a ratio.
         seed: Seed of the resamples.
         resamples: Number of bootstrap resamples, at least 20.
         level: Confidence level.
@@ -101,7 +102,7 @@ def refit_interval(estimate: float, refits: Doubles, session_error: float = 0.0,
     Args:
         estimate: The estimate of the model that was fitted to all sessions.
         refits: [R] the estimates of the refitted models, R ≥ 2.
-        session_error: Standard error that remains for a given model, from the sessions it is applied to.
+        session_error: Standard error of the estimate for a fixed model, from the sessions it is applied to.
         level: Confidence level.
 
     Returns:
@@ -118,7 +119,7 @@ def refit_interval(estimate: float, refits: Doubles, session_error: float = 0.0,
 
 
 def student_t_quantile(degrees: int, level: float) -> float:
-    """t such that Student's distribution has the probability `level` between −t and t; bisects tan θ = t / √degrees."""
+    """Return t so that Student's distribution has probability `level` within ±t; bisects tan θ = t / √degrees."""
     low, high = 0.0, math.pi / 2
     while low < (angle := (low + high) / 2) < high:
         low, high = (angle, high) if _student_t_probability(degrees, angle) < level else (low, angle)
@@ -126,7 +127,7 @@ def student_t_quantile(degrees: int, level: float) -> float:
 
 
 def _student_t_probability(degrees: int, angle: float) -> float:
-    """Probability between −t and t: a finite sum for integer degrees (Abramowitz & Stegun 26.7.3 and 26.7.4)."""
+    """Return the probability within ±t: a finite sum for integer degrees (Abramowitz & Stegun 26.7.3 and 26.7.4)."""
     odd = degrees % 2
     term, total = math.cos(angle) if odd else 1.0, 0.0
     for index in range(1 + odd, degrees, 2):

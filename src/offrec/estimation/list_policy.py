@@ -1,4 +1,4 @@
-"""How a policy builds its lists, which determines what an estimate means.
+"""Define how a policy builds its lists, which determines what an estimate means.
 
 A policy either samples its lists or shows its top k. It makes every decision, or it is blended with the logging policy:
 each decision is then made by the policy with probability `blend` and by the logging policy otherwise.
@@ -18,7 +18,7 @@ from offrec.types import Batch, Doubles
 
 Play = Literal["sample", "topk"]
 
-MIN_REMAINING = 1e-3  # below this remaining probability, 1 − Σ loses digits and the sum is computed again
+MIN_REMAINING = 1e-3  # if less probability remains, 1 − Σ loses digits and the sum is computed again
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ListPolicy:
         blend: Share of the decisions that the policy makes; the logging policy makes the others.
 
     Raises:
-        InputError: If a value is out of range or does not fit `play`.
+        InputError: If a value is out of range or is incompatible with `play`.
     """
 
     policy: Policy
@@ -65,7 +65,7 @@ class ListPolicy:
         return self.play == "topk" or self.k == 1
 
     def head(self, batch: Batch) -> Head:
-        """The policy's head at its temperature."""
+        """Return the policy's head at its temperature."""
         head = self.policy.head(batch)
         return head if self.temperature == 1 else head.scale(1 / self.temperature)
 

@@ -24,8 +24,8 @@ class LoggedDecisions:
 
     dataset: Dataset
     sessions: Sessions
-    decisions: Decisions  # of the whole log; only its offsets are those of the split
-    has_lists: bool  # the log has served lists with propensities, not only picks
+    decisions: Decisions  # of the whole log; only the offsets are those of the split
+    has_lists: bool  # whether the log has served lists with propensities, not only picks
 
     @staticmethod
     def load(dataset: Dataset, split: SplitName) -> "LoggedDecisions":
@@ -79,7 +79,7 @@ class LoggedDecisions:
         return np.where(picked >= 0, behaviour, len(self.dataset.behaviours))
 
     def transitions(self, rewards: Floats, gamma: float) -> Transitions:
-        """Transitions whose steps are decisions; an ignored list has reward 0."""
+        """Return transitions whose steps are decisions; an ignored list has reward 0."""
         steps = Sessions(self.lists[:, 0].astype(np.int32), self.behaviour().astype(np.uint8), self.offsets)
         return transitions(steps, np.append(rewards, np.float32(0)), gamma)
 
@@ -95,8 +95,8 @@ class LoggedDecisions:
 
         The logging policy may know more about a visitor than the log contains. Visitors who are shown an item then like
         it more than other visitors with the same history. With these weights the decisions count as if every item had
-        been shown to every visitor alike. None for lists of several items, for which too few weights would remain
-        relevant, and for unknown propensities.
+        been shown to all visitors equally often. None for unknown propensities, and for lists of several items, where a
+        few large weights would dominate.
         """
         log_propensity = self.log_propensity
         if not self.has_lists or self.k > 1 or not np.isfinite(log_propensity).all():
@@ -107,13 +107,13 @@ class LoggedDecisions:
         return np.asarray(weight / weight.mean()) if len(weight) else weight
 
     def replay(self, mdp: Transitions, history: int, segmentation: Segmentation, device: torch.device) -> Replay:
-        """Batches whose rows are decisions; `event` is the number of the decision in the whole log."""
+        """Return a replay whose rows are decisions; `event` is the number of the decision in the whole log."""
         if self.has_lists:
             return ListReplay(self, mdp, history, device)
         return Replay(self.sessions, mdp, self.dataset.n_items, history, segmentation, device)
 
     def resample(self, replay: Replay, seed: int) -> Replay:
-        """Draw as many sessions as there are, with replacement, and keep only their part of the replay."""
+        """Draw a bootstrap resample of the sessions, and keep only their part of the replay."""
         offsets = np.asarray(self.decisions.offsets)  # for a log of picks, a decision is an event
         first = replay.number if isinstance(replay, ListReplay) else replay.segments.first
         session = np.searchsorted(offsets, first, side="right") - 1
@@ -154,7 +154,7 @@ class ListReplay(Replay):
         return part
 
     def gather(self, order: Tensor, edges: Tensor, step: Tensor, size: Size, *, use_kernel: bool = False) -> Batch:
-        """Gather a batch as `Replay.gather` does and replace what belongs to events by what belongs to decisions."""
+        """Gather a batch as `Replay.gather` does, with the columns of decisions instead of those of events."""
         batch = super().gather(order, edges, step, size, use_kernel=use_kernel)
         number = self.number_on_device[self._segment_indices(order, edges, step, size)[0][batch.segment]]
         row = number - self.first_decision

@@ -18,12 +18,12 @@ from offrec.catalogue.head import UpperBound
 from offrec.errors import InputError
 
 CLUSTERS, ITERATIONS = 64, 25
-SAMPLE, ROWS = 50_000, 16_384  # items that k-means is fitted to; items assigned at a time
+SAMPLE, ROWS = 50_000, 16_384  # items that k-means is fitted to; items assigned per step
 
 
 @torch.no_grad()
 def cluster_items(table: Tensor, count: int = CLUSTERS, seed: int = 0) -> Tensor:
-    """Cluster the rows of an item table [A, d] with k-means; returns the cluster of each item [A]."""
+    """Cluster the rows of an item table [A, d] with k-means and return the cluster of each item [A]."""
     items = len(table)
     if not 1 <= count <= items:
         raise InputError(f"The number of clusters must be between 1 and the {items} items; got {count}.")

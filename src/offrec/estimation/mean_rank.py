@@ -27,5 +27,5 @@ def order_by_mean_rank(*metrics: Sequence[float]) -> list[int | None]:
 
 
 def _rank(value: float, column: Sequence[float]) -> float:
-    """Rank of a value in a column that contains it, starting at 1; ties share their mean rank."""
+    """Return the rank of a value in its column, starting at 1; ties share their mean rank."""
     return sum(other > value for other in column) + (1 + sum(other == value for other in column)) / 2

@@ -13,14 +13,14 @@ GROUPS = 10
 
 @dataclass(frozen=True)
 class Support:
-    """How well the log supports a policy, from the uncapped weights. None: unknown without weights."""
+    """Diagnostics of how well the log supports a policy, from the uncapped weights; None without weights."""
 
     sessions: int
     decisions: int
     effective_sessions: float | None  # number of on-policy sessions with the same information
     effective_sessions_by_step: tuple[float, ...]
     largest_weight: float | None
-    mean_weight: float | None  # of the last weights: 1 in expectation if the log contains all that the policy does
+    mean_weight: float | None  # mean of the last weights; expected 1 if the log contains all of the policy's choices
     mean_weight_error: float | None  # its standard error
     capped_share: float | None  # share of the decisions whose weight was capped
     cut_weight: float | None  # share of the discounted weight that the cap removed
@@ -31,7 +31,7 @@ class Support:
 
 @dataclass(frozen=True)
 class QCalibration:
-    """How closely Q satisfies r + γ V(s′) = Q(s, a) at the logged decisions, relative to the mean |Q|."""
+    """Diagnostics of how closely Q(s, a) equals r + γ V(s′) at the logged decisions, relative to the mean |Q|."""
 
     error: float  # mean absolute residual over ten groups of equal size, sorted by Q
     bias: float  # absolute mean residual over all decisions
@@ -68,10 +68,10 @@ def compute_support(name: str, trajectories: Trajectories, gamma: float, cap: fl
 
 
 def effective_sessions(terms: SessionTerms, gamma: float) -> tuple[float, Doubles]:
-    """Effective sample size in sessions: overall, and at each step [T].
+    """Return the effective sample size in sessions: overall, and at each step [T].
 
     At step t it is (Σ w)² / Σ w² over all sessions. The overall value is the harmonic mean, because variances add up.
-    Step t counts with γ^t times the share of the policy's sessions that reach it.
+    Step t is weighted by γ^t times the share of the policy's sessions that reach it.
     """
     sessions, last = len(terms), terms.last_weight
     first = mean_weight(terms.offsets, terms.step, terms.weight, last) * sessions
@@ -101,20 +101,20 @@ def calibrate_q(trajectories: Trajectories, gamma: float) -> QCalibration | None
 
 
 def excess_over_log(trajectories: Trajectories, gamma: float, estimate: float) -> float:
-    """(estimate − logged return) / mean |logged return|."""
+    """Return (estimate − logged return) / mean |logged return|."""
     returns = trajectories.returns(gamma)
     excess, scale = estimate - float(returns.mean()), float(np.abs(returns).mean())
     return excess / scale if scale else float(np.sign(excess)) * np.inf if excess else 0.0
 
 
 def _overlap(trajectories: Trajectories) -> float | None:
-    """Σ min(π, b) = E_b[min(ρ, 1)]; None without probabilities."""
+    """Return Σ min(π, b) = E_b[min(ρ, 1)]; None without probabilities."""
     log_ratio = _log_ratio(trajectories)
     return None if log_ratio is None else float(np.exp(np.minimum(log_ratio, 0.0)).mean())
 
 
 def _divergence(trajectories: Trajectories) -> float | None:
-    """E_π[log π/b] = E_b[ρ log ρ − ρ + 1], whose terms are never negative; None without probabilities."""
+    """Return E_π[log π/b] = E_b[ρ log ρ − ρ + 1], whose terms are never negative; None without probabilities."""
     log_ratio = _log_ratio(trajectories)
     if log_ratio is None:
         return None

@@ -31,8 +31,8 @@ class Trajectories:
     log_b: Doubles | None = None  # [D] log b(list | s) of the logging policy, logged or estimated
     q: Doubles | None = None  # [D] Q^π(s, a) of the logged decision
     v: Doubles | None = None  # [D] V^π(s) = E_π Q^π(s, ·)
-    start_value: Doubles | None = None  # [S] V^π of the first state, 0 without decisions; None: taken from v
-    rare_mass: Doubles | None = None  # [D] probability that π gives to items which b rarely shows
+    start_value: Doubles | None = None  # [S] V^π of the first state, 0 without decisions; None to derive it from v
+    rare_mass: Doubles | None = None  # [D] probability that π assigns to items that b rarely shows
     log_cluster_ratio: Doubles | None = None  # [D] log π(c | s) / b(c | s), c the cluster of the logged item
     reward_by_behaviour: dict[str, Doubles] = field(default_factory=dict)  # behaviour → [D] its part of the reward
 
@@ -117,7 +117,7 @@ def log_weights(trajectories: Trajectories) -> Doubles:
 
 
 def weights(trajectories: Trajectories, cap: float = np.inf) -> tuple[Doubles, Doubles]:
-    """min(w_t, cap) [D], and the same value one decision earlier [D], which is 1 at the first decision."""
+    """Return min(w_t, cap) [D], and the same value one decision earlier [D], which is 1 at the first decision."""
     after = np.minimum(np.exp(log_weights(trajectories)), cap)
     before = np.ones_like(after)
     before[1:] = np.where(trajectories.step[1:] > 0, after[:-1], 1.0)
@@ -125,7 +125,7 @@ def weights(trajectories: Trajectories, cap: float = np.inf) -> tuple[Doubles, D
 
 
 def _columns(trajectories: Trajectories) -> dict[str, Doubles]:
-    """The known columns with one number per decision."""
+    """Return the known columns with one number per decision."""
     columns = {column.name: getattr(trajectories, column.name) for column in fields(trajectories)}
     others = ("offsets", "start_value", "reward_by_behaviour")
     return {name: values for name, values in columns.items() if values is not None and name not in others}

@@ -1,7 +1,7 @@
 """value@5: what a policy's best five items were worth to the visitors of the log.
 
     Q_b(s,a) ← G        the return that followed a logged decision; no target network
-    value@5 = mean over logged states of the mean Q_b of the policy's top five, or of as many items as it allows
+    value@5 = mean over logged states of the mean Q_b of the policy's top five, or of fewer if it allows fewer items
 
 Q_b is the value of a choice under the logging policy. It is fitted once and cached in DATASET/values/<key>/. Scoring a
 policy then needs one pass over the states, so runs can select checkpoints by value@5.
@@ -39,7 +39,7 @@ from offrec.types import Batch
 VERSION = 3
 K = 5
 METRIC = f"value@{K}"
-GAMMA = 0.9  # the same for all policies that are compared, whatever each was trained for
+GAMMA = 0.9  # the same for all compared policies, independent of their training options
 MAX_EPOCHS = 10  # more epochs would memorise the returns of single sessions
 SUBJECT = "the values of logged decisions"
 
@@ -114,7 +114,7 @@ def scorer_for(
 
 
 def _describe(dataset: Dataset, rewards: Floats, gamma: float, options: ValueOptions) -> dict[str, Any]:
-    """Everything that the fitted values depend on; the cache key is its hash."""
+    """Return everything that the fitted values depend on; its hash is the cache key."""
     return {
         "version": VERSION,
         "data_hash": dataset.meta["data_hash"],
@@ -136,5 +136,5 @@ def _read(logging_q: LoggingQ, folder: Path) -> None:
         logging_q.critic.load_state_dict(checkpoint.load(folder / "network.safetensors")[0])
     except (RuntimeError, InputError) as error:
         raise InputError(
-            f"{folder} cannot be read ({first_line(error)}); remove the folder and the values will be fitted again."
+            f"{folder} cannot be read ({first_line(error)}); remove the folder to fit the values again."
         ) from error

@@ -1,9 +1,9 @@
 """Assess an estimate: its interval, its diagnostics and a verdict (trust, caution or do not trust) with reasons.
 
-`LIMITS` has every threshold. A log that lacks the few sessions with the largest weights looks harmless, and a log that
-happens to contain one looks alarming. Therefore the absence of a dominating session is no reason for trust, and its
-presence is at most a reason for caution. What counts is how much of the log is left after weighting, and whether the
-mean weight is 1.
+`LIMITS` contains every threshold. A log that lacks the few sessions with the largest weights looks harmless, and a log
+that happens to contain one looks alarming. Therefore the absence of a dominating session does not justify trust, and
+its presence is at most a reason for caution. What counts is how much of the log is left after weighting, and whether
+the mean weight is 1.
 
 A network's Q can only be compared with logged decisions. For choices that the log rarely contains it extrapolates. A
 policy that was optimised on the same log prefers choices that are overestimated. The direct method with a network is
@@ -35,11 +35,11 @@ class Limit:
     caution: float
     show: float  # beyond this the estimate is withheld
     text: str
-    unit: str = ""  # format of the value; empty for conditions that hold or do not hold
-    at_least: bool = False  # values below the threshold are worse; otherwise values above it
+    unit: str = ""  # format of the value; empty for yes-or-no conditions
+    at_least: bool = False  # whether values below the threshold are worse, instead of values above it
 
     def level(self, value: float) -> int:
-        """0: trust, 1: caution, 2: do not trust, 3: do not trust and withhold the estimate."""
+        """Return 0 for trust, 1 for caution, 2 for do not trust, 3 for do not trust and withhold the estimate."""
         thresholds = (self.trust, self.caution, self.show)
         return sum(value < threshold if self.at_least else value > threshold for threshold in thresholds)
 
@@ -84,12 +84,12 @@ class Reason:
 
     code: str  # of a `Limit`
     value: float
-    verdict: Verdict  # what this diagnostic alone would allow
+    verdict: Verdict  # the verdict if this were the only diagnostic
     short: str  # the code and the value: "overlap 45%"
 
     @property
     def text(self) -> str:
-        """What the diagnostic measures, with its value."""
+        """Description of the diagnostic, with its value."""
         value = self.short.removeprefix(self.code).strip()
         return f"{TEXTS[self.code]}: {value}" if value else TEXTS[self.code]
 
@@ -158,7 +158,7 @@ def assess(
         name: The estimator, one of `ESTIMATORS`.
         trajectories: Logged sessions with the columns that the estimator needs.
         gamma: Discount per decision.
-        cap: Largest weight; None for the estimator's own.
+        cap: Largest weight; None for the estimator's own cap.
         seed: Seed of the bootstrap.
         resamples: Bootstrap resamples.
         refits: [R] direct estimates of models refitted to resampled sessions, for an interval that includes the error
@@ -190,7 +190,7 @@ def assess(
             diagnostics["above_log"] = excess_over_log(trajectories, gamma, interval.estimate)
             diagnostics["overlap"] = support.overlap
     diagnostics["unbounded"] = float(not np.isfinite([interval.low, interval.high]).all())
-    level, reasons = _judge(diagnostics)
+    level, reasons = _apply_limits(diagnostics)
     by_behaviour: dict[str, Interval] = {}
     per_decision = None
     if breakdown and estimator.uses_weights and not estimator.uses_q:  # Q and V belong to the whole reward
@@ -231,7 +231,7 @@ def _weight_diagnostics(
 
 
 def _mean_weight_deviation(support: Support) -> float:
-    """How far the mean weight is above 1, in standard errors.
+    """Return how far the mean weight is above 1, in standard errors.
 
     A mean weight that is too large indicates wrong propensities: with the right ones, heavy weights increase the
     standard error as well.
@@ -259,7 +259,7 @@ def _model_diagnostics(
 def _break_down(
     name: str, trajectories: Trajectories, gamma: float, cap: float | None, seed: int, resamples: int
 ) -> tuple[dict[str, Interval], Interval | None]:
-    """The value by behaviour, and per decision: value per session / decisions per session, both discounted."""
+    """Return the value by behaviour, and per decision: value per session / decisions per session, both discounted."""
     by_behaviour = {
         behaviour: bootstrap_interval(
             session_terms(name, trajectories.with_reward_of(behaviour), gamma, cap), seed=seed, resamples=resamples
@@ -273,8 +273,8 @@ def _break_down(
     return by_behaviour, bootstrap_interval(value, divisor=count, seed=seed, resamples=resamples)
 
 
-def _judge(diagnostics: dict[str, float | None]) -> tuple[int, tuple[Reason, ...]]:
-    """The worst level of all diagnostics, and those beyond a limit, most severe first."""
+def _apply_limits(diagnostics: dict[str, float | None]) -> tuple[int, tuple[Reason, ...]]:
+    """Return the worst level of all diagnostics, and the diagnostics beyond a limit, most severe first."""
     beyond: list[tuple[int, Reason]] = []
     for limit in LIMITS:
         value = diagnostics.get(limit.code)

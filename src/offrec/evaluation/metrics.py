@@ -1,4 +1,4 @@
-"""Ranking metrics as functions of ranks, and the registry that names them. Rank 1 is best.
+"""Ranking metrics as functions of ranks, and their registry. Rank 1 is best.
 
 Each event has one relevant item, the item that came next.
 
@@ -55,7 +55,7 @@ METRICS: Registry[MetricRecord] = Registry("metric")
 
 
 def register_metric(record: MetricRecord) -> MetricRecord:
-    """Make a metric known to every command.
+    """Register a metric, so that every command computes it.
 
     Args:
         record: Its record.
@@ -64,7 +64,7 @@ def register_metric(record: MetricRecord) -> MetricRecord:
         The same record.
 
     Raises:
-        InputError: A metric with this name exists.
+        InputError: If a metric with this name exists.
 
     Example:
         >>> hit_at_one = lambda rank, k: (rank == 1).astype(float)
@@ -93,7 +93,7 @@ class MetricValues:
 
 
 def compute_metrics(rank: Longs, ks: Sequence[int], more: dict[str, float] | None = None) -> MetricValues:
-    """Compute every registered metric at every k; `more`: values that were measured elsewhere."""
+    """Compute every registered metric at every k; `more` contains values that were computed elsewhere."""
     if len(rank) == 0:
         return MetricValues(0, {})
     values = {f"{metric.name}@{k}": float(metric.compute(rank, k).mean()) for metric in METRICS.values() for k in ks}

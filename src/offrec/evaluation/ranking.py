@@ -1,4 +1,4 @@
-"""Exact ranks of logged items in a policy's ordering of the whole catalogue, which is streamed and never sampled."""
+"""Compute exact ranks of logged items in the whole catalogue, which is streamed and never sampled."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,27 +20,27 @@ from offrec.policy import Policy
 from offrec.types import Batch, Bytes, Longs, Sessions
 
 EvaluationSplit = Literal["test", "validation"]
-Progress = Callable[[int, int], None]  # (events ranked so far, events to rank)
+Progress = Callable[[int, int], None]  # (events ranked so far, total)
 
 KS = (5, 10, 20)
 BATCH_SIZE = 1024
-CACHE_BYTES = 1 << 30  # larger splits are gathered again for every pass
+CACHE_BYTES = 1 << 30  # batches of larger splits are not cached but gathered for every pass
 
 
 @dataclass(frozen=True)
 class Ranks:
     """The ranks of the scored events of a split, in the order of the log."""
 
-    event: Longs  # [N] number of the event in the log
+    event: Longs  # [N] index of the event in the log
     behaviour: Bytes  # [N]
     rank: Longs  # [N] 1 is best; ties and NaN scores count against the policy
 
     def metrics(self, ks: Sequence[int] = KS, more: dict[str, float] | None = None) -> MetricValues:
-        """Compute every registered metric; `more` has values that were measured elsewhere."""
+        """Compute every registered metric; `more` contains values that were computed elsewhere."""
         return compute_metrics(self.rank, ks, more)
 
     def reward_ndcg(self, rewards: NDArray[np.float32], k: int) -> float:
-        """NDCG@k in which each event counts with the reward of its behaviour. In [0, 1] unless a reward is negative.
+        """Compute NDCG@k with each event weighted by its reward. In [0, 1] unless a reward is negative.
 
         Args:
             rewards: Reward of each behaviour.
@@ -50,7 +50,7 @@ class Ranks:
         return float((reward * ndcg(self.rank, k)).mean() / max(np.abs(reward).mean(), np.finfo(np.float64).tiny))
 
     def for_behaviour(self, behaviour: int) -> "Ranks":
-        """The ranks of the events of one behaviour."""
+        """Return the ranks of the events of one behaviour."""
         selected = self.behaviour == behaviour
         return Ranks(self.event[selected], self.behaviour[selected], self.rank[selected])
 
@@ -107,7 +107,7 @@ def evaluate(
         dataset: The dataset from which the policy was made.
         split: "test" or "validation".
         ks: Lengths of the lists that metrics are computed for.
-        batch_size: Events that are ranked at once.
+        batch_size: Events per batch.
         progress: Called with the number of events ranked so far and their total.
 
     Returns:
@@ -115,7 +115,7 @@ def evaluate(
         first k items of at least one event.
 
     Raises:
-        InputError: The policy was made from another dataset, or no event of the split is scored.
+        InputError: If the policy was made from another dataset, or the split has no scored event.
 
     Example:
         >>> offrec.evaluate(policy, dataset).metrics["all"]["NDCG@10"]
@@ -209,18 +209,19 @@ class ScoredEvents:
     def for_policy(
         policy: Policy, dataset: Dataset, split: EvaluationSplit, batch_size: int = BATCH_SIZE
     ) -> "ScoredEvents":
-        """The scored events for one policy, which must come from this dataset."""
+        """Return the scored events for one policy, which must come from this dataset."""
         if policy.data_hash not in (None, dataset.meta["data_hash"]) or policy.n_items != dataset.n_items:
             raise InputError(
-                f"{policy.name} was made from another dataset than {dataset.path} ({dataset.fingerprint}); evaluate it "
+                f"{policy.name} was not made from {dataset.path} ({dataset.fingerprint}); evaluate it "
                 "on its own dataset."
             )
         return ScoredEvents(dataset, split, policy.history, policy.device, batch_size)
 
     @property
     def bytes(self) -> int:
-        """Bytes on the device once the batches are cached."""
-        rows = 8 * sum(self.sizes) * (2 * self.history + 8)  # recent items, at most as many tokens, other columns
+        """Bytes on the device when the batches are cached."""
+        # Recent items, at most the same number of tokens, and the other columns.
+        rows = 8 * sum(self.sizes) * (2 * self.history + 8)
         return self.replay.bytes + (rows if rows <= CACHE_BYTES else 0)
 
     def cache_batches(self) -> "ScoredEvents":
@@ -230,7 +231,7 @@ class ScoredEvents:
         return self
 
     def batches(self, progress: Progress | None = None) -> Iterator[Batch]:
-        """The scored events in batches of similar history length."""
+        """Yield the scored events in batches of similar history length."""
         total, done = sum(self.sizes), 0
         for number, (index, chosen) in enumerate(zip(self.segment_batches, self.chosen, strict=True)):
             yield self.cached[number] if self.cached is not None else _rows(self.replay.batch(index), chosen)
@@ -252,14 +253,14 @@ class ScoredEvents:
 
 
 def _events(replay: Replay, index: Longs) -> Longs:
-    """The events of these segments, in the order of the rows of a batch."""
+    """Return the events of these segments, in the order of the rows of a batch."""
     rows = replay.rows[index]
     first = replay.segments.first[index] - replay.first_event
     return np.repeat(first - (np.cumsum(rows) - rows), rows) + np.arange(rows.sum())
 
 
 def _segment_batches(replay: Replay, counts: NDArray[np.bool_], batch_size: int) -> list[Longs]:
-    """Segments with scored rows, sorted by length, in batches of about `batch_size` scored rows."""
+    """Return segments with scored rows, sorted by length, in batches of about `batch_size` scored rows."""
     segments, before = replay.segments, np.concatenate([[0], np.cumsum(counts)])
     rows = before[segments.end - replay.first_event] - before[segments.first - replay.first_event]
     order = np.argsort(segments.end - segments.begin, kind="stable")
@@ -269,7 +270,7 @@ def _segment_batches(replay: Replay, counts: NDArray[np.bool_], batch_size: int)
 
 
 def _rows(batch: Batch, chosen: Tensor | None) -> Batch:
-    """Select rows of a batch; its segments stay."""
+    """Select rows of a batch; its segments are unchanged."""
     if chosen is None:
         return batch
     fields = ("segment", "position", "recent", "action", "event", "reward", "discount", "return_to_go")
@@ -278,7 +279,7 @@ def _rows(batch: Batch, chosen: Tensor | None) -> Batch:
 
 
 class _Coverage:
-    """Which items were among the first k, for each k and behaviour."""
+    """Records which items were among the first k, for each k and behaviour."""
 
     def __init__(self, dataset: Dataset, ks: Sequence[int], device: torch.device) -> None:
         self.ks = ks
