@@ -156,7 +156,7 @@ def test_reloads_under_load_fail_no_request(run: Path, tmp_path: Path) -> None:
             damage(served, how)
             response = client.post("/v1/reload", json={})
             assert response.status_code == 409, how
-            assert "old policy stays" in response.json()["error"]
+            assert "old policy remains" in response.json()["error"]
             assert client.get("/v1/policies").json()["policies"][0]["fingerprint"] == fingerprint
         metrics = client.get("/metrics").text
         assert 'offrec_reloads_total{result="succeeded"} 8.0' in metrics

@@ -74,7 +74,7 @@ def test_repeated_splits_are_one_log(tmp_path: Path) -> None:
     assert build_report([study.folder]).every_table[0].spans == [("split-0, view", 4)]
     with pytest.raises(InputError, match="give --seeds 3"):
         design.plan_comparison(three, tmp_path / "x", repeated_splits=True)
-    once = r"split-0 and split-1 are one log with --split-seed 0 and 1; add --repeated-splits"
+    once = r"split-0 and split-1 are the same log with --split-seed 0 and 1; add --repeated-splits"
     with pytest.raises(InputError, match=once):
         design.plan_comparison(three, tmp_path / "x")
     existing = small_study(three[0], tmp_path / "existing")

@@ -40,7 +40,7 @@ class Answer:
     Attributes:
         about: Log and backbone.
         short: The answer in a sentence or two.
-        measure: What the answer is based on.
+        measure: The measure that the answer is based on.
         best: Label of the best RL learner by that measure.
         versus_sl: The best RL learner compared with SL.
         baseline: Label of the best baseline by that measure.
@@ -73,7 +73,7 @@ class _Compared:
         return any(one is not None and one.corrected is not None for one in self.versus_sl)
 
     def best(self) -> int:
-        """Return the index of the best learner, those significantly above SL first."""
+        """Return the index of the best learner; learners significantly above SL take precedence."""
 
         def key(index: int) -> tuple[bool, float]:
             comparison = self.versus_sl[index]
@@ -110,7 +110,7 @@ def build_answers(results: StudyResults, comparer: Comparer) -> list[Answer]:
 
 
 def earnings_measure(policies: Sequence[PolicyResults]) -> Measure | None:
-    """Return the best measure of earnings that some of the policies have."""
+    """Return the best measure of earnings that at least some policies have."""
     if any(policy.values("", "reward") for policy in policies):
         return "reward"
     return "value" if any(policy.values("", "value") for policy in policies) else None

@@ -19,12 +19,12 @@ CUTOFFS = (5, 10, 20)
 RANKING_METRICS = tuple(f"{name}@{k}" for k in CUTOFFS for name in ("HR", "NDCG"))
 LEVEL = 0.05
 Sign = Literal["more", "less", "unclear"]
-PerSession = tuple[Doubles, Doubles]  # what each session adds to a metric, and its number of events
+PerSession = tuple[Doubles, Doubles]  # contribution of each session to a metric, and its number of events
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The difference between a metric of one policy and that of another.
+    """Difference in a metric between two policies.
 
     Attributes:
         gain: The difference of the means.
@@ -150,7 +150,7 @@ class _ResampledMetrics:
         return resample(np.stack(sums, 1), np.stack(counts, 1))
 
     def _per_session(self, policy: PolicyResults) -> dict[tuple[str, str], PerSession]:
-        """Return what each session adds to each (behaviour, metric), as means over seeds."""
+        """Return the contribution of each session to each (behaviour, metric), averaged over seeds."""
         needed = "shop" if self.kind == "reward" else "test"
         results = [result for result in policy.results if result.facts.get(needed)]
         if not results or self.kind == "value":

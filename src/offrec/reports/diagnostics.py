@@ -16,7 +16,7 @@ DIAGNOSTICS = {
     "mass_rare": "π where π̂_b < 10⁻⁴",
 }
 OVERESTIMATION = "overestimation"
-NOTES = {  # by the column that needs the explanation
+NOTES = {  # explanations by column
     "": "Means over seeds. Diagnostics are measured on validation events at the selected epoch.",
     "q_logged": "Overestimation: Q of the logged item minus the return after it, in the run's units of reward. A large "
     "positive value means that the critic promises more than the log earned.",
@@ -58,7 +58,7 @@ def _number(value: float | None, sign: str = "") -> Cell:
 
 
 def _training_cells(policy: PolicyResults) -> list[Cell]:
-    """Return epochs run of those planned, the selected epoch, and how many seeds stopped early."""
+    """Return the epochs run and planned, the selected epoch, and the number of seeds that stopped early."""
     facts = [result.facts for result in policy.results]
     run = mean(len(one["learning_curve"]) for one in facts)
     selected = mean(one["selected_epoch"] for one in facts)

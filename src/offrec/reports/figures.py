@@ -22,7 +22,7 @@ FAMILIES = {
     "baseline": "baseline",
     "shop": "shop policy",
 }
-END_MARGIN = 62  # space at the right for the labels of lines
+END_MARGIN = 62  # space for line labels on the right
 AXIS_LABELS = {
     "reward": "true reward per session",
     "value": "estimated value per session",
@@ -41,7 +41,7 @@ class Figure:
 
 
 def family(policy: PolicyResults) -> str:
-    """Return the family that decides colour and mark of a policy."""
+    """Return the family of a policy, which determines its colour and mark."""
     return labels.learner_family(policy.group.policy) if policy.group.kind == "learner" else policy.group.kind
 
 
@@ -56,7 +56,7 @@ def family_legend(figures: Sequence[Figure]) -> str:
 
 
 def overview(results: StudyResults) -> list[Figure]:
-    """Draw what policies predict (NDCG@10 in the log) against what they earn, where a measure of earnings exists."""
+    """Draw what policies predict (NDCG@10 in the log) against what they earn, if a measure of earnings exists."""
     drawings = []
     for about, key, policies in _figure_groups(results):
         measure = earnings_measure(policies)
@@ -144,7 +144,7 @@ def _figure_groups(results: StudyResults) -> Iterator[tuple[str, str, list[Polic
 
 
 def _most_frequent(results: StudyResults, log: str, behaviours: Sequence[str]) -> str | None:
-    """Return which of the behaviours has the most test events."""
+    """Return the behaviour with the most test events."""
     counts = {name: 0 for name in results.behaviours(log) if name in behaviours}
     for result in results.results():
         for name in counts:
@@ -217,7 +217,7 @@ def _ladder(results: StudyResults, log: str, policies: Sequence[PolicyResults]) 
 def _over_epochs(
     results: StudyResults, kind: str, label: str, value: Callable[[dict[str, Any]], float | None]
 ) -> list[Figure]:
-    """Draw one line per learner: the mean over seeds, as long as all seeds were training."""
+    """Draw one line per learner: the mean over seeds, up to the epoch in which the first seed stopped."""
     drawings = []
     for about, key, learners in learner_groups(results):
         lines = [(policy, points) for policy in learners if (points := _mean_curve(policy, value))]

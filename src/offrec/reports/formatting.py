@@ -16,7 +16,7 @@ def format_metric(value: float | None, digits: int = 4) -> str:
 
 
 def reward_decimals(*values: float | None) -> int:
-    """Return how many decimals a column of rewards needs: two, or more where its largest is below 0.1.
+    """Return how many decimals a column of rewards needs: two, or more if the largest value is below 0.1.
 
     Pass every value of a column, so that its cells line up and none is rounded to zero.
     """
@@ -25,7 +25,7 @@ def reward_decimals(*values: float | None) -> int:
 
 
 def format_reward(value: float | None, decimals: int | None = None) -> str:
-    """Format a reward per session: two decimals, or more where the reward is small."""
+    """Format a reward per session: two decimals, or more if the reward is small."""
     if value is None:
         return MISSING
     return f"{value:.{reward_decimals(value) if decimals is None else decimals}f}".replace("-", "−")
@@ -39,13 +39,13 @@ def format_gain(value: float, decimals: int | None = None) -> str:
 
 
 def format_spread(value: float, formatter: Callable[[float | None], str]) -> str:
-    """Format a standard deviation; one that would be rounded to zero becomes, for example, "< 0.01"."""
+    """Format a standard deviation; a value that would be rounded to zero becomes, for example, "< 0.01"."""
     text = formatter(value)
     return f"< {text[:-1]}1" if value > 0 and not text.strip("0.") else text
 
 
 def format_interval(low: float | None, high: float | None, formatter: Callable[[float], str]) -> str:
-    """Format an interval in square brackets, or nothing where it is unknown."""
+    """Format an interval in square brackets; return an empty text if it is unknown."""
     return "" if low is None or high is None else f"[{formatter(low)} … {formatter(high)}]"
 
 

@@ -55,7 +55,7 @@ def _file(name: str) -> str:
 
 
 def _answers(report: Report) -> str:
-    """Show few answers in full. Of many, group equal ones and fold their tables."""
+    """Show a few answers in full. Group many answers by equal text and fold their tables."""
     if not report.answers:
         return ""
     many = len(report.answers) > FEW
@@ -134,7 +134,7 @@ def _body(title: str, rows: list[Row], columns: int, starts: set[int]) -> str:
 
 
 def _start(column: int, starts: set[int]) -> str:
-    """Mark the first column of a group, which has a line at its left."""
+    """Return the class of the first column of a group, which has a line on its left."""
     return ' class="start"' if column in starts else ""
 
 

@@ -1,4 +1,4 @@
-"""Labels of policies, backbones and options. Those of learners, backbones and baselines come from their records."""
+"""Labels of policies, backbones and options. Labels of learners, backbones and baselines come from their records."""
 
 from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES

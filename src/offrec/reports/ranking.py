@@ -1,4 +1,4 @@
-"""Tables of ranking metrics, with the paper's figures next to ours on request."""
+"""Tables of ranking metrics, optionally with the paper's figures next to ours."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -115,7 +115,7 @@ def _table(
 
 
 def _baseline_heading(results: StudyResults, policies: Sequence[PolicyResults], against: Against) -> str:
-    """Return the heading of the baselines; with several backbones it says which SL they are compared with."""
+    """Return the heading of the baselines; with several backbones it names the SL that they are compared with."""
     if against == "baseline":
         return "Baselines"
     opponents = {

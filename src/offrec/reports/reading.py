@@ -46,7 +46,7 @@ class RunResult:
 
     @property
     def value_count(self) -> int:
-        """How many of the metrics it has that only a study with --value has."""
+        """Number of available metrics that only a study with --value computes."""
         return bool(self.facts.get("value")) + (self.metric("all", "value@5") is not None)
 
     def array(self, kind: str) -> NDArray[Any]:
@@ -79,7 +79,7 @@ class PolicyResults:
         group: The policy.
         studies: The studies that contain it.
         results: One result per finished seed.
-        expected: How many results there will be when all runs are done.
+        expected: Number of results when all runs are done.
     """
 
     group: RunGroup
@@ -145,7 +145,7 @@ class StudyResults:
 
     @property
     def compared(self) -> list[PolicyResults]:
-        """Policies of comparisons that have a result: no values of a sweep, no trials."""
+        """Policies of comparisons that have a result, without sweeps and trials."""
         groups = ((policy, policy.group) for policy in self.policies if policy.results)
         return [p for p, group in groups if not group.varied and group.compare_with is None and group.trial is None]
 
@@ -184,7 +184,7 @@ def read_studies(folders: Sequence[Path]) -> StudyResults:
     """Read studies and merge the results of policies that several of them contain.
 
     Raises:
-        InputError: If a folder is not a study, the studies do not fit into one report, or no run is done.
+        InputError: If a folder is not a study, the studies cannot be combined in one report, or no run is done.
     """
     studies = tuple(read_study(folder) for folder in folders)
     logs: dict[str, list[StudyDataset]] = {}
@@ -233,7 +233,7 @@ def _read_policies(study: Study) -> Iterable[PolicyResults]:
 
 
 def _merge(policies: dict[object, PolicyResults], policy: PolicyResults) -> None:
-    """Add a policy. If another study has it too, keep each seed once: the result with more values, or the first."""
+    """Add a policy. If several studies contain it, use one result per seed: the one with more values, or the first."""
     group = policy.group
     options = json.dumps([group.options, group.varied, group.compare_with, group.trial], sort_keys=True)
     key = (group.log, group.kind, group.policy, group.backbone, group.preset, options)

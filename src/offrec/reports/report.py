@@ -53,7 +53,7 @@ class Report:
         summary: One sentence: runs, logs, time and machines.
         results: The results that it reports.
         answers: The answers to "Is the RL doing anything here?".
-        overview: What policies predict and what they earn, one figure per log and backbone that has rewards.
+        overview: Predictions compared with earnings, one figure per log and backbone with rewards.
         legend: The marks of the tables and their meanings.
         sections: Tables and figures.
     """
@@ -169,7 +169,7 @@ def _device(machine: dict[str, Any]) -> str:
 
 
 def _paper_answers(paper: ReferenceFigures | None, *questions: str) -> list[str]:
-    """Return the paper's answers to its research questions, if they are shown next to ours."""
+    """Return the paper's answers to its research questions, if the report shows the paper's figures."""
     return [f"The paper's answer to {name}: {paper['answers'][name]}" for name in questions] if paper else []
 
 

@@ -1,4 +1,4 @@
-"""Tables of what was run: logs, settings, machines, trials and failures."""
+"""Tables that describe the runs: logs, settings, machines, trials and failures."""
 
 from datetime import datetime
 

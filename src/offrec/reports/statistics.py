@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 Doubles = NDArray[np.float64]
 
 RESAMPLES = 4000
-CHUNK = 100  # resamples computed at once
+CHUNK = 100  # resamples per chunk
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def resample(sums: Doubles, counts: Doubles, seed: int = 0, resamples: int = RES
     Every column uses the same sampled sessions. The difference of two columns is therefore a paired bootstrap.
 
     Args:
-        sums: [sessions, M] what each session adds to each of M metrics.
-        counts: [sessions, M] how many events it adds.
+        sums: [sessions, M] contribution of each session to each of M metrics.
+        counts: [sessions, M] number of events of each session.
         seed: Seed of the sampling.
         resamples: Number of resamples.
 

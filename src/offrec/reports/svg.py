@@ -1,7 +1,7 @@
 """Draw small SVG figures that stay readable on a phone.
 
 Colours are CSS classes (`f-…` for a family of policies), so that one figure works in light mode, dark mode and print.
-matplotlib cannot do that; it is used where a file is wanted, such as a PNG of `offrec estimate --picture`.
+matplotlib cannot do that; it is used for files, such as a PNG of `offrec estimate --picture`.
 """
 
 import math
@@ -122,7 +122,7 @@ class Panel:
         self.parts.append(f'<line class="line f-{family}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
 
     def label_point(self, point: Point, text: str) -> bool:
-        """Write a label next to a point if there is free space, and return whether there is. Call it after `mark`."""
+        """Write a label next to a point if space is free, and return whether it was written. Call it after `mark`."""
         x, y = self.point(*point)
         wide = text_width(text)
         places = [(x + 8, y + 4), (x - 8 - wide, y + 4), (x - wide / 2, y - 9), (x - wide / 2, y + 17)]
@@ -145,7 +145,7 @@ class Panel:
         )
 
     def label_ends(self, labels: Sequence[tuple[float, str, str]]) -> None:
-        """Write labels (y, text, family) at the right edge, moved apart so that none covers another."""
+        """Write labels (y, text, family) at the right edge, moved apart so that they do not overlap."""
         placed: list[float] = []
         ordered = sorted(
             (self.point(0, y)[1] if not self.x.log else self.point(1, y)[1], text, f) for y, text, f in labels

@@ -9,14 +9,14 @@ from offrec.reports.reading import PolicyResults
 from offrec.reports.statistics import Summary
 from offrec.reports.svg import Panel, Scale, text_width, tick_label
 
-MAX_LABELS, MAX_LETTERS = 8, 20  # labelled lines of a figure; letters of a label
+MAX_LABELS, MAX_LETTERS = 8, 20  # labelled lines per figure; letters per label
 Family = Callable[[PolicyResults], str]
 
 
 def draw_sweep(
     title: str, option: str, rows: Sequence[tuple[PolicyResults, Summary]], label: str, family: Family
 ) -> tuple[str, str]:
-    """Draw the means with a band of one standard deviation, and dashed lines for the runs to compare with.
+    """Draw the means with a band of one standard deviation, and dashed lines for the runs they are compared with.
 
     Args:
         title: Heading of the figure.

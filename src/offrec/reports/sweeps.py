@@ -26,7 +26,7 @@ def sweeps(results: StudyResults) -> dict[tuple[str, str, str], list[PolicyResul
 
 
 def sweep_columns(results: StudyResults, log: str, policies: list[PolicyResults]) -> list[tuple[str, str, str]]:
-    """Return (metric, behaviour, heading) of what the policies of a sweep have."""
+    """Return (metric, behaviour, heading) of each metric that the policies of a sweep have."""
     behaviours = results.behaviours(log) if len(results.behaviours(log)) > 1 else []
     columns = [("NDCG@10", "all", "NDCG@10"), ("HR@5", "all", "HR@5")]
     columns += [("NDCG@10", name, f"NDCG@10 of {name}") for name in behaviours]

@@ -62,7 +62,7 @@ class Table:
     Attributes:
         key: Identifies the table within a report.
         title: Heading.
-        note: Text under the table.
+        note: Text below the table.
         spans: Labels over several columns, with the number of columns.
         heads: Column headings, without that of the row labels.
         sections: Titles and rows.
@@ -115,7 +115,7 @@ def stars(comparison: Comparison | None) -> str:
 
 
 def column_ranks(means: Sequence[float | None]) -> list[Rank]:
-    """Return which values of a column are the best and the second best."""
+    """Return the ranks of the best and the second best value of a column."""
     order = sorted({mean for mean in means if mean is not None}, reverse=True)
     best, second = (*order, None, None)[:2]
     return ["" if mean is None else "best" if mean == best else "second" if mean == second else "" for mean in means]

@@ -1,4 +1,4 @@
-"""The tables of a report that a terminal has space for."""
+"""Select the tables of a report that fit on a terminal."""
 
 from offrec.reports.report import EARNINGS, RANKING, SWEEPS, TUNING, Report
 from offrec.reports.tables import Cell, Table
@@ -33,7 +33,7 @@ def _shown(report: Report) -> list[Table]:
 
 
 def _rows(table: Table) -> list[list[str]]:
-    """Put each section's rows under its title: a learner can occur under several backbones."""
+    """Put each section's rows under its title: the same learner can occur with several backbones."""
     lines = []
     for title, rows in table.sections:
         lines += [[title, *[""] * len(table.heads)]] if title else []

@@ -17,7 +17,7 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 
 
 def write_report(report: Report, outs: Sequence[Path]) -> list[Path]:
-    """Write a report; the suffix of each path decides the format, and a folder gets all formats.
+    """Write a report; the suffix of each path determines the format, and a folder gets all formats.
 
     Returns:
         The files written.
@@ -30,7 +30,7 @@ def write_report(report: Report, outs: Sequence[Path]) -> list[Path]:
         paths += [out] if out.suffix else [out / f"report{suffix}" for suffix in FORMATS]
     for path in paths:
         if path.suffix not in FORMATS:
-            raise InputError(f"{path} ends in {path.suffix}; a report must end in {', '.join(FORMATS)}.")
+            raise InputError(f"{path} ends in {path.suffix}; a report must end in one of {', '.join(FORMATS)}.")
     texts = {path: FORMATS[path.suffix](report) for path in paths}
     for path, text in texts.items():
         publish_text(path, text, advice="choose another --out")

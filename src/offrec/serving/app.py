@@ -77,7 +77,7 @@ def _add_recommend_routes(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/reload", response_model=schemas.ReloadResponse, responses=_error_responses(*BODY_ERRORS, 404, 409))
     async def reload(body: schemas.ReloadRequest | None = None) -> Response:
-        """Load the policies again and swap them in one step. 409: the new run is invalid, the old one stays."""
+        """Load the policies again and swap them in one step. 409: the new run is invalid and the old policy remains."""
         return _json_response(await service.reload(None if body is None else body.policy))
 
 
@@ -129,7 +129,7 @@ def _add_docs(app: FastAPI, service: Service, needs_token: bool) -> None:
 
 
 def _add_explorer(app: FastAPI) -> None:
-    # The files are listed once: the path of a request is never looked up on the disk.
+    # The files are listed once, so that the path of a request is never used to access the disk.
     files = {str(file.relative_to(PAGE_FOLDER)): file for file in PAGE_FOLDER.rglob("*") if file.is_file()}
 
     @app.get("/{path:path}", include_in_schema=False)
@@ -147,7 +147,7 @@ def _error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def _json_response(content: Any, status: int = 200) -> Response:
-    """Encode a response directly: validating it against its model again would cost time in every request."""
+    """Encode a response directly, because validating it against its model would slow down every request."""
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return Response(text.encode(), status, media_type="application/json")
 

@@ -2,7 +2,7 @@
 
     FOLDER/decisions-<unix ms when opened>-<process id>-<number>.jsonl; the file being written ends in .open
 
-Requests hand records over in memory; a thread writes them and flushes them to the disk at a fixed interval. So no
+Requests add records to a queue in memory; a thread writes them and flushes them to the disk at a fixed interval. So no
 request waits for the disk, and a crash loses at most the records since the last flush. Records that cannot be written
 are counted; once writing works again, the log itself contains their number.
 """
@@ -26,14 +26,14 @@ Print = Callable[[str], None]
 
 @dataclass(frozen=True)
 class DecisionLogOptions:
-    """How a decision log is written.
+    """Options for writing a decision log.
 
     Attributes:
         flush_seconds: The time between flushes to the disk.
         segment_bytes: The size at which a new file begins.
         segment_seconds: The age at which a new file begins.
-        queue_records: The largest number of records that wait for the disk; more are lost and counted.
-        queue_bytes: The largest size of these records.
+        queue_records: The largest number of queued records; further records are dropped and counted as lost.
+        queue_bytes: The largest total size of the queued records.
     """
 
     flush_seconds: float = 1.0
@@ -54,7 +54,7 @@ class DecisionLogCounts:
         lost: Lists and events that could not be written.
         bytes: Bytes written.
         flushes: Flushes that wrote something.
-        segments: Files begun.
+        segments: Files created.
     """
 
     lists: int = 0
@@ -89,10 +89,10 @@ class DecisionLog:
         self.folder, self.options, self.print_line = folder, options, print_line
         self.on_failure = on_failure or (lambda reason: None)
         self.counts = DecisionLogCounts()
-        self.failure: str | None = None  # why the log cannot be written now
+        self.failure: str | None = None  # the reason why the log currently cannot be written
         self._queue: deque[bytes] = deque()
         self._queue_bytes = 0
-        self._unreported = 0  # lost records that the log itself does not mention yet
+        self._unreported = 0  # lost records that are not yet recorded in the log
         self._changed = threading.Condition()
         self._closing = False
         self._segment: Segment | None = None
@@ -161,7 +161,7 @@ class DecisionLog:
                     self._changed.wait_for(lambda: self._closing, self.options.flush_seconds)
                     closing = self._closing
                 self._flush()
-        except BaseException as error:  # nothing is written after this, so no record may be accepted
+        except BaseException as error:  # nothing is written from here on, so no record may be accepted
             self._fail(f"the writing thread ended: {type(error).__name__}: {error}")
 
     def _flush(self) -> None:
@@ -208,12 +208,12 @@ class DecisionLog:
             self._print(f"the decision log in {self.folder} cannot be written ({reason}); records are being lost")
 
     def _print(self, sentence: str) -> None:
-        with suppress(Exception):  # standard error may be on the same full disk; the log must go on regardless
+        with suppress(Exception):  # standard error may be on the same full disk; the log must continue regardless
             self.print_line(sentence)
 
 
 class Segment:
-    """One file of the log. It is locked while it is written, so that other servers know that it is in use.
+    """One file of the log. It is locked while it is open, so that other servers can detect that it is in use.
 
     Args:
         folder: The folder of the log.
@@ -249,7 +249,7 @@ class Segment:
                 rest = rest[os.write(self.file, rest) :]
             os.fsync(self.file)
         except OSError:
-            # If the part that was written cannot be removed, this file must end here: only its last line may be torn.
+            # If the partial data cannot be removed, this file must end here: only its last line may be incomplete.
             self.broken = True
             os.ftruncate(self.file, self.size)
             self.broken = False
@@ -258,22 +258,22 @@ class Segment:
         return len(data)
 
     def finish(self) -> None:
-        """Give the file its final name, or remove it if it is empty."""
+        """Rename the file to its final name, or remove it if it is empty."""
         try:
             if self.size or self.broken:
                 self.path.rename(self.path.with_suffix(""))
             else:
                 self.path.unlink()
         finally:
-            os.close(self.file)  # unlocks it, only now: an unlocked .open file looks abandoned
+            os.close(self.file)  # unlocks it; an unlocked .open file would look abandoned
         _flush_folder(self.path.parent)
 
 
 def _create_locked(folder: Path, opened: int, number: int) -> tuple[Path, int]:
-    """Create and lock a file whose name was never used.
+    """Create and lock a file with an unused name.
 
-    Servers in containers can have the same process id and start in the same millisecond. Another server that starts
-    can rename the new file as abandoned before it is locked; then the next name is tried.
+    Servers in containers can have the same process id and start in the same millisecond. A server that is starting may
+    treat the new file as abandoned and rename it before it is locked; then the next name is tried.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
     while True:
@@ -298,14 +298,14 @@ def _is_at(path: Path, file: int) -> bool:
 
 
 def close_abandoned_segments(folder: Path, print_line: Print) -> None:
-    """Give the files of servers that crashed their final names, and print what they contain.
+    """Rename the files of crashed servers to their final names, and print what they contain.
 
     Args:
         folder: The folder of the log.
         print_line: Prints a sentence for the operator.
     """
     for path in sorted(folder.glob("decisions-*.jsonl.open")):
-        # Another server may finish the file at any moment, or still write it.
+        # Another server may still write the file, or finish it at any moment.
         with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not _is_at(path, file.fileno()):

@@ -15,14 +15,14 @@ from offrec.models.network_policy import NetworkPolicy
 from offrec.policy import Policy
 from offrec.types import Batch
 
-SHARED_EXCLUSIONS = 64  # rows with at most so many exclusions look them up in one padded tensor
-LONG_LIST = 100  # Queries with longer lists, or
-MANY_EXCLUSIONS = 1024  # more exclusions, form groups of their own: all rows of a group are padded to the largest.
+SHARED_EXCLUSIONS = 64  # rows with at most this many exclusions share one padded tensor
+LONG_LIST = 100  # queries with longer lists, or
+MANY_EXCLUSIONS = 1024  # more exclusions, form separate groups, because all rows of a group are padded to the largest
 
 
 @dataclass(frozen=True)
 class Query:
-    """One list to compute. Items are indices into the policy's catalogue.
+    """A request for one list. Items are indices into the policy's catalogue.
 
     Attributes:
         history: The items of the session, oldest first.
@@ -30,7 +30,7 @@ class Query:
         excluded: Items that must not be returned.
         candidates: The items to choose from, without the excluded ones; None for the whole catalogue.
         temperature: The temperature of a sampled list; None for the k best items.
-        logging: Whether to return the probabilities under π̂_b too.
+        logging: Whether to also return the probabilities under π̂_b.
     """
 
     history: Sequence[int]
@@ -142,8 +142,8 @@ class Engine:
         return self._results(lists, lse[None], [query])[0]
 
     def _results(self, lists: ItemLists, lse: Tensor, queries: list[Query]) -> list[QueryResult]:
-        """Cut the padded lists to the queries. `lse` [B] is the logsumexp over the whole catalogue."""
-        lengths = (lists.values > ALL_MASKED).sum(1).tolist()  # masked items come last
+        """Cut the padded lists to the lengths of the queries. `lse` [B] is the logsumexp over the whole catalogue."""
+        lengths = (lists.values > ALL_MASKED).sum(1).tolist()  # masked items are sorted last
         items, scores = lists.items.tolist(), lists.values.tolist()
         probabilities = (lists.values.double() - lse[:, None]).exp().tolist() if self.policy.stochastic else None
         log_positions = None if lists.log_probs is None else lists.log_probs.tolist()
@@ -184,7 +184,7 @@ def _group(query: Query) -> tuple[bool, ...]:
 
 
 def _logging_head(policy: Policy, batch: Batch) -> Head:
-    """Return the head of π̂_b: a network of its own, or a second head on the policy's states."""
+    """Return the head of π̂_b: a separate network, or a second head on the policy's states."""
     assert isinstance(policy, NetworkPolicy)
     agent = policy.agent
     if agent.prior is not None:
@@ -205,7 +205,7 @@ def _mask_excluded(head: Head, queries: list[Query]) -> Head:
 
 
 def _lse_of_catalogue(lse: Tensor, head: Head, queries: list[Query]) -> Tensor:
-    """Add the excluded items to the logsumexp over the others."""
+    """Return the logsumexp over the whole catalogue: over the remaining items, plus the excluded ones."""
     lse = lse.clone()
     short = [sorted(query.excluded) if len(query.excluded) <= SHARED_EXCLUSIONS else [] for query in queries]
     longest = max(map(len, short))

@@ -2,7 +2,7 @@
 
 
 class RequestError(Exception):
-    """Reject a request with an HTTP status and a sentence for the client.
+    """Error that rejects a request with an HTTP status and a sentence for the client.
 
     Args:
         status: The HTTP status code, from 400 upwards.

@@ -2,7 +2,7 @@
 
     model.onnx         histories in, the k best items and their scores out; items are indices
     model.ids.json     the item id of index 0, of index 1, …
-    model.json         what it is: fingerprint, options, and the comparison with torch
+    model.json         description: fingerprint, options, and the comparison with torch
 
 docs/how-to/export.md explains how to call it.
 """
@@ -24,7 +24,7 @@ from offrec.serving import served_policy
 from offrec.serving.served_policy import ServedPolicy
 
 CHECKED_HISTORIES, CHECKED_K = 256, 20
-ONE_FILE_BYTES = 1 << 30  # a protobuf file holds at most 2 GiB, so larger weights go to a second file
+ONE_FILE_BYTES = 1 << 30  # a protobuf file is limited to 2 GiB, so larger weights are stored in a second file
 
 
 def export_onnx(run: Path, out: Path, *, force: bool = False, console: Console | None = None) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _check_packages() -> None:
 
 def _check_out(out: Path, force: bool) -> None:
     if out.suffix != ".onnx":
-        raise InputError(f"--out {out} must end in .onnx.")
+        raise InputError(f"--out must end in .onnx; got {out}.")
     for path in _files(out):
         if path.exists() and not path.is_file():
             raise InputError(f"{path} exists and is not a file; choose another --out.")

@@ -5,14 +5,14 @@ import torch
 from offrec.data.replay import batch_from_histories
 from offrec.policy import Id, Policy
 
-SEPARATOR = "\0"  # between ids; it is removed from ids that contain it
+SEPARATOR = "\0"  # separates ids; removed from ids that contain it
 
 
 class ItemSearch:
     """An index of a policy's item ids.
 
     A run contains no counts of its log, so an item's popularity is its score for a new visitor. All ids are joined
-    into one text in this order, so that a million ids are searched without a Python loop over them.
+    into one text in this order, so that a million ids can be searched without a Python loop.
 
     Args:
         policy: The policy whose catalogue is searched.
@@ -30,7 +30,7 @@ class ItemSearch:
         self.text = SEPARATOR + SEPARATOR.join(ids) + SEPARATOR
 
     def find(self, query: str, limit: int) -> list[Id]:
-        """Find items whose id starts with the query, then items whose id contains it. The case does not matter.
+        """Find items whose id starts with the query, then items whose id contains it. The search ignores case.
 
         Args:
             query: The part of an id; empty for the most popular items.
@@ -49,7 +49,7 @@ class ItemSearch:
         return [self.vocabulary.id(self.order[position]) for position in positions]
 
     def _matches(self, pattern: str, skip: int, limit: int, known: set[int]) -> list[int]:
-        """Return positions in `order` of ids with the pattern, without the known ones."""
+        """Return positions in `order` of the ids that match the pattern, except those in `known`."""
         matches: list[int] = []
         start = separators = 0
         while len(matches) < limit:

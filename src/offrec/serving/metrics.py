@@ -20,7 +20,7 @@ DECISION_LOG_HELP = {
 
 
 class Metrics:
-    """The metrics of one server, in a registry of their own: several servers can run in one process."""
+    """The metrics of one server, in a separate registry, because several servers can run in one process."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -76,7 +76,7 @@ class Metrics:
 
         Args:
             counts: Returns name → count; called whenever the metrics are read.
-            failing: Returns whether the log cannot be written now.
+            failing: Returns whether the log currently cannot be written.
         """
         self.registry.register(_DecisionLog(counts, failing))
 

@@ -1,8 +1,8 @@
 """Micro-batching: answer queries that arrive at about the same time in one batch.
 
-A thread computes everything that is waiting; new queries collect in the meantime. So a single query never waits, and
-batches grow with the load. After a batch of several queries, the next batch waits a moment for as many again, because
-the clients that were just answered are about to send their next request.
+A thread computes all waiting queries in one batch; new queries queue up in the meantime. A single query therefore
+never waits, and batches grow with the load. After a batch of several queries, the next batch waits briefly for the same
+number of queries, because the clients that were just answered are about to send their next request.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ ObserveBatch = Callable[[int, float], None]  # (queries, seconds) of a batch
 
 
 class Ranker(Protocol):
-    """What a micro-batcher needs of an engine."""
+    """Interface of an engine that a micro-batcher needs."""
 
     def rank(self, queries: Sequence[Query]) -> list[QueryResult]: ...
 
 
 class QueueFullError(Exception):
-    """Too many queries are waiting, or the batcher is closed."""
+    """Raised if too many queries are waiting, or the batcher is closed."""
 
 
 class MicroBatcher:
-    """Collect queries of an event loop and answer them in batches, in a thread of its own.
+    """Collects queries of an event loop and answers them in batches, in a separate thread.
 
     Args:
         engine: Computes the batches.
         max_batch: The largest number of queries in a batch.
-        max_waiting: The largest number of queries that may wait; more are refused.
+        max_waiting: The largest number of waiting queries; further queries are rejected.
         wait_seconds: The longest time to wait for more queries under load.
         observe: Called after each batch with its size and its computing time.
     """
@@ -73,7 +73,7 @@ class MicroBatcher:
         return await future
 
     def close(self) -> None:
-        """Accept no more queries. Those that are waiting are still answered; then the thread ends."""
+        """Stop accepting queries. Waiting queries are still answered; then the thread ends."""
         with self.changed:
             self.closed = True
             self.changed.notify()
@@ -85,13 +85,13 @@ class MicroBatcher:
             results: Sequence[QueryResult | Exception]
             try:
                 results = self.engine.rank(queries)
-            except Exception as error:  # every client of the batch gets it, and the thread goes on
+            except Exception as error:  # passed to every client of the batch; the thread continues
                 results = [error] * len(queries)
             self.observe(len(queries), time.perf_counter() - start)
             _deliver([future for _, future in batch], results)
 
     def _next_batch(self) -> list[tuple[Query, "asyncio.Future[QueryResult]"]]:
-        """Wait for queries and take them from the queue; return none once the batcher is closed and empty."""
+        """Wait for queries and take them from the queue; return an empty batch once the batcher is closed and empty."""
         with self.changed:
             self.changed.wait_for(lambda: bool(self.queue) or self.closed)
             enough = min(self.expected, self.max_batch)

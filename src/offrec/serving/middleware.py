@@ -17,8 +17,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 BODY_SECONDS = 30.0  # a body that takes longer to arrive is rejected
-RETRY_SECONDS = 1  # after which a client may repeat a request that was answered 503
-# Other paths count as "other": a label per path that a client invents would grow without limit.
+RETRY_SECONDS = 1  # after a 503 response, a client may retry after this time
+# Other paths count as "other": one label per requested path would grow without limit.
 MEASURED_PATHS = {
     "/v1/recommend",
     "/v1/events",
@@ -39,7 +39,7 @@ SECURITY_HEADERS: Headers = [
 class RequestMiddleware:
     """Check and measure every request before the application sees it.
 
-    The token and the size of the body are checked here and not in FastAPI's dependencies, because FastAPI reads the
+    The token and the size of the body are checked here instead of in FastAPI's dependencies, because FastAPI reads the
     whole body first.
 
     Args:

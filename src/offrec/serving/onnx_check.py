@@ -13,21 +13,21 @@ from offrec.catalogue import Head, top_k
 from offrec.data.replay import batch_from_histories
 from offrec.policy import Policy
 
-TOLERANCE = 1e-4  # of a score; relative for scores beyond ±1
-LOG_TOLERANCE = 1e-5  # of a log probability near the bound of the support
+TOLERANCE = 1e-4  # for scores; relative beyond ±1
+LOG_TOLERANCE = 1e-5  # for log probabilities near the bound of the support
 PADDING = -1
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well two implementations agree.
+    """Result of a comparison between two implementations.
 
     Attributes:
         histories: The number of histories.
         k: The length of the lists.
         largest_difference: The largest difference of a score, of the same item and of the same position in both lists.
             Relative for scores beyond ±1.
-        largest_absolute_difference: The same, but absolute for all scores.
+        largest_absolute_difference: The largest absolute difference, for all scores.
         swapped: Positions at which the lists have different items of equal score.
         undecided: Histories that were not compared, because rounding decides which items are in the support of π̂_b.
     """
@@ -58,7 +58,7 @@ def pad_histories(histories: Sequence[Sequence[int]]) -> NDArray[np.int64]:
 
 
 def random_histories(n_items: int, history: int, rows: int, seed: int) -> list[list[int]]:
-    """Return random histories with repeated items: empty ones, and ones that are longer than a state reads.
+    """Return random histories with repeated items; some are empty, some are longer than a state reads.
 
     Args:
         n_items: The size of the catalogue.

@@ -56,7 +56,7 @@ def build_model(agent: Agent, metadata: dict[str, str]) -> tuple[onnx.ModelProto
 
 
 def _write_histories(graph: OnnxGraph, n_items: int, history: int) -> Histories:
-    """Drop the numbers outside the catalogue, wherever they are, and keep the last `history` items."""
+    """Drop numbers outside the catalogue at any position, and keep the last `history` items."""
     zero, one = graph.integers(0), graph.integers(1)
     is_item = graph.op(
         "And", graph.op("GreaterOrEqual", "history", zero), graph.op("Less", "history", graph.integers(n_items))
@@ -72,7 +72,7 @@ def _write_histories(graph: OnnxGraph, n_items: int, history: int) -> Histories:
     items = graph.op("Where", is_used, "history", graph.integers(n_items))
 
     def scatter(positions: str) -> str:
-        """[B, T] the items at their positions. Unused numbers go to an extra column, which is cut off."""
+        """[B, T] the items at their positions. Unused numbers are written to an extra column, which is cut off."""
         column = graph.op("Where", is_used, positions, longest)
         return graph.slice(graph.op("ScatterElements", padding, column, items, axis=1), longest, 1)
 
@@ -114,7 +114,7 @@ def _write_support(graph: OnnxGraph, scores: str, prior: str, delta: float) -> s
 def _write_states(graph: OnnxGraph, network: Network, histories: Histories) -> str:
     """[B, d] the state after each history."""
     record = BACKBONES[network.options.backbone]
-    assert record.onnx is not None  # export checks it first
+    assert record.onnx is not None  # ensured by the export
     table = graph.weight(network.items_in)
     if record.causal:
         states = record.onnx(graph, network.backbone, graph.op("Gather", table, histories.tokens))
@@ -128,7 +128,7 @@ def _write_states(graph: OnnxGraph, network: Network, histories: Histories) -> s
 
 
 def _write_scores(graph: OnnxGraph, network: Network, histories: Histories) -> str:
-    """[B, A]. An additional column takes the corrections of padding; it is the start token's row of a tied table."""
+    """[B, A] scores. An extra column receives corrections of padding; in a tied table it is the start token's row."""
     n_items, rows = network.n_items, network.n_items + 1
     table = graph.weight(network.items_in) if network.items_out is None else graph.weight(network.items_out, rows)
     states = _write_states(graph, network, histories)

@@ -1,6 +1,6 @@
-"""The OpenAPI document with examples that work on this server, and a page that shows it without other servers.
+"""Build the OpenAPI document with examples that work on this server, and a page that shows it without other servers.
 
-The document is public. If the server requires a token, its examples contain no real item ids and policy names.
+The document is public. If the server requires a token, its examples contain no real item ids or policy names.
 """
 
 import json
@@ -25,7 +25,7 @@ def build_openapi(app: FastAPI, service: Service, needs_token: bool) -> dict[str
 
     Args:
         app: The application with its routes.
-        service: The served policies, from which the examples take item ids.
+        service: The served policies; the examples use their item ids.
         needs_token: Whether the server requires a token. The examples then use invented ids and names.
 
     Returns:
@@ -122,7 +122,7 @@ def _field_table(document: dict[str, Any], operation: dict[str, Any]) -> list[st
     rows = [(field["name"], field.get("description", "")) for field in operation.get("parameters", [])]
     if "requestBody" in operation:
         schema = operation["requestBody"]["content"][JSON]["schema"]
-        reference = schema.get("$ref") or schema["anyOf"][0]["$ref"]  # anyOf: the body may be left out
+        reference = schema.get("$ref") or schema["anyOf"][0]["$ref"]  # anyOf: the body is optional
         fields = document["components"]["schemas"][reference.rpartition("/")[2]]["properties"]
         rows += [(name, field.get("description", "")) for name, field in fields.items()]
     cells = [f"<tr><td><code>{escape(name)}</code><td>{escape(text)}" for name, text in rows]

@@ -40,7 +40,7 @@ WRITERS: dict[str, Callable[[pl.LazyFrame, Path], Any]] = {
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What to read and what to recommend.
+    """Options of `recommend_table`.
 
     Attributes:
         k: The length of a list.
@@ -59,7 +59,7 @@ class TableOptions:
 
 @dataclass
 class TableCounts:
-    """What was read.
+    """Counts of a table that was read.
 
     Attributes:
         sessions: Sessions.
@@ -84,13 +84,13 @@ def recommend_table(
     Args:
         policy: Ranks the items.
         paths: The files of the table, whose rows must be grouped by session.
-        out: The file to write; its suffix chooses the format.
-        options: What to read and what to recommend.
+        out: The file to write; its suffix determines the format.
+        options: Which columns to read and what to recommend.
         console: Prints the progress.
         force: Whether an existing file is replaced.
 
     Returns:
-        What was read.
+        The counts of the table.
 
     Raises:
         InputError: If an option or the table is invalid; then nothing is written.
@@ -99,7 +99,7 @@ def recommend_table(
     table = _Table(policy, sources.find(paths), options, console)
     first = next(table.lists, None)
     if first is None:
-        raise InputError(f"{paths[0]} contains no events; expected rows below the header.")
+        raise InputError(f"{paths[0]} contains no events; expected rows below the header; check the file.")
     with publish_file(out, advice="choose another --out") as temporary:
         try:
             frame = register_io_source(lambda *_: table.frames(first), schema=first.schema)
@@ -117,13 +117,13 @@ def _check(policy: Policy, out: Path, options: TableOptions, force: bool) -> Non
     if options.chunk < 1:
         raise InputError(f"--chunk must be positive; got {options.chunk}.")
     if out.suffix not in WRITERS:
-        raise InputError(f"--out {out} must end in one of {', '.join(WRITERS)}.")
+        raise InputError(f"--out must end in one of {', '.join(WRITERS)}; got {out}.")
     if out.exists() and not force:
         raise InputError(f"--out {out} exists; choose another file, or replace it with --force.")
 
 
 class _Table:
-    """A table on its way from blocks to whole sessions to lists."""
+    """Processes a table: from blocks to whole sessions to lists."""
 
     def __init__(self, policy: Policy, files: list[Source], options: TableOptions, console: Console) -> None:
         self.policy, self.options, self.console, self.files = policy, options, console, files
@@ -133,7 +133,7 @@ class _Table:
         self.last_printed = time.monotonic()
 
     def frames(self, first: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        """Yield all lists. Errors are stored too, because polars replaces them by its own."""
+        """Yield all lists. Errors are also stored, because polars replaces them with its own."""
         try:
             yield first
             yield from self.lists
@@ -182,8 +182,8 @@ class _Table:
         )
 
     def _sessions(self) -> Iterator[pl.DataFrame]:
-        """Yield blocks of whole sessions, each session in its order."""
-        unfinished: pl.DataFrame | None = None  # the last session of the blocks so far may go on in the next
+        """Yield blocks of whole sessions, with the events of each session in order."""
+        unfinished: pl.DataFrame | None = None  # the last session may continue in the next block
         known: NDArray[np.uint64] = np.empty(0, np.uint64)
         numeric_times: bool | None = None
         for task in self._read_tasks():

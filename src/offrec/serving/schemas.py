@@ -13,7 +13,7 @@ ItemId = IntegerId | TextId
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 EXPECTED_ITEM_ID = "an item id must be a 64-bit integer or a string of at most 512 characters"
-QUOTED_CHARACTERS = 60  # of an invalid value that an error message repeats
+QUOTED_CHARACTERS = 60  # longest part of an invalid value that an error message quotes
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class ItemQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    query: str = Field("", max_length=200, description="Part of an item id; upper and lower case are equal.")
+    query: str = Field("", max_length=200, description="Part of an item id; case is ignored.")
     limit: int = Field(20, ge=1, le=1000, description="Largest number of items to return.")
     policy: str | None = Field(
         None, max_length=200, description="Search the catalogue of this policy; default: the default policy."
@@ -119,7 +119,7 @@ class RecommendResponse(BaseModel):
     )
     unknown_items: int = Field(description="Number of history ids that are not in the catalogue; they are ignored.")
     restricted: bool = Field(description="Whether exclude, exclude_seen or candidates was set.")
-    logged: bool = Field(description="Whether the list was accepted by the decision log.")
+    logged: bool = Field(description="Whether the decision log accepted the list.")
 
 
 class EventResponse(BaseModel):

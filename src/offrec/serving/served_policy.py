@@ -1,4 +1,4 @@
-"""Load policies for serving. A policy is checked and answers a probe before any request reaches it."""
+"""Load policies for serving. A policy is checked and must answer a probe before it serves requests."""
 
 import hashlib
 import math
@@ -21,7 +21,7 @@ from offrec.serving.engine import Engine, Query
 
 @dataclass(frozen=True)
 class Baseline:
-    """A policy without training, which is computed from a dataset.
+    """A policy that needs no training and is computed from a dataset.
 
     Attributes:
         name: The name of the baseline.
@@ -90,7 +90,7 @@ def parse_sources(
     for argument in runs:
         name, _, folder = argument.rpartition("=")
         path = Path(folder if name else argument)
-        named.append((name or path.absolute().name, path))  # a link's own name: its target may change
+        named.append((name or path.absolute().name, path))  # the name of the link itself, because its target may change
     named += [(name, Baseline(name, dataset)) for name in baselines if dataset is not None]
     sources: dict[str, Source] = {}
     for name, source in named:
@@ -121,11 +121,11 @@ def load_policy(name: str, source: Source, device: str, seed: int | None = None)
         fingerprint = hashlib.sha256(repr((source.name, policy.data_hash)).encode()).hexdigest()[:12]
         folder = source.dataset.absolute()
     else:
-        folder = Path(os.path.realpath(source))  # once: a link that changes during the load would mix two runs
+        folder = Path(os.path.realpath(source))  # resolved once: a link that changes during loading would mix two runs
         policy = load_run(folder, device)
         fingerprint = _fingerprint(folder)
     engine = Engine(policy, seed)
-    policy.vocabulary.index(policy.vocabulary.id(0))  # builds the table of ids now and not in the first request
+    policy.vocabulary.index(policy.vocabulary.id(0))  # builds the table of ids before the first request
     probes = [Query([], 1), Query([0], 1, temperature=1.0 if policy.stochastic else None)]
     for result in engine.rank(probes):
         if len(result.items) != 1 or not math.isfinite(result.scores[0]):

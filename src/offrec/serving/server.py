@@ -24,13 +24,13 @@ from offrec.serving.service import BatchingOptions, Service
 
 OnLogFailure = Literal["serve", "stop"]
 MIN_TOKEN_CHARACTERS = 16
-SHUTDOWN_SECONDS = 10  # for requests that are being answered
+SHUTDOWN_SECONDS = 10  # time to finish open requests
 KEEP_ALIVE_SECONDS = 75  # longer than nginx keeps idle connections, so that nginx never uses one that was just closed
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Everything that `offrec serve` can set.
+    """Options of `offrec serve`.
 
     Attributes:
         sources: Policy name → run folder or baseline. The first policy is the default.
@@ -40,8 +40,8 @@ class ServerOptions:
         insecure: Whether any address may be used without a token.
         log: The folder of the decision log; None to write none.
         log_options: How the decision log is written.
-        on_log_failure: Whether the server goes on or stops when the decision log cannot be written.
-        limits: The limits of a request.
+        on_log_failure: Whether the server continues or stops when the decision log cannot be written.
+        limits: Limits of a request.
         batching: How requests are grouped into batches.
         device: The torch device, or "auto".
         threads: The number of computing threads; None keeps torch's default.
@@ -142,10 +142,10 @@ def lifespan(
     Returns:
         The context manager that FastAPI expects.
     """
-    tasks: set[asyncio.Task[None]] = set()  # the event loop itself holds no reference to its tasks
+    tasks: set[asyncio.Task[None]] = set()  # the event loop keeps no strong reference to its tasks
 
     async def reload() -> None:
-        with suppress(RequestError):  # printed by the service; the old policies stay
+        with suppress(RequestError):  # the service prints the reason; the old policies remain
             await service.reload(None)
 
     def on_hangup() -> None:
@@ -190,7 +190,7 @@ def _load(options: ServerOptions, name: str) -> ServedPolicy:
 
 
 def check_address(options: ServerOptions) -> None:
-    """Refuse an address that other machines can reach, unless the server requires a token.
+    """Raise an error if other machines can reach the address and the server requires no token.
 
     Args:
         options: The options of the server.
@@ -214,7 +214,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Listen before the policies are loaded, so that early clients wait and are not refused."""
+    """Open the socket before the policies are loaded, so that early clients wait instead of being refused."""
     listener = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -24,7 +24,7 @@ from offrec.serving.served_policy import ServedPolicy
 
 @dataclass(frozen=True)
 class BatchingOptions:
-    """How requests are grouped into batches; see `MicroBatcher`."""
+    """Options for grouping requests into batches; see `MicroBatcher`."""
 
     wait_ms: float = 2.0
     max_batch: int = 64
@@ -32,7 +32,7 @@ class BatchingOptions:
 
 
 class PolicySlot:
-    """A policy name's current policy, with its batcher and its item search.
+    """The current policy of a name, with its batcher and its item search.
 
     Args:
         served: The policy.
@@ -125,7 +125,7 @@ class Service:
             The fields of `RecommendResponse`.
 
         Raises:
-            RequestError: If the request does not suit the policy (422) or too many requests are waiting (503).
+            RequestError: If the request is invalid for this policy (422) or too many requests are waiting (503).
         """
         slot = self.slot(request.policy)
         served = slot.served
@@ -139,8 +139,8 @@ class Service:
             raise RequestError(422, "No item is left to recommend: the policy excludes every allowed item.")
         ids = [served.policy.vocabulary.id(item) for item in result.items]
         request_id = request.request_id or uuid.uuid4().hex
-        # exclude_seen counts even if the history is empty: otherwise the only unrestricted lists in the log would be
-        # the first ones of each visit.
+        # exclude_seen counts as a restriction even if the history is empty. Otherwise the first lists of each visit
+        # would be the only unrestricted lists in the log.
         restricted = bool(query.excluded) or query.candidates is not None or request.exclude_seen
         logged = request.log and self._log_list(served, request, request_id, ids, result, restricted)
         return {
@@ -256,11 +256,11 @@ class Service:
             for name in [policy] if policy is not None else list(self.slots):
                 try:
                     loaded.append(await asyncio.to_thread(self.load, name))
-                except Exception as error:  # the old policy must stay if anything is wrong with the new run
+                except Exception as error:  # the old policy must remain if the new run is invalid
                     self.metrics.count_reload(succeeded=False)
                     reason = first_line(error).rstrip(".")
-                    self.console.line(f"reload of {name} failed, the old policy stays: {reason}")
-                    raise RequestError(409, f"The reload failed and the old policy stays: {reason}.") from error
+                    self.console.line(f"reload of {name} failed, the old policy remains: {reason}")
+                    raise RequestError(409, f"The reload failed and the old policy remains: {reason}.") from error
             for served in loaded:
                 old = self.slots[served.name]
                 self.slots[served.name] = self._create_slot(served)
@@ -286,7 +286,7 @@ class Service:
 
 
 def _check_against_policy(served: ServedPolicy, request: RecommendRequest) -> None:
-    """Check what depends on the policy; pydantic has checked the rest."""
+    """Check the fields that depend on the policy; pydantic has checked the others."""
     n_items = served.policy.n_items
     if request.k > n_items:
         raise RequestError(422, f"k is {request.k}; the catalogue of {served.name} has only {n_items} items.")
@@ -299,7 +299,7 @@ def _check_against_policy(served: ServedPolicy, request: RecommendRequest) -> No
 
 
 def _build_query(vocabulary: Vocabulary, request: RecommendRequest) -> tuple[Query, int]:
-    """Translate item ids to indices. Returns the query and the number of unknown ids in the history."""
+    """Translate item ids to indices; return the query and the number of unknown ids in the history."""
     history, unknown_items = vocabulary.encode(request.history)
     excluded = set(vocabulary.encode(request.exclude)[0]) | (set(history) if request.exclude_seen else set())
     candidates: list[int] | None = None
@@ -330,7 +330,7 @@ def _describe_items(ids: list[Id], result: QueryResult) -> list[dict[str, Any]]:
 
 
 def _catalogue_id(vocabulary: Vocabulary, item: Id) -> Id:
-    """Return an id as the catalogue spells it ("12" becomes 12); unknown ids stay as they are."""
+    """Return an id as the catalogue spells it ("12" becomes 12); unknown ids are unchanged."""
     index = vocabulary.index(item)
     return item if index is None else vocabulary.id(index)
 

@@ -1,7 +1,7 @@
 """Let the visitors of the simulated shop use a real server.
 
-Lists come over HTTP and picks go back as events, so that the server's decision log can be compared with the reward
-that the visitors truly earned.
+Lists come over HTTP and picks are sent back as events, so that the server's decision log can be compared with the true
+reward.
 """
 
 import json
@@ -37,7 +37,7 @@ class Client:
     def __init__(self, address: str, token: str | None = None, connections: int = 32) -> None:
         parts = urlsplit(address)
         if parts.scheme != "http" or parts.hostname is None:
-            raise InputError(f"{address!r} is not the address of a server; expected one like http://127.0.0.1:8000.")
+            raise InputError(f"{address!r} is not a server address; expected an address like http://127.0.0.1:8000.")
         self.address, self.host, self.port = address.rstrip("/"), parts.hostname, parts.port or 80
         self.headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
         self.connections = connections

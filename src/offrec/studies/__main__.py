@@ -2,7 +2,7 @@
 
     python -m offrec.studies STUDY [--device cuda] [--jobs 2] [--time-limit 3000] [--data DATASET ...]
 
-Needs torch, numpy and safetensors only. Baselines are left to a machine that has scipy.
+Needs torch, numpy and safetensors only. Baselines also need scipy; without it they are left to another machine.
 """
 
 import argparse

@@ -44,7 +44,7 @@ def parse_learner_settings(pairs: Sequence[str], learners: Sequence[str]) -> Map
         InputError: If a pair is malformed or names a learner that is not part of the study.
     """
     settings: dict[str, Settings] = {name: {} for name in learners}
-    for pair in sorted(pairs, key=lambda pair: ":" in pair.partition("=")[0]):  # those for one learner last
+    for pair in sorted(pairs, key=lambda pair: ":" in pair.partition("=")[0]):  # settings of one learner last
         learner, colon, rest = pair.partition(":")
         if not colon or "=" in learner:
             learner, rest = "", pair

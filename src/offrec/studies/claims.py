@@ -1,4 +1,4 @@
-"""Claim runs: a run belongs to the process that holds the lock of its file."""
+"""Claim runs: the process that has locked a run's file executes the run."""
 
 import fcntl
 from collections.abc import Sequence
@@ -10,9 +10,10 @@ from offrec.studies.study import Run, Study
 
 
 class Claim:
-    """Runs that no other process executes while the `with` block lasts.
+    """Context manager that reserves runs, so that no other process executes them.
 
-    The operating system frees the locks of a process that dies. The lock files remain; an unlocked file means nothing.
+    The operating system frees the locks of a process that dies. The lock files are not deleted; an unlocked file
+    has no meaning.
 
     Attributes:
         runs: The claimed runs.

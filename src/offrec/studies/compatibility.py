@@ -7,11 +7,11 @@ from typing import Any
 from offrec.errors import InputError
 from offrec.studies.study import StudyDataset
 
-SCORING_FIELDS = ("split", "split_parts", "score_first", "unseen", "score_last")  # equal for all logs of a table
+SCORING_FIELDS = ("split", "split_parts", "score_first", "unseen", "score_last")  # equal in all logs of a table
 
 
 def check_protocols(datasets: Iterable[StudyDataset]) -> None:
-    """Refuse datasets that are split or scored differently: their metrics are not comparable.
+    """Raise an error if datasets are split or scored differently: their metrics are not comparable.
 
     Raises:
         InputError: If two datasets differ in one of `SCORING_FIELDS`.
@@ -22,13 +22,13 @@ def check_protocols(datasets: Iterable[StudyDataset]) -> None:
             if first.protocol[name] != other.protocol[name]:
                 raise InputError(
                     f"{first.name} has {name} = {_format(first.protocol[name])} and {other.name} has "
-                    f"{_format(other.protocol[name])}; one table needs equal values; prepare both alike, or create two "
-                    "studies."
+                    f"{_format(other.protocol[name])}; one table needs equal values; prepare both with the same "
+                    "options, or create two studies."
                 )
 
 
 def check_splits(datasets: Sequence[StudyDataset]) -> None:
-    """Refuse two splits of one log as two logs: a table would count them as independent evidence.
+    """Raise an error if two splits of one log are given as two logs: they are not independent evidence.
 
     Raises:
         InputError: If two datasets differ only in their split seed and are not declared as repeated splits.
@@ -38,7 +38,7 @@ def check_splits(datasets: Sequence[StudyDataset]) -> None:
         same_log = same_protocol and other.protocol != first.protocol and other.counts == first.counts
         if first.log != other.log and same_log:
             raise InputError(
-                f"{first.name} and {other.name} are one log with --split-seed {first.protocol['split_seed']} and "
+                f"{first.name} and {other.name} are the same log with --split-seed {first.protocol['split_seed']} and "
                 f"{other.protocol['split_seed']}; add --repeated-splits and one seed per dataset, or leave one out."
             )
 

@@ -1,4 +1,4 @@
-"""Plan a study from the arguments of a command. Invalid requests are refused here, before anything is written."""
+"""Plan a study from the arguments of a command. Invalid arguments are rejected before anything is written."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -53,7 +53,7 @@ def plan_comparison(
         select: How checkpoints are selected; None: as each learner's preset says.
         settings: KEY=VALUE for all learners, or LEARNER:KEY=VALUE for one.
         visitors: Simulated visitors per policy.
-        repeated_splits: Whether the datasets are splits of one log; each then has one seed.
+        repeated_splits: Whether the datasets are splits of one log; each dataset then has one seed.
         value: Whether the value of each policy is estimated.
 
     Raises:
@@ -188,7 +188,7 @@ def create_or_extend(study: Study) -> Study:
 def resolve_settings(
     dataset: Dataset, algorithm: str, settings: Settings, *, estimate_value: bool = False
 ) -> dict[str, Any]:
-    """Return every option of a policy, so that a later version's presets do not change a study.
+    """Return every option of a policy, so that presets of a later version do not change the study.
 
     Args:
         dataset: The dataset; presets depend on its format.
@@ -213,7 +213,7 @@ def _shop_groups(log: str, dataset: Dataset) -> list[RunGroup]:
 
 
 def _check_default_rewards(dataset: Dataset) -> None:
-    """A sweep's values are in default rewards, because a curve over rewards needs one unit."""
+    """Raise an error if a behaviour has no default reward; a sweep estimates values in default rewards."""
     if reward_vector_or_none(dataset.behaviours, {}) is None:
         raise InputError(
             f"{dataset.path.name} has the behaviours {', '.join(dataset.behaviours)}; --value of a sweep uses default "
@@ -222,7 +222,7 @@ def _check_default_rewards(dataset: Dataset) -> None:
 
 
 def _comparison_group(log: str, dataset: Dataset, algorithm: str, shared: Settings, text: str) -> RunGroup:
-    """Plan the same learner with other settings, or another learner without the first one's own options."""
+    """Plan the same learner with other settings, or another learner without the options of the first."""
     settings = parse_settings(part for part in text.split(",") if part)
     learner = str(settings.pop("algorithm.name", algorithm))
     if learner != algorithm:
@@ -246,7 +246,7 @@ def _study(
     runs: list[Run] = []
     for group in groups:
         of_log = [(dataset, seed) for log, dataset, seed in repeats if log == group.log]
-        if group.kind != "learner":  # without training, only the split makes a difference
+        if group.kind != "learner":  # policies without training differ only by split
             of_log = list({dataset.fingerprint: (dataset, seed) for dataset, seed in reversed(of_log)}.values())[::-1]
         runs += [Run(f"{group.name}.{seed}", group.name, dataset.path.resolve().name, seed) for dataset, seed in of_log]
     described = {dataset.fingerprint: describe_dataset(dataset, log) for log, dataset, _ in repeats}

@@ -92,7 +92,7 @@ def _damaged(folder: Path, reason: str) -> InputError:
 
 
 def _locate(folder: Path, dataset: dict[str, Any]) -> dict[str, Any]:
-    """Prefer the path relative to the study, then the absolute one."""
+    """Use the path relative to the study if it contains the dataset, else the absolute path."""
     relative = folder / dataset.pop("relative_path")
     return {**dataset, "path": str(relative.resolve())} if (relative / "dataset.json").is_file() else dataset
 
@@ -129,7 +129,7 @@ def extend_study(before: Study, now: Study) -> Study:
     """Combine the study of a folder with a new request: more seeds, policies or logs may be added.
 
     Raises:
-        InputError: If the two differ in something that must not change.
+        InputError: If the two differ in a setting that must not change.
     """
     if before.kind != now.kind:
         raise InputError(f"{before.folder} is a study of `offrec {before.kind}`; choose another --out.")
@@ -173,6 +173,6 @@ def _first_difference(old: dict[str, Any], new: dict[str, Any]) -> tuple[str, An
 
 
 def _union(before: Sequence[Any], now: Sequence[Any]) -> tuple[Any, ...]:
-    """Merge by name: the new request's entries first, then those that only the old study has."""
+    """Merge by name: first the entries of the new request, then those that only the old study has."""
     names = {one.name for one in now}
     return (*now, *(one for one in before if one.name not in names))

@@ -27,7 +27,7 @@ def describe_machine(device: str) -> dict[str, Any]:
 def _version() -> str | None:
     try:
         return version("offrec")
-    except PackageNotFoundError:  # run from a source tree that is not installed
+    except PackageNotFoundError:  # offrec runs from a source tree and is not installed
         return None
 
 
@@ -55,7 +55,7 @@ def _processor() -> str:
 
 
 class PeakMemory:
-    """Measures the peak memory of the GPU, or of the process on a CPU, from its creation on."""
+    """Measure the peak memory of the GPU, or of the process on a CPU, since this object was created."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -18,7 +18,7 @@ PLAIN_SECONDS = 30.0  # without a terminal, the current run is reported at most 
 
 
 class StudyProgress:
-    """On a terminal, a bar over all runs and one for the current run; elsewhere, a line now and then."""
+    """Show a bar over all runs and one for the current run; without a terminal, print occasional lines."""
 
     def __init__(self, study: Study, console: Console) -> None:
         self.study, self.console = study, console
@@ -62,7 +62,7 @@ class StudyProgress:
 
     @contextmanager
     def steps(self, name: str, label: str, total: int) -> Iterator[Advance]:
-        """Show a part of a run with a known number of steps."""
+        """Show the progress of a part of a run with a known number of steps."""
         if self.console.terminal:
             with self._board.console(name).steps(label, total) as advance:
                 yield advance
@@ -85,7 +85,7 @@ class StudyProgress:
         return "; ".join(parts)
 
     def _time_left(self) -> str:
-        """Estimate from the runs of the same policy, or of its kind, and from how many run concurrently."""
+        """Estimate the time left from runs of the same policy or kind, and from the number of concurrent runs."""
         expected = []
         for run in (run for run in self.study.runs if run.name not in self.ended):
             group = self.study.group(run)
@@ -124,7 +124,7 @@ class StudyProgress:
 
 
 class RunConsole(Console):
-    """The console of a run within a study: shows its messages next to the study's bar."""
+    """Console of a run within a study. It shows the run's messages next to the study's bar."""
 
     def __init__(self, progress: StudyProgress, runs: Sequence[Run]) -> None:
         super().__init__(quiet=True)
@@ -141,7 +141,7 @@ class RunConsole(Console):
 
 
 def describe_runs(runs: Sequence[Run]) -> str:
-    """Name the runs that one process executes at a time."""
+    """Return a label for the runs that one process executes at the same time."""
     if not runs:
         return "the current runs"
     return runs[0].name if len(runs) == 1 else f"{runs[0].group} ({len(runs)} seeds)"

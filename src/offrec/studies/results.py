@@ -28,7 +28,7 @@ RANK_CAP = 21  # ranks above 20 are stored as 21: no metric at 20 or less distin
 
 @dataclass(frozen=True)
 class Measurements:
-    """What is stored of a run.
+    """The stored measurements of a run.
 
     Attributes:
         facts: The content of <run>.json.
@@ -45,10 +45,10 @@ def measure_policy(
     """Evaluate a policy on validation and test sessions, estimate its value and run it in the shop, as planned.
 
     Args:
-        study: Says which of these are measured.
+        study: The study, which defines what is measured.
         policy: The policy.
         dataset: The dataset of the run.
-        rewards: Reward per behaviour, where the run's options set it.
+        rewards: Reward per behaviour, if the run's options set it.
         console: Shows progress.
     """
     console = console or Console(quiet=True)
@@ -61,7 +61,7 @@ def measure_policy(
         facts["test"] = _metrics(evaluation, dataset, rewards)
         arrays["ranks"] = np.minimum(evaluation.ranks.rank, RANK_CAP).astype(np.uint8)
         _store_events(study, dataset, evaluation)
-        if study.estimate_value and study.kind == "sweep":  # in default rewards: the sweep may vary the run's own
+        if study.estimate_value and study.kind == "sweep":  # default rewards: the sweep may vary the run's own rewards
             facts["test"]["all"][value.VALUE_AT_5] = value.compute_value_at_5(policy, dataset, {}, "test", console)
         elif study.estimate_value and reward_vector_or_none(dataset.behaviours, dict(rewards)) is not None:
             console.line(value.PROGRESS_LABEL)

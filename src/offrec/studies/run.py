@@ -14,7 +14,7 @@ from offrec.studies.worker import RunCounts, WorkerOptions
 def run_study(
     study: Study, options: WorkerOptions, console: Console, parent_alive: Callable[[], bool] = lambda: True
 ) -> RunCounts:
-    """Execute the waiting runs of a study. Runs that are done are not repeated.
+    """Execute the waiting runs of a study. Completed runs are not repeated.
 
     Args:
         study: The study, as written to its folder.
@@ -30,7 +30,7 @@ def run_study(
         Interrupted: If the user stopped the study. Repeating the call continues it.
     """
     if options.jobs < 1 or (options.concurrent_seeds is not None and options.concurrent_seeds < 1):
-        raise InputError("--jobs and --concurrent-seeds must be at least 1.")
+        raise InputError("--jobs and --concurrent-seeds must be at least 1; choose larger values.")
     if "," in options.device and options.jobs == 1:
         raise InputError(
             f"--device {options.device} names several devices; add --jobs {options.device.count(',') + 1}."
@@ -38,7 +38,7 @@ def run_study(
     if options.retry_failed:
         worker.forget_failures(study)
     for name in dict.fromkeys(run.dataset for run in study.runs if not study.is_done(run)):
-        open_dataset(study, name)  # fails here once, instead of once per run
+        open_dataset(study, name)  # so that a missing dataset fails once, not once per run
     if options.jobs == 1:
         counts = worker.run_queue(study, options, console, parent_alive)
     else:

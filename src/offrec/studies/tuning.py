@@ -1,7 +1,7 @@
 """Tuning: a study whose trials optuna proposes from validation metrics.
 
-The options of a trial depend only on the trials before it and on the seed of the search. A search that was stopped and
-continued therefore has the same trials as an uninterrupted one.
+The options of a trial depend only on the trials before it and on the seed of the search. A resumed search therefore has
+the same trials as an uninterrupted one.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ from offrec.studies.worker import WorkerOptions
 
 OBJECTIVES = {"ndcg": "NDCG@10", "reward": "reward@10", "value": VALUE_AT_5}
 
-# Searched for every learner. The records of the learner and of the backbone add their own options.
+# Options that are searched for every learner. The records of the learner and of the backbone add their own.
 SEARCH_ALL: SearchSpace = {
     "training.learning_rate": Range(3e-4, 1e-2),
     "network.dropout": Range(0.0, 0.6, log=False),
@@ -42,7 +42,7 @@ SEARCH_ALL: SearchSpace = {
 
 @dataclass(frozen=True)
 class Search:
-    """What is tuned, and how.
+    """Configuration of a search.
 
     Attributes:
         dataset: Dataset folder.
@@ -92,7 +92,7 @@ def tune(search: Search, options: WorkerOptions, console: Console) -> Study:
     """Run all trials that are not done yet. Trial 0 is the preset.
 
     Args:
-        search: What is tuned.
+        search: The configuration of the search.
         options: How the trials are executed.
         console: Shows progress.
 
@@ -140,7 +140,7 @@ def _progress(search: Search, study: Study) -> str:
 
 
 def _create_or_continue(search: Search) -> Study:
-    search.space()  # refuses an unknown learner or backbone
+    search.space()  # raises an error for an unknown learner or backbone
     if search.trials < 1:
         raise InputError(f"--trials must be at least 1; got {search.trials}.")
     _import_optuna()
@@ -238,14 +238,14 @@ def _import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise InputError("optuna is not installed; tuning needs it; pip install 'offrec[tune]'.") from error
+        raise InputError("optuna is not installed; offrec tune needs it; run pip install 'offrec[tune]'.") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 
 
 @contextmanager
 def _exclusive(study: Study) -> Iterator[None]:
-    """Let only one process propose trials; any number can execute them."""
+    """Ensure that only one process proposes trials; any number of processes can execute them."""
     with (study.folder / "tune.lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,7 +13,7 @@ from offrec.estimation.estimate import RECOMMENDED, EstimateOptions, estimate
 from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.policy import Policy
 
-UPDATES, REFITS = 1000, 2  # updates per fit of Q; refits for the interval, so three fits per policy
+UPDATES, REFITS = 1000, 2  # updates per fit of Q; refits for the interval (three fits per policy)
 DEFAULT_LIST_LENGTH = 5  # for logs that do not record lists
 
 VALUE_AT_5 = value_at_5.METRIC
@@ -28,7 +28,7 @@ def estimate_value(
     Args:
         policy: The policy.
         dataset: The dataset whose test sessions are used.
-        rewards: Reward per behaviour, where it differs from the default.
+        rewards: Reward per behaviour, if it differs from the default.
         console: Shows progress.
 
     Returns:

@@ -30,12 +30,12 @@ from offrec.studies.study import Run, RunGroup, Study
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How a study is executed.
+    """Options for executing a study.
 
     Attributes:
         device: Device of the runs; several, separated by commas, for several processes.
         jobs: Number of concurrent processes.
-        time_limit: Start no run after this many seconds.
+        time_limit: Seconds after which no further run is started.
         concurrent_seeds: Seeds trained concurrently per process; None: all on a GPU, one on a CPU.
         retry_failed: Whether failed runs are executed again.
     """
@@ -49,7 +49,7 @@ class WorkerOptions:
 
 @dataclass(frozen=True)
 class RunCounts:
-    """How many runs of a study are done, failed and waiting."""
+    """Numbers of done, failed and waiting runs of a study."""
 
     done: int
     failed: int
@@ -66,7 +66,7 @@ class RunCounts:
 def run_queue(
     study: Study, options: WorkerOptions, console: Console, parent_alive: Callable[[], bool] = lambda: True
 ) -> RunCounts:
-    """Execute every run that is waiting and not claimed. A call after an interruption continues the study."""
+    """Execute every waiting run that is not claimed. Call it again after an interruption to continue the study."""
     device = pick_device(options.device)
     seeds = options.concurrent_seeds or (len(study.runs) if device.type == "cuda" else 1)
     started = time.monotonic()
@@ -78,7 +78,7 @@ def run_queue(
                     break
                 try:
                     worker.execute(claim.runs, RunConsole(progress, claim.runs))
-                except (Interrupted, KeyboardInterrupt) as error:  # its message names options of a single run
+                except (Interrupted, KeyboardInterrupt) as error:  # the message refers to options of a single run
                     raise interruption(study, claim.runs) from error
             _release_memory(device)
             progress.update()
@@ -86,20 +86,20 @@ def run_queue(
 
 
 def _release_memory(device: torch.device) -> None:
-    """Return cached GPU memory, because other processes may share the device."""
+    """Release cached GPU memory, because other processes may share the device."""
     if device.type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
 
 
 def forget_failures(study: Study) -> None:
-    """Delete the records of failed runs, so that these runs are waiting again."""
+    """Delete the records of failed runs, so that these runs are executed again."""
     for run in study.runs:
         study.path("failed", f"{run.name}.json").unlink(missing_ok=True)
 
 
 def interruption(study: Study, current: Sequence[Run] = ()) -> Interrupted:
-    """Return the error that says what is stored and how the current runs continue."""
+    """Return the error that tells the user what is stored and how to continue the current runs."""
     has_checkpoint = {(study.path("runs", run.name) / "last.safetensors").exists() for run in current}
     if has_checkpoint == {True}:
         continuation = "will continue from the last checkpoint"
@@ -116,7 +116,7 @@ def interruption(study: Study, current: Sequence[Run] = ()) -> Interrupted:
 def queue(study: Study) -> list[Run]:
     """Return the runs in order of execution.
 
-    Where values are estimated, learners come before baselines: an estimate can take longer than a training, and the
+    Where values are estimated, learners come before baselines: an estimate can take longer than training, and the
     learners' results are needed first.
     """
     if not study.estimate_value:
@@ -141,7 +141,7 @@ def _claims(study: Study, seeds: int) -> Iterator[Claim]:
 
 
 class DeviceLost(RunError):
-    """A failure after which this process cannot use its device any more."""
+    """Raised when this process can no longer use its device."""
 
 
 class _Worker:
@@ -162,7 +162,7 @@ class _Worker:
             raise
         except Exception as error:  # one failed run must not stop the study
             if len(runs) > 1:
-                for run in runs:  # execute each alone, to find the one that fails
+                for run in runs:  # execute each run alone, to find the failing one
                     if self.study.is_waiting(run):
                         self.execute([run], console)
                 return
