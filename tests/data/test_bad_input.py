@@ -163,7 +163,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "filter by an unknown behaviour": (
         GOOD,
         {"filter": ("session.click=2",)},
-        "--filter 'session.click=2' names no behaviour of the log, which has view.",
+        "--filter 'session.click=2' names an unknown behaviour; the log has view.",
     ),
     "too few sessions": (
         rows("1,1,5,view", "2,1,6,view"),

@@ -1,4 +1,4 @@
-"""Policies without training, and the registry that names them.
+"""Baselines, which are policies without training, and their registry.
 
 Every comparison includes them: a learner that does not beat them has learned nothing useful.
 """
@@ -31,13 +31,13 @@ __all__ = [
 
 
 def baseline(name: str, dataset: Dataset, history: int = 50, device: torch.device | str = "cpu") -> Policy:
-    """Build a policy without training from the dataset's training sessions.
+    """Build a baseline from the training sessions of a dataset.
 
     Args:
         name: Name of the baseline, such as "recent" or "markov".
         dataset: The dataset whose training sessions are counted.
-        history: How many of a visitor's last items the policy sees.
-        device: Where scores are computed.
+        history: The maximum number of items in a history.
+        device: The device that computes the scores.
 
     Returns:
         A policy with the same interface as a trained one.

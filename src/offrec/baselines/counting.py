@@ -1,4 +1,4 @@
-"""Baselines that only count: how often an item occurs, when it was last seen, what followed it."""
+"""Baselines that count how often an item occurs, when it was last seen, and what followed it."""
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ class Recent(SparsePolicy):
 class Markov(SparsePolicy):
     """Rank the items that followed the last item in training, then all others by popularity.
 
-    score(b) = n(a, b) / Σ_c n(a, c), with a the last item and n(a, b) how often b came directly after a in training
+    score(b) = n(a, b) / Σ_c n(a, c), where a is the last item and b directly followed a n(a, b) times
     """
 
     name = "markov"
@@ -51,7 +51,7 @@ class Markov(SparsePolicy):
 
 
 def followers(sessions: Sessions, n_items: int) -> csr_array:
-    """[A + 1, A] how often b came directly after a. Row A, for an empty history, is empty."""
+    """[A + 1, A] how often item b directly followed item a. Row A, for an empty history, is empty."""
     base, stop = int(sessions.offsets[0]), int(sessions.offsets[-1])
     items = np.asarray(sessions.items[base:stop])
     inside = np.ones(max(0, len(items) - 1), dtype=np.bool_)

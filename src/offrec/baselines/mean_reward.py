@@ -15,12 +15,13 @@ from offrec.types import Batch, Doubles
 
 
 class MeanReward(Policy):
-    """Rank by each item's mean reward in training, and rank the visitor's last picks after all other items.
+    """Rank items by their mean reward in training, but rank the visitor's last picks below all other items.
 
         score(a) = (Σ reward of a's events + m · μ) / (number of a's events + m)
 
-    μ is the mean reward of a training event and m the number of pseudo-events. They keep an item with few events close
-    to the mean. Ties are broken by popularity. Where all events have the same reward, this is the popularity ranking.
+    μ is the mean reward of a training event, and m is the number of pseudo-events. Pseudo-events shrink the score of an
+    item with few events towards the mean. Ties are broken by popularity. If all events have the same reward, this is
+    the popularity ranking.
 
     Args:
         dataset: The dataset; only its train split is read.
@@ -49,13 +50,13 @@ class MeanReward(Policy):
         share = np.asarray(dataset.train_counts) / max(1, int(np.sum(dataset.train_counts)))
         self.bias = torch.tensor(means + TIE * share, dtype=torch.double, device=device)
         self.table = torch.zeros(dataset.n_items, 0, dtype=torch.double, device=device)
-        # Lowers any item below all others and keeps the order among the lowered ones.
+        # This shift ranks the last picks below all other items and preserves the order among them.
         self.penalty = float(self.bias.max() - self.bias.min()) + 1.0
 
     def head(self, batch: Batch) -> Head:
         recent = batch.recent[:, : self.skip_recent]
         repeated = (recent[:, :, None] == recent[:, None, :]).tril(-1).any(2)
-        items = recent.masked_fill(repeated, self.n_items)  # corrections of equal items would add up
+        items = recent.masked_fill(repeated, self.n_items)  # the corrections of repeated items would add up
         values = torch.full(items.shape, -self.penalty, dtype=torch.double, device=self.device)
         state = torch.zeros(len(batch), 0, dtype=torch.double, device=self.device)
         return Head(state, self.table, self.bias, items, values)

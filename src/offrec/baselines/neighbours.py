@@ -1,7 +1,7 @@
 """Session nearest neighbours: items of the most similar training sessions (Ludewig & Jannach 2018).
 
-A session is the set of its items. Of the training sessions that share an item with the history, the `sample` most
-recent are compared with it. The items of the `neighbours` most similar ones are scored, including items already seen.
+A session is the set of its items. The history is compared with the `sample` most recent training sessions that share an
+item with it. The items of the `neighbours` most similar ones are scored, including items already seen.
 Among equally similar sessions, more recent ones come first.
 """
 
@@ -21,7 +21,7 @@ from offrec.types import Longs
 Doubles = NDArray[np.float64]
 Decay = Literal["none", "linear", "quadratic"]
 POWER: dict[Decay, int] = {"none": 0, "linear": 1, "quadratic": 2}
-MAX_STEPS_BACK = 50  # double precision sums this many powers of two exactly
+MAX_STEPS_BACK = 50  # in double precision, sums of this many powers of two are exact
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class NeighbourOptions:
     sample: int = 1000
     decay: Decay = "none"  # how the weight of an item of the history decreases with its age
     neighbour_decay: Decay = "none"  # how the weight of a neighbour decreases with the age of the latest item it shares
-    idf: float = 0.0  # how much more rare items count
+    idf: float = 0.0  # the additional weight of rare items
 
 
 class SessionNeighbours(SparsePolicy):
@@ -59,36 +59,41 @@ class SessionNeighbours(SparsePolicy):
         super().__init__(dataset, history, device)
         self.options = options or self.defaults
         self.sessions = item_sets(dataset)  # [T, A]
-        self.holders = csr_array(self.sessions.T)  # [A, T]
+        self.sessions_of_item = csr_array(self.sessions.T)  # [A, T]
         self.root = np.sqrt(np.diff(self.sessions.indptr))  # [T] √|n|
-        holders = np.maximum(1, np.diff(self.holders.indptr))
-        self.rarity = 1.0 + self.options.idf * np.log(self.sessions.shape[0] / holders)  # [A]
+        n_sessions = np.maximum(1, np.diff(self.sessions_of_item.indptr))
+        self.rarity = 1.0 + self.options.idf * np.log(self.sessions.shape[0] / n_sessions)  # [A]
 
     def scores(self, recent: Longs) -> csr_array:
         row, item, step = latest(recent, self.n_items)
         length = (recent < self.n_items).sum(1)
         weight = _decayed(step, length[row], self.options.decay)
         shape = (len(recent), self.n_items)
-        overlap = self._holders_of(csr_array((weight, (row, item)), shape))
-        here = np.repeat(np.arange(len(recent)), np.diff(overlap.indptr))
+        overlap = self._shared_sums(csr_array((weight, (row, item)), shape))
+        history_row = np.repeat(np.arange(len(recent)), np.diff(overlap.indptr))
         norm = np.sqrt(np.bincount(row, weight**2, minlength=len(recent)))
-        similarity = overlap.data / (norm[here] * self.root[overlap.indices])
-        near = _nearest(here, similarity, overlap.indptr, self.options)
-        faded = similarity[near]
+        similarity = overlap.data / (norm[history_row] * self.root[overlap.indices])
+        nearest = _nearest(history_row, similarity, overlap.indptr, self.options)
+        contribution = similarity[nearest]
         if self.options.neighbour_decay != "none":
             steps = csr_array((0.5 ** np.minimum(step, MAX_STEPS_BACK), (row, item)), shape)
             latest_shared = (
-                1 - np.frexp(self._holders_of(steps).data[near])[1]
+                1 - np.frexp(self._shared_sums(steps).data[nearest])[1]
                 # The exponent of a sum of distinct powers of two is the largest exponent.
             )
-            faded = faded * _decayed(latest_shared, length[here[near]], self.options.neighbour_decay)
-        lent = csr_array((faded, (here[near], overlap.indices[near])), shape=overlap.shape) @ self.sessions
-        lent.data *= self.rarity[lent.indices]
-        return lent
+            contribution = contribution * _decayed(
+                latest_shared, length[history_row[nearest]], self.options.neighbour_decay
+            )
+        result = (
+            csr_array((contribution, (history_row[nearest], overlap.indices[nearest])), shape=overlap.shape)
+            @ self.sessions
+        )
+        result.data *= self.rarity[result.indices]
+        return result
 
-    def _holders_of(self, histories: csr_array) -> csr_array:
+    def _shared_sums(self, histories: csr_array) -> csr_array:
         """[B, T] for each training session, the sum over the items that it shares with each history."""
-        shared = histories @ self.holders
+        shared = histories @ self.sessions_of_item
         shared.sort_indices()
         return shared
 
@@ -106,7 +111,7 @@ def _decayed(step: Longs, length: Longs, decay: Decay) -> Doubles:
 
 
 def _nearest(row: Longs, similarity: Doubles, begins: Longs, options: NeighbourOptions) -> Longs:
-    """Return the entries that are neighbours. Entries are ordered by row, then by session, oldest first."""
+    """Return the entries that are neighbours. Entries are sorted by row, then by session from oldest to newest."""
     recent = np.flatnonzero(begins[row + 1] - np.arange(len(row)) <= options.sample)[::-1]  # latest first
     order = recent[np.lexsort((-similarity[recent], row[recent]))]
     row = row[order]

@@ -1,4 +1,4 @@
-"""What offrec knows about a baseline besides its scores. Each baseline declares one record next to its class."""
+"""The record of a baseline, which describes it to every command. Each baseline declares one next to its class."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ BASELINES: Registry[BaselineRecord] = Registry("baseline")
 
 
 def register_baseline(record: BaselineRecord) -> BaselineRecord:
-    """Make a baseline known to every command.
+    """Register a baseline with every command.
 
     Args:
         record: Its record.

@@ -16,8 +16,8 @@ TIE = 1e-6  # the weight of popularity, which orders items without a score
 class SparsePolicy(Policy):
     """z(a) = TIE · share(a), plus TIE + score(a) if the item has a score.
 
-    share(a) ≤ 1 is the item's share of the training events, so every item with a score ranks above every item without
-    one. Double precision is needed to distinguish the two scales.
+    share(a) ≤ 1 is the item's share of the training events, so items with a score rank above all others. Double
+    precision is needed to distinguish the two scales.
     """
 
     def __init__(self, dataset: Dataset, history: int, device: torch.device) -> None:
@@ -28,7 +28,7 @@ class SparsePolicy(Policy):
         self.table = torch.zeros(dataset.n_items, 0, dtype=torch.double, device=device)
 
     def scores(self, recent: Longs) -> csr_array:
-        """[B, A] return positive scores for histories [B, H], most recent first and padded with n_items."""
+        """Return positive scores [B, A] for histories [B, H], which are most recent first and padded with n_items."""
         raise NotImplementedError
 
     def head(self, batch: Batch) -> Head:

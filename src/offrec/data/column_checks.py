@@ -53,8 +53,8 @@ def as_integers_if_exact(values: pl.Series) -> pl.Series:
     numbers = values.cast(pl.Int64, strict=False)
     if numbers.null_count() > values.null_count():
         return values
-    suspect = any(values.str.starts_with(sign).any() for sign in ("0", "+", "-0"))
-    return values if suspect and (numbers.cast(pl.String) != values).any() else numbers
+    may_change = any(values.str.starts_with(sign).any() for sign in ("0", "+", "-0"))
+    return values if may_change and (numbers.cast(pl.String) != values).any() else numbers
 
 
 def check_times(batch: RowBatch, bad_rows: BadRows, *, numeric: bool | None) -> pl.Series:

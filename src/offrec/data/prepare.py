@@ -46,7 +46,8 @@ def prepare(
     Args:
         source: Files or globs.
         out: The folder to write.
-        options: All options in one object. **keywords: The options by name, instead of `options`.
+        options: All options in one object.
+        **keywords: The options by name, instead of `options`.
         force: Whether to replace an existing dataset.
         progress: Receives a line of text about each step.
 

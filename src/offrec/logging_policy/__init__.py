@@ -5,13 +5,15 @@
                                 fitted without the session of the event (NaN outside the training split);
                                 about.json: what the key depends on, and the calibration on unseen events
 
-A process that fits holds a lock and publishes the complete folder. A folder is therefore complete or does not exist,
+A process locks the folder, fits, and publishes the complete folder. The folder is therefore complete or does not exist,
 and no two processes fit the same logging policy.
 
-π̂_b is trained like SL in the preset of the run, whatever the learning rate, batch size or epochs of the run itself. All
-runs with the same network and seed on a dataset therefore share one π̂_b. A run selects its checkpoint by a ranking
-metric; π̂_b selects the epoch with the best validation likelihood, because its probabilities are used. All validation
-events count, whatever the protocol scores.
+π̂_b is trained like SL in the preset of the run. It ignores the run's learning rate, batch size and epochs. All runs
+with the same network and seed on a dataset therefore share one π̂_b.
+
+A run selects its checkpoint by a ranking metric. π̂_b uses the epoch with the best validation likelihood instead,
+because learners read its probabilities. The likelihood includes all validation events, even those that the protocol
+does not score.
 """
 
 from contextlib import ExitStack
@@ -62,7 +64,7 @@ def load_or_fit(
         seed: Seed of the initial weights, the batches and the folds.
         device: Device for training and for the result.
         console: Shows the progress.
-        folds: Number of folds for `log_b`; each event is evaluated by the network that did not see its fold.
+        folds: Number of folds for `log_b`; each event is evaluated by the network that was fitted without its fold.
         need: Which parts are needed.
 
     Returns:

@@ -34,7 +34,7 @@ Part = Literal["network", "log_b"]
 
 @dataclass(frozen=True)
 class FitSpec:
-    """What to fit, and to which dataset."""
+    """A logging policy to fit: its dataset, network, training and seed."""
 
     dataset: Dataset
     network: NetworkOptions
@@ -43,7 +43,7 @@ class FitSpec:
     folds: int
 
     def describe(self, part: Part) -> dict[str, Any]:
-        """Everything that the result depends on. The network does not depend on the folds."""
+        """Return everything that the result depends on. The network does not depend on the folds."""
         meta = self.dataset.meta
         training = asdict(self.training)
         description = {
@@ -58,25 +58,25 @@ class FitSpec:
         return description | {"folds": self.folds} if part == "log_b" else description
 
     def folder(self, root: Path, part: Part) -> Path:
-        """The folder of a part; its name is a hash of the description."""
+        """Return the folder of a part; its name is a hash of the description."""
         text = json.dumps(self.describe(part), sort_keys=True)
         return root / hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _used_options(options: NetworkOptions) -> dict[str, Any]:
-    """The options that a network with this backbone uses."""
+    """Return the options that a network with this backbone uses."""
     ignored = {"layers", "heads", "window"} - BACKBONES[options.backbone].reads
     ignored |= {"repeat_state"} if options.repeat == "off" else set()
     return {name: value for name, value in asdict(options).items() if name not in ignored}
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether the folder contains a fit; about.json is part of every published folder."""
+    """Return whether the folder contains a fit. Every published folder contains about.json."""
     return (folder / "about.json").is_file()
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """The contents of about.json."""
+    """Return the contents of about.json."""
     with _readable(folder):
         description: dict[str, Any] = json.loads((folder / "about.json").read_text())
         return description
@@ -104,7 +104,7 @@ def read_log_b(spec: FitSpec, folder: Path) -> Tensor:
 
 @contextmanager
 def _readable(folder: Path) -> Iterator[None]:
-    """Turn every error of reading into one message that says what to do."""
+    """Convert every reading error into one message that says what to do."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, InputError) as error:
@@ -133,7 +133,7 @@ def _write_description(spec: FitSpec, part: Part, calibration: dict[str, float],
 
 
 def writable_root(root: Path, console: Console, subject: str = SUBJECT) -> Path:
-    """`root`, or a temporary folder of this process if `root` cannot be written."""
+    """Return `root`, or a temporary folder of this process if `root` cannot be written."""
     try:
         root.mkdir(exist_ok=True)
         tempfile.TemporaryFile(dir=root).close()

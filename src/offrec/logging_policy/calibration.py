@@ -1,6 +1,6 @@
 """Calibration of a policy's probabilities on events it was not fitted to: likelihood, calibration error, temperature.
 
-The catalogue is streamed: of each event only the probabilities of the logged item and of the likeliest item are used.
+The catalogue is streamed. Only the probabilities of the logged item and of the likeliest item of each event are used.
 """
 
 import math
@@ -50,7 +50,7 @@ def _batch_probabilities(head: Head, batch: Batch) -> tuple[Tensor, ...]:
 
 @torch.no_grad()
 def mean_log_likelihood(policy: Policy, replay: Replay, batch_size: int = 1024) -> float:
-    """Mean log π of the logged items."""
+    """Return the mean log π of the logged items."""
     sums = [log_prob(policy(b), b.action[:, None]).sum(dtype=torch.float32) for b in replay.batches(batch_size)]
     return float(sum(torch.stack(sums).tolist())) / len(replay.items)
 
@@ -62,7 +62,7 @@ def concatenate(parts: Sequence[EventProbabilities]) -> EventProbabilities:
 
 
 def summarise(probabilities: EventProbabilities, samples: Sequence[HeadSample]) -> dict[str, float]:
-    """The calibration metrics of a policy; `samples` are for the temperature."""
+    """Return the calibration metrics of a policy; `samples` are used to fit the temperature."""
     mean = float(probabilities.log_p.mean(dtype=np.float64))
     return {
         "events": len(probabilities.event),
@@ -74,9 +74,9 @@ def summarise(probabilities: EventProbabilities, samples: Sequence[HeadSample]) 
 
 
 def calibration_error(confidence: NDArray[np.floating], hit: NDArray[np.bool_], bins: int = BINS) -> float:
-    """Mean distance between the likeliest item's probability and how often it was logged.
+    """Return the mean difference between the likeliest item's probability and how often it was logged.
 
-    Events are sorted by probability into bins of equal size.
+    Events are sorted by probability and divided into bins of equal size.
     """
     order = np.argsort(confidence, kind="stable")
     groups = [group for group in np.array_split(order, bins) if len(group)]
@@ -99,7 +99,9 @@ def sample_heads(
 
 
 def best_temperature(samples: Sequence[HeadSample]) -> float:
-    """T of softmax(z / T) that maximises the likelihood of the logged items; above 1 for an overconfident policy.
+    """Return the T of softmax(z / T) that maximises the likelihood of the logged items.
+
+    T is above 1 for an overconfident policy.
 
     The log-likelihood is concave in 1/T, so its slope z(a) − E[z] decreases and bisection finds its zero.
     """
@@ -115,7 +117,7 @@ def best_temperature(samples: Sequence[HeadSample]) -> float:
 
 @torch.no_grad()
 def _slope(samples: Sequence[HeadSample], inverse: float) -> float:
-    """d/d(1/T) of the mean log-likelihood at `inverse` = 1/T."""
+    """Return the derivative d/d(1/T) of the mean log-likelihood at `inverse` = 1/T."""
     total, rows = 0.0, 0
     for head, action in samples:
         scaled = head.scale(inverse)

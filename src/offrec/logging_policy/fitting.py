@@ -117,14 +117,14 @@ def _assign_folds(sessions: int, folds: int, seed: int) -> Longs:
 
 
 def _session_of(sessions: Sessions, event: Longs) -> Longs:
-    """The session of each event, numbered among the sessions with events."""
+    """Return the session of each event, counting only sessions with events."""
     return np.searchsorted(np.unique(sessions.offsets), event, side="right") - 1
 
 
 def _train_all(
     spec: FitSpec, fits: list[_Fit], validation: Replay, device: torch.device, console: Console
 ) -> list[Network]:
-    """Train concurrently on a GPU with enough memory, else one after the other: on a CPU that takes no longer."""
+    """Train concurrently on a GPU with enough memory, otherwise sequentially, which is as fast on a CPU."""
     plan = _memory_plan(spec, fits[0], validation, device)
     free = memory.free(device)
     if spec.training.memory_check:
@@ -174,7 +174,8 @@ def _trainer(spec: FitSpec, fit: _Fit, validation: Replay, device: torch.device,
 
     def validate() -> dict[str, float]:
         mean = calibration.mean_log_likelihood(network.eval(), validation)
-        # The margin of early stopping is relative, so the metric must be positive: |A| / perplexity has the same order.
+        # Early stopping uses a relative margin, so the metric must be positive: |A| / perplexity orders epochs as the
+        # likelihood does.
         return {"log-likelihood": mean, "times chance": math.exp(mean) * network.n_items}
 
     task = TrainingTask(
@@ -197,7 +198,7 @@ def _epochs(spec: FitSpec, fit: _Fit, device: torch.device) -> Epochs:
 
 
 def _memory_plan(spec: FitSpec, fit: _Fit, validation: Replay, device: torch.device) -> MemoryPlan:
-    """The memory of one fit."""
+    """Return the memory plan of one fit."""
     options, epochs = spec.network, _epochs(spec, fit, device)
     with torch.device("meta"):
         network = Network(spec.dataset.n_items, options)
@@ -217,7 +218,7 @@ def _memory_plan(spec: FitSpec, fit: _Fit, validation: Replay, device: torch.dev
 
 @contextmanager
 def _consoles(console: Console) -> Iterator[Callable[[str], Console]]:
-    """A function that returns the console of a fit by its name."""
+    """Yield a function that returns the console of a fit by its name."""
     if type(console) is Console:
         with console.board() as board:
             yield board.console

@@ -5,7 +5,7 @@ from typing import Any
 
 from offrec.errors import InputError
 
-LARGEST = 2**31 - 1  # no count of layers, items or updates is larger
+LARGEST = 2**31 - 1  # the largest value of whole-number options
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Bounds:
         )
 
     def __str__(self) -> str:
-        """For example "at least 0 and below 1"."""
+        """Return text such as "at least 0 and below 1"."""
         named = {"at least": self.minimum, "above": self.above, "at most": self.maximum, "below": self.below}
         return " and ".join(f"{word} {_number(bound)}" for word, bound in named.items() if bound is not None)
 
@@ -49,9 +49,9 @@ def option(
 
     Args:
         default: The default value.
-        minimum: Smallest allowed value.
+        minimum: The smallest allowed value.
         above: The value must be larger than this.
-        maximum: Largest allowed value. Whole numbers are at most 2,147,483,647 in any case.
+        maximum: The largest allowed value. Whole numbers must also be at most 2,147,483,647.
         below: The value must be smaller than this.
 
     Returns:
@@ -67,7 +67,7 @@ def option(
 
 
 def bounds_of(kind: type, name: str) -> Bounds | None:
-    """The bounds of a field, or None if it was declared without `option`."""
+    """Return the bounds of a field, or None if it was declared without `option`."""
     (bounds,) = (one.metadata.get("bounds") for one in fields(kind) if one.name == name)
     return bounds if isinstance(bounds, Bounds) else None
 

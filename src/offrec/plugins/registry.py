@@ -21,11 +21,11 @@ R = TypeVar("R", bound=Record)
 class Registry(Mapping[str, R]):
     """Records by name, in the order in which they were registered.
 
-    Built-in records are registered when their package is imported. Records of other packages are added the first time
-    that an unknown name is looked up or that all names are listed: importing offrec never imports a plug-in.
+    Built-in records are registered when their package is imported. Records of other packages are added when an unknown
+    name is looked up or all names are listed for the first time. Importing offrec therefore never imports a plug-in.
 
     Args:
-        kind: What the records describe, as it is called in messages: "algorithm", "backbone", …
+        kind: The kind of record, for messages: "algorithm", "backbone", …
     """
 
     def __init__(self, kind: str) -> None:
@@ -56,7 +56,7 @@ class Registry(Mapping[str, R]):
         return record
 
     def package(self, name: str) -> str | None:
-        """Name and version of the package that registered a record through its entry point; None for built-ins."""
+        """Return the name and version of the package that registered a record; None for built-in records."""
         return self._packages.get(name)
 
     def __getitem__(self, name: str) -> R:
@@ -93,7 +93,7 @@ _loaded: set[str] = set()  # entry points that were loaded in this process
 def load_plugins() -> None:
     """Import the entry points of the group `offrec.plugins`, each once per process.
 
-    An entry point names a module that calls `offrec.register_learner` and its siblings when it is imported.
+    An entry point names a module that calls `offrec.register_learner` or a similar function when it is imported.
 
     Raises:
         InputError: A plug-in cannot be imported, or registers a name that is taken.

@@ -12,8 +12,8 @@ class Range:
     """A range of numbers to search.
 
     Args:
-        low: Smallest value.
-        high: Largest value.
+        low: The smallest value.
+        high: The largest value.
         log: Sample on a logarithmic scale.
         whole: Sample whole numbers only.
     """

@@ -1,4 +1,4 @@
-"""Train one run from a TOML file. Needs torch, numpy and safetensors only.
+"""Train one run from a TOML file. This needs only torch, numpy and safetensors.
 
     python -m offrec.runs RUN.toml
 

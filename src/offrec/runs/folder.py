@@ -1,4 +1,4 @@
-"""The folder of a run: run.json and run.toml with its options, the item ids, and what training writes."""
+"""The folder of a run: run.json and run.toml with its options, the item ids, and the files of the training loop."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from offrec.runs.version import offrec_version
 
 RUN_VERSION = 3
 KEYS = ("run_version", "dataset", "fingerprint", "data_hash", "items", "item_id_type", "options")
-# Options that say where and how a run is computed. A run may be resumed with other values.
+# Options that determine where and how a run is computed. A run may be resumed with other values.
 FREE = ("device", "catalogue", "diagnostics", "training.capture", "training.memory_check")
 REGISTERED: dict[str, Registry[Any]] = {
     "algorithm.name": LEARNERS,
@@ -27,7 +27,7 @@ REGISTERED: dict[str, Registry[Any]] = {
 
 
 def check_run_folder(dataset: Dataset, out: Path, options: RunOptions, *, resume: bool, force: bool) -> None:
-    """Refuse a folder in which the run can neither be created nor resumed."""
+    """Raise InputError if the run can neither be created nor resumed in the folder."""
     if resume and (out / "run.json").exists():
         _check_same_run(dataset, out, options)
     else:
@@ -37,7 +37,7 @@ def check_run_folder(dataset: Dataset, out: Path, options: RunOptions, *, resume
 def create_run_folder(
     dataset: Dataset, out: Path, options: RunOptions, *, force: bool, logging_policy: dict[str, float] | None = None
 ) -> None:
-    """Create the run folder. `logging_policy`: calibration of π̂_b, if the run has one."""
+    """Create the run folder. `logging_policy` is the calibration of π̂_b, if the run uses π̂_b."""
     _check_replaceable(dataset, out, force)
     settings, path = options.settings(), str(dataset.path.resolve())
     packages = {key: registry.package(str(settings.get(key))) for key, registry in REGISTERED.items()}
@@ -99,7 +99,7 @@ def read_run(run: Path) -> dict[str, Any]:
 
 
 def _check_replaceable(dataset: Dataset, out: Path, force: bool) -> None:
-    """--force replaces a run or an empty folder, and nothing else."""
+    """Check that `out` is new or that `force` may replace it: only a run or an empty folder."""
     if not out.exists() and not out.is_symlink():
         return
     if not force:

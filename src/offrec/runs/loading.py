@@ -15,7 +15,7 @@ from offrec.training.loop import load_module
 
 
 def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
-    """Load the best policy of a run. The run's folder is enough; its dataset is not needed.
+    """Load the best policy of a run. Only the run's folder is needed, not its dataset.
 
     Args:
         run: A folder that `offrec.train` wrote.
@@ -58,7 +58,7 @@ def open_dataset(run: str | Path, dataset: str | Path | None = None) -> Dataset:
 
     Args:
         run: The run's folder.
-        dataset: Where the dataset is, if it has moved.
+        dataset: The new folder of the dataset, if it has moved.
 
     Returns:
         The dataset.
@@ -68,7 +68,7 @@ def open_dataset(run: str | Path, dataset: str | Path | None = None) -> Dataset:
     """
     facts = read_run(Path(run))
     if dataset is None and not Path(facts["dataset"]).exists():
-        raise InputError(f"The dataset of {run}, {facts['dataset']}, does not exist any more; name it with --dataset.")
+        raise InputError(f"The dataset of {run}, {facts['dataset']}, no longer exists; name it with --dataset.")
     opened = Dataset.open(dataset or facts["dataset"])
     if opened.meta["data_hash"] != facts["data_hash"]:
         raise InputError(
@@ -79,7 +79,7 @@ def open_dataset(run: str | Path, dataset: str | Path | None = None) -> Dataset:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device with this name; "auto" is the first GPU, or the CPU if there is none."""
+    """Return the device with this name; "auto" is the first GPU, or the CPU if no GPU is available."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -12,7 +12,7 @@ def merge_flags(flags: Mapping[str, tuple[str, Any]], settings: Mapping[str, Any
     """Merge options given by name with settings under dotted keys; refuse two values for one option.
 
     Args:
-        flags: How each option is spelled, with its key and its value: {"--seed": ("seed", 3)}. None is not given.
+        flags: The key and value of each flag: {"--seed": ("seed", 3)}. The value None means "not given".
         settings: Values under dotted keys.
 
     Returns:
@@ -32,7 +32,7 @@ def merge_flags(flags: Mapping[str, tuple[str, Any]], settings: Mapping[str, Any
 
 
 def unknown_option(key: str, algorithm: str, known: Mapping[str, Sequence[str]]) -> str:
-    """The message for a dotted key that does not exist.
+    """Return the message for a dotted key that does not exist.
 
     Args:
         key: The unknown key.
@@ -48,7 +48,7 @@ def unknown_option(key: str, algorithm: str, known: Mapping[str, Sequence[str]])
 
 
 def nearest_options(key: str, known: Sequence[str]) -> list[str]:
-    """At most two known keys that resemble a key.
+    """Return at most two known keys that resemble a key.
 
     A key of the same section with a similar name comes first, then a key of another section with the same name, then
     a key with a similar spelling.

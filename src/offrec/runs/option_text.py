@@ -27,7 +27,7 @@ REGISTERED: dict[str, tuple[str, Registry[Any]]] = {  # options whose values are
 
 
 def parse_settings(pairs: Iterable[str]) -> Settings:
-    """Parse the values of --set: ["training.epochs=3", …]. A key with two different values is refused."""
+    """Parse the values of --set: ["training.epochs=3", …]. A key with two different values is an error."""
     settings: Settings = {}
     for pair in pairs:
         key, equals, value = (part.strip() for part in pair.partition("="))
@@ -52,7 +52,7 @@ def read_toml(path: Path) -> Settings:
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> Settings:
-    """Nested tables as dotted keys."""
+    """Convert nested tables to dotted keys."""
     settings: Settings = {}
     for key, value in tree.items():
         settings |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -60,7 +60,7 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> Settings:
 
 
 def to_toml(settings: Settings) -> str:
-    """Write settings as TOML. None is left out: it is the default of every option that allows it."""
+    """Return settings as TOML. None is omitted: it is the default of every option that allows it."""
     blocks: dict[str, list[str]] = {"": []}
     for key, value in settings.items():
         section, dot, name = key.partition(".")
@@ -72,7 +72,7 @@ def to_toml(settings: Settings) -> str:
 
 
 def describe_options(options: RunOptions) -> str:
-    """Write every option as TOML, with its help text and the values it accepts as comments."""
+    """Return every option as TOML, with its help text and the values it accepts as comments."""
     classes: dict[str, type] = {"": RunOptions, **{name: type(section) for name, section in options.sections().items()}}
     blocks: dict[str, list[str]] = {}
     for key, value in options.settings().items():
@@ -91,7 +91,7 @@ def describe_options(options: RunOptions) -> str:
 
 
 def accepted_values(kind: type, name: str) -> str:
-    """The values that an option accepts, as a sentence: "At least 0 and below 1." or "One of a, b." """
+    """Return the values that an option accepts, as a sentence: "At least 0 and below 1." or "One of a, b." """
     hint = get_type_hints(kind)[name]
     if get_origin(hint) is Literal:
         return f"One of {', '.join(map(str, get_args(hint)))}."
@@ -101,7 +101,7 @@ def accepted_values(kind: type, name: str) -> str:
 
 
 def field_help(kind: type) -> dict[str, str]:
-    """The docstring under each field of a dataclass and of its bases, which Python itself does not store."""
+    """Return the docstring under each field of a dataclass and of its bases. Python itself does not store them."""
     texts: dict[str, str] = {}
     for base in reversed([base for base in kind.__mro__ if is_dataclass(base)]):
         body = cast(ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]).body

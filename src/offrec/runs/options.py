@@ -1,6 +1,7 @@
 """The options of a run: settings under dotted keys ↔ frozen dataclasses.
 
-Later layers win: preset, then the settings of backbone and learner for that preset, then the TOML file, then --set.
+Later layers override earlier ones: preset, then the settings of backbone and learner for that preset, then the TOML
+file, then --set.
 """
 
 import math
@@ -20,7 +21,7 @@ from offrec.runs.presets import PRESETS
 from offrec.training.loop import TrainingOptions
 
 SECTIONS = {"network": NetworkOptions, "critic": CriticOptions, "training": TrainingOptions}
-MACHINE = ("precision", "table_state", "capture", "memory_check")  # training options that make a run fit its machine
+MACHINE = ("precision", "table_state", "capture", "memory_check")  # training options that adapt a run to its machine
 TOP = ("preset", "seed", "device", "gamma", "reward_unit", "reward_shift", "select", "diagnostics", "catalogue")
 
 
@@ -37,16 +38,16 @@ class RunOptions:
     gamma: float = option(0.5, minimum=0.0, maximum=1.0)
     """γ: the discount factor per step of a session."""
     reward_unit: Literal["returns", "absolute"] = "returns"
-    """Divide rewards by the standard deviation of the log's returns, so that temperatures fit any log; or use them as
-    they are."""
+    """returns: divide rewards by the standard deviation of the log's returns, so that temperatures suit any log.
+    absolute: use rewards unchanged."""
     reward_shift: bool = False
     """Subtract the largest reward from all rewards, as in the paper. This makes long sessions worth less."""
     select: Literal["ndcg", "reward", "value", "last"] = "ndcg"
     """Which checkpoint to keep: the one with the largest validation NDCG@10, reward@10 (hits weighted by reward) or
     value@5 (estimated value of the top five), or the last. The first two favour imitation of the log."""
     diagnostics: Literal["all", "some"] = "all"
-    """Which diagnostics to log after each epoch of a learner with rewards. all: also the distance between policy and
-    π̂_b, which is fitted for this purpose if necessary; some: only what needs no additional fit."""
+    """Which diagnostics to log after each epoch of a learner with rewards. all: include the distance between
+    policy and π̂_b, which is fitted for this purpose if necessary. some: only diagnostics without an additional fit."""
     seed: int = option(0, minimum=0, maximum=2**63 - 1)
     """Seed of weights, batches and dropout."""
     device: str = "auto"
@@ -57,7 +58,7 @@ class RunOptions:
     """Implementation of computations over the whole catalogue; auto: kernels on a GPU, tiled elsewhere."""
 
     def sections(self) -> dict[str, Any]:
-        """The option objects that the learner reads, by section."""
+        """Return the option objects that the learner reads, by section."""
         sections = {
             "algorithm": self.learner,
             "network": self.network,
@@ -69,7 +70,7 @@ class RunOptions:
         return sections
 
     def settings(self) -> Settings:
-        """Every option under its dotted key; they are stored with the run and are enough to repeat it."""
+        """Return every option under its dotted key. They are stored with the run and suffice to repeat it."""
         settings: Settings = {name: getattr(self, name) for name in TOP}
         settings["algorithm.name"] = self.algorithm
         for section, options in self.sections().items():
@@ -87,7 +88,7 @@ def resolve_options(
     Args:
         settings: Values under dotted keys, as text or as numbers.
         dataset_format: Raw format of the dataset; the paper's learning rate depends on it.
-        flags: Options that were given by name: how each is spelled, its key and its value (None: not given).
+        flags: The key and value of each flag, as in `merge_flags`.
 
     Returns:
         The options.
@@ -99,7 +100,7 @@ def resolve_options(
 
 
 def add_defaults(settings: Settings, dataset_format: str) -> Settings:
-    """The given settings on top of those of their preset, backbone and learner."""
+    """Add the defaults of preset, backbone and learner to the given settings."""
     preset = PRESETS[settings.get("preset", "strong")]
     backbone = BACKBONES[settings.get("network.backbone", preset.backbone)]
     record = LEARNERS[settings.get("algorithm.name", "sl")]
@@ -120,7 +121,7 @@ def add_defaults(settings: Settings, dataset_format: str) -> Settings:
 
 
 def build_options(settings: Settings) -> RunOptions:
-    """Build options from settings alone, without a preset. Unknown keys and values out of bounds are refused."""
+    """Build options from settings alone, without a preset. Unknown keys and values out of bounds are errors."""
     record = LEARNERS[settings.get("algorithm.name", "sl")]
     classes = SECTIONS | {"algorithm": record.learner}
     sections: dict[str, Settings] = {section: {} for section in classes}
@@ -146,10 +147,10 @@ def build_options(settings: Settings) -> RunOptions:
 
 
 def logging_training(options: RunOptions, dataset_format: str) -> TrainingOptions:
-    """The training options for fitting π̂_b of a run.
+    """Return the training options for fitting π̂_b of a run.
 
-    π̂_b is trained as the preset trains SL with this backbone, whatever the run's own learning rate, batch size or
-    epochs, so that runs share it. Only the options that make a run fit its machine are the run's own.
+    π̂_b is trained as the preset trains SL with this backbone. It ignores the run's learning rate, batch size and
+    epochs, so that runs can share it. Only the options that adapt a run to its machine come from the run.
     """
     settings = {"preset": options.preset, "network.backbone": options.network.backbone}
     training = resolve_options(settings, dataset_format).training
@@ -157,7 +158,7 @@ def logging_training(options: RunOptions, dataset_format: str) -> TrainingOption
 
 
 def option_names(algorithm: str = "sl") -> list[str]:
-    """Every dotted key that a learner reads."""
+    """Return every dotted key that a learner reads."""
     record = LEARNERS[algorithm]
     classes: dict[str, Any] = SECTIONS | {"algorithm": record.learner}
     keys = [f"{section}.{one.name}" for section, kind in classes.items() for one in fields(kind)]
@@ -187,7 +188,7 @@ def _check_network(section: str, network: NetworkOptions) -> None:
 
 
 def _cast(key: str, value: Any, kind: Any) -> Any:
-    """A value of the option's type, from text of the command line or from a TOML value."""
+    """Convert text from the command line, or a TOML value, to the option's type."""
     choices = get_args(kind) if get_origin(kind) is Literal else None
     try:
         if choices is not None:
@@ -215,7 +216,7 @@ def _cast(key: str, value: Any, kind: Any) -> Any:
 
 def _integer(value: Any) -> int:
     if isinstance(value, str) and value.strip().lstrip("+-").isdigit():
-        return int(value)  # exactly, however many digits it has
+        return int(value)  # exact for any number of digits
     if float(value) != int(float(value)):
         raise ValueError
     return int(value if isinstance(value, int) else float(value))

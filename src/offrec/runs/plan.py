@@ -1,4 +1,4 @@
-"""From options to a plan: everything about a run that can be decided, or refused, before anything is written."""
+"""Turn options into a plan: everything about a run that can be decided or rejected before anything is written."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from offrec.types import Batch
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A run whose batches exist and whose networks do not exist yet."""
+    """A run whose batches are defined but whose networks do not exist yet."""
 
     shared: SharedData
     options: RunOptions
@@ -35,7 +35,7 @@ class RunPlan:
     diagnostic_batches: list[Batch]  # empty: no diagnostics
     rewards: Floats | None  # per behaviour, if all are known
     facts: LogFacts
-    logging: Need | None  # the parts of π̂_b that have to be fitted first
+    logging: Need | None  # the parts of π̂_b that must be fitted first
     memory: MemoryPlan  # without the log, which other runs may share
 
     @property
@@ -55,7 +55,7 @@ def plan_runs(dataset: Dataset, options: Mapping[str, RunOptions], console: Cons
         The plans, by name.
 
     Raises:
-        InputError: A run cannot be trained with these options, or memory does not suffice.
+        InputError: A run cannot be trained with these options, or memory is insufficient.
     """
     devices = {name: pick_device(one.device) for name, one in options.items()}
     available = {device: memory.free(device) for device in devices.values()}  # before the log is on the device
@@ -106,7 +106,7 @@ def plan_run(shared: SharedData, options: RunOptions, device: torch.device) -> R
 
 
 def _uses_kernels(options: RunOptions, device: torch.device) -> bool:
-    """Whether GPU kernels compute over the catalogue. Only their updates can be captured as CUDA graphs."""
+    """Return whether GPU kernels compute over the catalogue. Only their updates can be captured as CUDA graphs."""
     if options.training.capture == "on" and device.type != "cuda":
         raise InputError(f"training.capture is on, but {device} has no CUDA graphs; leave it at auto.")
     if options.catalogue == "kernels" and device.type != "cuda":
@@ -131,14 +131,14 @@ def _check_rewards(dataset: Dataset, options: RunOptions) -> None:
 
 
 def _agent_without_memory(dataset: Dataset, options: RunOptions, facts: LogFacts) -> Agent:
-    """The agent on the meta device: it checks its options and knows its sizes, but allocates nothing."""
+    """Build the agent on the meta device: it checks its options and knows its sizes, but allocates no memory."""
     with torch.device("meta"):
         facts = replace(facts, log_b=torch.empty(dataset.sessions.events))
         return Agent(dataset.n_items, options.learner, options.network, options.critic, facts, restored=True)
 
 
 def _logging_need(agent: Agent, options: RunOptions) -> Need | None:
-    """The parts of π̂_b that the learner or its diagnostics need."""
+    """Return the parts of π̂_b that the learner or its diagnostics need."""
     log_b = agent.needs.logging == "values"
     for_diagnostics = options.diagnostics == "all" and (log_b or agent.target is not None)
     if agent.prior is not None or agent.needs.start or for_diagnostics:

@@ -1,4 +1,4 @@
-"""What a preset sets for every run. Learners and backbones add their own settings in their records."""
+"""The presets: default settings of every run. Learners and backbones add their own in their records."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ class Preset:
 
     Args:
         name: The name after `--preset`.
-        backbone: The backbone if none is named.
+        backbone: The default backbone.
         settings: Settings of every run, under dotted keys.
         learning_rates: Learning rates for the datasets of a raw format.
     """

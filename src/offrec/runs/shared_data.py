@@ -1,4 +1,4 @@
-"""What runs on one dataset share: the log on the device and the events that evaluate a checkpoint."""
+"""Data that runs on one dataset share: the log on the device and the events that evaluate a checkpoint."""
 
 from typing import Literal
 
@@ -16,7 +16,7 @@ DIAGNOSTIC_ROWS = 2048  # validation rows used for diagnostics, which cost passe
 
 
 class SharedData:
-    """Creates each part on first use, and once for all runs that need the same.
+    """Creates each part on first use, once for all runs that need it.
 
     Args:
         dataset: The dataset of the runs.
@@ -29,14 +29,14 @@ class SharedData:
         self._diagnostic_batches: dict[object, list[Batch]] = {}
 
     def replay(self, options: RunOptions, device: torch.device) -> Replay:
-        """The training sessions on the device."""
+        """Return the training sessions on the device."""
         key = self._key(options, device)
         if key not in self._replays:
             self._replays[key] = self._build_replay("train", options, device)
         return self._replays[key]
 
     def scored_events(self, options: RunOptions, device: torch.device) -> ScoredEvents:
-        """The validation events that rank a checkpoint."""
+        """Return the validation events that evaluate a checkpoint."""
         history = options.network.history
         if (history, device) not in self._scored_events:
             events = ScoredEvents(self.dataset, "validation", history, device)
@@ -44,7 +44,7 @@ class SharedData:
         return self._scored_events[history, device]
 
     def diagnostic_batches(self, options: RunOptions, device: torch.device) -> list[Batch]:
-        """The validation batches on which diagnostics are computed, the same after every epoch."""
+        """Return the validation batches for diagnostics; they are the same after every epoch."""
         key = self._key(options, device)
         if key not in self._diagnostic_batches:
             replay, batches = self._build_replay("validation", options, device), list[Batch]()
@@ -55,14 +55,14 @@ class SharedData:
         return self._diagnostic_batches[key]
 
     def log_facts(self, options: RunOptions, device: torch.device) -> LogFacts:
-        """What an agent must know about the log, except log π̂_b, which has to be fitted."""
+        """Return the facts about the log that an agent needs, except log π̂_b, which must be fitted."""
         return_to_go = self.replay(options, device).mdp[2]
         unit = return_spread(return_to_go.cpu()) if options.reward_unit == "returns" else 1.0
         shift = reward_shift(self._rewards(options)) if options.reward_shift else 0.0
         return LogFacts(options.gamma, unit, shift, torch.tensor(self.dataset.train_counts))
 
     def bytes(self, device: torch.device) -> int:
-        """Memory of the log on a device."""
+        """Return the bytes of the log on a device."""
         parts: list[Replay | ScoredEvents] = [*self._replays.values(), *self._scored_events.values()]
         return sum(part.bytes for part in parts if part.device == device)
 

@@ -107,7 +107,7 @@ def train_many(
     console: Console | None = None,
     failed: Callable[[str, Exception], None] | None = None,
 ) -> dict[str, NetworkPolicy]:
-    """Train several runs concurrently on one device. Each is the same run that it would be alone.
+    """Train several runs concurrently on one device. Each run gives the same result as it would alone.
 
     Args:
         dataset: The dataset, or its folder.
@@ -130,7 +130,7 @@ def train_many(
     options = {name: resolve_options(settings, dataset.protocol.format) for name, settings in runs.items()}
     with console.board() as board:
         plans = plan_runs(dataset, options, console)
-        for name, plan in plans.items():  # all of them before the first is built
+        for name, plan in plans.items():  # check all folders before building the first run
             check_run_folder(dataset, Path(out) / name, plan.options, resume=resume, force=force)
         loaded: dict[object, LoggingPolicy] = {}
         built = {
@@ -157,11 +157,13 @@ class BuiltRun:
     trainer: Trainer
 
     def finish(self) -> NetworkPolicy:
-        """Say how training ended, and return the policy of the best checkpoint."""
+        """Print how training ended, and return the policy of the best checkpoint."""
         progress, options = self.trainer.progress, self.plan.options
         ended = f"{progress.epoch} of {options.training.epochs} epochs"
         ended += ", stopped early" if progress.stopped_early else ""
-        selected = "the last epoch is kept" if options.select == "last" else f"epoch {progress.best_epoch + 1} is best"
+        selected = (
+            "the last epoch is selected" if options.select == "last" else f"epoch {progress.best_epoch + 1} is best"
+        )
         self.trainer.console.line(f"Trained: {ended}; {selected}.")
         load_module(self.policy.agent, self.trainer.folder / "best.safetensors")
         return self.policy
@@ -184,7 +186,7 @@ def build_trainer(
         console: Prints progress.
         resume: Continue from the last checkpoint in `out`.
         force: Replace the run in `out`.
-        logging_policies: Those that other runs have loaded; this run adds its own.
+        logging_policies: Logging policies that other runs have loaded; this run adds its own.
 
     Returns:
         The policy and its trainer.
@@ -242,7 +244,7 @@ def build_agent(plan: RunPlan, prior: Network | None = None, log_b: Tensor | Non
 def build_task(
     plan: RunPlan, policy: NetworkPolicy, prior: Network | None = None, value: Callable[[Policy], float] | None = None
 ) -> TrainingTask:
-    """What the training loop needs: losses, batches, validation and diagnostics.
+    """Return the task for the training loop: losses, batches, validation and diagnostics.
 
     Args:
         plan: The plan of the run.
@@ -277,7 +279,7 @@ def build_task(
 
 
 def mean_diagnostics(agent: Agent, batches: list[Batch], prior: Network | None = None) -> dict[str, float]:
-    """Means of the agent's diagnostics over the rows of all batches."""
+    """Return the means of the agent's diagnostics over the rows of all batches."""
     sums: dict[str, Tensor] = {}
     for batch in batches:
         for name, values in agent.diagnostics(batch, prior).items():
@@ -287,7 +289,7 @@ def mean_diagnostics(agent: Agent, batches: list[Batch], prior: Network | None =
 
 
 def _logging_policy(plan: RunPlan, console: Console, loaded: dict[object, LoggingPolicy]) -> LoggingPolicy:
-    """π̂_b as far as the run needs it: from another run, from the dataset's cache, or fitted now."""
+    """Return the parts of π̂_b that the run needs: from another run, from the dataset's cache, or newly fitted."""
     if plan.logging is None:
         return LoggingPolicy(None, None, {})
     options, device = plan.options, plan.device
@@ -302,7 +304,7 @@ def _logging_policy(plan: RunPlan, console: Console, loaded: dict[object, Loggin
 
 
 def _value_scorer(plan: RunPlan, console: Console) -> Callable[[Policy], float] | None:
-    """Estimates value@5 of a checkpoint, if checkpoints are selected by it."""
+    """Return a function that estimates value@5 of a checkpoint, if checkpoints are selected by value@5."""
     options, dataset = plan.options, plan.dataset
     if options.select != "value":
         return None

@@ -199,22 +199,22 @@ def _drop_inconsistent(
     one_per_behaviour = events.filter(~pl.col("is_copy")).with_columns(rewarded_list=final_list)
     one_per_event = events.with_columns(rewarded_list=final_list)
     sessions, consistent = lists["session"].unique(), []
-    for reading in (one_per_pick, one_per_behaviour, one_per_event):
+    for variant in (one_per_pick, one_per_behaviour, one_per_event):
         remaining = pl.col("session").is_in(sessions.implode())
-        sessions = _inconsistent_sessions(lists.filter(remaining), reading)
-        consistent.append(_drop_sessions(sessions, reading.filter(remaining)))
+        sessions = _inconsistent_sessions(lists.filter(remaining), variant)
+        consistent.append(_drop_sessions(sessions, variant.filter(remaining)))
     what = "left out: a list that was served to another history than the events imply"
     exclusions.add(len(sessions), "session", what, "send the items that the visitor has picked so far as history")
-    kept = pl.concat(consistent)
-    removed = _drop_sessions(sessions, events).join(kept, on="order", how="anti")
+    used = pl.concat(consistent)
+    removed = _drop_sessions(sessions, events).join(used, on="order", how="anti")
     exclusions.add(int(removed["is_copy"].sum()), "event", "left out: sent twice")
     merged = int((~removed["is_copy"]).sum())
     exclusions.add(merged, "event", "merged with an earlier event of the same item and list")
-    represented = kept.filter(pl.col("list").is_not_null() & pl.col("rewarded_list").is_null()).height
+    represented = used.filter(pl.col("list").is_not_null() & pl.col("rewarded_list").is_null()).height
     what = f"{WITHOUT_LIST}: another event of the same item and list represents it; the history contains both"
     exclusions.add(represented, "event", what)
     columns = ("order", "time", "session", "item", "behaviour")
-    return _drop_sessions(sessions, lists), kept.select(*columns, list="rewarded_list")
+    return _drop_sessions(sessions, lists), used.select(*columns, list="rewarded_list")
 
 
 def _inconsistent_sessions(lists: pl.DataFrame, events: pl.DataFrame) -> pl.Series:
