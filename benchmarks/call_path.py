@@ -37,7 +37,7 @@ class TargetReachedError(BaseException):
 
 
 class Trace:
-    """Calls of offrec's functions until the first call of a target."""
+    """Records the calls of offrec's functions until the first call of a target."""
 
     def __init__(self, is_target: Callable[[Function], bool]) -> None:
         self.is_target = is_target
@@ -66,7 +66,7 @@ class Trace:
 
     @property
     def functions(self) -> list[Function]:
-        """The functions on the final stack and those that they call directly, in the order of their first call."""
+        """Return the functions on the final stack and those that they call directly, ordered by their first call."""
         stack = self.stack
         return list(dict.fromkeys(function for function, callers in self.calls if callers == stack[: len(callers)]))
 

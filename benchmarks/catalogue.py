@@ -1,4 +1,4 @@
-"""Compare the functions over the catalogue with dense PyTorch on one GPU, and with a lower bound from counted work.
+"""Compare the functions over the catalogue with dense PyTorch on one GPU, and with a lower bound on the time.
 
     python benchmarks/catalogue.py [--json FILE] [--quick]
 
@@ -56,7 +56,7 @@ def captured(work: Callable[[], Any], repeats: int = 9) -> float:
 
 
 def peak(work: Callable[[], Any], gradients: int) -> float:
-    """Return the peak memory in MB, without what was allocated before and `gradients` bytes of gradients."""
+    """Return the peak memory in MB beyond earlier allocations and `gradients` bytes of gradients."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -85,7 +85,7 @@ def device_rates() -> dict[str, float]:
 
 
 def floor_ms(rates: dict[str, float], kind: str, products: float, exponentials: float, size: float) -> float:
-    """Return the lower bound in milliseconds from counted work."""
+    """Return the lower bound in milliseconds, from the amount of work and the measured rates."""
     seconds = (
         products / rates[f"{kind}_per_second"],
         exponentials / rates["exponentials_per_second"],
@@ -139,7 +139,7 @@ def measure_dense(plain: Callable[[], None], gradient_bytes: int, ours_ms: float
     try:
         dense_ms = timed(plain, 5)
         small = dense_ms < 10
-        replayed = captured(plain, 5) if small else dense_ms  # in a long run the host is hidden
+        replayed = captured(plain, 5) if small else dense_ms  # in a long run the time of the host is hidden
         clear_gradients(*leaves)
         dense_mb = peak(plain, gradient_bytes)
     except torch.cuda.OutOfMemoryError:

@@ -3,7 +3,9 @@
     cross-entropy    −log π(a)                          forward and backward
     soft value       E_π[log π − Q/α − log b]           forward and backward to π (the actor); forward only (a target)
 
-Times are medians of alternating runs. Peak memory is measured in a new process, without what it used before the call.
+Times are medians of alternating runs. Peak memory is measured in a new process and excludes memory that was in use
+before the call.
+
 Run: python benchmarks/catalogue_cpu.py
 """
 
@@ -90,13 +92,13 @@ def run_one(how: str, task: str, heads: tuple[Head, Head, Head, Tensor]) -> tupl
 
 
 def memory(how: str, task: str, problem: Problem) -> float:
-    """Return the gigabytes that a call uses beyond those in use before it, after a small call that warms up.
+    """Return the additional gigabytes that a call uses, after a small warm-up call.
 
     `getrusage` is not used: a process inherits its peak from the parent process.
     """
     run_one(how, task, Problem(2, 1000, problem.width).draw())
     heads = problem.draw()
-    ctypes.CDLL(None).malloc_trim(0)  # memory that was freed but not returned would hide what the call uses
+    ctypes.CDLL(None).malloc_trim(0)  # memory that was freed but not returned would hide the memory of the call
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = resident("VmRSS")
     run_one(how, task, heads)

@@ -4,7 +4,7 @@ Each version runs in its own process, so that its peak memory can be measured.
 
     python benchmarks/epoch.py DATASET [--epochs 5] [--seeds 5] [--set network.width=64 …] > epoch.json
 
-The plain loop has the same network, batch size and precision, but it builds batches on the host and uses dense logits,
+The plain loop has the same network, batch size and precision, but builds batches on the host and uses dense logits,
 `F.cross_entropy` and the default Adam. Epochs are timed without validation. The first epoch, in which libraries tune
 themselves and updates are captured, is reported separately from the median.
 """
@@ -74,7 +74,7 @@ class Timed:
 
 
 def host_batch(replay: Replay, segments: Segments, mdp: list[Tensor], items: Tensor) -> Batch:
-    """Build a batch in the obvious way: indices on the host, five copies to the device, then gathers."""
+    """Build a batch in the straightforward way: indices on the host, five copies to the device, then gathers."""
     rows = segments.end - segments.first
     segment = np.repeat(np.arange(len(segments)), rows)
     event = np.repeat(segments.first - (np.cumsum(rows) - rows), rows) + np.arange(rows.sum())
@@ -149,7 +149,7 @@ def make_trainer(dataset: Dataset, shared: SharedData, flat: dict[str, Any]) -> 
 
 
 def one_epoch(trainers: list[Trainer]) -> list[float]:
-    """Run one epoch of each trainer in turns; with one trainer this is its ordinary loop."""
+    """Run one epoch of each trainer in turns; with one trainer this is the usual loop."""
     running = [(trainer, trainer.epoch(NEVER)) for trainer in trainers]
     while running:
         for trainer, steps in list(running):
@@ -194,7 +194,10 @@ def main() -> None:
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument(
-        "--seeds", type=int, default=0, help="also compare this many seeds at once with one after the other"
+        "--seeds",
+        type=int,
+        default=0,
+        help="also compare training this many seeds at once with training them in sequence",
     )
     parser.add_argument("--set", action="append", default=[], help="an option of the run, as in `offrec train`")
     parser.add_argument("--threads", type=int)

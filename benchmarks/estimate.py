@@ -3,8 +3,9 @@
     python benchmarks/estimate.py [--items 1000000] [--events 100000] [--judged 100000] [--width 64] [--threads 2]
                                   [--device cpu] [--fitted-q UPDATES]
 
-The log is random. The policy and π̂_b are networks with random weights, which cost as much as trained ones. `--judged`
-limits the number of evaluated events; the time is for those. `--fitted-q` also runs this many updates of fitted Q.
+The log is random. The policy and π̂_b are networks with random weights, which take the same time as trained ones.
+`--judged` limits the number of evaluated events; the reported time covers these events. `--fitted-q` also runs this
+many updates of fitted Q.
 """
 
 import argparse
@@ -105,7 +106,7 @@ def main() -> None:
             "threads": asked.threads,
             "device": str(device),
             "seconds": round(seconds, 1),
-            "processor_seconds": round(computed, 1),  # of all threads: what counts where others compute too
+            "processor_seconds": round(computed, 1),  # CPU time of all threads, which depends least on other load
             "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         }
         if asked.fitted_q:

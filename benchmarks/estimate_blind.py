@@ -1,10 +1,10 @@
-"""Measure how hidden knowledge of the logging policy biases the direct method, in a simulated shop.
+"""Measure in a simulated shop how hidden knowledge of the logging policy biases the direct method.
 
     python benchmarks/estimate_blind.py --seed 0 --out FILE [--sessions 12000] [--updates 2000]
 
 The shop's own policy knows the visitors' tastes, which no state contains. Policies without this knowledge, but similar
-to the log, are evaluated on a new log of lists of one. The methods are fitted Q with equal weights and with exposure
-weights, next to what the policies earn with 6,000 new visitors. Takes about ten minutes on one core.
+to the log, are evaluated on a new log of lists of one. Fitted Q with equal weights and with exposure weights
+is compared with what the policies earn from 6,000 new visitors. Takes about ten minutes on one core.
 """
 
 import argparse

@@ -5,8 +5,8 @@
 
 DATASETS contains prepared logs of shops. RUNS contains run folders at any depth; the data hash in run.json identifies
 the log of each. A run is also evaluated on every other log of its shop with its catalogue (`offrec prepare
---catalogue`): new visitors, lists of another length, propensities. The first command writes FOLDER/<run>.json and .npz
-for each run and skips existing ones; it needs only torch, numpy and safetensors.
+--catalogue`). These logs can have new visitors, lists of another length, or propensities. The first command writes
+FOLDER/<run>.json and .npz for each run and skips existing ones; it needs only torch, numpy and safetensors.
 
 The second command also needs scipy. It prints, per metric, Spearman's correlation with the true reward (mean over
 shops), the true reward of the policy that the metric would choose relative to the best one, and how often intervals
@@ -46,7 +46,7 @@ def logs_of(datasets: Path) -> list[Any]:
 
 
 def runs_of(folder: Path, logs: list[Any]) -> dict[str, tuple[Path, Path]]:
-    """Return name → (run, dataset) of every run, on its own log and on others of its shop."""
+    """Return name → (run, dataset) of every run, on its own log and on other logs of its shop."""
     from offrec.data.vocabulary import read_catalogue
 
     found = {}
@@ -130,8 +130,10 @@ def cheap(policy: Any, dataset: Any) -> float:
 
 
 def judged(policy: Any, dataset: Any, play: Any, k: int, asked: argparse.Namespace) -> tuple[Any, ...]:
-    """The steps with the first variant's Q and V, the direct value of every variant, of refits of the first, and by how
-    much estimated propensities are off.
+    """Return the trajectories, the direct values, the refits and the error of the propensities.
+
+    The trajectories have Q and V of the first variant. Direct values are those of every variant; refits are those of
+    the first variant.
     """
     from offrec.console import Console
     from offrec.data.transitions import reward_vector
@@ -179,7 +181,7 @@ def spearman(a: list[float], b: list[float]) -> float:
 
 
 def summary(asked: argparse.Namespace) -> None:
-    """Return what each metric would have chosen."""
+    """Return the policies that each metric would have chosen."""
     rows = [json.loads(path.read_text()) for path in sorted(asked.out.glob("*.json"))]
     table: list[dict[str, Any]] = []
     for row in rows:

@@ -1,13 +1,16 @@
 """Measure bias and interval coverage of off-policy estimates in a small world that is solved exactly.
 
-    python benchmarks/estimators_tiny.py                     400 logs of 2,000 sessions, some minutes on one core
-    python benchmarks/estimators_tiny.py --logs 20           a quick look
+    python benchmarks/estimators_tiny.py                     400 logs of 2,000 sessions, a few minutes on one core
+    python benchmarks/estimators_tiny.py --logs 20           a quick check
     python benchmarks/estimators_tiny.py --folds --logs 60   propensities counted across folds, with different shrinkage
 
-Policies: the soft optimum of dynamic programming at falling temperatures, from near the log to far from it. The far
-ones, for which intervals need not cover, use half of the logs.
+Policies: the soft optimum of dynamic programming at falling temperatures, from near the log to far from it. Distant
+policies, whose intervals need not cover the exact value, use half of the logs.
+
 Propensities: `true`, as the shop wrote them, and `counted`, the frequency of each item in a state of the same log.
-Q: `fitted`, the means of another log of the same size, and `poor`, which knows the items' rewards and no future.
+
+Q: `fitted`, the means of another log of the same size, and `poor`, which contains only immediate rewards.
+
 Marginal weights are over the items' categories; they are also compared with the policy for which they are unbiased.
 """
 
@@ -34,7 +37,7 @@ from offrec.shop.worlds import WORLDS
 
 Table = NDArray[np.float64]  # [states, items]
 TEMPERATURES = {"near": 1.0, "farther": 0.5, "far": 0.2, "farthest": 0.1}
-CLAIMED = ("near", "farther")  # where intervals should cover with 2,000 sessions; for the others the verdict must warn
+CLAIMED = ("near", "farther")  # intervals should cover here with 2,000 sessions; elsewhere the verdict must warn
 REFITS = 40
 FOLDS, SHRUNK = 5, (1.0, 5.0, 20.0, 60.0)
 OUT = Path(__file__).parent.parent / "results" / "estimates-tiny.json"
@@ -96,9 +99,10 @@ class Tiny:
         return Log(offsets, state, item, reward, chance)
 
     def fitted(self, log: Log, counts: NDArray[np.int64], policy: Table, gamma: float = 1.0) -> tuple[Table, Table]:
-        """Q [states, items] and V [states] from the means of a log in which session i stands counts[i] times.
+        """Return Q [states, items] and V [states], estimated from a log in which session i occurs counts[i] times.
 
-        What follows an item is known; what it earns and how many stay is not. Where nothing is known, the log's mean.
+        The next state is known; rewards and the probability of staying are estimated by means. Pairs without data use
+        the mean of the log.
         """
         often = np.repeat(counts, np.diff(log.offsets)).astype(float)
         stayed = np.ones(len(log.state))
@@ -138,7 +142,7 @@ def propensities(tiny: Tiny, log: Log) -> dict[str, Table]:
 
 
 def across_folds(tiny: Tiny, log: Log, shrunk: float) -> NDArray[np.float64]:
-    """[D] propensities counted in the other folds' sessions, with `shrunk` more decisions as all states' share them."""
+    """[D] propensities counted in the other folds, shrunk to the overall shares by `shrunk` decisions per state."""
     fold = np.repeat(np.arange(len(log.offsets) - 1) % FOLDS, np.diff(log.offsets))
     found = np.zeros(len(fold))
     for one in range(FOLDS):
@@ -150,7 +154,7 @@ def across_folds(tiny: Tiny, log: Log, shrunk: float) -> NDArray[np.float64]:
 
 
 def poor(log: Log, policy: Table) -> tuple[Table, Table]:
-    """Return a Q that is an item's mean reward, independent of state and future."""
+    """Return a Q that equals an item's mean reward, independent of the state and of later rewards."""
     items = policy.shape[1]
     mean = np.bincount(log.item, log.reward, minlength=items) / np.maximum(np.bincount(log.item, minlength=items), 1)
     return np.broadcast_to(mean, policy.shape), policy @ mean

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from offrec.catalogue import Head, rank, rank_and_top_k
 
-HISTORY, CORRECTED = 50, 5  # the length of a padded history, and how many items it contains
+HISTORY, CORRECTED = 50, 5  # length of a padded history, and number of items in it
 K = 20
 ROWS = 1024  # batch size of the streamed version
 
@@ -59,7 +59,7 @@ def ranks_only(head: Head, target: Tensor) -> tuple[float, float]:
 
 
 def dense(head: Head, target: Tensor, floats: int) -> tuple[float, float]:
-    """Sort the logits of as many rows as fit into `floats`; the rank is the position of the target."""
+    """Sort the logits in blocks of at most `floats` numbers; the rank is the position of the target."""
     rows = max(1, floats // head.n_items)
     ranks, seen = [], torch.zeros(head.n_items, dtype=torch.bool)
     for first in range(0, head.n_rows, rows):

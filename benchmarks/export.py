@@ -2,8 +2,9 @@
 
     python benchmarks/export.py ../shared/data/retailrocket-sessions.parquet [--out results/export.json] [--sample N]
 
-Each backbone is trained for one epoch on a sample of the log and exported. Both rank the top 20 after all but the last
-item of the last 1,000 sessions. Latency is measured with one thread each, in turns, so that both see the same load.
+Each backbone is trained for one epoch on a sample of the log and exported. Both versions rank the top 20 for the last
+1,000 sessions, each without its last item. Latency is measured with one thread each, in turns, so that both see the
+same load.
 """
 
 import argparse
@@ -62,7 +63,7 @@ def measure(dataset: offrec.Dataset, folder: Path, backbone: str, histories: lis
 
 @torch.no_grad()
 def _spread(policy: Policy, histories: list[list[int]]) -> float:
-    """Mean standard deviation of the states. If it is 0, scores agree even if the backbone is exported wrongly."""
+    """Return the mean standard deviation of the states. If it is 0, scores cannot reveal an error in the backbone."""
     states = policy.head(batch_from_histories(histories, policy.n_items, policy.history, policy.device)).state
     return round(float(states.std(0).mean()), 4)
 

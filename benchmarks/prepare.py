@@ -1,9 +1,9 @@
-"""Measure how fast a log of YooChoose's size is prepared, and in how much memory, next to a plain pandas version.
+"""Measure time and memory of preparing a log of YooChoose's size, compared with a plain pandas version.
 
     python benchmarks/prepare.py [--rows 33000000]
 
-The log is generated in YooChoose's format in a temporary folder. Each version runs in its own process and does the
-same: read, keep sessions of at least three clicks, sort, number the items, split at random, save. Needs pandas.
+The log is generated in YooChoose's format in a temporary folder. Each version runs in its own process and performs the
+same steps: read, keep sessions of at least three clicks, sort, number the items, split at random, save. Needs pandas.
 """
 
 import argparse

@@ -10,11 +10,11 @@
 
 `grid` plans a study in which each learner's α, β, δ or weight takes three values, with GRU. `chosen` takes the value
 with the best validation NDCG@10 and plans studies with more seeds and other backbones; results of the grid are reused.
-`table` writes all results as JSON and Markdown. `seen` splits the metrics by whether the session had already shown the
-item. `rewards` reads the sweeps FOLDER/cart*. Run the studies on the machine with the GPU.
+`table` writes all results as JSON and Markdown. `seen` splits the metrics by whether the item had already occurred in
+the session. `rewards` reads the sweeps FOLDER/cart*. Run the studies on the machine with the GPU.
 
-The presets are tuned for reward; this table is about imitation, as in the paper. So the checkpoint with the best
-NDCG@10 is kept, the learning rate falls when NDCG@10 stops improving, and RE and PG start from π̂_b.
+The presets are tuned for reward; this table is about imitation, as in the paper. Therefore the checkpoint with the best
+NDCG@10 is selected, the learning rate falls when NDCG@10 stops improving, and RE and PG start from π̂_b.
 """
 
 import argparse

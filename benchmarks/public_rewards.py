@@ -19,12 +19,12 @@ from offrec.reports.svg import HEIGHT, WIDTH, Panel, Scale, text_width, tick_lab
 
 KNOB = {"dc": ("algorithm.alpha", "α"), "pc": ("algorithm.beta", "β")}
 FIGURE = "NDCG@10"
-SETTINGS = 0.2, 1.0, 5.0  # the rewards of a cart between which a learner has to change
+SETTINGS = 0.2, 1.0, 5.0  # rewards of a cart at which a learner must differ
 STEPS = (0.2, 1.0), (1.0, 5.0), (0.2, 5.0)
 DRAWN = {
     ("dc", 0.5): "constrained",
     ("pc", 0.3): "unconstrained",
-}  # in absolute units → its style; results explains the choice
+}  # (learner, temperature), in absolute units → style
 Row = dict[str, Any]
 Setting = tuple[str, float, str]  # learner, temperature, unit of reward
 

@@ -1,4 +1,4 @@
-"""Split a learner's next-item metrics by whether the session had already shown the item.
+"""Split a learner's next-item metrics by whether the item had already occurred in the session.
 
 `public_logs.py seen` calls this for the studies of its table, seed 0, on test sessions.
 """

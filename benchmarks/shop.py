@@ -2,7 +2,7 @@
 
     python benchmarks/shop.py [--sessions 1024] [--steps 5] [--threads 2] [--json]
 
-A session-step is one list that is recommended, and the visitor's response. Each case runs in its own process. `matrix`
+A session-step is one recommended list and the visitor's response. Each case runs in its own process. `matrix`
 is the size of a float32 matrix [sessions × items], for comparison.
 """
 
@@ -31,7 +31,7 @@ def one(items: int, policy: str, sessions: int, steps: int, threads: int) -> dic
     torch.set_num_threads(threads)
     from offrec.shop import WORLDS, Shop
 
-    shop = Shop(replace(WORLDS[ITEMS[items]], leave_base=-20.0))  # nobody leaves, so every step has all sessions
+    shop = Shop(replace(WORLDS[ITEMS[items]], leave_base=-20.0))  # no visitor leaves, so all sessions continue
     shop.rollout(policy, 2, max_steps=2)  # warm up
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before, seconds = resident("VmRSS"), []

@@ -1,4 +1,4 @@
-"""Measure what each learner earns in the simulated shop, next to SL, the logging policy and the oracle.
+"""Measure what each learner earns in the simulated shop, compared with SL, the logging policy and the oracle.
 
     python benchmarks/shop_learners.py DATASETS PLAN.json --out FOLDER [--jobs 2] [--visitors 4000] [--limit SECONDS]
     python benchmarks/shop_learners.py --table FOLDER --collect RESULTS.json

@@ -5,8 +5,8 @@
 
 Without a dataset the log is random: 36,453 items and sessions of 4, so that a batch has 1,024 rows. Both versions have
 the same networks, weights, batches and sampled unlogged items. Dropout is off, so that their losses can be compared.
-The plain version gets its batches ready-made, while offrec gathers them. Times are medians, by CUDA events on a GPU;
-memory is the peak above what was allocated before. π̂_b has random weights: time does not depend on them.
+The plain version receives prepared batches, while offrec gathers them. Times are medians, by CUDA events on a GPU;
+memory is the peak beyond earlier allocations. π̂_b has random weights: time does not depend on them.
 
 --epochs times an epoch of each learner with its preset, without validation, and reports its peak memory.
 """
@@ -65,7 +65,7 @@ def dense(head: Head) -> Tensor:
 
 
 class PlainUpdate:
-    """DC in the obvious way: every function over the catalogue is a matrix [B, A]."""
+    """DC in the straightforward way: every function over the catalogue is a matrix [B, A]."""
 
     def __init__(self, agent: Agent, rate: float) -> None:
         assert agent.actor is not None
@@ -144,7 +144,7 @@ class Clock:
 
 @contextmanager
 def memory(device: torch.device, row: Row) -> Iterator[None]:
-    """Write the peak memory above what was allocated before into the row; only on a GPU."""
+    """Write the peak memory beyond earlier allocations into the row; only on a GPU."""
     gc.collect()
     base = 0
     if device.type == "cuda":
@@ -287,9 +287,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--items", type=int, default=ITEMS, help="items of the random log")
     parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument(
-        "--updates", type=int, default=120, help="number of timed updates; at most as many as an epoch has"
-    )
+    parser.add_argument("--updates", type=int, default=120, help="number of timed updates; at most one epoch")
     parser.add_argument("--set", action="append", default=[], help="an option of the runs, as in `offrec train`")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     arguments = parser.parse_args()

@@ -1,8 +1,8 @@
-"""Log statistics of the shop's worlds, and what the shop's own planners earn there.
+"""Measure log statistics of the shop's worlds, and what the shop's own planners earn in them.
 
     python benchmarks/worlds.py [--worlds demo,stay] [--seeds 10,11,12] [--visitors 1500] [--jobs 2] --out worlds.json
 
-A world is accepted by the planners alone, never by which learner wins in it:
+A world is accepted based on the planners alone, never based on which learner earns most:
 
     stay      informed earns at least 1.5 times what it earns with horizon 0
     diverse   informed earns at least 1.5 times what it earns without its posterior
@@ -25,7 +25,7 @@ from offrec.shop.visitors import BEHAVIOURS
 from offrec.studies.machine import describe_machine
 
 WORLDS = "demo,stay,diverse,strong-logging,blind-logging,cascade"
-LOGGED = 3000  # sessions of the log whose statistics are taken
+LOGGED = 3000  # sessions of the log used for statistics
 VISITORS_SEED = 1_000_000
 
 
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def measure(shop: tuple[str, int], visitors: int) -> dict[str, Any]:
-    """Statistics of a log, and the true reward per session of the shop's policies."""
+    """Return statistics of a log, and the true reward per session of the shop's policies."""
     torch.set_num_threads(1)
     world, seed = shop
     store = Shop.open(world, seed)

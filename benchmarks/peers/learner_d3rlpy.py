@@ -1,8 +1,8 @@
-"""Time some updates of d3rlpy's learners for discrete actions; an action is an item. Run by run.py.
+"""Time a few updates of d3rlpy's learners for discrete actions; each item is an action. Run by run.py.
 
 Needs requirements-d3rlpy.txt. d3rlpy has no sequence encoder for these learners. An observation is the mean of fixed
-random vectors of the last `history` items (zeros if there are none), as wide as offrec's states, followed by two hidden
-layers of that width.
+random vectors of the last `history` items (zeros if there are none), with the width of offrec's states, followed by two
+hidden layers of that width.
 """
 
 import time

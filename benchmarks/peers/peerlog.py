@@ -1,8 +1,8 @@
-"""The log, the sizes and the output line that all scripts of the comparison share.
+"""Define the log, the sizes and the output format that all scripts of the comparison share.
 
 Needs only numpy, because each script runs in its own environment. A derived folder is an offrec dataset that contains
-all training sessions (over all items, or over the most popular ones). Its split `train` is the first of these sessions,
-so that every library can train on the same part of an epoch over the same catalogue.
+all training sessions (over all items, or over the most popular ones). Its split `train` contains the first of these
+sessions, so that every library can train on the same part of an epoch over the same catalogue.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Longs = NDArray[np.int64]
 
 VALIDATION = 100  # sessions; offrec validates after an epoch, outside of the measured time
-MEGABYTE = 1 << (20 if sys.platform == "darwin" else 10)  # in the unit of getrusage
+MEGABYTE = 1 << (20 if sys.platform == "darwin" else 10)  # in units of getrusage
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
     python benchmarks/peers/run.py DATASET --environments ENVIRONMENTS [--json FILE]
 
-README.md in this folder explains how to create DATASET and ENVIRONMENTS, and how fair the comparison is. Every
-measurement runs in its own process, the libraries alternate, and the median of the rounds is printed.
+README.md in this folder explains how to create DATASET and ENVIRONMENTS, and discusses the fairness of the comparison.
+Every measurement runs in its own process, the libraries alternate, and the median of the rounds is printed.
 """
 
 import argparse
@@ -33,7 +33,7 @@ TOO_LONG = 600  # seconds per epoch
 @dataclass(frozen=True)
 class Contender:
     title: str
-    environment: str  # whose Python runs it
+    environment: str  # the environment whose Python runs it
     script: str
     words: tuple[str, ...] = ()
 

@@ -22,7 +22,7 @@ NAME = "log"
 
 
 def export(log: peerlog.Log, folder: Path) -> None:
-    """Write RecBole's atomic files; the file of items adds those that no session contains."""
+    """Write RecBole's atomic files; the item file also lists items that occur in no session."""
     folder.mkdir(parents=True)
     position = np.arange(log.events) - np.repeat(log.offsets[:-1], log.lengths)
     table = {"session_id:token": log.session_of_event(), "item_id:token": log.items, "timestamp:float": position}

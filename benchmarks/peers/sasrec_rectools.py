@@ -2,7 +2,7 @@
 
 Needs requirements-rectools.txt. RecTools encodes a session once, cut to its last `history` + 1 events and padded to
 `history`, and also computes the logits of the padding. Its catalogue consists of the items in its interactions. It gets
-all training sessions and is stopped after as many of them as the other libraries train on.
+all training sessions and is stopped after the number of sessions that the other libraries train on.
 """
 
 import math
