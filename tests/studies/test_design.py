@@ -78,7 +78,7 @@ def test_repeated_splits_are_one_log(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=once):
         design.plan_comparison(three, tmp_path / "x")
     existing = small_study(three[0], tmp_path / "existing")
-    with pytest.raises(InputError, match=r"split-1 and split-0 are one log"):
+    with pytest.raises(InputError, match=r"split-1 and split-0 are the same log"):
         small_study(three[1], existing.folder)
     another = small_dataset(tmp_path / "another", "another")
     with pytest.raises(InputError, match=r"split-0 and .*another are the same dataset; give it once"):
