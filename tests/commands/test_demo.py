@@ -20,7 +20,7 @@ def test_the_demo_writes_a_report_and_replaces_only_demos(tmp_path: Path, monkey
     page = demo_study.run_demo(tmp_path / "demo", 0, Console(quiet=True))
     assert [row[0] for row in printed] == [
         "Random lists",
-        "The logging policy",
+        "Logging policy",
         "Greedy, knowing tastes",
         "The oracle",
         "Popular items",

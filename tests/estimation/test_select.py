@@ -98,6 +98,6 @@ def test_runs_that_select_by_another_metric_do_not_fit_values(tmp_path: Path) ->
 
 def test_selecting_by_value_needs_rewards(tmp_path: Path) -> None:
     dataset = log(tmp_path, word="wink")
-    with pytest.raises(InputError, match="No reward is known for the behaviour 'wink'"):
+    with pytest.raises(InputError, match="behaviour 'wink' has no reward"):
         train(dataset, tmp_path / "run", settings={**SMALL, "select": "value"}, console=QUIET)
     assert not (tmp_path / "run").exists()

@@ -215,7 +215,7 @@ def test_the_best_checkpoint_follows_the_selection_metric(
 
 def test_selection_by_reward_needs_rewards(tmp_path: Path, make_dataset: Any) -> None:
     dataset = make_dataset(tmp_path, SESSIONS, [["wave", "nod", "nod"]] * 40, splits=(30, 5, 5))
-    with pytest.raises(InputError, match="No reward is known for the behaviour 'wave'"):
+    with pytest.raises(InputError, match="behaviour 'wave' has no reward"):
         trained(dataset, tmp_path / "run", settings={"select": "reward"})
     trained(dataset, tmp_path / "run")
     assert "reward@10" not in records(tmp_path / "run")[0]["validation"]

@@ -44,7 +44,7 @@ def test_a_policy_is_evaluated_on_its_own_dataset_only(dataset: Any, tmp_path: P
     for one in (policy, offrec.baseline("popular", dataset)):
         with pytest.raises(InputError, match="made from another dataset"):
             offrec.evaluate(one, other)
-        with pytest.raises(InputError, match="no split 'tset'"):
+        with pytest.raises(InputError, match="split must be one of test, validation; got 'tset'"):
             offrec.evaluate(one, dataset, "tset")  # type: ignore[arg-type]
 
 
@@ -78,7 +78,7 @@ def test_sl_needs_rewards_only_if_it_weights_by_them(tmp_path: Path, make_datase
     sessions = [[n % 7, (n + 1) % 7] for n in range(40)]
     dataset = make_dataset(tmp_path, sessions, [["wave", "nod"]] * 40, splits=(30, 5, 5))
     trained(dataset, tmp_path / "run")
-    with pytest.raises(InputError, match="No reward is known for the behaviour 'wave'"):
+    with pytest.raises(InputError, match="behaviour 'wave' has no reward"):
         trained(dataset, tmp_path / "weighted", settings={"algorithm.weight": "reward"})
     zero = {"algorithm.weight": "reward", "reward.wave": 0, "reward.nod": 0}
     with pytest.raises(InputError, match="has reward 0"):

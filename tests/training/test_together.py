@@ -83,7 +83,7 @@ def test_interleaved_runs_equal_runs_alone(dataset: Any, tmp_path: Path) -> None
     for name in RUNS:
         assert_same(tmp_path / "alone" / name, tmp_path / "many" / name)
         assert policies[name].recommend([103], 3) == load(tmp_path / "alone" / name, "cpu").recommend([103], 3)
-    assert "memory of the 4 runs at once" in console.lines[0]
+    assert "memory of the 4 concurrent runs" in console.lines[0]
     assert sum(line.startswith("wide  epoch ") for line in console.lines) == 3
     order = [line.split()[0] for line in console.lines if "epoch " in line and "best" in line]
     assert len(set(order[:3])) > 1, "turn by turn, not one after the other"
@@ -123,7 +123,9 @@ def test_a_failing_run_does_not_affect_the_others(
     console = Heard()
     policies = train_many(dataset, RUNS, tmp_path / "many", console=console)
     assert list(policies) == ["zero", "wide", "dense"]
-    assert any(line.startswith("one failed: The loss 'actor' became nan in epoch 1, step 6") for line in console.lines)
+    assert any(
+        line.startswith("one failed: The loss 'cross_entropy' became nan in epoch 1, step 6") for line in console.lines
+    )
     for name in policies:
         assert_same(tmp_path / "alone" / name, tmp_path / "many" / name)
 
@@ -134,7 +136,7 @@ def test_a_stop_saves_all_runs_and_they_can_be_resumed(
     alone(dataset, tmp_path / "alone")
     with monkeypatch.context() as patch:
         poisoned(patch, "wide", lambda trainer: os.kill(os.getpid(), signal.SIGINT), after=31)
-        with pytest.raises(Interrupted, match=r"Stopped .*wide; all of it is saved, and the same command"):
+        with pytest.raises(Interrupted, match=r"Stopped .*wide; everything is saved\. Run the command with --resume"):
             train_many(dataset, RUNS, tmp_path / "many", console=Heard())
     console = Heard()
     train_many(dataset, RUNS, tmp_path / "many", resume=True, console=console)
