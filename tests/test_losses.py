@@ -71,12 +71,12 @@ def test_td_refuses_shapes_that_would_broadcast() -> None:
         losses.td(torch.ones(3, 1), torch.ones(3, 1), torch.ones(3, 1), torch.ones(3, 1))
 
 
-def test_part_logged() -> None:
+def test_mix_logged_return() -> None:
     """0.75 · 2 + 0.25 · 6 = 3; 0.75 · −1 + 0.25 · 0 = −0.75."""
     value, return_to_go = tensor(2.0, -1.0), tensor(6.0, 0.0)
-    assert losses.part_logged(value, return_to_go, 0.25).tolist() == pytest.approx([3.0, -0.75])
-    assert losses.part_logged(value, return_to_go, 0.0) is value, "the paper"
-    assert losses.part_logged(value, return_to_go, 1.0).tolist() == return_to_go.tolist()
+    assert losses.mix_logged_return(value, return_to_go, 0.25).tolist() == pytest.approx([3.0, -0.75])
+    assert losses.mix_logged_return(value, return_to_go, 0.0) is value, "the paper"
+    assert losses.mix_logged_return(value, return_to_go, 1.0).tolist() == return_to_go.tolist()
 
 
 def test_grounded() -> None:
@@ -198,9 +198,9 @@ def test_importance_weight() -> None:
 
 def test_normalised_weights_have_mean_one() -> None:
     weights, share = tensor(1.0, 3.0, 99.0), tensor(0.5, 0.5, 0.0)
-    assert losses.normalised(weights, share).tolist() == pytest.approx([0.5, 1.5, 49.5])
-    assert losses.normalised(weights[:2], None).tolist() == pytest.approx([0.5, 1.5])
-    assert losses.normalised(tensor(0.0, 0.0), None).tolist() == [0.0, 0.0]
+    assert losses.divide_by_mean(weights, share).tolist() == pytest.approx([0.5, 1.5, 49.5])
+    assert losses.divide_by_mean(weights[:2], None).tolist() == pytest.approx([0.5, 1.5])
+    assert losses.divide_by_mean(tensor(0.0, 0.0), None).tolist() == [0.0, 0.0]
 
 
 def test_top_k_factor() -> None:

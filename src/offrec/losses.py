@@ -1,6 +1,6 @@
 """The paper's equations as pure functions that return one number per transition.
 
-Tensors that the paper holds fixed are detached here, at the point of use. A head is a function over the whole catalogue
+Tensors that the paper treats as constants are detached at the point of use. A head is a function over the catalogue
 (`catalogue/head.py`). [B] is one number per row; [B, 1 + n] has one for the logged item and one for each of n unlogged
 items. Equations are referred to by their labels in the paper's LaTeX source.
 """
@@ -20,7 +20,7 @@ Prior = Head | Literal["uniform"] | None
 
 
 def batch_mean(values: Tensor, weight: Tensor | None) -> Tensor:
-    """Weighted mean over the rows [B]; padding has weight 0. Without weights, the plain mean."""
+    """Return the weighted mean over the rows [B], or the plain mean without weights. Padding has weight 0."""
     return values.mean() if weight is None else (weight * values).sum()
 
 
@@ -30,7 +30,7 @@ def negative_log_likelihood(log_pi: Tensor) -> Tensor:
 
 
 def weighted_likelihood(log_pi: Tensor, weight: Tensor) -> Tensor:
-    """−sg[w] log π(a|s)        paper, the final objective of §Policy Constraints; with w · G, REINFORCE"""
+    """−sg[w] log π(a|s)        paper, final objective of §Policy Constraints; REINFORCE if w contains G"""
     return -weight.detach() * log_pi
 
 
@@ -39,11 +39,11 @@ def td(
 ) -> Tensor:
     """(Q(s,a) − sg[r + discount · V])², [B, 1 + n]        paper, Eq. (Q), (SQ); L_Q of §Q-learning
 
-    V is `next_value` [B], the value of s′, for the logged item in column 0. For the unlogged items after it, V is
-    `value_if_ignored` [B], the value of s itself: an ignored item leaves the state unchanged.
+    In column 0, the logged item, V is `next_value` [B], the value of s′. In the other columns, the unlogged items, V is
+    `value_if_ignored` [B], the value of s: an ignored item leaves the state unchanged.
 
-    Unlike the paper: its soft targets drop γ although its MDP has one; here γ is part of `discount`. For random
-    transitions, its recursion of messages has log E exp(V/α) and its squared loss has E[V]; this function uses E[V].
+    Unlike the paper: its soft targets omit γ although its MDP has one; here γ is part of `discount`. For random
+    transitions, its message recursion has log E exp(V/α) and its squared loss has E[V]; this function uses E[V].
     """
     if not q.shape == rewards.shape == discounts.shape or next_value.shape != q.shape[:1]:
         shapes = [tuple(t.shape) for t in (q, rewards, discounts, next_value)]
@@ -54,11 +54,11 @@ def td(
     return (q - (rewards + discounts * values).detach()).square()
 
 
-def part_logged(next_value: Tensor, next_return_to_go: Tensor, share: float) -> Tensor:
+def mix_logged_return(next_value: Tensor, next_return_to_go: Tensor, share: float) -> Tensor:
     """(1 − λ) V(s′) + λ G′ [B], the value in the target of `td`. G′ is the logged return after the step.
 
-    Unlike the paper: its targets have V alone, whose errors accumulate. The logged return estimates the value of the
-    logging policy without such errors and ties the critic to the log. λ = 0 is the paper.
+    Unlike the paper: its targets contain only V, whose errors accumulate. The logged return estimates the value of the
+    logging policy without such errors and anchors the critic to the log. The paper has λ = 0.
     """
     return next_value if share == 0 else (1 - share) * next_value + share * next_return_to_go
 
@@ -67,14 +67,14 @@ def grounded(errors: Tensor, weight: float) -> Tensor:
     """error(logged) + weight · mean error(unlogged): [B, 1 + n] → [B].
 
     Unlike the paper: its critic is never trained on an unlogged item, so maximising Q over the catalogue maximises
-    noise. n = 0 is the paper.
+    noise. The paper has n = 0.
     """
     return errors[:, 0] if errors.shape[1] == 1 else errors[:, 0] + weight * errors[:, 1:].mean(1)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Replaces the exact E_π by one Gumbel-softmax sample."""
+    """A Gumbel-softmax sample that replaces the exact E_π."""
 
     noise: Noise
     temperature: float = 1.0
@@ -97,33 +97,34 @@ def expectation(pi: Head, linear: Linear, sample: Sample | None, prior: Head | N
 def soft_value(pi: Head, q: Head, alpha: float, prior: Prior = None, sample: Sample | None = None) -> Tensor:
     """V(s) = E_π[Q(s,a) − α (log π(a|s) − log prior(a|s))]        paper, Eq. (Q), (DC); −V/α: Eq. (pi), (DCPi)
 
-    The critic's target and the actor's objective. The head of a prior is detached. Without a prior it is the paper's
-    SDAC, which drops the uniform prior as if it were neutral. Unlike the paper: with prior "uniform" a step no longer
-    earns α log|A| for its entropy alone.
+    This is the value in the critic's target and the actor's objective. The head of a prior is detached.
+
+    Unlike the paper: its SDAC drops the uniform prior (`prior=None`), so every step earns up to α log|A| for its
+    entropy alone. `prior="uniform"` removes that bonus.
     """
-    mean, lse, prior_lse = expectation(pi, _soft(pi, q, alpha, prior), sample, _head(prior))
-    return mean + alpha * lse - alpha * _normaliser(prior, prior_lse, pi)
+    mean, lse, prior_lse = expectation(pi, _soft_terms(pi, q, alpha, prior), sample, _detached_head(prior))
+    return mean + alpha * lse - alpha * _log_normaliser(prior, prior_lse, pi)
 
 
 def soft_values(pi: Head, q: Head, target_q: Head, alpha: float, prior: Prior = None) -> tuple[Tensor, Tensor]:
-    """`soft_value` of `q` and the detached `soft_value` of `target_q`, in one pass over the catalogue."""
-    linear, target_linear = _soft(pi, q, alpha, prior), _soft(pi, target_q, alpha, prior)
-    sums, detached = reduce_with_detached(pi, linear, target_linear, _head(prior))
-    normaliser, prior_normaliser = alpha * sums.lse, alpha * _normaliser(prior, detached.lse, pi)
+    """Compute `soft_value` of `q` and the detached `soft_value` of `target_q` in one pass over the catalogue."""
+    linear, target_linear = _soft_terms(pi, q, alpha, prior), _soft_terms(pi, target_q, alpha, prior)
+    sums, detached = reduce_with_detached(pi, linear, target_linear, _detached_head(prior))
+    normaliser, prior_normaliser = alpha * sums.lse, alpha * _log_normaliser(prior, detached.lse, pi)
     return sums.mean + normaliser - prior_normaliser, detached.mean + normaliser.detach() - prior_normaliser
 
 
-def _soft(pi: Head, q: Head, alpha: float, prior: Prior) -> list[tuple[float, Head]]:
-    """Q − α (z_π − z_prior)"""
+def _soft_terms(pi: Head, q: Head, alpha: float, prior: Prior) -> list[tuple[float, Head]]:
+    """Return the terms of Q − α (z_π − z_prior)."""
     terms = [(1.0, q), (-alpha, pi)]
     return [*terms, (alpha, prior.detach())] if isinstance(prior, Head) else terms
 
 
-def _head(prior: Prior) -> Head | None:
+def _detached_head(prior: Prior) -> Head | None:
     return prior.detach() if isinstance(prior, Head) else None
 
 
-def _normaliser(prior: Prior, lse: Tensor, pi: Head) -> Tensor | float:
+def _log_normaliser(prior: Prior, lse: Tensor, pi: Head) -> Tensor | float:
     return lse if isinstance(prior, Head) else math.log(pi.n_items) if prior == "uniform" else 0.0
 
 
@@ -137,17 +138,18 @@ def greedy_value(q: Head, chosen_by: Head | None = None) -> Tensor:
 def outside_support(pi: Head, b: Head, delta: float) -> Tensor:
     """Σ_{a: π̂_b(a|s) ≤ δ} π(a|s)        paper, Eq. (SC)
 
-    Unlike the paper: with a plus sign; its minus would reward leaving the support. Logarithms are compared because
-    probabilities underflow.
+    Unlike the paper: the penalty is added; the paper's minus sign would reward leaving the support. The comparison uses
+    logarithms because probabilities underflow.
     """
     return reduce(pi, below=(b, (logsumexp(b) + math.log(delta)).detach())).mass
 
 
 def forward_kl(log_pi: Tensor, log_b: Tensor | None = None) -> Tensor:
-    """The contribution of one transition to KL(π_b‖π) = E_b[log π_b − log π]        paper, Eq. (ac)
+    """Contribution of one transition to KL(π_b‖π) = E_b[log π_b − log π]        paper, Eq. (ac)
 
-    Without `log_b` the entropy of π_b counts as 0, as implied by the paper, which uses L_S as the KL. The result is
-    then an upper bound that never falls below a small ε. Unlike the paper: with `log_b` it estimates the KL itself.
+    Without `log_b`, the entropy of π_b is assumed to be 0, as in the paper, which uses L_S as the KL. The result is
+    then an upper bound that never falls below a small ε.
+    Unlike the paper: with `log_b`, the result estimates the KL itself.
     """
     return -log_pi if log_b is None else log_b.detach() - log_pi
 
@@ -155,7 +157,7 @@ def forward_kl(log_pi: Tensor, log_b: Tensor | None = None) -> Tensor:
 def dual_step(multiplier: Tensor, constraint: Tensor, bound: float, rate: float) -> Tensor:
     """β ← max(0, β + η (KL − ε))        paper, the min–max of §Supervised Regularization
 
-    Unlike the paper: it prints −β(KL − ε), whose maximum over β does not enforce KL ≤ ε.
+    Unlike the paper: it prints −β(KL − ε); maximising that over β does not enforce KL ≤ ε.
     """
     return (multiplier + rate * (constraint - bound)).clamp(min=0.0)
 
@@ -163,11 +165,11 @@ def dual_step(multiplier: Tensor, constraint: Tensor, bound: float, rate: float)
 def exponential_weight(q: Tensor, beta: float, cap: float, baseline: Tensor | None = None) -> Tensor:
     """min(exp((Q(s,a) − V(s)) / β), cap)        paper, −w_t of §Policy Constraints, without V and cap
 
-    Unlike the paper: capped, because one large Q would dominate the batch. V(s) is an optional baseline that replaces
-    the normaliser E_b[exp(Q/β)] of each state, which the paper drops.
+    Unlike the paper: the weight is capped, because one large Q would dominate the batch. V(s) is an optional baseline
+    that replaces the normaliser E_b[exp(Q/β)] of each state, which the paper drops.
     """
-    above = q if baseline is None else q - baseline
-    return (above / beta).clamp(max=math.log(cap)).exp().detach()
+    advantage = q if baseline is None else q - baseline
+    return (advantage / beta).clamp(max=math.log(cap)).exp().detach()
 
 
 def importance_weight(log_pi: Tensor, log_b: Tensor, cap: float) -> Tensor:
@@ -175,13 +177,13 @@ def importance_weight(log_pi: Tensor, log_b: Tensor, cap: float) -> Tensor:
     return (log_pi - log_b).clamp(max=math.log(cap)).exp().detach()
 
 
-def normalised(weights: Tensor, share: Tensor | None) -> Tensor:
-    """Weights [B] divided by their mean over the batch, for the self-normalised estimate."""
+def divide_by_mean(weights: Tensor, share: Tensor | None) -> Tensor:
+    """Divide weights [B] by their mean over the batch, for the self-normalised estimate."""
     return weights / batch_mean(weights, share).clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 def top_k_factor(log_pi: Tensor, k: int) -> Tensor:
-    """K (1 − π)^(K−1), the derivative by π of 1 − (1 − π)^K: a is among K draws        Chen et al. 2019, Eq. (8)"""
+    """K (1 − π)^(K−1) = d/dπ P(a is among K samples) = d/dπ [1 − (1 − π)^K]        Chen et al. 2019, Eq. (8)"""
     return (k * (1 - log_pi.exp().clamp(max=1.0)).pow(k - 1)).detach()
 
 

@@ -1,4 +1,4 @@
-"""Policy: the interface between policies and evaluation, estimation, the shop and serving."""
+"""The policy interface that evaluation, estimation, the simulated shop and serving use."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ Id = str | int
 class Recommendation:
     """A ranked list of items."""
 
-    items: list[Id]  # best first, as the log's ids
+    items: list[Id]  # item ids of the log, best first
     scores: list[float]
     probabilities: list[float] | None  # π(item | history); None for a policy that is not a distribution
-    unknown: int  # number of items in the history that are not in the catalogue; they are skipped
+    unknown: int  # number of skipped items in the history, because the catalogue does not contain them
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object with one row per item."""
@@ -34,17 +34,17 @@ class Recommendation:
 
 
 class Policy:
-    """Scores every item of the catalogue after any history. A subclass implements `head`.
+    """Scores every item of the catalogue for any history. Subclasses implement `head`.
 
     Args:
         vocabulary: The catalogue's items.
-        history: Number of most recent items that the policy reads.
-        device: Where it computes.
-        data_hash: Hash of the dataset that it was trained on. It can only be evaluated on that dataset.
+        history: Maximum number of recent items that the policy reads.
+        device: The device to compute on.
+        data_hash: Hash of the training dataset. The policy can only be evaluated on that dataset.
     """
 
     name: str
-    source_shop: dict[str, Any] | None = None  # the simulated shop that its log comes from, if any
+    source_shop: dict[str, Any] | None = None  # the simulated shop that generated the log, if any
     stochastic = False  # whether softmax(head) is a distribution to sample from
 
     def __init__(
@@ -71,20 +71,20 @@ class Policy:
         exclude: Sequence[Id] = (),
         candidates: Sequence[Id] | None = None,
     ) -> Recommendation:
-        """Recommend the k best items after a history.
+        """Recommend the k best items for a history.
 
         Args:
-            history: Item ids of the log, oldest first. Unknown ids are skipped and counted.
-            k: Number of items; fewer are returned if fewer may be shown.
-            exclude_seen: Do not recommend items of the history.
-            exclude: Item ids not to recommend.
-            candidates: Item ids to choose from; all items if None.
+            history: Item ids, oldest first. Unknown ids are skipped and counted.
+            k: Number of items. The result is shorter if fewer items are allowed.
+            exclude_seen: Whether to exclude the items of the history.
+            exclude: Item ids to exclude.
+            candidates: Item ids to choose from, or None for the whole catalogue.
 
         Returns:
             The items with their scores and, if the policy is a distribution, their probabilities.
 
         Raises:
-            InputError: `k` is out of range, or no item is left to recommend.
+            InputError: If `k` is out of range or every item is excluded.
 
         Example:
             >>> policy.recommend([12, 55, 9], k=3, exclude_seen=True).items
@@ -92,14 +92,14 @@ class Policy:
         if not 1 <= k <= self.n_items:
             raise InputError(f"k must be between 1 and {self.n_items}, the size of the catalogue; got {k}.")
         if isinstance(history, str):
-            raise InputError(f"history must be a list of item ids, oldest first; got the text {history!r}.")
+            raise InputError(f"history must be a list of item ids, oldest first; got the string {history!r}.")
         seen, unknown = self.vocabulary.encode(history)
         excluded = set(self.vocabulary.encode(exclude)[0]) | (set(seen) if exclude_seen else set())
         with torch.no_grad():
             head = self.head(batch_from_histories([seen], self.n_items, self.history, self.device))
             allowed = [] if candidates is None else sorted(set(self._candidates(candidates)) - excluded)
             if not (allowed if candidates is not None else self.n_items - len(excluded)):
-                raise InputError("No item is left to recommend; every item that may be shown is excluded.")
+                raise InputError("No item is left to recommend: every allowed item is excluded; exclude fewer items.")
             if candidates is None:
                 values, items = _best(head, sorted(excluded), min(k, self.n_items - len(excluded)))
             else:
@@ -111,7 +111,7 @@ class Policy:
     def _candidates(self, candidates: Sequence[Id]) -> list[int]:
         known, _ = self.vocabulary.encode(candidates)
         if not known:
-            raise InputError("candidates contains no item of the catalogue; use the item ids of the log.")
+            raise InputError("candidates contains no item of the catalogue; pass item ids of the log.")
         return known
 
 

@@ -1,4 +1,4 @@
-"""Types that every package shares. This module imports nothing else of offrec."""
+"""Types that all packages share. This module does not import any other module of offrec."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:  # `offrec prepare` needs no torch, and importing torch can take longer than preparing a log
+if TYPE_CHECKING:  # `offrec prepare` does not need torch, and importing it can take longer than preparing a log
     import torch
     from torch import Tensor
 
@@ -23,7 +23,7 @@ Doubles = NDArray[np.float64]
 class Sessions:
     """Sessions as flat arrays: session s consists of the events offsets[s] … offsets[s + 1] − 1.
 
-    `offsets` need not start at 0, so that a split can be a view on the arrays of the whole log.
+    `offsets` need not start at 0: a split can be a view of the arrays of the whole log.
     """
 
     items: Ints  # [E] item index
@@ -43,12 +43,12 @@ class Sessions:
 class Decisions:
     """Served lists with their propensities and outcomes.
 
-    Session s was served the lists offsets[s] … offsets[s + 1] − 1; the sessions are in the order of `Sessions`.
-    As there, `offsets` need not start at 0. `event` is an index into the whole log.
+    Session s was served the lists offsets[s] … offsets[s + 1] − 1. Sessions have the same order as in `Sessions`, and
+    `offsets` need not start at 0. `event` is an index into the whole log.
     """
 
     offsets: Longs  # [S + 1]
-    positions: Ints  # [D] number of the session's events before the list; they make up its state
+    positions: Ints  # [D] number of the session's events before the list; these events define its state
     items: Ints  # [D, K] the ordered list, padded on the right with n_items
     log_propensity: Doubles  # [D] log probability of the ordered list under the policy that served it
     event: Longs  # [D] the event in which an item of the list was picked; −1 if none was
@@ -72,7 +72,7 @@ class Size:
 
 
 class DerivedColumns(NamedTuple):
-    """Tensors that follow from a batch's columns, for batches gathered by a kernel that computes both at once."""
+    """Tensors derived from a batch's columns, for batches gathered by a kernel that also computes these tensors."""
 
     state_index: Tensor  # [B]
     next_state_index: Tensor  # [B]
@@ -83,7 +83,7 @@ class DerivedColumns(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows to learn from or to rank. Each row is one event; its state is the items of its session before the event.
+    """Rows for training or ranking. A row is one event; its state is defined by the earlier items of its session.
 
     A segment is a contiguous part of a session that is encoded once for all its rows: the state of row b is the output
     of the backbone after `position[b]` items of `tokens[segment[b]]`. A window is a segment with a single row.
@@ -92,13 +92,13 @@ class Batch:
     tokens: Tensor  # [N, L] items of each segment, oldest first, padded on the right with n_items
     segment: Tensor  # [B] the row's segment
     position: Tensor  # [B] number of the segment's items before the row
-    recent: Tensor  # [B, H] the same items, most recent first, padded with n_items; H is as large as the batch needs
+    recent: Tensor  # [B, H] those items, most recent first, padded with n_items; H depends on the batch
     action: Tensor  # [B] the next item
     event: Tensor  # [B] index of the event in the log
     reward: Tensor  # [B]
     discount: Tensor  # [B] γ, or 0 at the end of the session
     return_to_go: Tensor  # [B] discounted return
-    weight: Tensor  # [B] the row's weight in the batch's mean: they sum to 1 and are 0 for padding rows
+    weight: Tensor  # [B] the row's weight in the batch mean; weights sum to 1 and are 0 for padding rows
     derived: DerivedColumns | None = None
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all columns, without those derived from them."""
+        """Size of all columns in bytes, without derived columns."""
         return sum(getattr(self, column.name).nbytes for column in fields(self) if column.name != "derived")
 
     def to(self, device: torch.device) -> Batch:
@@ -115,7 +115,7 @@ class Batch:
         return self.with_columns(**{name: getattr(self, name).to(device) for name in columns})
 
     def with_columns(self, **columns: Tensor) -> Batch:
-        """Return a batch with some columns replaced and its derived columns computed anew."""
+        """Return a batch with some columns replaced and the derived columns recomputed."""
         return replace(self, derived=None, **columns)
 
     @cached_property
@@ -128,14 +128,14 @@ class Batch:
 
     @cached_property
     def state_index(self) -> Tensor:
-        """[B] index of the row's state among the states of all segments; each segment has one before its first item."""
+        """[B] index of the row's state among the states of all segments; each segment begins with an initial state."""
         if self.derived is not None:
             return self.derived.state_index
         return self.segment * (self.tokens.shape[1] + 1) + self.position
 
     @cached_property
     def next_state_index(self) -> Tensor:
-        """[B] `state_index` after the action; a segment contains the actions of its rows."""
+        """[B] `state_index` after the action; segments contain the actions of their rows."""
         return self.state_index + 1 if self.derived is None else self.derived.next_state_index
 
     @cached_property
@@ -148,7 +148,7 @@ class Batch:
         return torch.cat([self.action[:, None], self.recent[:, :-1]], 1)
 
     def tokens_with_start(self, start: int) -> Tensor:
-        """[N, 1 + L] the index `start`, then the items of each segment. Every network reads the same tensor."""
+        """Return the items of each segment after the index `start`, [N, 1 + L]. All networks share the tensor."""
         if self.derived is not None:
             return self.derived.tokens_with_start
         if start not in self._tokens_with_start:

@@ -25,7 +25,7 @@ def b() -> Head:
 
 def test_a_ranking_is_uniform_over_its_top_ten(b: Head) -> None:
     """The top ten are the likeliest item and nine rare ones."""
-    found = diagnostics.of_ranking(row(-torch.arange(12.0)[None]), b)
+    found = diagnostics.ranking_diagnostics(row(-torch.arange(12.0)[None]), b)
     assert float(found["~entropy"]) == pytest.approx(math.log(10))
     assert float(found["~rare"]) == pytest.approx(0.9)
     assert float(found["~kl_to_logging"]) == pytest.approx(
@@ -35,7 +35,7 @@ def test_a_ranking_is_uniform_over_its_top_ten(b: Head) -> None:
 
 def test_only_items_inside_the_support_count(b: Head) -> None:
     """Three items have π̂_b ≥ 0.1, so each has probability 1/3."""
-    found = diagnostics.of_ranking(within_support(row(torch.arange(12.0)[None]), b, 0.1), b)
+    found = diagnostics.ranking_diagnostics(within_support(row(torch.arange(12.0)[None]), b, 0.1), b)
     assert float(found["~entropy"]) == pytest.approx(math.log(3))
     assert float(found["~rare"]) == 0.0
     assert float(found["~kl_to_logging"]) == pytest.approx(-math.log(3) - math.log(0.5 * 0.25 * 0.25) / 3, abs=1e-4)

@@ -1,4 +1,4 @@
-"""The learners, and the registry that names them."""
+"""The built-in learners and their registry."""
 
 from offrec.algorithms import (
     actor_critic,
@@ -16,7 +16,7 @@ from offrec.algorithms import (
 from offrec.algorithms.record import LEARNERS, LearnerRecord, register_learner
 from offrec.algorithms.symbols import ABSENT, Learner, LossTerms, Multiplier, Needs, Symbols
 
-# In the paper's order, which is the order of tables.
+# Register the learners in the paper's order; tables list them in this order.
 for _module in (
     supervised,
     deep_q,

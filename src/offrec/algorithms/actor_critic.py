@@ -20,21 +20,22 @@ from offrec.algorithms.symbols import LossTerms, Symbols
 @dataclass(frozen=True)
 class ActorCritic(Soft):
     uniform_prior: bool = True
-    """Keep the uniform action prior. The paper drops it, so that every further step of a session earns α log|A|."""
+    """Keep the uniform action prior. The paper drops it; every further step of a session then earns α log|A|."""
 
     def loss(self, x: Symbols) -> LossTerms:
-        value = losses.soft_value(x.pi, x.q.detach(), self.alpha, self._prior, self.relaxed(x.noise))
+        value = losses.soft_value(x.pi, x.q.detach(), self.alpha, self._prior, self.relaxed_sample(x.noise))
         return {"critic": self.critic(x), "actor": -value / self.alpha}
 
     def critic(self, x: Symbols) -> Tensor:
-        """The critic's loss."""
-        next_value = losses.soft_value(x.next_pi, x.next_q, self.alpha, self._prior, self.drawn(x.next_noise))
+        """Return the critic's loss [B]."""
+        next_value = losses.soft_value(x.next_pi, x.next_q, self.alpha, self._prior, self.target_sample(x.next_noise))
         value_if_ignored = None
-        if x.grounded:  # without a prior the entropy bonus would feed back on itself: V(s) is part of its own target
+        if x.grounded:
+            # V(s) is part of its own target: without a prior, the entropy bonus would accumulate.
             value_if_ignored = losses.soft_value(
-                x.pi.detach(), x.q_if_ignored, self.alpha, "uniform", self.drawn(x.noise)
+                x.pi.detach(), x.q_if_ignored, self.alpha, "uniform", self.target_sample(x.noise)
             )
-        return self.squared(x, x.rewards, next_value, value_if_ignored)
+        return self.td_loss(x, x.rewards, next_value, value_if_ignored)
 
     @property
     def _prior(self) -> losses.Prior:

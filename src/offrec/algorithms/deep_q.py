@@ -27,16 +27,16 @@ class DeepQ:
 
     @property
     def needs(self) -> Needs:
-        return Needs(actor=False, critic="own", online_next=self.double, ranks="critic", within=self.delta)
+        return Needs(actor=False, critic="own", online_next=self.double, ranks="critic", min_probability=self.delta)
 
     def loss(self, x: Symbols) -> LossTerms:
         return {"critic": q_learning(x, self.double)}
 
 
 def q_learning(x: Symbols, double: bool) -> Tensor:
-    """The Q-learning loss [B]."""
+    """Return the Q-learning loss [B]."""
     next_value = losses.greedy_value(x.next_q, x.next_online_q if double else None)
-    next_value = losses.part_logged(next_value, x.next_return_to_go, x.returns)
+    next_value = losses.mix_logged_return(next_value, x.next_return_to_go, x.returns)
     value_if_ignored = losses.greedy_value(x.q_if_ignored) if x.grounded else None
     errors = losses.td(x.q.at(x.actions), x.rewards, x.discounts, next_value, value_if_ignored)
     return losses.grounded(errors, x.ground_weight)

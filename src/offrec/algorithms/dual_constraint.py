@@ -1,4 +1,4 @@
-"""DC: the logging policy as a prior in the critic's target and in the actor.
+"""DC: use the logging policy as a prior in the critic's target and in the actor.
 
     V(s) = E_π[Q̄(s,a) − α (log π(a|s) − log π̂_b(a|s))]
     critic   ½ (Q(s,a) − sg[r + discount · V(s′)])²                           paper, Eq. (DC)
@@ -6,8 +6,8 @@
 
 The target of an unlogged item a⁻, if the critic is grounded, is sg[r⁻ + γ V(s)].
 
-Unlike the paper, which does not say how π̂_b is fitted: it is fitted to the same training sessions (in-sample). PG and
-SR read values that were fitted without the session (cross-fitted).
+Unlike the paper: it does not say how π̂_b is fitted. Here π̂_b is fitted to the same training sessions (in-sample). PG
+and SR use cross-fitted values: the model that scores a session was fitted without it.
 """
 
 from dataclasses import dataclass, replace
@@ -26,10 +26,10 @@ class DualConstraint(Soft):
 
     def loss(self, x: Symbols) -> LossTerms:
         next_value, (value, value_if_ignored) = x.scheduler.run_concurrently(
-            lambda: losses.soft_value(x.next_pi, x.next_q, self.alpha, x.next_b, self.drawn(x.next_noise)),
+            lambda: losses.soft_value(x.next_pi, x.next_q, self.alpha, x.next_b, self.target_sample(x.next_noise)),
             lambda: self.values(x, x.b),
         )
-        return {"critic": self.squared(x, x.rewards, next_value, value_if_ignored), "actor": -value / self.alpha}
+        return {"critic": self.td_loss(x, x.rewards, next_value, value_if_ignored), "actor": -value / self.alpha}
 
 
 RECORD = LearnerRecord(

@@ -1,6 +1,6 @@
-"""PC: imitate logged items, with larger weights on better ones.
+"""PC: imitate logged items, with larger weights for better items.
 
-    critic   SDAC's                                                    (the paper names none)
+    critic   SDAC's                                                    (the paper does not specify one)
     actor    −sg[w] log π(a|s),   w = min(exp((Q(s,a) − V(s))/β), cap)        paper, §Policy Constraints: exp(Q/β)
 
 The paper drops the normaliser E_b[exp(Q/β)] of each state. Two options replace it: subtracting V(s), and dividing w by
@@ -22,9 +22,9 @@ class PolicyConstraint(ActorCritic):
     beta: float = option(1.0, above=0.0)
     """Temperature of the weights, in units of reward; lower is greedier."""
     cap: float = option(20.0, above=0.0)
-    """Largest weight."""
+    """Upper limit of the weights."""
     baseline: bool = True
-    """Subtract V(s) from Q, so that a weight measures the item and not the state."""
+    """Subtract V(s) from Q, so that a weight depends on the item and not on the state."""
     normalised: bool = True
     """Divide the weights by their mean over the batch."""
 
@@ -32,10 +32,10 @@ class PolicyConstraint(ActorCritic):
         q = x.q.detach()
         value = None
         if self.baseline:
-            value = losses.soft_value(x.pi.detach(), q, self.alpha, self._prior, self.drawn(x.noise))
+            value = losses.soft_value(x.pi.detach(), q, self.alpha, self._prior, self.target_sample(x.noise))
         weight = losses.exponential_weight(q.at(x.logged)[:, 0], self.beta, self.cap, value)
         if self.normalised:
-            weight = losses.normalised(weight, x.weight)
+            weight = losses.divide_by_mean(weight, x.weight)
         log_pi = log_prob(x.pi, x.logged)[:, 0]
         return {"critic": self.critic(x), "actor": losses.weighted_likelihood(log_pi, weight)}
 
@@ -55,7 +55,7 @@ RECORD = LearnerRecord(
             "algorithm.baseline": False,
             "algorithm.normalised": False,
         },
-        # Without critic.returns: the weights need differences in Q, which logged returns level out.
+        # critic.returns is left at 0: the weights need differences in Q, which logged returns reduce.
         "strong": {**EARNING, "algorithm.alpha": 0.02, "algorithm.beta": 0.03},
     },
     search={**SEARCH_SOFT, "algorithm.beta": Range(0.01, 10.0)},

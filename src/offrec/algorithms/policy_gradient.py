@@ -2,8 +2,7 @@
 
     L = −sg[min(π/π̂_b, c) · K(1−π)^(K−1)] · G · log π(a|s)        π, π̂_b of the logged item; G: its return
 
-π̂_b is fitted by SL before training or, as in Chen et al., is a second head on the policy's state, without a gradient to
-that state:
+π̂_b is either fitted by SL before training or, as in Chen et al., a second head on the policy's detached state:
 
     L_b = −log π̂_b(a|sg[s])
 """
@@ -25,11 +24,11 @@ class PolicyGradient:
     k: int = option(1, minimum=1)
     """K: the policy is rewarded for a good item among K samples; 1 is plain REINFORCE."""
     cap: float = option(10.0, above=0.0)
-    """c: largest importance weight."""
+    """c: upper limit of the importance weights."""
     self_normalised: bool = False
     """Divide the importance weights by their mean over the batch."""
     logging: Literal["fitted", "own"] = "fitted"
-    """π̂_b: fitted by SL before training, or a second head on the policy's detached state."""
+    """Source of π̂_b: fitted by SL before training, or a second head on the policy's detached state."""
     start: Literal["fresh", "supervised"] = "fresh"
     """Start from random weights or from the weights of the fitted π̂_b."""
 
@@ -40,14 +39,14 @@ class PolicyGradient:
         return Needs(logging="own" if self.logging == "own" else "values", start=self.start == "supervised")
 
     def loss(self, x: Symbols) -> LossTerms:
-        return self.of_logged(x, log_prob(x.pi, x.logged)[:, 0])
+        return self.logged_terms(x, log_prob(x.pi, x.logged)[:, 0])
 
-    def of_logged(self, x: Symbols, log_pi: Tensor) -> LossTerms:
-        """The terms for log π(a|s) [B] of the logged items."""
+    def logged_terms(self, x: Symbols, log_pi: Tensor) -> LossTerms:
+        """Return the loss terms, given log π(a|s) [B] of the logged items."""
         log_b = log_prob(x.b, x.logged)[:, 0] if self.logging == "own" else x.log_b
         importance = losses.importance_weight(log_pi, log_b, self.cap)
         if self.self_normalised:
-            importance = losses.normalised(importance, x.weight)
+            importance = losses.divide_by_mean(importance, x.weight)
         weight = importance * losses.top_k_factor(log_pi, self.k) * x.return_to_go
         terms = {"actor": losses.weighted_likelihood(log_pi, weight)}
         return (

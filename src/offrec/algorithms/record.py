@@ -1,4 +1,4 @@
-"""What offrec knows about a learner besides its equations. Each learner's file declares one record."""
+"""Metadata of learners: names, presets and search spaces. Each learner's module declares one record."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,18 +12,18 @@ Family = Literal["imitation", "mixed", "unconstrained", "constrained"]
 
 @dataclass(frozen=True)
 class LearnerRecord:
-    """A learner as commands and reports see it.
+    """Metadata that commands and reports need about a learner.
 
     Args:
-        name: The name after `--algorithm`: "dc".
-        label: The name in tables and figures: "DC".
-        learner: The class: a frozen dataclass of options with `needs`, `needs_reward` and `loss`.
-        help: One line that says what the learner does.
-        family: The group that gives the learner its colour in figures.
-        presets: Settings that a preset adds for this learner: {"paper": {…}, "strong": {…}}.
-        search: The settings that `offrec tune` searches, next to those searched for every learner.
-        ignored: Inherited or shared options that the learner does not read, each with the reason. Setting one is
-            refused.
+        name: The value of `--algorithm`, such as "dc".
+        label: The name in tables and figures, such as "DC".
+        learner: The learner's class, a frozen dataclass of options with `needs`, `needs_reward` and `loss`.
+        help: A one-line description.
+        family: The group, which determines the colour in figures.
+        presets: Settings that each preset adds for this learner: {"paper": {…}, "strong": {…}}.
+        search: Settings that `offrec tune` searches, in addition to those it searches for every learner.
+        ignored: Inherited or shared options that the learner does not read, with the reason. Setting one is an
+            error.
     """
 
     name: str
@@ -40,16 +40,16 @@ LEARNERS: Registry[LearnerRecord] = Registry("algorithm")
 
 
 def register_learner(record: LearnerRecord) -> LearnerRecord:
-    """Make a learner known to every command.
+    """Register a learner, so that every command accepts it.
 
     Args:
-        record: Its record.
+        record: The learner's record.
 
     Returns:
         The same record.
 
     Raises:
-        InputError: A learner with this name exists.
+        InputError: If a learner with this name is already registered.
 
     Example:
         >>> offrec.register_learner(offrec.LearnerRecord("mine", "Mine", Mine, "My own learner."))
@@ -59,8 +59,8 @@ def register_learner(record: LearnerRecord) -> LearnerRecord:
 
 # Settings that several learners share.
 
-# A policy that should earn over a whole session has to look ahead, and validation NDCG would choose it by how well it
-# imitates the log. These values were chosen by true reward in the shops demo 10–13 and medium 10, 11
+# To maximise reward over a whole session, a policy has to look ahead. Validation NDCG would select the checkpoint that
+# imitates the log best. These values were selected by true reward in the shops demo 10–13 and medium 10, 11
 # (docs/evidence/defaults.md).
 EARNING: dict[str, Any] = {"gamma": 0.9, "select": "last", "training.epochs": 20, "training.schedule": "linear"}
 EARNING_WITH_RETURNS: dict[str, Any] = {**EARNING, "critic.returns": 0.5}

@@ -1,14 +1,14 @@
-"""RE: the logging policy in the reward. It has the same posterior as DC, with Q_RE = Q_DC + α log π̂_b.
+"""RE: add the logging policy to the reward. The posterior is that of DC, with Q_RE = Q_DC + α log π̂_b.
 
     V(s) = E_π[Q̄(s,a) − α log π(a|s)]
     critic   ½ (Q(s,a) − sg[r + α log π̂_b(a|s) + discount · V(s′)])²          paper, §Reward Extrapolation
     actor    E_π[log π(a|s) − sg[Q(s,a)]/α]
 
-The target of an unlogged item a⁻, if the critic is grounded, is sg[r⁻ + α log π̂_b(a⁻|s) + γ V(s)]. Q contains the
-prior, so V equals that of DC without a prior of its own.
+The target of an unlogged item a⁻, if the critic is grounded, is sg[r⁻ + α log π̂_b(a⁻|s) + γ V(s)]. Q already
+contains the prior, so V needs no prior term and equals the V of DC.
 
-Unlike the paper, which does not say how π̂_b is fitted: it is fitted to the same training sessions (in-sample). PG and
-SR read values that were fitted without the session (cross-fitted).
+Unlike the paper: it does not say how π̂_b is fitted. Here π̂_b is fitted to the same training sessions (in-sample). PG
+and SR use cross-fitted values: the model that scores a session was fitted without it.
 """
 
 from dataclasses import dataclass, replace
@@ -24,21 +24,21 @@ from offrec.catalogue import log_prob
 @dataclass(frozen=True)
 class RewardExtrapolation(Soft):
     critic_start: Literal["fresh", "supervised"] = "fresh"
-    """The critic starts from random weights or from α log π̂_b up to a constant per state, which is Q without rewards.
-    It must then have the shape of π̂_b (critic.repeat=instead)."""
+    """Start the critic from random weights, or from Q without rewards: α log π̂_b up to a constant per state. The latter
+    needs a critic of the same shape as π̂_b (critic.repeat=instead)."""
 
     @property
     def needs(self) -> Needs:
-        starts = self.alpha if self.critic_start == "supervised" else 0.0
-        return replace(super().needs, logging="here", critic_start=starts)
+        factor = self.alpha if self.critic_start == "supervised" else 0.0
+        return replace(super().needs, logging="here", critic_start=factor)
 
     def loss(self, x: Symbols) -> LossTerms:
         rewards = losses.extrapolated_reward(x.rewards, log_prob(x.b, x.actions), self.alpha)
         next_value, (value, value_if_ignored) = x.scheduler.run_concurrently(
-            lambda: losses.soft_value(x.next_pi, x.next_q, self.alpha, None, self.drawn(x.next_noise)),
+            lambda: losses.soft_value(x.next_pi, x.next_q, self.alpha, None, self.target_sample(x.next_noise)),
             lambda: self.values(x, None),
         )
-        return {"critic": self.squared(x, rewards, next_value, value_if_ignored), "actor": -value / self.alpha}
+        return {"critic": self.td_loss(x, rewards, next_value, value_if_ignored), "actor": -value / self.alpha}
 
 
 RECORD = LearnerRecord(

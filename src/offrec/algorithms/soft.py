@@ -1,4 +1,4 @@
-"""The options and expectations that learners with a soft critic share."""
+"""Options and expectations shared by all learners with a soft critic."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,15 +16,15 @@ class Soft:
     alpha: float = option(0.02, above=0.0)
     """Temperature: the cost of one nat of divergence from the prior, in units of reward (see reward_unit)."""
     expectation: Literal["exact", "gumbel"] = "exact"
-    """Compute expectations over π exactly, or by a Gumbel-softmax sample as in the paper."""
+    """Compute expectations over π exactly, or estimate them by a Gumbel-softmax sample as in the paper."""
     gumbel_temperature: float = option(1.0, above=0.0)
     """Temperature of the actor's Gumbel-softmax sample; lower is closer to one item, with a noisier gradient."""
     straight_through: bool = False
     """Use the value of one sampled item and the gradient of the soft sample."""
     ranks: Literal["actor", "critic"] = "actor"
-    """Recommend by π or by the policy that the critic implies: softmax(Q/α), for DC times the prior."""
+    """Rank by π, or by the policy that the critic implies: softmax(Q/α), for DC multiplied by the prior."""
     start: Literal["fresh", "supervised"] = "fresh"
-    """The actor starts from random weights or from the weights of the fitted π̂_b."""
+    """Start the actor from random weights or from the weights of the fitted π̂_b."""
 
     needs_reward = True
 
@@ -38,35 +38,38 @@ class Soft:
             temperature=self.alpha,
         )
 
-    def relaxed(self, noise: Noise) -> losses.Sample | None:
-        """The sample for the actor, with a gradient through it; None for exact expectations."""
+    def relaxed_sample(self, noise: Noise) -> losses.Sample | None:
+        """Return the differentiable sample for the actor, or None for exact expectations."""
         if self.expectation == "exact":
             return None
         return losses.Sample(noise, self.gumbel_temperature, self.straight_through)
 
-    def drawn(self, noise: Noise) -> losses.Sample | None:
-        """The sample for targets: an item a′ ~ π(·|s′). The paper does not say where its a_{t+1} comes from."""
+    def target_sample(self, noise: Noise) -> losses.Sample | None:
+        """Return the sample for targets, an item a′ ~ π(·|s′), or None for exact expectations.
+
+        Unlike the paper: it does not say how its a_{t+1} is sampled.
+        """
         return None if self.expectation == "exact" else losses.Sample(noise, hard=True)
 
     def values(self, x: Symbols, prior: losses.Prior) -> tuple[Tensor, Tensor | None]:
-        """V(s) by Q, which the actor maximises, and by the detached Q̄, for the targets of unlogged items.
+        """Return V(s) under Q, which the actor maximises, and under the detached Q̄, for the targets of unlogged items.
 
-        Exact expectations share one pass over the catalogue; two Gumbel samples take two.
+        Exact expectations share one pass over the catalogue; Gumbel samples need two passes.
         """
         q = x.q.detach()
         if x.grounded and self.expectation == "exact":
             return losses.soft_values(x.pi, q, x.q_if_ignored, self.alpha, prior)
-        value = losses.soft_value(x.pi, q, self.alpha, prior, self.relaxed(x.noise))
+        value = losses.soft_value(x.pi, q, self.alpha, prior, self.relaxed_sample(x.noise))
         if not x.grounded:
             return value, None
-        return value, losses.soft_value(x.pi.detach(), x.q_if_ignored, self.alpha, prior, self.drawn(x.noise))
+        return value, losses.soft_value(x.pi.detach(), x.q_if_ignored, self.alpha, prior, self.target_sample(x.noise))
 
-    def squared(self, x: Symbols, rewards: Tensor, next_value: Tensor, value_if_ignored: Tensor | None) -> Tensor:
-        """½ (Q − sg[r + discount · V])² of the logged item, plus that of the unlogged items if there are any."""
+    def td_loss(self, x: Symbols, rewards: Tensor, next_value: Tensor, value_if_ignored: Tensor | None) -> Tensor:
+        """Return ½ (Q − sg[r + discount · V])² of the logged item, plus the same loss of any unlogged items: [B]."""
 
         def error() -> Tensor:
-            target_value = losses.part_logged(next_value, x.next_return_to_go, x.returns)
+            target_value = losses.mix_logged_return(next_value, x.next_return_to_go, x.returns)
             errors = losses.td(x.q.at(x.actions), rewards, x.discounts, target_value, value_if_ignored)
             return 0.5 * losses.grounded(errors, x.ground_weight)
 
-        return x.scheduler.run_apart(error)
+        return x.scheduler.run_independently(error)

@@ -21,14 +21,14 @@ class Supervised:
 
     @property
     def needs_reward(self) -> bool:
-        """Whether rewards weight the events."""
+        """Whether the loss reads rewards."""
         return self.weight == "reward"
 
     def loss(self, x: Symbols) -> LossTerms:
         loss = losses.negative_log_likelihood(log_prob(x.pi, x.logged)[:, 0])
         if self.weight == "reward":
-            # Unlike the paper: weighted by r over its mean in the batch, so the unit of rewards does not matter.
-            loss = loss * losses.normalised(x.rewards[:, 0], x.weight)
+            # Unlike the paper: divide r by its mean over the batch; the loss is independent of the unit of rewards.
+            loss = loss * losses.divide_by_mean(x.rewards[:, 0], x.weight)
         return {"cross_entropy": loss}
 
 

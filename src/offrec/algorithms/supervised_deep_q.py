@@ -1,4 +1,4 @@
-"""SL+DQN: one backbone, two heads (Xin et al. 2020, "SQN"). It ranks by the policy's head.
+"""SL+DQN: two heads on one backbone (Xin et al. 2020, "SQN"). The policy's head ranks the items.
 
 L = −log π(a|s) + w · (Q(s,a) − sg[r + discount · max Q̄(s′,·)])²
 """
@@ -41,7 +41,7 @@ RECORD = LearnerRecord(
     learner=SupervisedDeepQ,
     help="SL and DQN as two heads on one backbone; SL's head ranks.",
     family="mixed",
-    # The head that imitates the log ranks, so NDCG may select the checkpoint.
+    # Items are ranked by the head that imitates the log, so NDCG can select the checkpoint.
     presets={"paper": {"algorithm.double": True}, "strong": {"gamma": 0.9, "critic.returns": 0.5}},
     search={**SEARCH_GAMMA, "algorithm.weight": Range(0.03, 10.0)},
     ignored={

@@ -20,7 +20,7 @@ class SupervisedPolicyGradient(PolicyGradient):
 
     def loss(self, x: Symbols) -> LossTerms:
         log_pi = log_prob(x.pi, x.logged)[:, 0]
-        terms = self.of_logged(x, log_pi)
+        terms = self.logged_terms(x, log_pi)
         likelihood = losses.negative_log_likelihood(log_pi)
         return terms | {"actor": self.weight * terms["actor"], "cross_entropy": likelihood}
 
@@ -31,6 +31,6 @@ RECORD = LearnerRecord(
     learner=SupervisedPolicyGradient,
     help="SL plus a weighted PG loss on one policy.",
     family="mixed",
-    presets={"strong": {"gamma": 0.9}},  # it imitates the log too, so NDCG may select the checkpoint
+    presets={"strong": {"gamma": 0.9}},  # SL+PG also imitates the log, so NDCG can select the checkpoint
     search={**SEARCH_GAMMA, "algorithm.weight": Range(0.03, 10.0)},
 )

@@ -1,10 +1,10 @@
 """SR: SDAC with a cross-entropy term that keeps π close to the log.
 
     actor    SDAC's + β · (−log π(a|s))                      paper, Eq. (Rsr)
-    β fixed, or by dual ascent        β ← max(0, β + η (KL − ε))        paper, Eq. (ac) and what follows
+    β fixed, or by dual ascent        β ← max(0, β + η (KL − ε))        paper, Eq. (ac) and below
 
-Unlike the paper: its two forms of the Lagrangian differ by a factor α; β multiplies the one with log π − Q/α.
-Unlike the paper: it names neither the first β nor the step size; offrec starts at β = 1 with η = 0.001.
+Unlike the paper: its two forms of the Lagrangian differ by a factor α; offrec uses the form with log π − Q/α.
+Unlike the paper: it specifies neither the initial β nor the step size; offrec uses β = 1 and η = 0.001.
 """
 
 from dataclasses import dataclass, replace
@@ -21,16 +21,16 @@ from offrec.plugins import Range, option
 @dataclass(frozen=True)
 class SupervisedRegularisation(ActorCritic):
     beta: float = option(1.0, minimum=0.0)
-    """β: weight of the cross-entropy term; its initial value if it is adaptive."""
+    """β: weight of the cross-entropy term, or its initial value if adaptive."""
     adaptive: bool = False
     """Adapt β by dual ascent, so that KL(π_b‖π) ≤ ε."""
     epsilon: float = option(1.0, minimum=0.0)
     """ε: bound on the KL divergence, in nats."""
     rate: float = option(0.001, minimum=0.0)
-    """η: step of β per update and nat of violation."""
+    """η: step size of β, per update and per nat of violation."""
     kl: Literal["ratio", "likelihood"] = "ratio"
-    """Estimate the KL by the mean of log π̂_b − log π, or by the mean of −log π as in the paper, which assumes that π_b
-    has no entropy."""
+    """Estimate the KL by the mean of log π̂_b − log π (ratio), or of −log π as in the paper (likelihood). The latter
+    assumes that π_b has no entropy."""
 
     @property
     def needs(self) -> Needs:

@@ -1,8 +1,8 @@
 """SC: SDAC with a penalty on items outside the support of the logging policy.
 
-    actor    SDAC's + β · Σ_{a: π̂_b(a|s) ≤ δ} π(a|s)        paper, Eq. (SC), whose minus is a misprint
+    actor    SDAC's + β · Σ_{a: π̂_b(a|s) ≤ δ} π(a|s)        paper, Eq. (SC), where the minus sign is a misprint
 
-δ = 0 is SDAC and needs no π̂_b.
+With δ = 0, SC equals SDAC and needs no π̂_b.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ class SupportConstraint(ActorCritic):
     beta: float = option(10.0, minimum=0.0)
     """β: weight of the penalty, in nats of the actor's objective."""
     delta: float = option(0.001, minimum=0.0)
-    """δ: items with at most this π̂_b are outside the support."""
+    """δ: items whose π̂_b is at most δ are outside the support."""
 
     @property
     def needs(self) -> Needs:

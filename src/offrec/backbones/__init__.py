@@ -1,4 +1,4 @@
-"""History → state: one file per backbone, and the registry that names them. Backbones do not depend on learners."""
+"""Backbones, which map a history to a state, and their registry. Backbones do not depend on learners."""
 
 from offrec.backbones import caser, cfn, gru, nextitnet, sasrec
 from offrec.backbones.record import BACKBONES, BackboneRecord, Sizes, register_backbone

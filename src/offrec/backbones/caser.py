@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Caser(nn.Module):
-    """Filters over the window as over an image: horizontal ones (unions of items) and vertical ones (sums of items).
+    """Treats the window as an image, with horizontal filters (unions of items) and vertical filters (sums of items).
 
-    The last layer has no activation; Tang & Wang choose among identity, sigmoid, tanh and ReLU. They concatenate a user
-    vector with the state. Here the state is alone, and with ReLU its units die: an update moves a unit for all
-    histories at once, and a unit that is negative for all histories stays 0. On 4,000 sessions, half of the units were
-    dead after 10 updates with a learning rate of 0.005, and 97 % after 160.
+    The last layer has no activation; Tang & Wang choose among identity, sigmoid, tanh and ReLU. They also concatenate a
+    user vector with the state. Without that vector, units with ReLU die: an update shifts a unit for all histories at
+    once, and a unit that is negative for all histories stays at 0. On 4,000 sessions, with a learning rate of 0.005,
+    half of the units were dead after 10 updates and 97 % after 160.
     """
 
     def __init__(self, width: int, window: int, dropout: float, filters: int = 16, vertical: int = 4) -> None:
@@ -29,7 +29,7 @@ class Caser(nn.Module):
         self.linear = nn.Linear(filters * window + vertical * width, width)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[B, window, d], oldest first → [B, d]."""
+        """Map windows [B, window, d], oldest item first, to states [B, d]."""
         columns = inputs.transpose(1, 2)
         unions = [convolution(columns).relu().amax(2) for convolution in self.horizontal]
         sums = self.vertical(inputs[:, None]).flatten(1)

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 class CFNCell(nn.Module):
     """h′ = σ(U_z h + W_z x + b_z) ⊙ tanh(h) + σ(U_i h + W_i x + b_i) ⊙ tanh(W x)        Chen et al. 2019, Eq. (4)
 
-    Without input the state decays to 0. The cell has no strange attractors, hence "chaos free".
+    Without input, the state decays to 0. The cell is called "chaos free" because it has no strange attractors.
     """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.from_input = nn.Linear(width, 3 * width, bias=False)  # W_z, W_i, W
-        self.from_state = nn.Linear(width, 2 * width)  # U_z, U_i and both biases
+        self.from_state = nn.Linear(width, 2 * width)  # U_z, U_i, b_z, b_i
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[N, L, d] → [N, L, d], from a state of zeros."""
-        of_input = self.from_input(inputs)
-        gates_in, new = of_input[..., : -inputs.shape[-1]], of_input[..., -inputs.shape[-1] :].tanh()
+        """Map inputs [N, L, d] to states [N, L, d]. The initial state is 0."""
+        projected = self.from_input(inputs)
+        gates_in, new = projected[..., : -inputs.shape[-1]], projected[..., -inputs.shape[-1] :].tanh()
         state = torch.zeros_like(inputs[:, 0])
         states = []
         for step in range(inputs.shape[1]):
@@ -57,7 +57,7 @@ def write_onnx(graph: "OnnxGraph", module: CFN, inputs: str) -> str:
 
 
 def _write_onnx_cell(graph: "OnnxGraph", cell: CFNCell, inputs: str, prefix: str) -> str:
-    """[L, B, d] → [L, B, d]: the input's part for all steps at once, then a loop over the steps."""
+    """Write one cell, [L, B, d] → [L, B, d]: project the inputs of all steps at once, then loop over the steps."""
     width = cell.from_input.in_features
     sizes = graph.integers(2 * width, width)
     gates, new = graph.ops("Split", [graph.linear(inputs, cell.from_input), sizes], 2, axis=2)

@@ -35,13 +35,15 @@ class CausalConvolution(nn.Module):
         self.convolution = nn.Conv1d(width, width, kernel, dilation=dilation)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        past = functional.pad(inputs.transpose(1, 2), (self.reach, 0))  # zeros before the start: no look-ahead
+        past = functional.pad(
+            inputs.transpose(1, 2), (self.reach, 0)
+        )  # pad only the past, so that no output depends on later inputs
         states: Tensor = self.convolution(past)
         return states.transpose(1, 2)
 
 
 class NextItNet(nn.Module):
-    """Each layer has a block with dilations 1 and 2 and a block with dilations 4 and 8."""
+    """Stacks two blocks per layer, with dilations (1, 2) and (4, 8)."""
 
     def __init__(self, width: int, layers: int, dropout: float) -> None:
         super().__init__()

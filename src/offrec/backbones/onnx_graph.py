@@ -1,7 +1,8 @@
 """Write an ONNX graph node by node.
 
-Unlike torch's exporter, this keeps the length of a session variable, shares one item table between input and output,
-and takes milliseconds. Every export is compared with torch before it is published (`offrec.serving.onnx_check`).
+Unlike torch's exporter, this module supports sessions of variable length, shares one item table between input and
+output, and takes milliseconds. Every export is compared with torch before it is published
+(`offrec.serving.onnx_check`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 OPSET = 20  # the first opset with GELU
-IR_VERSION = 9  # of the same time as the opset, so that older runtimes can read the file
+IR_VERSION = 9  # released with this opset, so that older runtimes can read the file
 
 Values = Mapping[str, tuple[Any, Sequence[str | int]]]  # name → (numpy type, shape; variable lengths have names)
 
@@ -23,11 +24,11 @@ class OnnxGraph:
     """A graph under construction. Methods that add a node return the name of its output.
 
     Args:
-        prefix: Begins the names of all nodes; needed for the body of a loop.
-        outer: For the body of a loop: the graph around it, which stores the constants of both.
+        prefix: Prefix of all node names; required for the body of a loop.
+        outer: The enclosing graph of a loop body; it stores the constants of both.
 
     Example:
-        A backbone's ONNX writer does what its `forward` does, with names instead of tensors:
+        A backbone's ONNX writer mirrors its `forward`, with names instead of tensors:
 
         >>> def write_onnx(graph, module, inputs):
         ...     return graph.op("Tanh", graph.linear(inputs, module.linear))
@@ -68,7 +69,7 @@ class OnnxGraph:
         return names
 
     def weight(self, tensor: Tensor, rows: int | None = None, transposed: bool = False) -> str:
-        """Add a parameter, or return its name if the graph contains it already.
+        """Add a parameter, unless the graph already contains it, and return its name.
 
         Args:
             tensor: The parameter.
@@ -89,7 +90,7 @@ class OnnxGraph:
         return self._constant_names[key]
 
     def array(self, values: NDArray[Any]) -> str:
-        """Add a constant array, or return its name if the graph contains it already."""
+        """Add a constant array, unless the graph already contains it, and return its name."""
         key = (values.dtype.str, values.shape, values.tobytes())
         if key not in self._constant_names:
             self._constant_names[key] = self._add_constant(values)
@@ -140,7 +141,7 @@ class OnnxGraph:
 
     @property
     def weight_bytes(self) -> int:
-        """The size of all constants."""
+        """The total size of all constants, in bytes."""
         return sum(len(tensor.raw_data) for tensor in self.initializers)
 
     def model(self, inputs: Values, outputs: Values, metadata: dict[str, str]) -> onnx.ModelProto:
@@ -149,7 +150,7 @@ class OnnxGraph:
         Args:
             inputs: The inputs of the graph.
             outputs: The outputs of the graph.
-            metadata: Texts to store in the model.
+            metadata: Key–value pairs to store in the model.
 
         Returns:
             The model.
@@ -164,15 +165,15 @@ class OnnxGraph:
         """Return an empty graph for the body of a loop.
 
         Args:
-            prefix: Begins the names of its nodes; it must be unique in this graph.
+            prefix: Prefix of its node names; it must be unique in this graph.
 
         Returns:
-            The graph. Its `loop_body` is the body.
+            The graph. Call its `loop_body` to get the body.
         """
         return OnnxGraph(prefix, self)
 
     def loop_body(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> onnx.GraphProto:
-        """Return the graph as the body of a loop.
+        """Convert the graph to the body of a loop.
 
         Args:
             inputs: Name → width of the float inputs, each [batch, width].

@@ -1,4 +1,4 @@
-"""What offrec knows about a backbone besides its network. Each backbone's file declares one record."""
+"""Metadata of backbones: names, presets and search spaces. Each backbone's module declares one record."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,31 +19,31 @@ class Sizes:
     width: int
     layers: int
     dropout: float
-    history: int  # the longest history that the backbone will see
+    history: int  # length of the longest history
     heads: int
     window: int
 
 
 @dataclass(frozen=True)
 class BackboneRecord:
-    """A backbone as commands and reports see it.
+    """Metadata that commands and reports need about a backbone.
 
     Args:
-        name: The name after `--backbone`: "gru".
-        label: The name in tables and figures: "GRU".
+        name: The value of `--backbone`, such as "gru".
+        label: The name in tables and figures, such as "GRU".
         build: Builds the module from its sizes. A causal module maps [N, L, d] to [N, L, d], and its output at t
-            depends on the inputs up to t. Any other module maps a window [B, `module.window`, d], oldest item first,
-            to [B, d]. The module has an attribute `causal`.
-        help: One line that says what the backbone is.
-        family: Decides which of the paper's tables the backbone is listed in.
+            depends only on the inputs up to t. Any other module maps a window [B, `module.window`, d], oldest item
+            first, to [B, d].
+        help: A one-line description.
+        family: Determines which of the paper's tables lists the backbone.
         causal: Whether the module is causal. A causal backbone encodes a session once for all its events.
-        reads: Which of the options layers, heads and window the backbone reads.
-        presets: Settings that a preset adds for this backbone.
-        search: The settings that `offrec tune` searches for this backbone.
-        check: Returns a sentence that begins with the name of a network option if the sizes do not fit together.
-        onnx: Writes what the module's `forward` does to an ONNX graph, for `offrec export`: (graph, module, name of the
-            inputs) → name of the outputs, with the shapes that `build` describes. See
-            `offrec.backbones.onnx_graph.OnnxGraph`. Without it, `offrec export` refuses the backbone.
+        reads: The options among layers, heads and window that the backbone reads.
+        presets: Settings that each preset adds for this backbone.
+        search: Settings that `offrec tune` searches for this backbone.
+        check: Returns an error message that begins with the name of a network option, or None if the sizes are valid.
+        onnx: Writes the module's `forward` to an ONNX graph, for `offrec export`: (graph, module, name of the inputs) →
+            name of the outputs. The shapes are those of `build`. See `offrec.backbones.onnx_graph.OnnxGraph`. Without
+            it, `offrec export` does not support the backbone.
     """
 
     name: str
@@ -63,16 +63,16 @@ BACKBONES: Registry[BackboneRecord] = Registry("backbone")
 
 
 def register_backbone(record: BackboneRecord) -> BackboneRecord:
-    """Make a backbone known to every command.
+    """Register a backbone, so that every command accepts it.
 
     Args:
-        record: Its record.
+        record: The backbone's record.
 
     Returns:
         The same record.
 
     Raises:
-        InputError: A backbone with this name exists.
+        InputError: If a backbone with this name is already registered.
 
     Example:
         >>> build = lambda sizes: Mine(sizes.width)

@@ -43,8 +43,8 @@ class SASRec(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        # The state after the action of a full history has one more position than any state that is learned from or
-        # served: it shares the last position.
+        # After a full history, the next state has one position more than any trained or served state. It reuses the
+        # vector of the last position.
         position = torch.arange(inputs.shape[1], device=inputs.device).clamp(max=len(self.positions) - 1)
         states: Tensor = self.norm(self.blocks(inputs + self.positions[position]))
         return states
@@ -70,7 +70,7 @@ def write_onnx(graph: "OnnxGraph", module: SASRec, inputs: str) -> str:
 def _write_onnx_attention(graph: "OnnxGraph", block: SASRecBlock, inputs: str, mask: str) -> str:
     width, heads = block.out.in_features, block.heads
     projected = graph.linear(graph.layer_norm(inputs, block.norm_attention), block.query_key_value)
-    shape = graph.integers(0, 0, 3, heads, width // heads)  # 0: the length stays as it is
+    shape = graph.integers(0, 0, 3, heads, width // heads)  # 0 copies the length of the input
     parts = graph.op("Transpose", graph.op("Reshape", projected, shape), perm=[2, 0, 3, 1, 4])
     split = graph.ops("Split", [parts], 3, axis=0, num_outputs=3)
     query, key, value = (graph.op("Squeeze", part, graph.integers(0)) for part in split)  # [B, heads, L, width / heads]
@@ -92,7 +92,7 @@ RECORD = BackboneRecord(
     label="SASRec",
     help="Transformer: causal self-attention over the session.",
     family="attention",
-    # One more position than items, for the start.
+    # One position more than items, for the start token.
     build=lambda sizes: SASRec(sizes.width, sizes.layers, sizes.dropout, sizes.heads, sizes.history + 1),
     reads=frozenset({"layers", "heads"}),
     presets={"strong": {"network.layers": 2, "training.learning_rate": 0.001}},

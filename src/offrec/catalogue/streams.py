@@ -120,7 +120,7 @@ class StreamScheduler:
         """Run two independent functions; return both results."""
         return run_concurrently(self.device, first, second)
 
-    def run_apart(self, work: Callable[[], T]) -> T:
+    def run_independently(self, work: Callable[[], T]) -> T:
         """Run a function whose backward pass need not wait for the other terms of the loss."""
         return on_side_stream(self.device, 1, work)
 

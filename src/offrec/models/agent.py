@@ -101,7 +101,7 @@ class Agent(nn.Module):
 
     def _set_prior(self, prior: Network | None, restored: bool) -> None:
         needs = self.needs
-        has_prior = needs.logging in ("here", "next") or needs.within > 0 or self._samples_unlogged("logging")
+        has_prior = needs.logging in ("here", "next") or needs.min_probability > 0 or self._samples_unlogged("logging")
         if (has_prior or needs.start) and prior is None and not restored:
             raise ValueError("the learner needs π̂_b; prior is None")
         if needs.logging == "values" and self.facts.log_b is None and not restored:
@@ -150,7 +150,7 @@ class Agent(nn.Module):
         """Return the terms of the learner's loss on a batch."""
         terms = self.learner.loss(self.symbols(batch))
         if self.needs.multiplier is not None:
-            self.constraint = losses.batch_mean(terms[self.needs.multiplier.of].detach(), batch.weight)
+            self.constraint = losses.batch_mean(terms[self.needs.multiplier.term].detach(), batch.weight)
             terms["~multiplier"] = self.multiplier.expand(len(batch)).clone()  # before this update changes it
         return terms
 
@@ -301,7 +301,11 @@ class Agent(nn.Module):
             return head
         if self.needs.ranks == "critic" and self.needs.with_prior:
             head = product(self.prior(batch), head)
-        return within_support(head, self.prior(batch), self.needs.within) if self.needs.within > 0 else head
+        return (
+            within_support(head, self.prior(batch), self.needs.min_probability)
+            if self.needs.min_probability > 0
+            else head
+        )
 
     @torch.no_grad()
     def diagnostics(self, batch: Batch, prior: Network | None = None) -> LossTerms:
@@ -314,13 +318,13 @@ class Agent(nn.Module):
         prior = self.prior if self.prior is not None else prior
         with eval_mode(self):
             b = None if prior is None else prior(batch)
-            terms: LossTerms = diagnostics.of_policy(self(batch), b) if self.stochastic else {}
+            terms: LossTerms = diagnostics.policy_diagnostics(self(batch), b) if self.stochastic else {}
             if not self.stochastic and b is not None:
-                terms = diagnostics.of_ranking(self(batch), b)
+                terms = diagnostics.ranking_diagnostics(self(batch), b)
             if self.target is not None:
                 heads = self._critic_heads(batch) or self._actor_heads(batch)
                 others = torch.randint(self.n_items, (len(batch), 8), device=batch.action.device)
-                values = diagnostics.of_critic(heads["q"], batch.action[:, None], others)
+                values = diagnostics.critic_diagnostics(heads["q"], batch.action[:, None], others)
                 terms |= {name: value * self.facts.unit for name, value in values.items()} | {
                     "~return_to_go": batch.return_to_go
                 }

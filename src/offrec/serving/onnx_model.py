@@ -94,12 +94,12 @@ def _write_ranking(graph: OnnxGraph, agent: Agent, histories: Histories) -> str:
         if needs.temperature is not None:
             scores = graph.op("Mul", scores, graph.real(1.0 / needs.temperature))
     with_prior = needs.ranks == "critic" and needs.with_prior
-    if agent.prior is None or not (with_prior or needs.within > 0):
+    if agent.prior is None or not (with_prior or needs.min_probability > 0):
         return scores
     prior = _write_scores(graph, agent.prior, histories)
     if with_prior:
         scores = graph.op("Add", prior, scores)
-    return _write_support(graph, scores, prior, needs.within) if needs.within > 0 else scores
+    return _write_support(graph, scores, prior, needs.min_probability) if needs.min_probability > 0 else scores
 
 
 def _write_support(graph: OnnxGraph, scores: str, prior: str, delta: float) -> str:
