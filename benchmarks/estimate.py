@@ -60,10 +60,10 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--fitted-q", type=int, default=0)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     import torch
 
-    torch.set_num_threads(asked.threads)
+    torch.set_num_threads(arguments.threads)
     from offrec.console import Console
     from offrec.data.transitions import reward_vector
     from offrec.estimation import fitted_q
@@ -77,15 +77,15 @@ def main() -> None:
     from offrec.runs.loading import pick_device
     from offrec.runs.options import build_options
 
-    device = pick_device(asked.device)
+    device = pick_device(arguments.device)
     with tempfile.TemporaryDirectory() as folder:
-        dataset = dataset_of(Path(folder), asked.items, asked.events, asked.judged)
-        network = NetworkOptions(width=asked.width)
+        dataset = dataset_of(Path(folder), arguments.items, arguments.events, arguments.judged)
+        network = NetworkOptions(width=arguments.width)
         learner = build_options({"algorithm.name": "sl"}).learner
         policy = NetworkPolicy(
-            "sl/gru", Agent(asked.items, learner, network), dataset.vocabulary, device, "a-benchmark"
+            "sl/gru", Agent(arguments.items, learner, network), dataset.vocabulary, device, "a-benchmark"
         )
-        logging = LoggingModel(Network(asked.items, network).to(device).eval().requires_grad_(False), None, {})
+        logging = LoggingModel(Network(arguments.items, network).to(device).eval().requires_grad_(False), None, {})
         rewards = reward_vector(dataset.behaviours, {})
         with Console().counter("weights") as at:
             started, computed = time.perf_counter(), time.process_time()
@@ -94,29 +94,31 @@ def main() -> None:
                 LoggedDecisions.load(dataset, "test"),
                 rewards,
                 logging,
-                batch_size=asked.batch_size,
+                batch_size=arguments.batch_size,
                 progress=at,
             )
             seconds, computed = time.perf_counter() - started, time.process_time() - computed
-        found = {
-            "items": asked.items,
-            "events": asked.events,
+        result = {
+            "items": arguments.items,
+            "events": arguments.events,
             "judged": steps.decisions,
-            "width": asked.width,
-            "threads": asked.threads,
+            "width": arguments.width,
+            "threads": arguments.threads,
             "device": str(device),
             "seconds": round(seconds, 1),
             "processor_seconds": round(computed, 1),  # CPU time of all threads, which depends least on other load
             "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         }
-        if asked.fitted_q:
+        if arguments.fitted_q:
             started = time.perf_counter()
-            options = ValueOptions(updates=asked.fitted_q, network=NetworkOptions(width=asked.width, dropout=0.1))
+            options = ValueOptions(
+                updates=arguments.fitted_q, network=NetworkOptions(width=arguments.width, dropout=0.1)
+            )
             fitted_q.fit_q(ListPolicy(policy), dataset, rewards, 1.0, options, Console())
-            found |= {"updates": asked.fitted_q, "fitted_q_seconds": round(time.perf_counter() - started, 1)}
+            result |= {"updates": arguments.fitted_q, "fitted_q_seconds": round(time.perf_counter() - started, 1)}
             if device.type == "cuda":
-                found["gpu_gb"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-        print(json.dumps(found))
+                result["gpu_gb"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        print(json.dumps(result))
 
 
 if __name__ == "__main__":

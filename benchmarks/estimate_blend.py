@@ -34,7 +34,7 @@ from offrec.shop.rollout import paired_difference
 from offrec.shop.store import Shop
 from offrec.training.loop import TrainingOptions
 
-VISITORS_SEED, MANY = 1_000_000, 200_000
+VISITORS_SEED, LOGGING_VISITORS = 1_000_000, 200_000
 ESTIMATORS = ("importance", "self_normalised")
 NORMAL = 1.959964
 
@@ -57,29 +57,29 @@ class Blended(Player):
 
     def offer(self, visitors: Any, rows: Any, step: int) -> Any:
         lists = self.logging.offer(visitors, rows, step)
-        handed = (torch.rand(len(rows), generator=self.coins) < self.blend).nonzero()[:, 0]
-        if len(handed):
-            lists[handed] = self.policy.offer(visitors[handed], rows[handed], step)
+        chosen = (torch.rand(len(rows), generator=self.coins) < self.blend).nonzero()[:, 0]
+        if len(chosen):
+            lists[chosen] = self.policy.offer(visitors[chosen], rows[chosen], step)
         return lists
 
     def observe(self, rows: Any, item: Any) -> None:
         self.policy.observe(rows, item)
 
 
-def truths(shop: Shop, policy: Any, blends: list[float], visitors: int) -> dict[float, tuple[float, float]]:
+def ground_truth(shop: Shop, policy: Any, blends: list[float], visitors: int) -> dict[float, tuple[float, float]]:
     """Return blend → mean reward per session and its standard error."""
-    many = shop.rollout("logging", MANY, seed=VISITORS_SEED + 1).reward
-    beside = shop.rollout("logging", visitors, seed=VISITORS_SEED)
-    found = {}
+    logging = shop.rollout("logging", LOGGING_VISITORS, seed=VISITORS_SEED + 1).reward
+    reference = shop.rollout("logging", visitors, seed=VISITORS_SEED)
+    result = {}
     for blend in blends:
         player = Blended(PolicyPlayer(shop.dynamics, policy, "sample"), blend)
-        more = paired_difference(shop.rollout(player, visitors, seed=VISITORS_SEED), beside)
-        error = np.hypot(more.high - more.mean, many.high - many.mean) / NORMAL
-        found[blend] = (many.mean + more.mean, float(error))
-    return found
+        more = paired_difference(shop.rollout(player, visitors, seed=VISITORS_SEED), reference)
+        error = np.hypot(more.high - more.mean, logging.high - logging.mean) / NORMAL
+        result[blend] = (logging.mean + more.mean, float(error))
+    return result
 
 
-def gathered(policy: Any, dataset: Any) -> list[Trajectories]:
+def collect_splits(policy: Any, dataset: Any) -> list[Trajectories]:
     """Return the trajectories of each split for the policy alone."""
     rewards = reward_vector(dataset.behaviours, {})
     network = NetworkOptions(history=policy.history)
@@ -92,19 +92,21 @@ def gathered(policy: Any, dataset: Any) -> list[Trajectories]:
 
 
 def logs_of(parts: list[Trajectories], sessions: int) -> list[Any]:
-    found = []
+    result = []
     for steps in parts:
         starts = range(0, len(steps) - sessions + 1, sessions)
-        found += [steps.select(np.arange(start, start + sessions)) for start in starts]
-    return found
+        result += [steps.select(np.arange(start, start + sessions)) for start in starts]
+    return result
 
 
-def judged(run: Path, dataset: Any, known: list[dict[str, Any]], asked: argparse.Namespace) -> list[dict[str, Any]]:
+def evaluate_run(
+    run: Path, dataset: Any, known: list[dict[str, Any]], arguments: argparse.Namespace
+) -> list[dict[str, Any]]:
     """Evaluate one run; `known` are rows of other logs with the same ground truth."""
-    policy, blends = offrec.load(run, "cpu"), [float(blend) for blend in asked.blends.split(",")]
-    logs = logs_of(gathered(policy, dataset), asked.sessions)
+    policy, blends = offrec.load(run, "cpu"), [float(blend) for blend in arguments.blends.split(",")]
+    logs = logs_of(collect_splits(policy, dataset), arguments.sessions)
     true = {row["blend"]: (row["truth"], row["truth_error"]) for row in known if row["run"] == run.name}
-    true = true or truths(Shop.from_meta(dataset.meta["shop"]), policy, blends, asked.visitors)
+    true = true or ground_truth(Shop.from_meta(dataset.meta["shop"]), policy, blends, arguments.visitors)
     rows = []
     for blend in blends:
         played, (truth, error) = ListPolicy(policy, blend=blend), true[blend]
@@ -114,13 +116,13 @@ def judged(run: Path, dataset: Any, known: list[dict[str, Any]], asked: argparse
                 log, log_pi=played.blend_log_probabilities(log.log_pi, log.log_b), rare_mass=blend * log.rare_mass
             )
             for name in ESTIMATORS:
-                part[name].append(said(assess(name, steps, breakdown=False, resamples=400)))
-        about = {"served": asked.served.name, "run": run.name, "blend": blend, "truth": truth, "truth_error": error}
-        rows += [{**about, "estimator": name, "logs": found} for name, found in part.items()]
+                part[name].append(summarise_assessment(assess(name, steps, breakdown=False, resamples=400)))
+        about = {"served": arguments.served.name, "run": run.name, "blend": blend, "truth": truth, "truth_error": error}
+        rows += [{**about, "estimator": name, "logs": result} for name, result in part.items()]
     return rows
 
 
-def said(one: Assessment) -> list[Any]:
+def summarise_assessment(one: Assessment) -> list[Any]:
     """Return the estimate, its interval, the effective number of sessions and the verdict."""
     around = one.interval
     figures = (around.estimate, around.low, around.high, one.support.effective_sessions or 0.0)
@@ -132,16 +134,16 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = []
     for name in ESTIMATORS:
         for blend in (*sorted({row["blend"] for row in rows}), None):
-            mine = [row for row in rows if row["estimator"] == name and blend in (None, row["blend"])]
-            logs = [(row["truth"], *log) for row in mine for log in row["logs"]]
+            selected = [row for row in rows if row["estimator"] == name and blend in (None, row["blend"])]
+            logs = [(row["truth"], *log) for row in selected for log in row["logs"]]
             cells = []
             for verdict in VERDICTS:
-                held = [low <= truth <= high for truth, _, low, high, _, found in logs if found == verdict]
-                cells.append(f"{verdict}: {sum(held)} of {len(held)}")
+                covers = [low <= truth <= high for truth, _, low, high, _, result in logs if result == verdict]
+                cells.append(f"{verdict}: {sum(covers)} of {len(covers)}")
             off = np.mean([log[1] / log[0] - 1 for log in logs])
             what = "all" if blend is None else f"{blend:g}"
-            worth = np.median([log[4] for log in logs])
-            lines.append(f"{name:16s} {what:5s} off by {off:+.1%}, effective {worth:6.0f}  {'  '.join(cells)}")
+            effective = np.median([log[4] for log in logs])
+            lines.append(f"{name:16s} {what:5s} off by {off:+.1%}, effective {effective:6.0f}  {'  '.join(cells)}")
     return "\n".join(lines)
 
 
@@ -153,16 +155,16 @@ def main() -> None:
     parser.add_argument("--blends", default="0.05,0.1,0.2,0.5,1")
     parser.add_argument("--sessions", type=int, default=2000)
     parser.add_argument("--visitors", type=int, default=20_000)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    dataset = offrec.Dataset.open(asked.served)
-    rows = json.loads(asked.out.read_text()) if asked.out.exists() else []
-    for run in asked.runs:
-        if any((row["served"], row["run"]) == (asked.served.name, run.name) for row in rows):
+    dataset = offrec.Dataset.open(arguments.served)
+    rows = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
+    for run in arguments.runs:
+        if any((row["served"], row["run"]) == (arguments.served.name, run.name) for row in rows):
             continue
         started = time.time()
-        rows += judged(run, dataset, rows, asked)
-        asked.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+        rows += evaluate_run(run, dataset, rows, arguments)
+        arguments.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
         print(f"{run.name}: {time.time() - started:.0f} s", flush=True)
     print(table(rows))
 

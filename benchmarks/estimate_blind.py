@@ -70,11 +70,11 @@ def policies(dataset: Any, rewards: Any) -> list[Same]:
 
 def direct(played: ListPolicy, dataset: Any, rewards: Any, options: ValueOptions) -> float:
     test = LoggedDecisions.load(dataset, "test")
-    found = fitted_q.fit_q(played, dataset, rewards, 1.0, options, Console(quiet=True)).values(test)
-    return float(replace(reward_trajectories(test, rewards), q=found.q, v=found.v).start_values.mean())  # type: ignore[union-attr]
+    result = fitted_q.fit_q(played, dataset, rewards, 1.0, options, Console(quiet=True)).values(test)
+    return float(replace(reward_trajectories(test, rewards), q=result.q, v=result.v).start_values.mean())  # type: ignore[union-attr]
 
 
-def judged(policy: Same, dataset: Any, rewards: Any, shop: Shop, options: ValueOptions) -> dict[str, Any]:
+def evaluate_policy(policy: Same, dataset: Any, rewards: Any, shop: Shop, options: ValueOptions) -> dict[str, Any]:
     played = ListPolicy(policy, "sample", 1)
     steps = collect_trajectories(played, LoggedDecisions.load(dataset, "test"), rewards, None)
     truth = shop.rollout(policy, VISITORS, play="sample", seed=VISITORS_SEED).reward
@@ -92,26 +92,26 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=12000)
     parser.add_argument("--updates", type=int, default=2000)
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    options = ValueOptions(NetworkOptions(width=32, dropout=0.1), CriticOptions(target_rate=0.1), asked.updates,
+    options = ValueOptions(NetworkOptions(width=32, dropout=0.1), CriticOptions(target_rate=0.1), arguments.updates,
                            batch_size=512)  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "offrec"]
         log, data = f"{folder}/log", f"{folder}/data"
-        made = ["--world", "demo", "--seed", str(asked.seed), "-k", "1", "--sessions", str(asked.sessions)]
+        made = ["--world", "demo", "--seed", str(arguments.seed), "-k", "1", "--sessions", str(arguments.sessions)]
         parts = ["--format", "decisions", "--split-parts", "6", "1", "3", "--out", data]
         for more in (["shop", *made, "--out", log], ["prepare", f"{log}/full.parquet", *parts]):
             subprocess.run([*command, *more], check=True, stdout=subprocess.DEVNULL)
         dataset = offrec.Dataset.open(data)
         rewards, shop = reward_vector(dataset.behaviours, {}), Shop.from_meta(dataset.meta["shop"])
         steps = reward_trajectories(LoggedDecisions.load(dataset, "test"), rewards)
-        found = {"seed": asked.seed, "logged": float(steps.reward.sum() / len(steps)), "policies": []}
+        result = {"seed": arguments.seed, "logged": float(steps.reward.sum() / len(steps)), "policies": []}
         for policy in policies(dataset, rewards):
             started = time.time()
-            found["policies"].append(judged(policy, dataset, rewards, shop, options))
-            print(found["policies"][-1], f"{time.time() - started:.0f} s", flush=True)
-    asked.out.write_text(json.dumps(found, indent=1) + "\n")
+            result["policies"].append(evaluate_policy(policy, dataset, rewards, shop, options))
+            print(result["policies"][-1], f"{time.time() - started:.0f} s", flush=True)
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

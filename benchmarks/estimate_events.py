@@ -14,34 +14,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from estimate_shop import judged
+from estimate_shop import fit_variants
 
 COLUMNS = ("offsets", "reward", "log_pi", "log_b", "q", "v", "rare_mass", "log_cluster_ratio")
 
 
-def one(run: Path, data: Path, asked: argparse.Namespace) -> None:
+def one(run: Path, data: Path, arguments: argparse.Namespace) -> None:
     import numpy as np
     import torch
 
     torch.set_num_threads(1)
     import offrec
 
-    dataset, policy = offrec.Dataset.open(data), offrec.load(run, asked.device)
+    dataset, policy = offrec.Dataset.open(data), offrec.load(run, arguments.device)
     scored = offrec.evaluate(policy, dataset, "test").metrics["all"].values
-    steps, values, again, error = judged(policy, dataset, "sample", 1, asked)
-    found = {
+    steps, values, again, error = fit_variants(policy, dataset, "sample", 1, arguments)
+    result = {
         "name": run.name,
         "direct": values["direct"],
         "refits": again,
         "propensity_error": error,
         "figures": {key: scored[key] for key in ("HR@5", "NDCG@10")},
     }
-    aside = asked.out / f".{run.name}.npz"
-    with aside.open("wb") as file:
+    temporary = arguments.out / f".{run.name}.npz"
+    with temporary.open("wb") as file:
         np.savez_compressed(file, **{name: getattr(steps, name) for name in COLUMNS})
-    aside.replace(asked.out / f"{run.name}.npz")
-    (asked.out / f"{run.name}.json").write_text(json.dumps(found, indent=1, default=float) + "\n")
-    print(run.name, found, flush=True)
+    temporary.replace(arguments.out / f"{run.name}.npz")
+    (arguments.out / f"{run.name}.json").write_text(json.dumps(result, indent=1, default=float) + "\n")
+    print(run.name, result, flush=True)
 
 
 def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
@@ -63,7 +63,7 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
     from offrec.estimation.trajectories import Trajectories
     from offrec.estimation.verdict import assess
 
-    dataset, asked = offrec.Dataset.open(data), EstimateOptions(estimators=("all",))
+    dataset, options = offrec.Dataset.open(data), EstimateOptions(estimators=("all",))
     policies, figures, error = [], {}, 0.0
     parts = reward_trajectories(
         LoggedDecisions.load(dataset, "test"), reward_vector(dataset.behaviours, {})
@@ -75,34 +75,35 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
         for name in available_estimators(steps):
             refits = np.array(row["refits"]) if name == "direct" and row["refits"] else None
             assessed[name] = assess(name, steps, refits=refits, propensity_error=row["propensity_error"])
-            differences[name] = difference_to_log(name, steps, asked, refits)
+            differences[name] = difference_to_log(name, steps, options, refits)
         policies.append(Row(row["name"], "sample", 1, steps, assessed, differences))
         figures[row["name"]], error = row["figures"], row["propensity_error"]
-    around = logged_value(policies[0].trajectories, asked)
+    around = logged_value(policies[0].trajectories, options)
     whole = EstimateResult(
-        dataset, asked, False, {"calibration_error": error}, around, len(policies[0].trajectories), policies
+        dataset, options, False, {"calibration_error": error}, around, len(policies[0].trajectories), policies
     )
     return whole, figures
 
 
-def summary(asked: argparse.Namespace) -> None:
+def summary(arguments: argparse.Namespace) -> None:
     from offrec.estimation.forest_plot import draw_forest_plot
 
-    whole, figures = comparison(asked.dataset, asked.out)
-    found = whole.as_json()
-    for row in found["policies"]:
+    whole, figures = comparison(arguments.dataset, arguments.out)
+    result = whole.as_json()
+    for row in result["policies"]:
         row["figures"] = figures[row["name"]]
-        for said in row["estimates"].values():
-            del said["support"]["effective_sessions_by_step"]  # long and not needed here
-    asked.summary.write_text(json.dumps({**found, "dataset": asked.dataset.name}, indent=1) + "\n")
+        for assessment in row["estimates"].values():
+            del assessment["support"]["effective_sessions_by_step"]  # long and not needed here
+    arguments.summary.write_text(json.dumps({**result, "dataset": arguments.dataset.name}, indent=1) + "\n")
     best = [replace(one, assessments={"direct": one.assessments["direct"]}) for one in whole.policies]
-    if asked.picture is not None:
-        draw_forest_plot(replace(whole, policies=best), asked.picture)
+    if arguments.picture is not None:
+        draw_forest_plot(replace(whole, policies=best), arguments.picture)
     for one in whole.policies:
-        for name, said in one.assessments.items():
-            around = said.interval
+        for name, assessment in one.assessments.items():
+            around = assessment.interval
             shown = f"{around.estimate:8.3f} ({around.low:.3f} … {around.high:.3f})"
-            print(f"{one.name:12s} {name:24s} {shown}  {said.verdict}{', withheld' * said.is_withheld}: {said.reason}")
+            verdict = f"{assessment.verdict}{', withheld' * assessment.is_withheld}"
+            print(f"{one.name:12s} {name:24s} {shown}  {verdict}: {assessment.reason}")
 
 
 def main() -> None:
@@ -117,15 +118,15 @@ def main() -> None:
     parser.add_argument("--no-capture", action="store_true", help="do not use CUDA graphs in fitted Q")
     parser.add_argument("--summary", type=Path)
     parser.add_argument("--picture", type=Path)
-    asked = parser.parse_args()
-    asked.variants = 1
-    if asked.summary is not None:
-        summary(asked)
+    arguments = parser.parse_args()
+    arguments.variants = 1
+    if arguments.summary is not None:
+        summary(arguments)
         return
-    asked.out.mkdir(parents=True, exist_ok=True)
-    for path in sorted(asked.runs.rglob("run.json")):
-        if not (asked.out / f"{path.parent.name}.json").exists():
-            one(path.parent, asked.dataset, asked)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for path in sorted(arguments.runs.rglob("run.json")):
+        if not (arguments.out / f"{path.parent.name}.json").exists():
+            one(path.parent, arguments.dataset, arguments)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def runs_of(folder: Path, logs: list[Any]) -> dict[str, tuple[Path, Path]]:
     """Return name → (run, dataset) of every run, on its own log and on other logs of its shop."""
     from offrec.data.vocabulary import read_catalogue
 
-    found = {}
+    result = {}
     for path in sorted(folder.rglob("run.json")):
         run, facts = path.parent, json.loads(path.read_text())
         if not (run / "best.safetensors").exists():
@@ -58,15 +58,15 @@ def runs_of(folder: Path, logs: list[Any]) -> dict[str, tuple[Path, Path]]:
         for log in logs:
             own, shop = log.meta["data_hash"] == facts["data_hash"], log.meta["shop"]
             if own or (same_shop(shop, facts["shop"]) and log.vocabulary == items):
-                found[name if own else f"{name}@{log.path.name}"] = (run, log.path)
-    return found
+                result[name if own else f"{name}@{log.path.name}"] = (run, log.path)
+    return result
 
 
 def same_shop(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return (one["world"], one["seed"]) == (other["world"], other["seed"])
 
 
-def one(name: str, run: Path, data: Path, asked: argparse.Namespace) -> None:
+def one(name: str, run: Path, data: Path, arguments: argparse.Namespace) -> None:
     import numpy as np
     import torch
 
@@ -77,13 +77,13 @@ def one(name: str, run: Path, data: Path, asked: argparse.Namespace) -> None:
 
     started = time.time()
     dataset = offrec.Dataset.open(data)
-    policy = offrec.load(run, asked.device)
+    policy = offrec.load(run, arguments.device)
     shop = Shop.from_meta(dataset.meta["shop"], policy.device)
     own, figures = policy.data_hash == dataset.meta["data_hash"], {}
     if own:
         scored = offrec.evaluate(policy, dataset, "test").metrics["all"].values
-        figures = {key: scored[key] for key in ("HR@5", "NDCG@10")} | {"value@5": cheap(policy, dataset)}
-    found: dict[str, Any] = {
+        figures = {key: scored[key] for key in ("HR@5", "NDCG@10")} | {"value@5": value_at_5(policy, dataset)}
+    result: dict[str, Any] = {
         "name": name,
         "dataset": data.name,
         "algorithm": json.loads((run / "run.json").read_text())["options"]["algorithm.name"],
@@ -92,13 +92,13 @@ def one(name: str, run: Path, data: Path, asked: argparse.Namespace) -> None:
     }
     arrays: dict[str, Any] = {}
     served = LoggedDecisions.load(dataset, "test").has_lists
-    for play in asked.plays.split(",") if policy.stochastic else ("topk",):
-        if served != (play == "sample") and not asked.every:
+    for play in arguments.plays.split(",") if policy.stochastic else ("topk",):
+        if served != (play == "sample") and not arguments.every:
             continue
-        truth = shop.rollout(policy, asked.visitors, play=play, seed=VISITORS_SEED)
-        steps, values, again, error = judged(policy, dataset, play, shop.world.k, asked)
+        truth = shop.rollout(policy, arguments.visitors, play=play, seed=VISITORS_SEED)
+        steps, values, again, error = fit_variants(policy, dataset, play, shop.world.k, arguments)
         reward = truth.reward
-        found["plays"][play] = {
+        result["plays"][play] = {
             "truth": reward.mean,
             "low": reward.low,
             "high": reward.high,
@@ -110,26 +110,26 @@ def one(name: str, run: Path, data: Path, asked: argparse.Namespace) -> None:
         columns = ("offsets", "reward", "log_pi", "log_b", "q", "v", "rare_mass", "log_cluster_ratio")
         parts = {c: getattr(steps, c) for c in columns if getattr(steps, c) is not None}
         arrays |= {f"{play}.{c}": part if c == "offsets" else part.astype(np.float32) for c, part in parts.items()}
-    found["seconds"] = time.time() - started
-    aside = asked.out / f".{name}.npz"
-    with aside.open("wb") as file:
+    result["seconds"] = time.time() - started
+    temporary = arguments.out / f".{name}.npz"
+    with temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
-    aside.replace(asked.out / f"{name}.npz")
-    (asked.out / f"{name}.json").write_text(json.dumps(found, indent=1, default=float) + "\n")
+    temporary.replace(arguments.out / f"{name}.npz")
+    (arguments.out / f"{name}.json").write_text(json.dumps(result, indent=1, default=float) + "\n")
     line = {
-        play: (round(part["truth"], 2), round(part["direct"]["direct"], 2)) for play, part in found["plays"].items()
+        play: (round(part["truth"], 2), round(part["direct"]["direct"], 2)) for play, part in result["plays"].items()
     }
-    print(f"{name:40s} truth and direct {line}  {found['seconds']:.0f} s", flush=True)
+    print(f"{name:40s} truth and direct {line}  {result['seconds']:.0f} s", flush=True)
 
 
-def cheap(policy: Any, dataset: Any) -> float:
+def value_at_5(policy: Any, dataset: Any) -> float:
     """Compute the metric of --select value on all validation sessions."""
     from offrec.studies import value
 
     return value.compute_value_at_5(policy, dataset, {})
 
 
-def judged(policy: Any, dataset: Any, play: Any, k: int, asked: argparse.Namespace) -> tuple[Any, ...]:
+def fit_variants(policy: Any, dataset: Any, play: Any, k: int, arguments: argparse.Namespace) -> tuple[Any, ...]:
     """Return the trajectories, the direct values, the refits and the error of the propensities.
 
     The trajectories have Q and V of the first variant. Direct values are those of every variant; refits are those of
@@ -150,7 +150,7 @@ def judged(policy: Any, dataset: Any, play: Any, k: int, asked: argparse.Namespa
         reward_vector(dataset.behaviours, {}),
         LoggedDecisions.load(dataset, "test"),
     )
-    base = ValueOptions(updates=asked.updates, batch_size=asked.batch_size, capture=not asked.no_capture)
+    base = ValueOptions(updates=arguments.updates, batch_size=arguments.batch_size, capture=not arguments.no_capture)
     network = NetworkOptions(width=base.network.width, history=policy.history)
     logging = load_logging_model(dataset, network, TrainingOptions(), policy.device, quiet)
     weighed = ListPolicy(policy, play, decisions.k if play == "sample" else k)
@@ -159,18 +159,18 @@ def judged(policy: Any, dataset: Any, play: Any, k: int, asked: argparse.Namespa
 
     def direct(options: Any, gamma: float, resample: int | None = None) -> Any:
         critic = fitted_q.fit_q(played, dataset, rewards, gamma, options, quiet, resample_seed=resample)
-        found = critic.values(decisions)
-        whole = replace(steps, q=found.q, v=found.v)
+        result = critic.values(decisions)
+        whole = replace(steps, q=result.q, v=result.v)
         return whole, float(whole.start_values.mean())
 
-    for label, change in list(VARIANTS.items())[: asked.variants]:
+    for label, change in list(VARIANTS.items())[: arguments.variants]:
         if decisions.has_lists and label != "direct" and "gamma" not in change:
             continue
         critic = replace(base.critic, ground=change.get("ground", base.critic.ground))
         options = replace(base, critic=critic, patience=change.get("patience", base.patience))
         whole, values[label] = direct(options, change.get("gamma", GAMMA))
         steps = whole if label == "direct" else steps
-    again = [direct(replace(base, seed=n), GAMMA, n)[1] for n in range(1, asked.refits + 1)]
+    again = [direct(replace(base, seed=n), GAMMA, n)[1] for n in range(1, arguments.refits + 1)]
     return steps, values, again, logging.calibration.get("calibration_error")
 
 
@@ -180,33 +180,35 @@ def spearman(a: list[float], b: list[float]) -> float:
     return float(spearmanr(a, b).statistic)
 
 
-def summary(asked: argparse.Namespace) -> None:
-    """Return the policies that each metric would have chosen."""
-    rows = [json.loads(path.read_text()) for path in sorted(asked.out.glob("*.json"))]
+def summary(arguments: argparse.Namespace) -> None:
+    """Write and print how well each metric chooses policies, and the coverage of the intervals."""
+    rows = [json.loads(path.read_text()) for path in sorted(arguments.out.glob("*.json"))]
     table: list[dict[str, Any]] = []
     for row in rows:
         for play, part in row["plays"].items():
             estimates = {**row["figures"], **part["direct"]}
             table.append(
-                {**row, **part, "play": play, "estimates": estimates, "covered": assessed(row, part, play, asked)}
+                {**row, **part, "play": play, "estimates": estimates, "covered": assessed(row, part, play, arguments)}
             )
-            for name, found in table[-1]["covered"].items():
+            for name, result in table[-1]["covered"].items():
                 if name != "direct":
-                    estimates[name] = found["estimate"]
-    found: dict[str, Any] = {"policies": len(rows), "choice": [], "coverage": coverage(table)}
+                    estimates[name] = result["estimate"]
+    result: dict[str, Any] = {"policies": len(rows), "choice": [], "coverage": coverage(table)}
     for play in ("topk", "sample"):
-        mine = ordered([row for row in table if row["play"] == play])
-        for name in dict.fromkeys(name for row in mine for name in row["estimates"]):
-            found["choice"].append({"play": play, "figure": name, **chosen(mine, name)})
-    asked.summary.write_text(json.dumps({**found, "rows": [thin(row) for row in table]}, indent=1) + "\n")
-    for row in found["choice"]:
+        selected = ordered([row for row in table if row["play"] == play])
+        for name in dict.fromkeys(name for row in selected for name in row["estimates"]):
+            result["choice"].append({"play": play, "figure": name, **chosen(selected, name)})
+    arguments.summary.write_text(
+        json.dumps({**result, "rows": [without_details(row) for row in table]}, indent=1) + "\n"
+    )
+    for row in result["choice"]:
         shops = " ".join(f"{value:.2f}" for value in row["by_shop"].values())
         what = f"{row['play']:7s} {row['figure']:26s} policies {row['policies']:3d}"
         shares = " ".join(f"{value:.2f}" for value in row["share_by_shop"].values())
         print(
             f"{what}  correlation {row['correlation']:6.3f} ({shops})  picked {row['share']:.3f} ({shares}) of the best"
         )
-    for row in found["coverage"]:
+    for row in result["coverage"]:
         print(row)
 
 
@@ -214,21 +216,21 @@ def ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add the negative mean rank of two metrics within a shop, where both exist."""
     from offrec.estimation.mean_rank import order_by_mean_rank
 
-    found, missing = [], float("nan")
+    result, missing = [], float("nan")
     for shop in dict.fromkeys(row["dataset"] for row in rows):
-        mine = [row for row in rows if row["dataset"] == shop]
-        places = order_by_mean_rank(*([row["estimates"].get(name, missing) for row in mine] for name in ORDERED))
-        for row, place in zip(mine, places, strict=True):
+        selected = [row for row in rows if row["dataset"] == shop]
+        places = order_by_mean_rank(*([row["estimates"].get(name, missing) for row in selected] for name in ORDERED))
+        for row, place in zip(selected, places, strict=True):
             order = {} if place is None else {" and ".join(ORDERED): -place}
-            found.append({**row, "estimates": row["estimates"] | order})
-    return found
+            result.append({**row, "estimates": row["estimates"] | order})
+    return result
 
 
 def chosen(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
     """Average the rank correlation and the chosen policy's relative reward over shops."""
-    mine = [row for row in rows if name in row["estimates"]]
+    selected = [row for row in rows if name in row["estimates"]]
     shops: dict[str, list[dict[str, Any]]] = {}
-    for row in mine:
+    for row in selected:
         shops.setdefault(row["dataset"], []).append(row)
     several = {shop: part for shop, part in shops.items() if len(part) > 2}
     by_shop = {s: spearman([r["estimates"][name] for r in p], [r["truth"] for r in p]) for s, p in several.items()}
@@ -237,22 +239,24 @@ def chosen(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
         for shop, part in several.items()
     }
     count = max(1, len(several))
-    return {"policies": len(mine), "correlation": sum(by_shop.values()) / count, "share": sum(shares.values()) / count,
-            "by_shop": by_shop, "share_by_shop": shares}  # fmt: skip
+    return {"policies": len(selected), "correlation": sum(by_shop.values()) / count,
+            "share": sum(shares.values()) / count, "by_shop": by_shop, "share_by_shop": shares}  # fmt: skip
 
 
-def assessed(row: dict[str, Any], part: dict[str, Any], play: str, asked: argparse.Namespace) -> dict[str, Any]:
+def assessed(row: dict[str, Any], part: dict[str, Any], play: str, arguments: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     from offrec.estimation.estimate import available_estimators
     from offrec.estimation.trajectories import Trajectories
     from offrec.estimation.verdict import assess
 
-    stored = np.load(asked.out / f"{row['name']}.npz")
-    mine = {key.partition(".")[2]: stored[key] for key in stored.files if key.startswith(f"{play}.")}
-    steps = Trajectories(**{key: part if key == "offsets" else part.astype(np.float64) for key, part in mine.items()})
+    stored = np.load(arguments.out / f"{row['name']}.npz")
+    selected = {key.partition(".")[2]: stored[key] for key in stored.files if key.startswith(f"{play}.")}
+    steps = Trajectories(
+        **{key: part if key == "offsets" else part.astype(np.float64) for key, part in selected.items()}
+    )
     refits = np.array(part["refits"]) if len(part["refits"]) > 1 else None
-    found = {}
+    result = {}
     for name in available_estimators(steps):
         one = assess(
             name,
@@ -262,25 +266,25 @@ def assessed(row: dict[str, Any], part: dict[str, Any], play: str, asked: argpar
             propensity_error=part["propensity_error"],
         )
         around = one.interval
-        found[name] = {"estimate": around.estimate, "low": around.low, "high": around.high, "verdict": one.verdict,
+        result[name] = {"estimate": around.estimate, "low": around.low, "high": around.high, "verdict": one.verdict,
                        "withheld": one.is_withheld, "reason": one.reason,
                        "covers": around.low <= part["truth"] <= around.high}  # fmt: skip
-    return found
+    return result
 
 
 def coverage(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Count how often an interval overlaps that of the true reward, by play, estimator and verdict."""
+    """Return how often an interval contains the true reward, by play, estimator and verdict."""
     count: dict[tuple[str, str, str], list[bool]] = {}
     for row in table:
-        for name, found in row["covered"].items():
-            count.setdefault((row["play"], name, found["verdict"]), []).append(bool(found["covers"]))
+        for name, result in row["covered"].items():
+            count.setdefault((row["play"], name, result["verdict"]), []).append(bool(result["covers"]))
     return [
         {"play": play, "estimator": name, "verdict": verdict, "policies": len(hits), "covered": sum(hits) / len(hits)}
         for (play, name, verdict), hits in sorted(count.items())
     ]
 
 
-def thin(row: dict[str, Any]) -> dict[str, Any]:
+def without_details(row: dict[str, Any]) -> dict[str, Any]:
     return {key: row[key] for key in ("name", "dataset", "algorithm", "play", "truth", "estimates", "covered")}
 
 
@@ -304,22 +308,22 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no run after this many seconds")
     parser.add_argument("--summary", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.summary is not None:
-        summary(asked)
+    arguments = parser.parse_args()
+    if arguments.summary is not None:
+        summary(arguments)
         return
-    found = runs_of(asked.runs, logs_of(asked.datasets))
-    if asked.one is not None:
-        one(asked.one, *found[asked.one], asked)
+    result = runs_of(arguments.runs, logs_of(arguments.datasets))
+    if arguments.one is not None:
+        one(arguments.one, *result[arguments.one], arguments)
         return
-    asked.out.mkdir(parents=True, exist_ok=True)
-    waiting = [name for name in found if not (asked.out / f"{name}.json").exists()]
-    print(f"{len(found)} runs, {len(waiting)} to evaluate", flush=True)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    waiting = [name for name in result if not (arguments.out / f"{name}.json").exists()]
+    print(f"{len(result)} runs, {len(waiting)} to evaluate", flush=True)
     running: list[subprocess.Popen[bytes]] = []
     started = time.time()
     while waiting or running:
         running = [process for process in running if process.poll() is None]
-        while waiting and len(running) < asked.jobs and time.time() - started < asked.limit:
+        while waiting and len(running) < arguments.jobs and time.time() - started < arguments.limit:
             running.append(subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--one", waiting.pop(0)]))
         if not running:
             break

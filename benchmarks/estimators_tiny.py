@@ -116,9 +116,9 @@ class Tiny:
         return reward + gamma * stay * v[self.following], v
 
     def summed(self, log: Log, values: NDArray[np.float64]) -> Table:
-        found = np.zeros(self.following.shape)
-        np.add.at(found, (log.state, log.item), values)
-        return found
+        totals = np.zeros(self.following.shape)
+        np.add.at(totals, (log.state, log.item), values)
+        return totals
 
     def steps(self, log: Log, policy: Table, b: Table, model: tuple[Table, Table]) -> Trajectories:
         """Collect the values at the logged items; `b` are the logging policy's probabilities, true or counted."""
@@ -144,13 +144,13 @@ def propensities(tiny: Tiny, log: Log) -> dict[str, Table]:
 def across_folds(tiny: Tiny, log: Log, shrunk: float) -> NDArray[np.float64]:
     """[D] propensities counted in the other folds, shrunk to the overall shares by `shrunk` decisions per state."""
     fold = np.repeat(np.arange(len(log.offsets) - 1) % FOLDS, np.diff(log.offsets))
-    found = np.zeros(len(fold))
+    propensity = np.zeros(len(fold))
     for one in range(FOLDS):
         counts = tiny.summed(log, (fold != one).astype(float))
         table = (counts + shrunk * counts.sum(0) / counts.sum()) / (counts.sum(1, keepdims=True) + shrunk)
         here = fold == one
-        found[here] = table[log.state[here], log.item[here]]
-    return found
+        propensity[here] = table[log.state[here], log.item[here]]
+    return propensity
 
 
 def poor(log: Log, policy: Table) -> tuple[Table, Table]:
@@ -164,24 +164,24 @@ def estimates(
     tiny: Tiny, policy: Table, log: Log, other: Log, gamma: float, seed: int, resamples: int
 ) -> Iterator[tuple[str, str, Assessment]]:
     """Run every estimator with true and counted propensities: (propensities, name, estimate)."""
-    judged = partial(assess, gamma=gamma, seed=seed, resamples=resamples, breakdown=False)
+    assess_steps = partial(assess, gamma=gamma, seed=seed, resamples=resamples, breakdown=False)
     once = np.ones(len(other.offsets) - 1, np.int64)
     model, simple = tiny.fitted(other, once, policy, gamma), poor(other, policy)
     for source, b in propensities(tiny, log).items():
         steps, poorly = tiny.steps(log, policy, b, model), tiny.steps(log, policy, b, simple)
         for name in ("importance", "capped", "self_normalised", "doubly_robust", "weighted_doubly_robust", "marginal"):
-            yield source, name, judged(name, steps)
+            yield source, name, assess_steps(name, steps)
         for name in ("doubly_robust", "weighted_doubly_robust"):
-            yield source, f"{name}, poor Q", judged(name, poorly)
+            yield source, f"{name}, poor Q", assess_steps(name, poorly)
     random = np.random.default_rng(seed)
-    drawn = [np.bincount(random.integers(len(once), size=len(once)), minlength=len(once)) for _ in range(REFITS)]
-    again = np.array([tiny.fitted(other, counts, policy, gamma)[1][0] for counts in drawn])
-    yield "none", "direct, refitted", judged("direct", steps, refits=again, is_tabular=True)
+    resampled = [np.bincount(random.integers(len(once), size=len(once)), minlength=len(once)) for _ in range(REFITS)]
+    again = np.array([tiny.fitted(other, counts, policy, gamma)[1][0] for counts in resampled])
+    yield "none", "direct, refitted", assess_steps("direct", steps, refits=again, is_tabular=True)
 
 
 def folded(tiny: Tiny, sessions: int, logs: int, gamma: float, resamples: int) -> list[dict[str, Any]]:
     """Measure how propensities counted in other sessions change the weights."""
-    found: dict[tuple[str, float, str], list[tuple[float, ...]]] = {}
+    rows_by_key: dict[tuple[str, float, str], list[tuple[float, ...]]] = {}
     for number in range(logs):
         log, other = (tiny.log(sessions, 2 * number + one) for one in (0, 1))
         for target in CLAIMED:
@@ -193,16 +193,16 @@ def folded(tiny: Tiny, sessions: int, logs: int, gamma: float, resamples: int) -
                 estimated = replace(steps, log_b=np.log(chance))
                 for name in ("importance", "self_normalised", "weighted_doubly_robust"):
                     one = assess(name, estimated, gamma=gamma, seed=number, resamples=resamples, breakdown=False)
-                    held = one.interval.low <= truth <= one.interval.high
+                    is_covered = one.interval.low <= truth <= one.interval.high
                     row = (
                         one.interval.estimate - truth,
-                        held,
+                        is_covered,
                         one.support.mean_weight or 0.0,
                         -float(np.log(chance).mean()),
                     )
-                    found.setdefault((target, shrunk, name), []).append(row)
+                    rows_by_key.setdefault((target, shrunk, name), []).append(row)
     names = ("bias", "coverage", "mass", "log_loss")
-    means = {key: dict(zip(names, np.mean(rows, 0).tolist(), strict=True)) for key, rows in found.items()}
+    means = {key: dict(zip(names, np.mean(rows, 0).tolist(), strict=True)) for key, rows in rows_by_key.items()}
     return [{"policy": key[0], "shrunk": key[1], "estimator": key[2], **row} for key, row in means.items()]
 
 
@@ -216,18 +216,18 @@ def measured(tiny: Tiny, sessions: int, logs: int, gamma: float, resamples: int)
                 continue
             policy = tiny.policy(temperature)
             truth, coarse = tiny.value(policy, gamma), tiny.value(tiny.coarse(policy), gamma)
-            for source, name, found in estimates(tiny, policy, log, other, gamma, number, resamples):
-                for held, value in ((name, truth), *([("marginal, of π̃", coarse)] if name == "marginal" else [])):
-                    key, one = (target, source, held), found.interval
+            for source, name, assessment in estimates(tiny, policy, log, other, gamma, number, resamples):
+                for label, value in ((name, truth), *([("marginal, of π̃", coarse)] if name == "marginal" else [])):
+                    key, one = (target, source, label), assessment.interval
                     rows.setdefault(key, []).append(
                         (
                             one.estimate - value,
                             one.low <= value <= one.high,
                             one.standard_error,
-                            found.support.effective_sessions or 0.0,
+                            assessment.support.effective_sessions or 0.0,
                         )
                     )
-                    verdicts.setdefault(key, []).append(found.verdict)
+                    verdicts.setdefault(key, []).append(assessment.verdict)
     return {
         "logs": logs,
         "sessions": sessions,
@@ -239,11 +239,11 @@ def measured(tiny: Tiny, sessions: int, logs: int, gamma: float, resamples: int)
     }
 
 
-def summary(key: tuple[str, str, str], found: NDArray[np.float64], verdict: NDArray[np.str_]) -> dict[str, Any]:
-    error, covered, own, effective = found.T
+def summary(key: tuple[str, str, str], rows: NDArray[np.float64], verdict: NDArray[np.str_]) -> dict[str, Any]:
+    error, covered, own, effective = rows.T
     kinds = {str(one): verdict == one for one in np.unique(verdict)}
     return {
-        "logs": len(found),
+        "logs": len(rows),
         "policy": key[0],
         "propensities": key[1],
         "estimator": key[2],

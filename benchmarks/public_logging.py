@@ -46,13 +46,13 @@ def row(dataset: Dataset, seed: int, precision: str, device: torch.device, conso
     fitted = logging_policy.load_or_fit(dataset, options.network, training, seed, device, console, need="network")
     assert fitted.network is not None
     policy = Logging(fitted.network, dataset, options.network.history, device)
-    found: dict[str, object] = {"log": dataset.path.resolve().name, "seed": seed, "preset": options.preset}
-    found |= {"backbone": options.network.backbone, "precision": precision}
+    result: dict[str, object] = {"log": dataset.path.resolve().name, "seed": seed, "preset": options.preset}
+    result |= {"backbone": options.network.backbone, "precision": precision}
     for split in ("validation", "test"):
         scored = evaluate(policy, dataset, split).metrics
-        found[split] = {name: {key: one.values[key] for key in FIGURES} for name, one in scored.items()}
+        result[split] = {name: {key: one.values[key] for key in FIGURES} for name, one in scored.items()}
     made_on = {key: describe_machine(str(device))[key] for key in ("commit", "device")}
-    return found | {"calibration": fitted.calibration} | made_on
+    return result | {"calibration": fitted.calibration} | made_on
 
 
 def main() -> None:
@@ -62,14 +62,14 @@ def main() -> None:
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path, required=True)
-    asked = parser.parse_args()
-    device, console = pick_device(asked.device), Console()
+    arguments = parser.parse_args()
+    device, console = pick_device(arguments.device), Console()
     rows = [
-        row(Dataset.open(path), seed, asked.precision, device, console)
-        for path in asked.datasets
-        for seed in range(asked.seeds)
+        row(Dataset.open(path), seed, arguments.precision, device, console)
+        for path in arguments.datasets
+        for seed in range(arguments.seeds)
     ]
-    asked.json.write_text("[\n" + ",\n".join(json.dumps(one, default=float) for one in rows) + "\n]\n")
+    arguments.json.write_text("[\n" + ",\n".join(json.dumps(one, default=float) for one in rows) + "\n]\n")
 
 
 if __name__ == "__main__":

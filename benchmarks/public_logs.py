@@ -63,15 +63,15 @@ Row = dict[str, Any]
 
 def levels() -> list[str]:
     """Return every learner at every value of its grid."""
-    found = []
+    result = []
     for name in LEARNERS:
         own = OWN.get(name, ())
         key, values = GRID.get(name, ("", ("",)))
         settings = [
             ",".join([f"algorithm.name={name}", *([f"{key}={value}"] if key else []), *own]) for value in values
         ]
-        found += [] if name == "dc" else settings
-    return found
+        result += [] if name == "dc" else settings
+    return result
 
 
 def grid(datasets: Sequence[Path], folder: Path) -> Study:
@@ -91,14 +91,14 @@ def grid(datasets: Sequence[Path], folder: Path) -> Study:
 
 def best(study: Study) -> dict[str, dict[str, RunGroup]]:
     """Return log → learner → the policy with the best validation metric."""
-    found: dict[str, dict[str, tuple[float, RunGroup]]] = {}
+    result: dict[str, dict[str, tuple[float, RunGroup]]] = {}
     for run in study.runs:
         if study.is_done(run):
             group, figures = study.group(run), read(study, run.name)["validation"]["all"]
-            of_log = found.setdefault(group.log, {})
+            of_log = result.setdefault(group.log, {})
             if group.policy not in of_log or figures[FIGURE] > of_log[group.policy][0]:
                 of_log[group.policy] = figures[FIGURE], group
-    return {log: {name: group for name, (_, group) in mine.items()} for log, mine in found.items()}
+    return {log: {name: group for name, (_, group) in mine.items()} for log, mine in result.items()}
 
 
 def chosen(datasets: Sequence[Path], folder: Path, columns: str) -> list[Study]:
@@ -126,7 +126,7 @@ def chosen(datasets: Sequence[Path], folder: Path, columns: str) -> list[Study]:
             )
             made.append(design.create_or_extend(study))
             if name == FIRST:
-                taken(tried, made[-1], policies[log])
+                reuse_runs(tried, made[-1], policies[log])
     return made
 
 
@@ -135,7 +135,7 @@ def setting(group: RunGroup) -> str:
     return f"{key}={group.options[key]:g}"
 
 
-def taken(tried: Study, study: Study, policies: dict[str, RunGroup]) -> None:
+def reuse_runs(tried: Study, study: Study, policies: dict[str, RunGroup]) -> None:
     """Reuse the grid's runs of the chosen policies."""
     for run in study.runs:
         group = study.group(run)
@@ -152,13 +152,13 @@ def taken(tried: Study, study: Study, policies: dict[str, RunGroup]) -> None:
 
 
 def read(study: Study, name: str) -> Row:
-    found: Row = json.loads(study.path("results", f"{name}.json").read_text())
-    return found
+    result: Row = json.loads(study.path("results", f"{name}.json").read_text())
+    return result
 
 
 def rows(folder: Path, seeds: Sequence[int] = (0,)) -> list[Row]:
     """Return one row per run of these studies and seeds."""
-    found: list[Row] = []
+    result: list[Row] = []
     kinds = "grid", *(f"{name}-*" for name in STUDIES)
     for path in sorted(path for kind in kinds for path in folder.glob(f"{kind}/study.json")):
         study = read_study(path.parent)
@@ -176,25 +176,25 @@ def rows(folder: Path, seeds: Sequence[int] = (0,)) -> list[Row]:
             row = {"study": path.parent.name, "log": group.log, "policy": group.policy, "seed": run.seed}
             row |= {"backbone": group.backbone, "preset": group.preset, "value": group.options.get(key), **keep}
             made = {name: facts["machine"][name] for name in ("commit", "device")}
-            found.append(row | {"epochs": len(facts.get("learning_curve", [])), **made})
-    return found
+            result.append(row | {"epochs": len(facts.get("learning_curve", [])), **made})
+    return result
 
 
-def shortened(tree: Any) -> Any:
+def round_metrics(tree: Any) -> Any:
     """Round the metrics to six digits."""
     if isinstance(tree, dict):
-        return {name: shortened(value) for name, value in tree.items()}
+        return {name: round_metrics(value) for name, value in tree.items()}
     return float(f"{tree:.6g}") if isinstance(tree, float) else tree
 
 
-def table(found: Sequence[Row]) -> str:
+def table(result: Sequence[Row]) -> str:
     """Format one row per policy and log, sorted by the test metric with GRU, seed 0; then the grid on validation."""
     parts = []
-    for log in dict.fromkeys(row["log"] for row in found):
-        mine = [row for row in found if row["log"] == log and row["study"] != "grid" and row["seed"] == 0]
+    for log in dict.fromkeys(row["log"] for row in result):
+        mine = [row for row in result if row["log"] == log and row["study"] != "grid" and row["seed"] == 0]
         kinds = [name for name in mine[0]["test"] if name != "all"]
         parts += [f"### {log}\n", *_policies(mine, kinds if len(kinds) > 1 else ["all"]), ""]
-    return "\n".join([*parts, "### The grid\n", *_grid(found)])
+    return "\n".join([*parts, "### The grid\n", *_grid(result)])
 
 
 def _policies(mine: Sequence[Row], kinds: Sequence[str]) -> list[str]:
@@ -219,13 +219,13 @@ def _policies(mine: Sequence[Row], kinds: Sequence[str]) -> list[str]:
     return lines
 
 
-def _grid(found: Sequence[Row]) -> list[str]:
-    logs = list(dict.fromkeys(row["log"] for row in found))
+def _grid(result: Sequence[Row]) -> list[str]:
+    logs = list(dict.fromkeys(row["log"] for row in result))
     lines = [f"{FIGURE} on validation.\n", "| learner | | " + " | ".join(logs) + " |", "|" + "---|" * (len(logs) + 2)]
     for name, (key, values) in GRID.items():
         cells = []
         for log in logs:
-            tried = {row["value"]: row["validation"]["all"][FIGURE] for row in found
+            tried = {row["value"]: row["validation"]["all"][FIGURE] for row in result
                      if (row["study"], row["log"], row["policy"]) == ("grid", log, name)}  # fmt: skip
             best = max(tried.values())
             shown = [f"{tried[float(value)]:.4f}" for value in values]
@@ -240,25 +240,25 @@ def figures(row: Row | None, kinds: Sequence[str]) -> str:
     return " · ".join(f"{row['test'][kind]['HR@5']:.4f} / {row['test'][kind][FIGURE]:.4f}" for kind in kinds)
 
 
-def write(path: Path | None, found: dict[str, list[Row]] | list[Row]) -> None:
+def write(path: Path | None, result: dict[str, list[Row]] | list[Row]) -> None:
     if path is None:
         return
-    if isinstance(found, list):
-        path.write_text(_lines(found) + "\n")
+    if isinstance(result, list):
+        path.write_text(_lines(result) + "\n")
     else:
-        path.write_text("{" + ",\n".join(f'"{name}": {_lines(part)}' for name, part in found.items()) + "}\n")
+        path.write_text("{" + ",\n".join(f'"{name}": {_lines(part)}' for name, part in result.items()) + "}\n")
 
 
-def _lines(found: list[Row]) -> str:
-    return "[\n" + ",\n".join(json.dumps(shortened(row)) for row in found) + "\n]"
+def _lines(result: list[Row]) -> str:
+    return "[\n" + ",\n".join(json.dumps(round_metrics(row)) for row in result) + "\n]"
 
 
-def rewards(asked: argparse.Namespace) -> None:
-    found = public_rewards.read(asked.out)
-    print(public_rewards.table(found))
-    write(asked.json, {"runs": public_rewards.runs(found), "steps": public_rewards.steps(found)})
-    if asked.picture:
-        asked.picture.write_text(public_rewards.picture(found))
+def rewards(arguments: argparse.Namespace) -> None:
+    result = public_rewards.read(arguments.out)
+    print(public_rewards.table(result))
+    write(arguments.json, {"runs": public_rewards.runs(result), "steps": public_rewards.steps(result)})
+    if arguments.picture:
+        arguments.picture.write_text(public_rewards.picture(result))
 
 
 def main() -> None:
@@ -270,19 +270,19 @@ def main() -> None:
     parser.add_argument("--seeds", default="1", help="number of seeds in the table")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--picture", type=Path)
-    asked = parser.parse_args()
-    if asked.what == "table":
-        found = rows(asked.out, parse_seeds(asked.seeds))
-        print(table(found))
-        write(asked.json, found)
-    elif asked.what == "seen":
-        write(asked.json, public_seen.rows(asked.datasets, asked.out, STUDIES))
-    elif asked.what == "rewards":
-        rewards(asked)
+    arguments = parser.parse_args()
+    if arguments.what == "table":
+        result = rows(arguments.out, parse_seeds(arguments.seeds))
+        print(table(result))
+        write(arguments.json, result)
+    elif arguments.what == "seen":
+        write(arguments.json, public_seen.rows(arguments.datasets, arguments.out, STUDIES))
+    elif arguments.what == "rewards":
+        rewards(arguments)
     else:
-        several = asked.what == "chosen"
-        made = chosen(asked.datasets, asked.out, asked.columns) if several else []
-        for study in made or [design.create_or_extend(grid(asked.datasets, asked.out))]:
+        several = arguments.what == "chosen"
+        made = chosen(arguments.datasets, arguments.out, arguments.columns) if several else []
+        for study in made or [design.create_or_extend(grid(arguments.datasets, arguments.out))]:
             print(f"{study.folder}: {len(study.runs)} runs planned")
 
 

@@ -104,27 +104,27 @@ def main() -> None:
     parser.add_argument("--visitors", type=int, default=4000)
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no run after this many seconds")
     parser.add_argument("--task", type=int, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.table is not None:
-        files = sorted(asked.table.glob("*.json")) if asked.table.is_dir() else []
-        results = [json.loads(file.read_text()) for file in files] or json.loads(asked.table.read_text())
-        if asked.collect is not None:
-            asked.collect.write_text("[\n" + ",\n".join(json.dumps(run) for run in results) + "\n]\n")
+    arguments = parser.parse_args()
+    if arguments.table is not None:
+        files = sorted(arguments.table.glob("*.json")) if arguments.table.is_dir() else []
+        results = [json.loads(file.read_text()) for file in files] or json.loads(arguments.table.read_text())
+        if arguments.collect is not None:
+            arguments.collect.write_text("[\n" + ",\n".join(json.dumps(run) for run in results) + "\n]\n")
         print(table(results))
         return
-    if asked.datasets is None or asked.plan is None or asked.out is None:
+    if arguments.datasets is None or arguments.plan is None or arguments.out is None:
         parser.error("give DATASETS, PLAN.json and --out, or --table")
-    tasks = json.loads(asked.plan.read_text())
-    if asked.task is not None:
-        one(asked.datasets, asked.out, tasks[asked.task], asked.visitors)
+    tasks = json.loads(arguments.plan.read_text())
+    if arguments.task is not None:
+        one(arguments.datasets, arguments.out, tasks[arguments.task], arguments.visitors)
         return
-    asked.out.mkdir(parents=True, exist_ok=True)
-    waiting = [i for i, task in enumerate(tasks) if not (asked.out / f"{task['name']}.json").exists()]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    waiting = [i for i, task in enumerate(tasks) if not (arguments.out / f"{task['name']}.json").exists()]
     running: list[subprocess.Popen[bytes]] = []
     started = time.time()
     while waiting or running:
         running = [process for process in running if process.poll() is None]
-        while waiting and len(running) < asked.jobs and time.time() - started < asked.limit:
+        while waiting and len(running) < arguments.jobs and time.time() - started < arguments.limit:
             command = [sys.executable, __file__, *sys.argv[1:], "--task", str(waiting.pop(0))]
             running.append(subprocess.Popen(command))
         if not running:

@@ -120,5 +120,5 @@ def report(*, seconds: float, updates: int, events: int, epoch_events: int, befo
         epoch_events: The number of events that a whole epoch predicts.
         before: `resident` when training began.
     """
-    found = {"seconds": seconds, "updates": updates, "events": events, "epoch_events": epoch_events}
-    print(json.dumps(found | {"before_mb": before, "peak_mb": resident()} | more), flush=True)
+    result = {"seconds": seconds, "updates": updates, "events": events, "epoch_events": epoch_events}
+    print(json.dumps(result | {"before_mb": before, "peak_mb": resident()} | more), flush=True)
