@@ -99,10 +99,10 @@ class PlainUpdate:
         log_pi = z.log_softmax(1)
         with torch.no_grad():
             next_log_pi, stay_log_pi = next_z.log_softmax(1), log_pi.detach()
-            q_if_ignored, next_q = self._logits(self.target, batch)
+            target_q, next_q = self._logits(self.target, batch)
             log_b, next_log_b = (part.log_softmax(1) for part in self._logits(self.prior, batch))
             next_value = (next_log_pi.exp() * (next_q - alpha * (next_log_pi - next_log_b))).sum(1)
-            value_if_ignored = (stay_log_pi.exp() * (q_if_ignored - alpha * (stay_log_pi - log_b))).sum(1)
+            value_if_ignored = (stay_log_pi.exp() * (target_q - alpha * (stay_log_pi - log_b))).sum(1)
             ignored = (self.options.ground_reward + facts.shift) / facts.unit
             logged = batch.reward / facts.unit + batch.discount * next_value
             others = (ignored + facts.discount_if_ignored * value_if_ignored)[:, None].expand(-1, n)

@@ -10,7 +10,7 @@ from offrec.algorithms import Symbols
 from offrec.catalogue import Head, Noise
 
 ROWS, ITEMS, SEEN = 6, 9, 3
-HEADS = ("pi", "q", "next_pi", "next_q", "q_if_ignored", "next_online_q", "b", "next_b")
+HEADS = ("pi", "q", "next_pi", "next_q", "target_q", "next_online_q", "b", "next_b")
 
 
 def random_head(width: int = 4, size: float = 1.0, rows: int = ROWS, items: int = ITEMS) -> Head:

@@ -176,7 +176,7 @@ def test_re_is_equivalent_to_dc(options: dict[str, Any]) -> None:
         everything = torch.arange(ITEMS).expand(q.n_rows, -1)
         return shift.with_corrections(everything, (-alpha * logsumexp(b))[:, None].expand(-1, ITEMS))
 
-    other = replace(x, q=raised(x.q, x.b), next_q=raised(x.next_q, x.next_b), q_if_ignored=raised(x.q_if_ignored, x.b))
+    other = replace(x, q=raised(x.q, x.b), next_q=raised(x.next_q, x.next_b), target_q=raised(x.target_q, x.b))
     dual = DualConstraint(alpha=alpha, **options).loss(x)
     extrapolated = RewardExtrapolation(alpha=alpha, **options).loss(other)
     assert_same_terms(dual, extrapolated)

@@ -20,8 +20,8 @@ class Dense:
 
     def __init__(self, x: Symbols) -> None:
         self.x = x
-        self.q, self.next_q, self.q_if_ignored, self.next_online_q = map(
-            logits, (x.q, x.next_q, x.q_if_ignored, x.next_online_q)
+        self.q, self.next_q, self.target_q, self.next_online_q = map(
+            logits, (x.q, x.next_q, x.target_q, x.next_online_q)
         )
         self.log_pi, self.next_log_pi, self.log_b, self.next_log_b = (
             logits(head).log_softmax(1) for head in (x.pi, x.next_pi, x.b, x.next_b)
@@ -52,12 +52,12 @@ def written_out(name: str, x: Symbols, options: dict[str, Any]) -> dict[str, Ten
     likelihood = -d.logged(d.log_pi)
     chosen = d.next_online_q.argmax(1, keepdim=True)
     best = d.next_q.gather(1, chosen)[:, 0] if options.get("double") else d.next_q.amax(1)
-    deep_q = d.critic(best, d.q_if_ignored.amax(1))
+    deep_q = d.critic(best, d.target_q.amax(1))
     pi, b = d.logged(d.log_pi).exp(), x.log_b.exp()
     gradient = -(pi / b).clamp(max=10.0) * 4 * (1 - pi) ** 3 * x.return_to_go * d.logged(d.log_pi)
     prior = UNIFORM if options.get("uniform_prior", True) else 0.0
     sdac = {
-        "critic": 0.5 * d.critic(value(d.next_log_pi, d.next_q, prior), value(d.log_pi, d.q_if_ignored, UNIFORM)),
+        "critic": 0.5 * d.critic(value(d.next_log_pi, d.next_q, prior), value(d.log_pi, d.target_q, UNIFORM)),
         "actor": -value(d.log_pi, d.q, prior) / ALPHA,
     }
     outside = (d.log_pi.exp() * (d.log_b.exp() <= 0.1)).sum(1)
@@ -75,12 +75,12 @@ def written_out(name: str, x: Symbols, options: dict[str, Any]) -> dict[str, Ten
         "pc": {"critic": sdac["critic"], "actor": weight / (x.weight * weight).sum() * likelihood},
         "dc": {
             "critic": 0.5
-            * d.critic(value(d.next_log_pi, d.next_q, d.next_log_b), value(d.log_pi, d.q_if_ignored, d.log_b)),
+            * d.critic(value(d.next_log_pi, d.next_q, d.next_log_b), value(d.log_pi, d.target_q, d.log_b)),
             "actor": -value(d.log_pi, d.q, d.log_b) / ALPHA,
         },
         "re": {
             "critic": 0.5
-            * d.critic(value(d.next_log_pi, d.next_q, 0.0), value(d.log_pi, d.q_if_ignored, 0.0), ALPHA * d.log_b),
+            * d.critic(value(d.next_log_pi, d.next_q, 0.0), value(d.log_pi, d.target_q, 0.0), ALPHA * d.log_b),
             "actor": -value(d.log_pi, d.q, 0.0) / ALPHA,
         },
     }[name]

@@ -116,7 +116,7 @@ def test_fixed_networks_never_drop_out() -> None:
         "b": True,
         "next_b": True,
         "next_q": True,
-        "q_if_ignored": True,
+        "target_q": True,
         "pi": False,
         "q": False,
     }.items():

@@ -33,7 +33,7 @@ class ActorCritic(Soft):
         if x.grounded:
             # V(s) is part of its own target: without a prior, the entropy bonus would accumulate.
             value_if_ignored = losses.soft_value(
-                x.pi.detach(), x.q_if_ignored, self.alpha, "uniform", self.target_sample(x.noise)
+                x.pi.detach(), x.target_q, self.alpha, "uniform", self.target_sample(x.noise)
             )
         return self.td_loss(x, x.rewards, next_value, value_if_ignored)
 

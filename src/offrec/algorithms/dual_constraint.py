@@ -4,7 +4,9 @@
     critic   ½ (Q(s,a) − sg[r + discount · V(s′)])²                           paper, Eq. (DC)
     actor    E_π[log(π(a|s)/π̂_b(a|s)) − sg[Q(s,a)]/α]                         paper, Eq. (DCPi)
 
-The target of an unlogged item a⁻, if the critic is grounded, is sg[r⁻ + γ V(s)].
+The target of an unlogged item a⁻, if the critic is grounded, is sg[r⁻ + γ V(s)]. With `critic.returns` = λ, V(s′) in a
+target becomes (1 − λ) V(s′) + λ · (logged return from s′). The preset `strong` sets λ = .5 and ranks by the policy that
+the critic implies, π̂_b exp(Q/α), instead of by π (`algorithm.ranks`).
 
 Unlike the paper: it does not say how π̂_b is fitted. Here π̂_b is fitted to the same training sessions (in-sample). PG
 and SR use cross-fitted values: the model that scores a session was fitted without it.

@@ -58,11 +58,11 @@ class Soft:
         """
         q = x.q.detach()
         if x.grounded and self.expectation == "exact":
-            return losses.soft_values(x.pi, q, x.q_if_ignored, self.alpha, prior)
+            return losses.soft_values(x.pi, q, x.target_q, self.alpha, prior)
         value = losses.soft_value(x.pi, q, self.alpha, prior, self.relaxed_sample(x.noise))
         if not x.grounded:
             return value, None
-        return value, losses.soft_value(x.pi.detach(), x.q_if_ignored, self.alpha, prior, self.target_sample(x.noise))
+        return value, losses.soft_value(x.pi.detach(), x.target_q, self.alpha, prior, self.target_sample(x.noise))
 
     def td_loss(self, x: Symbols, rewards: Tensor, next_value: Tensor, value_if_ignored: Tensor | None) -> Tensor:
         """Return ½ (Q − sg[r + discount · V])² of the logged item, plus the same loss of any unlogged items: [B]."""

@@ -13,7 +13,18 @@ T = TypeVar("T")
 
 LossTerms = dict[str, Tensor]  # name → [B]; an update minimises the sum of the means; terms named "~…" are only logged
 
-ABSENT: Any = None  # default of symbols that were not declared in `Needs`, so that reading one fails
+
+class _Absent:
+    """A symbol that the learner did not declare; reading anything of it fails with the remedy."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"this symbol is not declared; add it to the learner's `needs` before reading .{name}")
+
+    def __bool__(self) -> bool:
+        return False
+
+
+ABSENT: Any = _Absent()
 
 
 class Scheduler(Protocol):
@@ -56,11 +67,11 @@ class Symbols:
     discounts: Tensor  # [B, 1 + n] γ, or 0 at the end of the session; always γ for unlogged items
     return_to_go: Tensor  # [B] discounted return
     next_return_to_go: Tensor = ABSENT  # [B] discounted return from s′ on; 0 at the end of the session
-    weight: Tensor = ABSENT  # [B] each row's weight in the batch's mean
+    weight: Tensor | None = None  # [B] each row's weight in the batch's mean
     q: Head = ABSENT  # Q(s,·)
     next_pi: Head = ABSENT  # π(·|s′)
     next_q: Head = ABSENT  # Q̄(s′,·), by the target network
-    q_if_ignored: Head = ABSENT  # Q̄(s,·), if the batch has unlogged items
+    target_q: Head = ABSENT  # Q̄(s,·), if the batch has unlogged items
     next_online_q: Head = ABSENT  # Q(s′,·)
     b: Head = ABSENT  # π̂_b(·|s)
     next_b: Head = ABSENT  # π̂_b(·|s′)

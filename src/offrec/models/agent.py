@@ -39,7 +39,7 @@ class LogFacts:
     counts: Tensor | None = None
     """[A] count of each item in the log, for ground_draw = popular."""
     log_b: Tensor | None = None
-    """[E] log π̂_b of the item of each event, indexed by `Batch.event`; cross-fitted by session if possible."""
+    """[E] log π̂_b of the item of each event, indexed by `Batch.event`; cross-fitted by session."""
 
 
 def return_spread(return_to_go: Tensor) -> float:
@@ -131,6 +131,10 @@ class Agent(nn.Module):
             raise InputError(
                 "critic.ground needs unlogged items, but the catalogue has only one item; set critic.ground=0."
             )
+        if self.needs.ranks == "critic" and self.needs.critic != "own":
+            raise ValueError("Needs(ranks='critic') needs critic='own'")
+        if self.needs.ranks == "actor" and not self.needs.actor:
+            raise ValueError("Needs(ranks='actor') needs actor=True")
         if self._samples_unlogged("popular") and self.facts.counts is None and not restored:
             raise ValueError("critic.ground_draw=popular needs counts; facts.counts is None")
 
@@ -149,6 +153,9 @@ class Agent(nn.Module):
     def loss(self, batch: Batch) -> LossTerms:
         """Return the terms of the learner's loss on a batch."""
         terms = self.learner.loss(self.symbols(batch))
+        for name, term in terms.items():
+            if term.shape != batch.action.shape:  # [B, 1] would broadcast against the weights [B]
+                raise ValueError(f"loss term {name!r} has shape {tuple(term.shape)}; expected ({len(batch)},)")
         if self.needs.multiplier is not None:
             self.constraint = losses.batch_mean(terms[self.needs.multiplier.term].detach(), batch.weight)
             terms["~multiplier"] = self.multiplier.expand(len(batch)).clone()  # before this update changes it
@@ -251,11 +258,7 @@ class Agent(nn.Module):
         states, next_states = target.states_and_next(batch)
         weights = values.weights
         heads = {"next_q": values.head(next_states, batch.next_recent, weights)}
-        return (
-            heads | {"q_if_ignored": values.head(states, batch.recent, weights)}
-            if self.critic_options.ground
-            else heads
-        )
+        return heads | {"target_q": values.head(states, batch.recent, weights)} if self.critic_options.ground else heads
 
     @torch.no_grad()
     def _columns(self, batch: Batch, b: Head | None) -> dict[str, Any]:

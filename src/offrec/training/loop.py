@@ -41,7 +41,8 @@ class TrainingOptions:
     learning_rate: float = option(0.002, above=0.0)
     """Learning rate of Adam."""
     patience: int = option(3, minimum=1)
-    """Stop after this many epochs in a row without a clear improvement on validation."""
+    """Stop after this many epochs in a row without a clear improvement on validation. With select=last a run always
+    trains all epochs."""
     warmup: int = option(1500, minimum=0)
     """Early stopping ignores epochs before this many updates; on a small log an epoch has few updates."""
     margin: float = option(0.002, minimum=0.0)
