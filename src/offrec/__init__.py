@@ -12,8 +12,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Idle threads should sleep, not spin: next to other busy processes torch is otherwise many times slower. The variable
-# must be set before torch is imported.
+# Idle threads should sleep, not spin: otherwise torch is many times slower on a busy machine. The variable must be set
+# before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:

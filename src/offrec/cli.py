@@ -1,4 +1,4 @@
-"""The command line: the commands, `--version`, and how errors are printed."""
+"""The command line: parse the commands and `--version`, and print errors."""
 
 import signal
 import sys
@@ -31,7 +31,7 @@ def main() -> None:
 
 def commands() -> dict[str, type]:
     """Return the class of every command by its name, in the order of `offrec --help`."""
-    # Imported here, so that Ctrl-C during the imports is handled like any other.
+    # Imported here, so that `main` also handles Ctrl-C during the imports.
     from offrec.commands.demo import Demo
     from offrec.commands.estimate import Estimate
     from offrec.commands.export import Export
@@ -81,10 +81,10 @@ def _command() -> Any:
 
 
 def _unknown_argument(command: Any, words: list[str]) -> str:
-    """The message for a flag that the command does not have, with the nearest flag or option."""
+    """Return the message for a flag that the command does not have, with the nearest flag or option."""
     flag, equals, value = words[0].partition("=")
     if not flag.startswith("-"):
-        return f"{flag!r} is one argument too many; `offrec {_name(command)} --help` lists the arguments."
+        return f"Unexpected argument {flag!r}; `offrec {_name(command)} --help` lists the arguments."
     if not equals and len(words) > 1 and not words[1].startswith("-"):
         value = words[1]
     name = flag.lstrip("-")
@@ -108,7 +108,7 @@ def _name(command: Any) -> str:
 
 
 def _flags(command: Any) -> list[str]:
-    """The names of a command's flags; groups of flags are nested dataclasses."""
+    """Return the names of a command's flags; groups of flags are nested dataclasses."""
     names: list[str] = []
     for one in fields(command):
         value = getattr(command, one.name)

@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
 
-PLAIN_SECONDS = 10.0  # without a terminal, the shortest time between two progress lines
-WIDE = 120  # columns of a terminal that is wide enough for a long bar next to text
+PLAIN_SECONDS = 10.0  # the minimum time between two progress lines without a terminal
+WIDE = 120  # the minimum width of a terminal for a long progress bar
 
 
 def plain_text(text: str) -> str:
-    r"""Escape control characters, so that an id from a log cannot change the terminal: ESC becomes `\x1b`."""
+    r"""Escape control characters, so that an id from a log cannot control the terminal: ESC becomes `\x1b`."""
     return "".join(
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in text
     )
 
 
 class Advance(Protocol):
-    """Reports that some steps are done; `note` is shown next to the bar."""
+    """Reports finished steps; `note` is shown next to the bar."""
 
     def __call__(self, steps: int = 1, note: str = "") -> None: ...
 
@@ -42,7 +42,7 @@ class Console:
 
     @contextmanager
     def steps(self, label: str, total: int) -> Iterator[Advance]:
-        """Show the progress of work with a known number of steps.
+        """Show the progress of a task with a known number of steps.
 
         Example:
             >>> with console.steps("epoch 1", 500) as advance:
@@ -52,11 +52,11 @@ class Console:
             with _bar(label, total) as advance:
                 yield advance
         else:
-            yield self._plain(label, total)
+            yield self._line_progress(label, total)
 
     @contextmanager
     def counter(self, label: str) -> Iterator[Callable[[int, int], None]]:
-        """Show the progress of work that counts its own steps.
+        """Show the progress of a task that reports how many of its steps are done.
 
         Example:
             >>> with console.counter("ranking") as at:
@@ -86,7 +86,7 @@ class Console:
         with ExitStack() as stack:
             yield Board(self, stack.enter_context(_progress()) if self.terminal else None)
 
-    def _plain(self, label: str, total: int) -> Advance:
+    def _line_progress(self, label: str, total: int) -> Advance:
         done, printed = 0, time.monotonic()
 
         def advance(steps: int = 1, note: str = "") -> None:
@@ -100,16 +100,16 @@ class Console:
 
 
 class Board:
-    """One display for several consoles: one progress bar each on a terminal, and lines that begin with their name."""
+    """Combines several consoles: one progress bar per console on a terminal, and lines that begin with its name."""
 
     def __init__(self, console: Console, progress: Any) -> None:
         self.parent, self.progress = console, progress
 
     def console(self, name: str) -> Console:
-        return _Named(self, name)
+        return _NamedConsole(self, name)
 
 
-class _Named(Console):
+class _NamedConsole(Console):
     def __init__(self, board: Board, name: str) -> None:
         super().__init__(board.parent.quiet)
         self.parent, self.progress, self.name = board.parent, board.progress, name
@@ -120,7 +120,7 @@ class _Named(Console):
     @contextmanager
     def steps(self, label: str, total: int) -> Iterator[Advance]:
         if self.progress is None:
-            yield self._plain(label, total)
+            yield self._line_progress(label, total)
             return
         with _task(self.progress, f"{self.name}  {label}", total) as advance:
             yield advance
@@ -133,7 +133,7 @@ def _bar(label: str, total: int) -> Iterator[Advance]:
 
 
 def _progress() -> Any:
-    # Imported here: the training path must run where rich is not installed.
+    # Imported here, because training must also work without rich.
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Column

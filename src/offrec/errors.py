@@ -1,8 +1,8 @@
-"""The exceptions that reach a user. Their message says what was found, what was expected and what to do."""
+"""The exceptions that offrec raises for its user. A message says what was found, what was expected and what to do."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an exception's message, or the name of its class if it has none."""
+    """Return the first line of an exception's message, or the name of its class if the message is empty."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

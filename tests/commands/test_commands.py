@@ -262,7 +262,7 @@ def test_version() -> None:
         (["--algoritm", "dc"], "no flag --algoritm; did you mean --algorithm?"),
         (["--alpha", "1", "--algorithm", "dc"], "did you mean --set algorithm.alpha=1?"),
         (["--xyzzy"], "no flag --xyzzy; `offrec train --help` lists all flags"),
-        (["more"], "'more' is one argument too many"),
+        (["more"], "Unexpected argument 'more'"),
     ],
 )
 def test_an_unknown_flag_gets_a_hint(refused: Callable[..., str], words: list[str], hint: str) -> None:

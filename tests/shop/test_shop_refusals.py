@@ -44,7 +44,7 @@ def test_a_policy_of_another_shop_is_refused(tmp_path: Path) -> None:
     dataset = offrec.prepare(tmp_path / "log/events.parquet", out=tmp_path / "data")
     policy = offrec.baseline("popular", dataset)
     assert home.rollout(policy, 20).reward.mean > 0
-    with pytest.raises(InputError, match="a policy is played in the shop its log comes from"):
+    with pytest.raises(InputError, match="simulate the policy in the shop that wrote its log"):
         Shop.open("demo", 7).rollout(policy, 20)
 
 

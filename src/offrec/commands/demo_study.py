@@ -1,7 +1,7 @@
 """The demo: simulate a shop, learn from its log, and evaluate every policy twice.
 
-The log says how well a policy predicts the next item; the shop says what it really earns. The demo is an ordinary study
-with one log, one backbone and one seed.
+The log shows how well a policy predicts the next item; the shop shows what it really earns. The demo is an ordinary
+study with one log, one backbone and one seed.
 """
 
 import os
@@ -25,8 +25,9 @@ from offrec.studies.study import Study
 from offrec.studies.worker import WorkerOptions
 
 LOG_SESSIONS, VISITORS = 20_000, 4_000
-JOBS = min(2, os.cpu_count() or 1)  # small networks do not profit from two cores, so each of two runs gets one
-# Imitation, and a learner that looks ahead and needs no π̂_b: the demo stays short. The longer run starts first.
+JOBS = min(2, os.cpu_count() or 1)  # small networks do not benefit from a second core, so two runs use one core each
+# An imitation learner, and a learner that plans ahead without π̂_b, which keeps the demo short. The longer run starts
+# first.
 LEARNERS = ("sr", "sl")
 SETTINGS = ("network.width=32", "diagnostics=some", "sl:training.epochs=12")
 MARK = ".offrec-demo"  # a folder that contains this file may be replaced
@@ -76,7 +77,7 @@ def run_demo(out: Path, seed: int, console: Console) -> Report:
 
 
 def _design(dataset: Path, folder: Path, seed: int) -> Study:
-    """A comparison whose longest runs come first, so that no core is idle at the end."""
+    """Plan a comparison whose longest runs come first, so that no core is idle at the end."""
     study = design.plan_comparison(
         [dataset], folder, algorithms=",".join(LEARNERS), seeds=f"{seed},", settings=SETTINGS, visitors=VISITORS
     )
@@ -85,7 +86,7 @@ def _design(dataset: Path, folder: Path, seed: int) -> Study:
 
 
 def _row(policy: PolicyResults) -> list[str]:
-    """A policy's metrics in the log, if it ranks items, and what it earned in the shop."""
+    """Return the cells of a policy: its metrics in the log, if it ranks items, and what it earned in the shop."""
     (result,) = policy.results
     earned = result.facts["shop"]
     reward = earned["reward"]

@@ -51,8 +51,8 @@ class Estimate:
     """The log to estimate from, if it is not the dataset of the runs. It must have their catalogue (`offrec prepare
     --catalogue RUN`). Required if only baselines are estimated."""
     baselines: str = ""
-    """Baselines to estimate too, separated by commas, such as recent,markov. They use the history length of the runs
-    if all runs have the same one."""
+    """Further baselines to estimate, separated by commas, such as recent,markov. They use the history length of the
+    runs if all runs have the same one."""
     split: Literal["test", "validation"] = "test"
     """The sessions to estimate from. Q is fitted to the training sessions."""
     estimator: str = ""
@@ -67,19 +67,19 @@ class Estimate:
     temperature: float = 1.0
     """Softmax temperature of sampled lists; values below 1 make likely items more likely."""
     blend: float = 1.0
-    """Share of the decisions that the policy makes, at random; the logging policy makes the others. Small shares stay
-    close to the log and are easier to estimate. Only for estimators without Q."""
+    """Share of decisions, chosen at random, that the policy makes; the logging policy makes the others. Small shares
+    stay close to the log and are easier to estimate. Only for estimators without Q."""
     reward: tuple[str, ...] = ()
     """Reward of a behaviour, for example --reward cart=2. May be repeated. The default is the reward of the runs."""
     cap: Annotated[float | None, unset("NUMBER")] = None
-    """Largest importance weight; larger ones are cut."""
+    """Largest importance weight; larger weights are clipped to it."""
     refits: int = 4
-    """How often Q is fitted again to resampled sessions, for an interval of the direct estimator; 0 is faster and gives
-    no interval."""
+    """Number of additional fits of Q to resampled sessions, for the interval of the direct estimator; 0 is faster but
+    gives no interval."""
     updates: int = 2000
     """Updates per fit of Q, also for value@5."""
     seed: int = 0
-    """Seed of the resampling and of the fits."""
+    """Seed of the resampling and the fits."""
     device: str = "auto"
     """Device: auto, cpu, cuda, …"""
     picture: Annotated[Path | None, unset("FILE")] = None
@@ -105,7 +105,7 @@ class Estimate:
             print_result(result)
 
     def _load(self) -> "tuple[dict[str, Policy], Dataset, EstimateOptions]":
-        """Load everything that the options name; cheap checks come first."""
+        """Load everything that the options name. Fast checks run first."""
         dataset = self._open_dataset()
         options = self._estimate_options()
         return self._load_policies(dataset), dataset, options
@@ -141,7 +141,8 @@ class Estimate:
 
         policies: dict[str, Policy] = {str(run): load(run, self.device) for run in self.runs}
         histories = {policy.history for policy in policies.values()}
-        # value@5 depends on the history length: with different ones the suggested order would compare two critics.
+        # value@5 depends on the history length: with different lengths, the suggested order would compare different
+        # critics.
         shared = {"history": histories.pop()} if len(histories) == 1 else {}
         for name in split_ids(self.baselines):
             policies[name] = baseline(name, dataset, device=pick_device(self.device), **shared)
@@ -188,7 +189,7 @@ def _parse_rewards(pairs: tuple[str, ...]) -> dict[str, float]:
 
 
 def print_result(result: "EstimateResult") -> None:
-    """Print the table of all estimates, its legend and where the propensities come from."""
+    """Print the table of all estimates, its legend and the source of the propensities."""
     options, dataset = result.options, result.dataset
     settings = [f"{result.sessions:,} {options.split} sessions of {dataset.path.name}"]
     settings += [f"γ = {options.gamma:g}"] if options.gamma != 1 else []
@@ -198,7 +199,7 @@ def print_result(result: "EstimateResult") -> None:
     rows = [["logging policy", "", "", *_numbers(result.logged), *[""] * (len(LEGEND) - 2)]]
     for policy in result.policies:
         rows += [_row(policy, name, result) for name in policy.assessments]
-    # Columns without any value, such as the weights of the direct estimator, are left out.
+    # Omit columns without values, such as the weights of the direct estimator.
     used = [index for index in range(len(columns)) if any(row[index] not in ("", DASH) for row in rows)]
     title = f"Reward per session, {', '.join(settings)}  {dataset.fingerprint}"
     print_table(title, [columns[index] for index in used], [[row[index] for index in used] for row in rows])
@@ -228,7 +229,7 @@ def _print_legend(result: "EstimateResult", columns: list[str]) -> None:
 
 
 def _row(policy: "PolicyEstimate", estimator: str, result: "EstimateResult") -> list[str]:
-    """The cells of one estimate; value@5 and the order belong to the policy and appear in its first row."""
+    """Return the cells of one estimate. Only the first row of a policy shows its value@5 and order."""
     assessment, support = policy.assessments[estimator], policy.assessments[estimator].support
     is_first = estimator == next(iter(policy.assessments))
     order = result.suggested_order.get(policy.name)
@@ -250,7 +251,7 @@ def _row(policy: "PolicyEstimate", estimator: str, result: "EstimateResult") -> 
 
 
 def _estimate_cells(assessment: "Assessment", difference: "Interval", result: "EstimateResult") -> list[str]:
-    """The estimate, its interval and the interval of the difference to the logging policy."""
+    """Return the estimate, its interval and the interval of the difference from the logging policy."""
     if not result.is_shown(assessment):
         return ["withheld", "", ""]
     if not result.has_interval(assessment.estimator):
@@ -259,7 +260,7 @@ def _estimate_cells(assessment: "Assessment", difference: "Interval", result: "E
 
 
 def _numbers(interval: "Interval") -> list[str]:
-    """The estimate and its interval, with the digits that the width of the interval allows."""
+    """Return the estimate and its interval, rounded according to the width of the interval."""
     width = interval.high - interval.low
     estimate, low, high = (
         significant(value, 2 if width else 3, scale=width) for value in (interval.estimate, interval.low, interval.high)
@@ -268,6 +269,6 @@ def _numbers(interval: "Interval") -> list[str]:
 
 
 def _dataset_notes(dataset: "Dataset") -> list[str]:
-    """What was left out when the log was prepared, and therefore of every estimate."""
+    """Return the notes about data that was excluded when the log was prepared."""
     notes: list[str] = dataset.meta.get("decisions", {}).get("notes", [])
     return notes

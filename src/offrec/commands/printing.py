@@ -1,4 +1,4 @@
-"""How commands print tables and numbers, and how their flags are declared."""
+"""Functions that print tables and numbers, and that declare the flags of commands."""
 
 import json
 import math
@@ -21,19 +21,19 @@ def unset(metavar: str) -> Any:
 
 
 def registered(kind: str, text: str, metavar: str = "NAME") -> Any:
-    """Declare a flag that takes names from a registry; its help lists them, those of plug-ins included.
+    """Declare a flag that takes names from a registry; its help lists all names, including those of plug-ins.
 
     Args:
         kind: "learner", "backbone", "baseline" or "format".
         text: The help text before the names, without a full stop.
-        metavar: What the value is called in the help.
+        metavar: The placeholder for the value in the help.
     """
     names = names_for_help(kind)
     return tyro.conf.arg(metavar=metavar, help=f"{text}: {names}." if names else text, help_behavior_hint="")
 
 
 def names_for_help(kind: str) -> str:
-    """The names in a registry, or nothing if no help is printed: importing the learners takes a second."""
+    """Return the names in a registry, or none if no help is printed: importing the learners takes a second."""
     shown = "torch" in sys.modules or not {"-h", "--help"}.isdisjoint(sys.argv)
     return ", ".join(_registry(kind)) if shown else ""
 
@@ -51,7 +51,7 @@ def _registry(kind: str) -> Mapping[str, Any]:
 
 
 def registered_names() -> str:
-    """Every registered name with its help text, by registry."""
+    """Return every registered name with its help text, by registry."""
     lines: list[str] = []
     for kind in ("learner", "backbone", "baseline", "format", "metric"):
         registry = _registry(kind)
@@ -61,12 +61,12 @@ def registered_names() -> str:
 
 
 def split_ids(text: str) -> list[str]:
-    """Item ids separated by commas."""
+    """Split text at commas into item ids."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def console_for(json_wanted: bool) -> Console:
-    """A console that is quiet if the output is JSON for a program and nobody watches."""
+    """Return a console, which is quiet if the output is JSON and standard error is not a terminal."""
     return Console(quiet=json_wanted and not sys.stderr.isatty())
 
 
@@ -76,7 +76,7 @@ def significant(value: float | None, digits: int = 3, scale: float | None = None
     Args:
         value: The number; None prints as a dash.
         digits: Significant digits.
-        scale: The digits count from this number instead of the value, for example from the width of an interval.
+        scale: Count the digits from this number instead of the value, for example from the width of an interval.
 
     Example:
         >>> significant(0.0001234), significant(1234.5), significant(12.345, 2, scale=0.04)
@@ -121,7 +121,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 
 def metrics_table(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
-    """One row per metric, one column per behaviour."""
+    """Return a table with one row per metric and one column per behaviour."""
     columns = ["", *(f"{name} ({values.events:,})" for name, values in evaluation.metrics.items())]
     rows = [
         [metric, *(f"{values[metric]:.4f}" if values.events else "–" for values in evaluation.metrics.values())]

@@ -52,7 +52,7 @@ class Train:
     seed: Annotated[int | None, unset("INT")] = None
     """Seed of weights, batches and dropout; by default 0."""
     seeds: Annotated[str | None, unset("INTS")] = None
-    """Several seeds, separated by commas: trained concurrently on one device, in --out/seed-0, --out/seed-1, …"""
+    """Several seeds, separated by commas. They are trained concurrently on one device, in --out/seed-0, …"""
     device: Annotated[str | None, unset("DEVICE")] = None
     """auto (the default), cpu, cuda, cuda:1, …"""
     resume: bool = False
@@ -69,7 +69,7 @@ class Train:
             console.line(f"Next: offrec evaluate {self.out}")
             return
         if "seed" in settings:
-            raise InputError("--seeds names the seeds; leave out --seed, and seed in --set and --config.")
+            raise InputError("--seeds sets the seeds; remove --seed, and seed from --set and --config.")
         runs = {f"seed-{seed}": {**settings, "seed": seed} for seed in self._seeds(self.seeds)}
         policies = train_many(self.dataset, runs, self.out, resume=self.resume, force=self.force, console=console)
         if len(policies) < len(runs):
@@ -77,7 +77,7 @@ class Train:
         console.line(f"Next: offrec evaluate {self.out}/{next(iter(runs))}")
 
     def _settings(self) -> dict[str, Any]:
-        """All options under dotted keys: the file, overridden by --set and flags, which must not disagree."""
+        """Return all options under dotted keys: those of the file, overridden by --set and flags, which must agree."""
         from offrec.runs.option_errors import merge_flags
         from offrec.runs.option_text import parse_settings, read_toml
 
@@ -168,7 +168,7 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Recommend:
-    """Print the best items after a history, or write them for every session of a table, with the log's own ids.
+    """Print the best items for a history, or write them for every session of a table. Items have the ids of the log.
 
     Examples: offrec recommend runs/sl --history 12,55,9 -k 10
               offrec recommend runs/sl --input sessions.parquet --out recommendations.parquet -k 20
@@ -191,7 +191,8 @@ class Recommend:
     out: Annotated[Path | None, unset("FILE")] = None
     """With --input: the file to write (.parquet, .csv, .tsv or .jsonl) with session, rank, item, score, probability."""
     chunk: int = 4096
-    """With --input: sessions in memory at once, in addition to a block of the table (16 MB of text, 262,144 rows)."""
+    """With --input: the number of sessions in memory, in addition to a block of the table (16 MB of text, 262,144
+    rows)."""
     format: Annotated[str, registered("format", "With --input: format of the table; by default events. One of")] = (
         "events"
     )
@@ -212,9 +213,9 @@ class Recommend:
         from offrec.runs.loading import load
 
         if bool(self.input) != (self.out is not None):
-            raise InputError("--input TABLE and --out FILE belong together; give both or neither.")
+            raise InputError("--input TABLE and --out FILE must be used together; give both or neither.")
         if self.input and (self.history or self.exclude or self.candidates is not None):
-            raise InputError("--history, --exclude and --candidates are for one history; leave them out with --input.")
+            raise InputError("--history, --exclude and --candidates are for one history; remove them or --input.")
         policy = load(self.run_, self.device)
         if self.out is not None:
             self._write_table(policy, self.out)

@@ -23,11 +23,11 @@ class Serve:
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, unset("RUN [RUN …]")] = ()
     """Run folders from `offrec train`, each as RUN or NAME=RUN. The first policy is the default."""
     baselines: Annotated[str, unset("NAMES")] = ""
-    """Baselines to serve too, separated by commas. Needs --dataset."""
+    """Additional baselines to serve, separated by commas. Requires --dataset."""
     dataset: Annotated[Path | None, unset("DATASET")] = None
     """Dataset folder from `offrec prepare`, from which baselines are computed."""
     port: int = 8000
-    """Port to listen on; 0 takes a free port."""
+    """Port to listen on; 0 chooses a free port."""
     host: str = "127.0.0.1"
     """Address to listen on. Addresses other than loopback need a token."""
     token_file: Annotated[Path | None, unset("FILE")] = None
@@ -37,7 +37,7 @@ class Serve:
     log: Annotated[Path | None, unset("FOLDER")] = None
     """Write every list and every event as JSON lines to this folder: the decision log."""
     flush_seconds: float = 1.0
-    """Seconds between flushes of the log to disk. A crash loses at most the records of this time."""
+    """Seconds between flushes of the log to disk. A crash loses at most the records of this period."""
     segment_mb: float = 64.0
     """Size at which the log begins a new file, in MiB."""
     segment_seconds: float = 3600.0

@@ -83,9 +83,10 @@ class Simulate:
     play: Literal["topk", "sample"] = "topk"
     """How to make lists: `topk` takes the best k items, `sample` samples k items without replacement."""
     seed: int = 1_000_000
-    """The seed of the visitors, different from that of a log. Equal seeds give the same visitors to every policy."""
+    """The seed of the visitors; it should differ from that of the log. Equal seeds give every policy the same
+    visitors."""
     gamma: float = 1.0
-    """The discount per list of the discounted reward, which is reported in addition."""
+    """The discount per list of the discounted reward, which is also reported."""
     device: str = "auto"
     """auto, cpu, cuda …"""
     json: bool = False

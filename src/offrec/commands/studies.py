@@ -22,7 +22,7 @@ Select = Literal["ndcg", "reward", "value", "last"]
 
 @dataclass(frozen=True)
 class Execution:
-    """How the runs are executed."""
+    """Options for running the study."""
 
     device: str = "auto"
     """auto, cpu, cuda …; several devices, separated by commas, with --jobs."""
@@ -68,7 +68,7 @@ class Execution:
 class Compare:
     """Train learners with several backbones and seeds, add baselines, and write tables and a report.
 
-    Repeat the command to continue a study that was stopped. Ask for more seeds, learners or datasets to extend it.
+    Repeat the command to continue a study that was stopped, or add seeds, learners or datasets to extend it.
 
     Example: offrec compare data/yoochoose data/retailrocket --algorithms all --backbones gru,sasrec --out study
     """
@@ -97,10 +97,11 @@ class Compare:
     visitors: int = 4000
     """Simulated visitors per policy, for logs of the simulated shop."""
     repeated_splits: bool = False
-    """The datasets are splits of one log with different `--split-seed`: each is one repeat, with its own seed."""
+    """The datasets are splits of one log with different values of `--split-seed`. Each is one repeat, with its own
+    seed."""
     value: bool = False
-    """Also estimate each policy's value from the log, with a verdict. Takes three fits of a network per policy, which
-    can take longer than its training."""
+    """Also estimate each policy's value from the log, with a verdict. This fits three networks per policy, which can
+    take longer than training it."""
 
     def run(self) -> None:
         from offrec.studies import design
@@ -154,8 +155,8 @@ class Sweep:
     visitors: int = 4000
     """Simulated visitors per policy, for logs of the simulated shop."""
     value: bool = False
-    """Also compute value@5 on test sessions, in default rewards. Takes one fit of a network per log, cached next to the
-    dataset."""
+    """Also compute value@5 on test sessions, in default rewards. This fits one network per log, which is cached next to
+    the dataset."""
 
     def run(self) -> None:
         from offrec.studies import design

@@ -14,7 +14,7 @@ def read_shop(path: str | Path) -> dict[str, Any] | None:
     path = path / "events.parquet" if path.is_dir() else path
     if path.suffix != ".parquet" or not path.is_file():
         return None
-    import polars as pl  # imported here, because roll-outs also run where polars is not installed
+    import polars as pl  # imported here, because roll-outs must also work without polars
 
     try:
         text = pl.read_parquet_metadata(path).get(SHOP_KEY)

@@ -1,6 +1,6 @@
 """The shop as a Gymnasium environment, with one visitor at a time.
 
-Nothing else of the shop imports this module, because it needs gymnasium.
+No other module of the shop imports this one, because it needs gymnasium.
 """
 
 from typing import Any, SupportsFloat

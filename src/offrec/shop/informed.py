@@ -1,21 +1,21 @@
 """Informed: a planner that knows the items and the dynamics and infers the visitor's taste from lists and picks.
 
 The visitor's first taste u₀ has the shop's own prior: a category by popularity, and a spread around its centroid. The
-prior is a set of particles that all visitors share. Each visitor has a weight per particle, and every list multiplies
-it by the probability of what the visitor did with the list:
+prior is a set of particles that all visitors share. Each visitor has a weight per particle. Every list multiplies it by
+the probability of the visitor's reaction to the list:
 
     weight(p) ∝ Π_t P(pick_t | list_t, memory_t, u₀ = p)
 
-Candidates and the value of staying are the oracle's, for the posterior mean of u₀ and haste 0. The list is then chosen
-for S tastes s drawn from the posterior. With earn_i(s) = E[reward of i] + V(memory after i), and λ(s) what the list
-earns from s, it has the k items with the highest
+Candidates and the value of staying are computed as by the oracle, for the posterior mean of u₀ and haste 0. The list is
+then chosen for S tastes s sampled from the posterior. Let earn_i(s) = E[reward of i] + V(memory after i), and let λ(s)
+be the expected return of the list for s. The list contains the k items with the highest
 
     mean_s [ p_i(s) · (earn_i(s) − λ(s)) ]
 
-where p_i(s) is the probability of picking i, given that the rest of the list is as it is. A few rounds find it. With
-one taste this is the oracle's rule.
+where p_i(s) is the probability of picking i, given the rest of the list. A few iterations find the list. With one taste
+this is the oracle's rule.
 
-The planner is a reference for what a policy can reach that sees lists and picks. It is not an upper bound.
+The planner is a reference for policies that see only lists and picks. It is not an upper bound.
 """
 
 import torch
@@ -28,7 +28,7 @@ from offrec.shop.visitors import Dynamics, Step, Visitors
 
 PARTICLES = 2000
 SAMPLES = 32  # S
-PRIOR_SEED = 2_000_000_000  # particles differ from every log's and every roll-out's visitors
+PRIOR_SEED = 2_000_000_000  # so that particles differ from the visitors of logs and roll-outs
 
 
 class Informed(Oracle):
@@ -36,7 +36,7 @@ class Informed(Oracle):
 
     Args:
         dynamics: The shop's equations and items.
-        personal: Update the posterior; otherwise every visitor keeps the prior.
+        personal: Whether to update the posterior; otherwise the prior is used for every visitor.
         horizon: None plans for the whole session; 0 plans for the next pick alone.
     """
 
@@ -60,22 +60,22 @@ class Informed(Oracle):
         for first in range(0, len(rows), ROWS):
             part = slice(first, first + ROWS)
             weight = self.log_weight[rows[part]].softmax(1)
-            drawn = torch.multinomial(weight.cpu(), SAMPLES, replacement=True, generator=random)
+            sampled = torch.multinomial(weight.cpu(), SAMPLES, replacement=True, generator=random)
             mean = weight @ self.particles
-            believed = Visitors(mean, torch.zeros_like(mean[:, 0]), visitors.memory[part])
-            lists.append(self._plan(believed, self.particles[drawn.to(self.particles.device)]))
+            expected = Visitors(mean, torch.zeros_like(mean[:, 0]), visitors.memory[part])
+            lists.append(self._plan(expected, self.particles[sampled.to(self.particles.device)]))
         self.offered[rows], self.memory[rows] = torch.cat(lists), visitors.memory
         return torch.cat(lists)
 
-    def _plan(self, believed: Visitors, tastes: Tensor) -> Tensor:
+    def _plan(self, expected: Visitors, tastes: Tensor) -> Tensor:
         """[n, k] lists for visitors whose first taste is one of tastes [n, S, d]."""
-        dynamics, memory = self.dynamics, believed.memory
-        candidates = self.candidates(believed)
-        later, nothing = self.later(believed, candidates)
+        dynamics, memory = self.dynamics, expected.memory
+        candidates = self.candidates(expected)
+        later, nothing = self.later(expected, candidates)
         match = self._match(tastes, memory, candidates)  # [S, n, M]
         utility = dynamics.utility_of_match(match, memory, candidates)
-        chances = dynamics.behaviours_of_match(match, memory, candidates)
-        earns = chances @ dynamics.rewards().to(chances.dtype) + later
+        probabilities = dynamics.behaviours_of_match(match, memory, candidates)
+        earns = probabilities @ dynamics.rewards().to(probabilities.dtype) + later
         alone = dynamics.choice_probabilities(utility[..., None])[..., 1]
         chosen = (alone * (earns - nothing[:, None])).mean(0).topk(self.k, 1).indices
         for _ in range(ROUNDS):
@@ -84,7 +84,8 @@ class Informed(Oracle):
             picked = dynamics.choice_probabilities(utility.gather(2, on_list))  # [S, n, 1 + k]
             earned = picked[..., :1] * nothing[:, None]
             earned = earned + (picked[..., 1:] * earns.gather(2, on_list)).sum(2, keepdim=True)
-            # In a logit, an item is picked in proportion to its odds against nothing; a cascade takes it as if alone.
+            # In a logit, an item is picked in proportion to its odds against no pick. In a cascade, it is picked as if
+            # it were alone.
             odds = alone / (1 - alone).clamp(min=1e-9) * picked[..., :1]
             weight = odds if dynamics.world.choice == "logit" else alone
             chosen = (weight * (earns - earned)).mean(0).topk(self.k, 1).indices
@@ -93,14 +94,17 @@ class Informed(Oracle):
 
     def _match(self, tastes: Tensor, memory: Tensor, items: Tensor) -> Tensor:
         """[S, n, M] u·taste of items [n, M] for first tastes [n, S, d]; u is linear in u₀."""
-        nobody = Visitors(torch.zeros_like(tastes[:, 0]), torch.zeros_like(tastes[:, 0, 0]), memory)
-        present = self.dynamics.taste(nobody)[:, None] + self.dynamics.taste_share(memory)[:, None, None] * tastes
-        return torch.einsum("nsd,nmd->snm", present, self.dynamics.items.taste[items])
+        without_first_taste = Visitors(torch.zeros_like(tastes[:, 0]), torch.zeros_like(tastes[:, 0, 0]), memory)
+        current = (
+            self.dynamics.taste(without_first_taste)[:, None]
+            + self.dynamics.taste_share(memory)[:, None, None] * tastes
+        )
+        return torch.einsum("nsd,nmd->snm", current, self.dynamics.items.taste[items])
 
-    def observe_step(self, rows: Tensor, found: Step) -> None:
+    def observe_step(self, rows: Tensor, result: Step) -> None:
         if not self.personal:
             return
-        match = self.offered[rows] == found.item[:, None]
+        match = self.offered[rows] == result.item[:, None]
         place = torch.where(match.any(1), match.int().argmax(1) + 1, 0)  # 0: no pick
         for first in range(0, len(rows), ROWS // 4):
             part = slice(first, first + ROWS // 4)
@@ -110,6 +114,6 @@ class Informed(Oracle):
         """[n, P] log P(place | list, memory, particle)."""
         offered, memory = self.offered[rows], self.memory[rows]
         match = self._match(self.particles.expand(len(rows), -1, -1), memory, offered)  # [P, n, k]
-        chances = self.dynamics.choice_probabilities(self.dynamics.utility_of_match(match, memory, offered))
-        chance = chances.gather(2, place[None, :, None].expand(len(chances), -1, 1))[..., 0]
-        return chance.clamp(min=1e-30).log().T
+        probabilities = self.dynamics.choice_probabilities(self.dynamics.utility_of_match(match, memory, offered))
+        probability = probabilities.gather(2, place[None, :, None].expand(len(probabilities), -1, 1))[..., 0]
+        return probability.clamp(min=1e-30).log().T

@@ -50,8 +50,8 @@ def make_items(world: World, seed: int, device: torch.device, dtype: torch.dtype
     quality = SPREAD * normal(n) - world.poorness * bait
     attractiveness = SPREAD * normal(n) + world.lure * bait
     worth = quality - world.bait * (attractiveness - quality).clamp(min=0)
-    liked = attractiveness if world.popular_by == "attractiveness" else quality
-    rank = (liked + normal(n)).argsort(descending=True).argsort()  # attractive (or good) items tend to be popular
+    appeal = attractiveness if world.popular_by == "attractiveness" else quality
+    rank = (appeal + normal(n)).argsort(descending=True).argsort()  # attractive (or good) items tend to be popular
     if world.worth_spread is not None:
         worth = world.worth_spread * normal(n)
     popularity = (1.0 + rank.double()) ** -world.zipf

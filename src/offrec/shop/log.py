@@ -28,7 +28,7 @@ from offrec.shop.store import Shop
 from offrec.shop.visitors import BEHAVIOURS, Dynamics, Step, Visitors
 
 if TYPE_CHECKING:
-    import polars as pl  # imported where it is used, because roll-outs also run where polars is not installed
+    import polars as pl  # imported where it is used, because roll-outs must also work without polars
 
 EVENTS, FULL = "events.parquet", "full.parquet"
 START_TIME = 1_700_000_000  # seconds; one visitor arrives per minute
@@ -48,7 +48,7 @@ class RecordingPolicy(Logging):
         self._record("propensities", propensities(probabilities, lists))
 
     def watch(self, rows: Tensor, number: int, lists: Tensor, visitors: Visitors, result: Step) -> None:
-        """Record the reactions; the argument `watch` of `run_sessions`."""
+        """Record the reactions. Pass it as `watch` to `run_sessions`."""
         self._record("session", rows)
         self._record("step", torch.full_like(rows, number, dtype=torch.int32))
         self._record("item", result.item.int())

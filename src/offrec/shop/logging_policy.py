@@ -17,7 +17,7 @@ from offrec.shop.visitors import Dynamics, Visitors, sample_index
 
 @dataclass(frozen=True)
 class Mixture:
-    """The logging policy's probabilities for some visitors."""
+    """The logging policy's probabilities for a set of visitors."""
 
     dynamics: Dynamics
     weights: Tensor  # [N, 4] popular, taste, recent, noise
@@ -49,7 +49,7 @@ class Mixture:
         return torch.where(source == 3, (uniform[3] * table.n_items).long(), item)
 
     def _by_popularity(self, low: Tensor, high: Tensor, uniform: Tensor) -> Tensor:
-        """[n] positions from `low` to `high` − 1 in the order by category, sampled by popularity."""
+        """[n] positions between `low` and `high` − 1 in `Items.order`, sampled by popularity."""
         total = self.dynamics.items.cumulative
         before = torch.where(low > 0, total[low - 1], 0.0)
         position = torch.searchsorted(total, before + uniform * (total[high - 1] - before), right=True)
@@ -65,8 +65,8 @@ def mixture(dynamics: Dynamics, visitors: Visitors) -> Mixture:
     without_picks = count == 0
     weights[:, 0] += weights[:, 2] * without_picks
     weights[:, 2] *= ~without_picks
-    nearness = dynamics.taste(visitors) @ items.centroid.T
-    return Mixture(dynamics, weights, (nearness / world.log_temperature).softmax(1), distinct, count)
+    similarity = dynamics.taste(visitors) @ items.centroid.T
+    return Mixture(dynamics, weights, (similarity / world.log_temperature).softmax(1), distinct, count)
 
 
 def draw_lists(mixture: Mixture, k: int, random: torch.Generator) -> Tensor:
@@ -85,7 +85,7 @@ def draw_lists(mixture: Mixture, k: int, random: torch.Generator) -> Tensor:
 
 
 def propensities(mixture: Mixture, lists: Tensor) -> Tensor:
-    """[N, k] the probability of each item given those before it. Their product is that of the ordered list."""
+    """[N, k] the probability of each item given those before it. Their product is the propensity of the list."""
     probability = mixture.probability(lists).double()
     return probability / (1 - (probability.cumsum(1) - probability)).clamp(min=probability)
 

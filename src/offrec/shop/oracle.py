@@ -29,15 +29,15 @@ class Oracle(Player):
     name = "oracle"
 
     def __init__(self, dynamics: Dynamics, *, horizon: int | None = None) -> None:
-        """Create the planner; `horizon`: None plans for the whole session, 0 only for the next pick."""
+        """Create the planner. `horizon=None` plans for the whole session, 0 for the next pick only."""
         super().__init__(dynamics)
         self.greedy, self.horizon = Greedy(dynamics), horizon
         items = dynamics.items
         sample = items.worth[: min(len(items.worth) - 1, 100_000)]  # items are in random order
         self.good = sample.quantile(0.9)
-        self.earned = self._earned()
+        self.reward_of_good_pick = self._reward_of_good_pick()
 
-    def _earned(self) -> Tensor:
+    def _reward_of_good_pick(self) -> Tensor:
         """Return the expected reward of a good item that matches the visitor."""
         items, world = self.dynamics.items, self.dynamics.world
         good = items.quality[:-1][items.worth[:-1] >= self.good].mean()
@@ -60,8 +60,8 @@ class Oracle(Player):
         """[n, M] the items with the highest utility plus worth, or plus interest by quality for horizon 0."""
         items, world, base = self.dynamics.items, self.dynamics.world, self.greedy.head(visitors)
         assert base.bias is not None
-        prospects = world.quality_interest * items.quality if self.horizon == 0 else FAR_SIGHT * items.worth
-        head = Head(base.state, base.table, base.bias + prospects[:-1], base.items, base.values)
+        bonus = world.quality_interest * items.quality if self.horizon == 0 else FAR_SIGHT * items.worth
+        head = Head(base.state, base.table, base.bias + bonus[:-1], base.items, base.values)
         return top_k(head, min(CANDIDATES * self.k, items.n_items))[1]
 
     def later(self, visitors: Visitors, candidates: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,14 +87,16 @@ class Oracle(Player):
         return chosen
 
     def _best_cascade(self, utility: Tensor, earns: Tensor, nothing: Tensor) -> Tensor:
-        """[n, k] indices of the best list for a cascade, the largest return first, because it is examined first."""
-        take = self.dynamics.choice_probabilities(utility[..., None])[..., 1]  # [n, M] alone on a list
+        """[n, k] indices of the best list for a cascade, ordered by return, because visitors examine it in order."""
+        take = self.dynamics.choice_probabilities(utility[..., None])[..., 1]  # [n, M] if alone on a list
         bar = nothing[:, None]
         for _ in range(ROUNDS):
             chosen = (take * (earns - bar)).topk(self.k, 1).indices
             chosen = chosen.gather(1, earns.gather(1, chosen).argsort(1, descending=True))
-            chances = self.dynamics.choice_probabilities(utility.gather(1, chosen))
-            bar = chances[:, :1] * nothing[:, None] + (chances[:, 1:] * earns.gather(1, chosen)).sum(1, keepdim=True)
+            probabilities = self.dynamics.choice_probabilities(utility.gather(1, chosen))
+            bar = probabilities[:, :1] * nothing[:, None] + (probabilities[:, 1:] * earns.gather(1, chosen)).sum(
+                1, keepdim=True
+            )
         return chosen
 
     def value(self, visitors: Visitors, items: Tensor | None) -> Tensor:
@@ -125,5 +127,5 @@ class Oracle(Player):
             )
             stay = 1 - dynamics.leave_probability(level, visitors.haste[:, None])
             alive = alive * stay
-            value = value + alive * self.earned
-        return value + alive * stay / (1 - stay) * self.earned
+            value = value + alive * self.reward_of_good_pick
+        return value + alive * stay / (1 - stay) * self.reward_of_good_pick

@@ -1,4 +1,4 @@
-"""Draw what the shop's own policies earn and how many visitors stay: the figure of docs/explanation/shop.md."""
+"""Draw the figure of docs/explanation/shop.md: what the shop's own policies earn and how many visitors stay."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ WIDTH = 7.0  # inches
 
 
 def draw(shop: Shop, path: str | Path, sessions: int = 2000, seed: int = 0, steps: int = 40) -> list[Rollout]:
-    """Roll out the shop's own policies and draw who is still there, and bars of what they earned."""
+    """Roll out the shop's own policies, and draw the share of remaining visitors and the rewards."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -31,7 +31,7 @@ class Player:
         self.seed = seed
 
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
-        """[n, k] return lists for the visitors [n] of the sessions `rows`."""
+        """Return lists [n, k] for the visitors [n] of the sessions `rows`."""
         raise NotImplementedError
 
     def observe_step(self, rows: Tensor, result: Step) -> None:
@@ -56,11 +56,11 @@ class Logging(Player):
         return torch.cat(lists)
 
     def on_lists(self, probabilities: Mixture, lists: Tensor) -> None:
-        """Receive the lists with the mixture that they were sampled from; subclasses record them."""
+        """Receive the lists and the mixture from which they were sampled; subclasses record them."""
 
 
 class Random(Player):
-    """Lists of k items, all equally likely."""
+    """Offers lists of k items, all equally likely."""
 
     name, play = "random", "sample"
 
@@ -77,7 +77,7 @@ class Random(Player):
 
 
 class Greedy(Player):
-    """The k items that the visitor would most likely pick now. It knows the taste but does not plan ahead."""
+    """Offers the k items that the visitor would most likely pick now. It knows the taste but does not plan ahead."""
 
     name = "greedy"
 
@@ -98,7 +98,7 @@ def chunks(visitors: Visitors) -> list[Visitors]:
 
 
 class PolicyPlayer(Player):
-    """A `Policy`. It sees only the picks of items that it knows."""
+    """Plays a `Policy`, which sees only the picks of items that it knows."""
 
     def __init__(self, dynamics: Dynamics, policy: Policy, play: Play) -> None:
         super().__init__(dynamics)
@@ -137,7 +137,7 @@ class PolicyPlayer(Player):
 
 
 def shop_items(policy: Policy, n_items: int) -> Tensor:
-    """[policy's items] return the shop's index of each item of a policy."""
+    """Return the shop's index of each item of a policy."""
     vocabulary = policy.vocabulary
     ids = [vocabulary.id(index) for index in range(len(vocabulary))]
     unknown = next((item_id for item_id in ids if not isinstance(item_id, int) or not 0 <= item_id < n_items), None)

@@ -1,6 +1,6 @@
 """Random numbers by purpose: each (seed, purpose, step) has its own stream.
 
-All policies therefore meet the same visitors and use common random numbers, whatever lists they sample.
+All policies therefore serve the same visitors with common random numbers, whichever lists they sample.
 """
 
 from enum import IntEnum
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Purpose(IntEnum):
-    """What random numbers are used for."""
+    """The purposes of random numbers."""
 
     ITEMS = 0
     VISITORS = 1
@@ -29,7 +29,8 @@ def generator(seed: int, purpose: Purpose, step: int = 0, device: torch.device |
 def outcome_uniforms(seed: int, step: int, sessions: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """[3, sessions] uniform numbers that decide the pick, the behaviour and whether the visitor leaves.
 
-    They are drawn for all sessions, also those that have ended, and on the CPU, so that every device gets the same.
+    They are generated on the CPU and for all sessions, including those that have ended, so that they are the same on
+    every device.
     """
     random = generator(seed, Purpose.OUTCOMES, step)
     return torch.rand(3, sessions, generator=random, dtype=torch.double).to(device, dtype)

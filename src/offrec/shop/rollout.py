@@ -1,4 +1,4 @@
-"""Roll-outs: sessions simulated to their end, and the reward that they truly earned."""
+"""Roll-outs: sessions that are simulated to their end, and their true rewards."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Doubles = NDArray[np.float64]
 NORMAL = 1.959964  # half the width of a 95 % interval, in standard errors
 Watch = Callable[[Tensor, int, Tensor, Visitors, Step], None]
 Progress = Callable[[int, int], None]  # (sessions that have ended, sessions)
-MAX_STEPS = 1000  # practically unreachable; bounds policies that keep visitors forever
+MAX_STEPS = 1000  # practically unreachable; a limit for policies that keep visitors forever
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class SessionTotals:
         self.sums = torch.zeros(5, sessions, dtype=torch.double, device=device)
 
     def add(self, rows: Tensor, number: int, result: Step) -> None:
-        """Add the results of step `number` of the sessions `rows`."""
+        """Add the results of step `number` for the sessions `rows`."""
         reward = result.reward
         picked = result.behaviour < len(BEHAVIOURS)
         bought = result.behaviour == BEHAVIOURS.index("buy")

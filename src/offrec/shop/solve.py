@@ -75,7 +75,7 @@ class TabularMDP:
         Args:
             alpha: The temperature.
             gamma: The discount factor.
-            prior: Probabilities [S, A], or the uniform prior, kept or dropped.
+            prior: Probabilities [S, A]; "kept" for the uniform prior; "dropped" for no prior, as in the paper.
         """
         if not alpha > 0:
             raise InputError(f"alpha must be positive; got {alpha} (use `optimal` for the limit 0).")
@@ -97,7 +97,7 @@ class TabularMDP:
         return Solution(values, self.reward + gamma * self.stay * values[self.following], policy)
 
     def _fixed_point(self, gamma: float, backup: Callable[[Tensor], Tensor], scale: float = 0.0) -> Tensor:
-        """Run value iteration. `scale`: the size of numbers besides Q in the backup, which limits its precision."""
+        """Run value iteration. `scale` is the magnitude of terms other than Q in the backup; it limits precision."""
         _check_gamma(gamma)
         q = self.reward.clone()
         while True:

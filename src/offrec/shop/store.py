@@ -32,7 +32,7 @@ class Shop:
     Args:
         world: The parameters of the shop.
         seed: The seed of its items.
-        device: Where to simulate.
+        device: The device of the simulation.
         dtype: The precision of the items.
 
     Example:
@@ -86,9 +86,9 @@ class Shop:
         return {"world": self.world.name, "seed": self.seed, "k": self.world.k, "knobs": asdict(self.world)}
 
     def check_source_shop(self, meta: dict[str, Any] | None) -> None:
-        """Refuse what was learned elsewhere; `meta` as in `from_meta`, None for a log that comes from no shop.
+        """Raise InputError unless this shop wrote the log. `meta` is as in `from_meta`; None if no shop wrote it.
 
-        Lists may have another length than in the log: the items and visitors are the same."""
+        The length of lists may differ from the log, because the items and visitors are the same."""
         if meta is None:
             raise InputError(
                 "No simulated shop wrote the log, so the true reward is unknown; use a log of `offrec shop`."
@@ -96,7 +96,7 @@ class Shop:
         if self.seed != meta.get("seed") or {**meta.get("knobs", {}), "k": self.world.k} != asdict(self.world):
             raise InputError(
                 f"The log comes from the shop {meta.get('world')!r} with seed {meta.get('seed')}, this is "
-                f"{self.world.name!r} with seed {self.seed}; a policy is played in the shop its log comes from."
+                f"{self.world.name!r} with seed {self.seed}; simulate the policy in the shop that wrote its log."
             )
 
     def player(self, policy: "str | Policy | Player", play: Play = "topk") -> Player:

@@ -1,4 +1,4 @@
-"""How visitors choose, behave, remember and leave: the equations of docs/explanation/shop.md, one function each.
+"""The equations of docs/explanation/shop.md, one function each: how visitors choose, behave, remember and leave.
 
 The state of a visitor consists of fixed properties (taste, haste) and the last m picks.
 """
@@ -51,9 +51,9 @@ class Dynamics:
         if world.one_visitor:
             taste, haste = items.centroid[:1].expand(sessions, -1), items.centroid.new_zeros(sessions)
         else:
-            came_for = torch.multinomial(weight, sessions, replacement=True, generator=random)
+            interest_category = torch.multinomial(weight, sessions, replacement=True, generator=random)
             spread = world.category_spread / world.dimensions**0.5
-            taste = unit(items.centroid.cpu().double()[came_for] + spread * noise[:, 1:]).to(items.centroid)
+            taste = unit(items.centroid.cpu().double()[interest_category] + spread * noise[:, 1:]).to(items.centroid)
             haste = (world.patience * noise[:, 0].clamp(-2, 2)).to(items.centroid)
         memory = torch.full((sessions, world.memory), items.n_items, device=self.device)
         return Visitors(taste, haste, memory)
@@ -70,7 +70,7 @@ class Dynamics:
         return (1 - weight.sum(1, keepdim=True)) * visitors.taste + picked
 
     def taste_share(self, memory: Tensor) -> Tensor:
-        """[N] the share 1 − Σ_j w_j of the first taste u₀ in the present taste."""
+        """[N] the weight 1 − Σ_j w_j of the first taste u₀ in the current taste."""
         return 1 - self._drift_weights(memory).sum(1)
 
     def _drift_weights(self, memory: Tensor) -> Tensor:
@@ -155,9 +155,9 @@ class Dynamics:
         return probabilities @ self.rewards().to(probabilities.dtype)
 
     def remember(self, memory: Tensor, item: Tensor) -> Tensor:
-        """[N, m] the memory after items [N] were picked; A stands for no pick."""
-        pushed = torch.cat([item[:, None], memory[:, :-1]], 1)
-        return torch.where((item < self.items.n_items)[:, None], pushed, memory)
+        """[N, m] the memory after items [N] were picked; A means no pick."""
+        extended = torch.cat([item[:, None], memory[:, :-1]], 1)
+        return torch.where((item < self.items.n_items)[:, None], extended, memory)
 
     def step(self, visitors: Visitors, offered: Tensor, uniforms: Tensor) -> "Step":
         """Simulate the reaction to lists [N, k], with random numbers `uniforms` [3, N]."""

@@ -1,4 +1,4 @@
-"""The worlds: the parameters of a shop, and named settings of them."""
+"""The worlds: the parameters of shops, and named sets of them."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -40,7 +40,7 @@ class World:
     """Standard deviation of an item's worth, drawn independently of attractiveness and quality. None: worth follows
     from quality and attractiveness."""
     popular_by: Literal["attractiveness", "quality"] = "attractiveness"
-    """What makes an item popular with the logging policy, apart from chance."""
+    """The property that makes items popular with the logging policy, apart from chance."""
 
     appeal: float = 3.0
     """How much a match of tastes adds to the utility of an item."""
@@ -50,7 +50,7 @@ class World:
     """Utility of picking nothing; None: visitors always pick something."""
     choice: Literal["logit", "cascade"] = "logit"
     """How a visitor picks from a list: a logit over all places and nothing, or place by place, where each item is
-    taken with probability Φ(utility − none_utility) and the visitor else looks at the next place."""
+    picked with probability Φ(utility − none_utility); otherwise the visitor looks at the next place."""
 
     drift: float = 0.15
     """How fast taste follows what is picked."""
@@ -94,7 +94,7 @@ class World:
     log_popular: float = 0.25
     """The logging policy's weight on popularity."""
     log_taste: float = 0.4
-    """Its weight on the visitor's taste: a category close to it, then an item of it by popularity."""
+    """Its weight on the visitor's taste: first a category close to it, then an item of the category by popularity."""
     log_recent: float = 0.3
     """Its weight on the distinct items among the last m picks; before the first pick, on popularity."""
     log_noise: float = 0.1
@@ -150,10 +150,10 @@ MEDIUM = replace(
 )
 LARGE = replace(MEDIUM, name="large", items=1_000_000, categories=1000, log_temperature=0.09)
 
-# Five worlds of the demo's size that separate what is confounded there. Their log statistics (picks per session, share
-# of carts and purchases, share of lists without a pick) were calibrated to the demo's on the seeds 10 and 11. They were
-# accepted by what the shop's own planners earn (benchmarks/worlds.py), never by which learner wins. In the two worlds
-# that differ from the demo in the logging policy alone, nothing was calibrated.
+# Five worlds of the demo's size. They separate factors that are confounded in the demo. Their log statistics (picks per
+# session, share of carts and purchases, share of lists without a pick) were calibrated to those of the demo with the
+# seeds 10 and 11. The criterion for accepting them was what the shop's own planners earn (benchmarks/worlds.py), never
+# which learner wins. The two worlds that differ from the demo only in the logging policy were not calibrated.
 STAY = replace(
     DEMO,
     name="stay",

@@ -203,7 +203,7 @@ def _drop_inconsistent(
         remaining = pl.col("session").is_in(sessions.implode())
         sessions = _inconsistent_sessions(lists.filter(remaining), variant)
         consistent.append(_drop_sessions(sessions, variant.filter(remaining)))
-    what = "left out: a list that was served to another history than the events imply"
+    what = "left out: the history of a list differs from the one that the events imply"
     exclusions.add(len(sessions), "session", what, "send the items that the visitor has picked so far as history")
     used = pl.concat(consistent)
     removed = _drop_sessions(sessions, events).join(used, on="order", how="anti")
