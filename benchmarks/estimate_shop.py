@@ -8,10 +8,10 @@ the log of each. A run is also evaluated on every other log of its shop with its
 --catalogue`). These logs can have new visitors, lists of another length, or propensities. The first command writes
 FOLDER/<run>.json and .npz for each run and skips existing ones; it needs only torch, numpy and safetensors.
 
-The second command also needs scipy. It prints, per metric, Spearman's correlation with the true reward (mean over
-shops), the true reward of the policy that the metric would choose relative to the best one, and how often intervals
-cover the true reward, by verdict. One of the metrics is the negative mean rank by value@5 and direct. The true reward
-comes from new visitors, the same for every policy of a shop, and is not discounted.
+The second command also needs scipy. It prints Spearman's correlation of each metric with the true reward (mean over
+shops), and the true reward of the policy that the metric would choose, relative to the best one. It also prints how
+often intervals cover the true reward, by verdict. One of the metrics is the negative mean rank by value@5 and direct.
+The true reward comes from new visitors, the same for every policy of a shop, and is not discounted.
 
 There are two ways to play a policy: `topk` shows the k best items, `sample` samples k items. Weights are of whole lists
 if the log has propensities, and of single picks otherwise.
@@ -213,7 +213,7 @@ def summary(arguments: argparse.Namespace) -> None:
 
 
 def ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add the negative mean rank of two metrics within a shop, where both exist."""
+    """Add the negative mean rank of two metrics within a shop, if both exist."""
     from offrec.estimation.mean_rank import order_by_mean_rank
 
     result, missing = [], float("nan")

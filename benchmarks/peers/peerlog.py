@@ -48,7 +48,7 @@ class Log:
     def popular(self, n: int) -> "Log":
         """Keep only the n most frequent items, and the sessions that still have two events.
 
-        If there are fewer items, the catalogue is filled up with items that do not occur.
+        If there are fewer items, the catalogue is filled with items that do not occur.
         """
         if n >= self.n_items:
             return Log(self.items, self.offsets, n)

@@ -47,7 +47,7 @@ def interactions(log: peerlog.Log) -> Dataset:
 def main() -> None:
     parser = peerlog.options(__doc__)
     parser.add_argument(
-        "--sessions", type=int, help="sessions per update; by default as many as contain --batch events"
+        "--sessions", type=int, help="sessions per update; by default, the number that contains --batch events"
     )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -44,7 +44,7 @@ class ValueOptions:
     """Logs of picks only: share of the state value that remains after an ignored item; at most γ."""
     seed: int = 0
     capture: bool = True
-    """Capture updates as CUDA graphs where possible."""
+    """Capture updates as CUDA graphs if possible."""
 
     def __post_init__(self) -> None:
         if self.updates < 1:

@@ -149,7 +149,7 @@ def _resample_counts(sessions: int, seed: int, resamples: int) -> Iterator[Doubl
 def _distances(
     sums: "_ResampledSums", divisor: "_ResampledSums | None", counts: Doubles, centre: float, error: float
 ) -> Doubles:
-    """[b] distance of each resample from the estimate `centre` in units of its own error; `error`: the estimate's."""
+    """[b] distance of each resample from the estimate `centre` in units of its own error (estimate: `error`)."""
     sessions = counts.shape[1]
     if divisor is None and not sums.is_normalised:  # two products are cheaper than a matrix of influences
         deviation = sums.plain - centre

@@ -22,7 +22,7 @@ Doubles = NDArray[np.float64]
 
 
 def hit_rate(rank: Longs, k: int) -> Doubles:
-    """[N] 1 where the item is among the first k."""
+    """[N] 1 if the item is among the first k."""
     return np.where(rank <= k, 1.0, 0.0)
 
 
@@ -32,7 +32,7 @@ def ndcg(rank: Longs, k: int) -> Doubles:
 
 
 def reciprocal_rank(rank: Longs, k: int) -> Doubles:
-    """[N] 1 / rank where the item is among the first k."""
+    """[N] 1 / rank if the item is among the first k."""
     return np.where(rank <= k, 1.0 / rank, 0.0)
 
 

@@ -66,7 +66,7 @@ class Comparer:
         self._resampled: dict[tuple[str, str], _ResampledMetrics] = {}
 
     def compare(self, policy: PolicyResults, other: PolicyResults, behaviour: str, metric: str) -> Comparison | None:
-        """Compare a metric of two policies of one log; None if one of them does not have it."""
+        """Compare a metric of two policies of one log; None if the metric is missing for one of them."""
         a, b = policy.values(behaviour, metric), other.values(behaviour, metric)
         if not a or not b:
             return None

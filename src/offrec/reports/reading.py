@@ -174,7 +174,7 @@ class StudyResults:
         return next((policy for policy in here if policy.group.policy == name), None)
 
     def best_baseline(self, log: str, behaviour: str, metric: str) -> PolicyResults | None:
-        """Return the baseline with the highest mean of a metric, if a baseline has it."""
+        """Return the baseline with the highest mean of a metric, or None if no baseline has this metric."""
         baselines = [p for p in self.compared if p.group.log == log and p.group.kind == "baseline"]
         measured = [p for p in baselines if p.mean(behaviour, metric) is not None]
         return max(measured, key=lambda p: p.mean(behaviour, metric) or 0.0, default=None)

@@ -84,7 +84,7 @@ def build_report(
     Args:
         folders: Study folders.
         cutoffs: List lengths k of HR@k and NDCG@k.
-        against: What policies are tested against in the ranking tables.
+        against: The opponent of the tests in the ranking tables.
         reference: "paper" shows the paper's figures next to ours.
         title: Heading; by default the names of the folders.
 

@@ -78,7 +78,7 @@ def _positions(values: Sequence[Any]) -> tuple[list[float], bool, bool]:
 
 
 def _end_labels(others: Sequence[tuple[Summary, PolicyResults]], family: Family) -> list[tuple[float, str, str]]:
-    """Return the labels of the dashed lines, shortened; none if there are too many. The table has them in full."""
+    """Return the shortened labels of the dashed lines, or none if they are too many. The table shows them in full."""
     if len(others) > MAX_LABELS:
         return []
     ends = [(s.mean, labels.comparison_label(str(p.group.compare_with)), family(p)) for s, p in others]

@@ -63,5 +63,5 @@ def _cell(policy: PolicyResults, metric: str, behaviour: str, decimals: int) -> 
 
 
 def sweep_notes(results: StudyResults) -> list[str]:
-    """Return the explanation of value@5 if a sweep has it."""
+    """Return the explanation of value@5 if a sweep contains it."""
     return [VALUE_NOTE] if any(policy.values("all", VALUE_AT_5) for policy in results.swept) else []

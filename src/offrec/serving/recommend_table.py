@@ -255,7 +255,7 @@ def _read_block(task: ReadTask, numeric_times: bool | None) -> tuple[pl.DataFram
 
 
 def _sort_sessions(frame: pl.DataFrame, starts: NDArray[np.bool_]) -> pl.DataFrame:
-    """Sort the events of each session by `order`, if the table has it."""
+    """Sort the events of each session by the column `order`, if it exists."""
     if "order" not in frame:
         return frame
     numbered = frame.with_columns(number=pl.Series(np.cumsum(starts)))

@@ -67,7 +67,7 @@ def serve(options: ServerOptions, console: Console) -> None:
     """Serve until a signal stops the process.
 
     Args:
-        options: What to serve, and how.
+        options: The options of the server.
         console: Prints the address, reloads and failures.
 
     Raises:
@@ -170,7 +170,7 @@ def create_service(
     """Load the policies and open the decision log.
 
     Args:
-        options: What to serve, and how.
+        options: The options of the server.
         console: Prints reloads and failures.
         on_log_failure: Called with the reason when the decision log cannot be written.
 

@@ -134,9 +134,9 @@ class RemotePlayer(Player):
     def _session_id(self, row: int) -> str:
         return f"{self.seed}-{row}"
 
-    def observe_step(self, rows: Tensor, found: Step) -> None:
+    def observe_step(self, rows: Tensor, result: Step) -> None:
         events: list[Json] = []
-        for row, item, behaviour in zip(rows.tolist(), found.item.tolist(), found.behaviour.tolist(), strict=True):
+        for row, item, behaviour in zip(rows.tolist(), result.item.tolist(), result.behaviour.tolist(), strict=True):
             if behaviour < len(BEHAVIOURS):
                 self.picks[row].append(item)
                 event = {"request_id": self.request_ids[row], "session_id": self._session_id(row), "item": item}

@@ -32,7 +32,7 @@ def _version() -> str | None:
 
 
 def _commit() -> str | None:
-    """Return the commit of the source tree, if there is one; a + marks uncommitted changes."""
+    """Return the commit of the source tree, or None if it has none; a + marks uncommitted changes."""
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *words]
@@ -69,7 +69,7 @@ class PeakMemory:
                 self.supported = False
 
     def bytes(self) -> int | None:
-        """Return the peak in bytes, or None where the system does not report it."""
+        """Return the peak in bytes, or None if the system does not report it."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
         try:

@@ -114,7 +114,7 @@ def tune(search: Search, options: WorkerOptions, console: Console) -> Study:
 
 
 def best_trial(study: Study) -> RunGroup | None:
-    """Return the finished trial with the best mean validation metric, if there is one."""
+    """Return the finished trial with the best mean validation metric, or None if no trial is finished."""
     values = _objective_values(study)
     finished = [group for group in study.groups if values.get(group.name) is not None]
     return max(finished, key=lambda group: values[group.name] or -math.inf, default=None)
