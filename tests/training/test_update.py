@@ -110,7 +110,7 @@ def test_a_loss_without_a_gradient_is_refused() -> None:
     update(SIZE)
     assert line.slope.item() == pytest.approx(0.9)
     line.slope.requires_grad_(False)
-    with pytest.raises(RuntimeError, match="no loss term has a gradient: fit, ~seen, fixed"):
+    with pytest.raises(RuntimeError, match="no loss term requires a gradient: fit, ~seen, fixed"):
         update(SIZE)
     assert (line.slope.item(), update.step.item()) == (pytest.approx(0.9), 1)
 
@@ -165,7 +165,7 @@ class Replayed:
 
 
 def test_sizes_are_captured_after_their_warm_up_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Update, "_captured", lambda self, size: Replayed(self, size))
+    monkeypatch.setattr(Update, "_capture_graph", lambda self, size: Replayed(self, size))
     monkeypatch.setattr("offrec.training.update.MOST_GRAPHS", 2)
     rewards = [[float(n), 1.0, 2.0] for n in range(20)]
     found = []
@@ -199,7 +199,7 @@ def test_a_failed_capture_names_the_reason(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(update, "_update", fail)
     with pytest.raises(RunError, match=r"cannot be captured \(a wait inside\); set training.capture=off"):
-        update._captured(SIZE)
+        update._capture_graph(SIZE)
     assert gc.isenabled()
 
 

@@ -24,7 +24,7 @@ from offrec.errors import InputError
 from offrec.estimation.decision_values import DecisionValues, ValueOptions, fit_values, return_unit
 from offrec.estimation.list_policy import ListPolicy
 from offrec.estimation.logged_decisions import LoggedDecisions
-from offrec.models.agent import frozen
+from offrec.models.agent import freeze
 from offrec.models.critic import Target
 from offrec.models.network import eval_mode
 from offrec.models.network_policy import NetworkPolicy
@@ -55,7 +55,7 @@ class FittedQ(DecisionValues):
     ) -> None:
         super().__init__(decisions, options, unit, gamma)
         self.list_policy = list_policy
-        self.target = Target(frozen(deepcopy(self.critic)), options.critic)
+        self.target = Target(freeze(deepcopy(self.critic)), options.critic)
         weight = decisions.exposure_weights()
         on_device = None if weight is None else torch.from_numpy(weight).float()
         self.register_buffer("exposure_weight", on_device, persistent=False)

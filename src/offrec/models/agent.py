@@ -1,4 +1,4 @@
-"""Agent: the networks that a learner needs, the symbols it reads, and what changes outside the optimiser."""
+"""Agent: builds a learner's networks, computes its symbols, and updates state outside the optimiser."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -28,22 +28,22 @@ from offrec.types import Batch
 
 @dataclass(frozen=True)
 class LogFacts:
-    """What an agent must know about the whole log and its MDP."""
+    """Facts about the log and its MDP that an agent needs."""
 
     discount_if_ignored: float = 0.0
-    """γ: an ignored item leaves the state unchanged, also at the last step of a session."""
+    """Discount after an ignored item: γ, even at the last step of a session, because the state is unchanged."""
     unit: float = 1.0
-    """Rewards are divided by it, so that temperatures do not depend on the unit of rewards."""
+    """Divisor of rewards, so that temperatures do not depend on the unit of rewards."""
     shift: float = 0.0
-    """Constant that the MDP adds to every reward, also to that of an ignored item."""
+    """Constant that the MDP adds to every reward, including the reward of an ignored item."""
     counts: Tensor | None = None
     """[A] count of each item in the log, for ground_draw = popular."""
     log_b: Tensor | None = None
-    """[E] log π̂_b of the item of each event, indexed by `Batch.event`; cross-fitted by session."""
+    """[E] log π̂_b of each event's item, indexed by `Batch.event`; cross-fitted by session."""
 
 
 def return_spread(return_to_go: Tensor) -> float:
-    """Return a unit for rewards: the standard deviation of the returns or, if they are all equal, their size."""
+    """Return a unit for rewards: the standard deviation of the returns or, if they are all equal, their magnitude."""
     spread, size = float(return_to_go.double().std(correction=0)), float(return_to_go.double().abs().mean())
     return spread if spread > 1e-6 * size else size or 1.0
 
@@ -53,12 +53,12 @@ class Agent(nn.Module):
 
     Args:
         n_items: Size of the catalogue.
-        learner: The learner; its `needs` decide what is built.
+        learner: The learner; its `needs` determine the networks to build.
         network: The shape of the actor.
         critic: Options of the critic.
         facts: Facts about the log.
         prior: π̂_b, for learners that need it.
-        restored: Whether a checkpoint will be loaded. It contains π̂_b, so `prior` may be left out.
+        restored: Whether a checkpoint will be loaded. It contains π̂_b, so `prior` is not required.
         bfloat16_products: Whether the learner's heads use bfloat16 in products over the catalogue.
     """
 
@@ -89,7 +89,7 @@ class Agent(nn.Module):
         self.critic = Network(n_items, self.critic_options.network(network), value=True) if own else None
         self._set_prior(prior, restored)
         online = self.critic if own else self.actor if needs.critic == "shared" else None
-        self.target = None if online is None else Target(frozen(deepcopy(online)), self.critic_options)
+        self.target = None if online is None else Target(freeze(deepcopy(online)), self.critic_options)
         self._register(
             "multiplier", None if needs.multiplier is None else torch.tensor(float(needs.multiplier.init)), True
         )
@@ -109,14 +109,14 @@ class Agent(nn.Module):
         if needs.start and prior is not None and self.actor is not None:
             if prior.options != self.options:
                 raise InputError(
-                    "algorithm.start=supervised needs a π̂_b of the policy's shape; fit it with the same network."
+                    "algorithm.start=supervised needs a π̂_b with the policy's network options; fit π̂_b with them."
                 )
             self.actor.load_state_dict(prior.state_dict(), strict=self.actor.second is None)
         if needs.critic_start and prior is not None and self.critic is not None:
             self.critic.copy_scores(prior, needs.critic_start)
         if has_prior and prior is None:
             prior = Network(self.n_items, self.options)
-        self.prior = frozen(deepcopy(prior)) if has_prior and prior is not None else None
+        self.prior = freeze(deepcopy(prior)) if has_prior and prior is not None else None
 
     def _register(self, name: str, tensor: Tensor | None, persistent: bool) -> None:
         self.register_buffer(name, None if tensor is None else tensor.clone(), persistent=persistent)
@@ -139,19 +139,19 @@ class Agent(nn.Module):
             raise ValueError("critic.ground_draw=popular needs counts; facts.counts is None")
 
     def _samples_unlogged(self, how: str) -> bool:
-        """Return whether unlogged items are sampled in this way."""
+        """Return whether unlogged items are sampled by the method `how`."""
         return self.needs.critic != "none" and self.critic_options.ground > 0 and self.critic_options.ground_draw == how
 
     def train(self, mode: bool = True) -> "Agent":
-        """Set the training mode of all networks but the fixed ones."""
+        """Set the training mode of all networks except the frozen ones."""
         super().train(mode)
-        for fixed in (self.target, self.prior):
-            if fixed is not None:
-                fixed.eval()
+        for network in (self.target, self.prior):
+            if network is not None:
+                network.eval()
         return self
 
     def loss(self, batch: Batch) -> LossTerms:
-        """Return the terms of the learner's loss on a batch."""
+        """Return the learner's loss terms on a batch."""
         terms = self.learner.loss(self.symbols(batch))
         for name, term in terms.items():
             if term.shape != batch.action.shape:  # [B, 1] would broadcast against the weights [B]
@@ -162,7 +162,7 @@ class Agent(nn.Module):
         return terms
 
     def after_update(self) -> None:
-        """Move the target network and the multiplier, after the optimiser's step."""
+        """Update the target network and the multiplier after the optimiser's step."""
         if self.target is not None:
             online = self.critic if self.critic is not None else self.actor
             assert online is not None
@@ -172,7 +172,7 @@ class Agent(nn.Module):
             self.multiplier.copy_(losses.dual_step(self.multiplier, self.constraint, rule.bound, rule.rate))
 
     def symbols(self, batch: Batch) -> Symbols:
-        """Compute the symbols that the learner has declared."""
+        """Compute the symbols that the learner declared in its needs."""
         if self.target is not None or self.prior is not None:
             precompute_shared(batch, self.n_items)
         sides = SideStreams(batch.action.device)
@@ -213,7 +213,7 @@ class Agent(nn.Module):
         actor, needs = self.actor, self.needs
         if actor is None:
             return {"pi": ABSENT}
-        # Weights are taken before the states. In the backward pass they come after them, and they take longest there.
+        # The weights come before the states, so that the backward pass, where they are slowest, reaches them last.
         (inputs, weights), second = actor.tables(), None if actor.second is None else actor.second.weights
         if needs.critic == "own" or needs.online_next:
             states, next_states = actor.states_and_next(batch, inputs)
@@ -227,7 +227,7 @@ class Agent(nn.Module):
             if needs.online_next:
                 heads["next_online_q"] = detached_head(actor.second.head, next_states, batch.next_recent, second)
         if needs.logging == "own" and actor.second is not None:
-            # this head is trained on the policy's state but does not change it
+            # Training this head must not change the policy's state.
             heads["b"] = actor.second.head(states.detach(), batch.recent, second)
         return heads
 
@@ -249,8 +249,8 @@ class Agent(nn.Module):
             return {"q": critic(batch)}
         inputs, weights = critic.tables()
         states, next_states = critic.states_and_next(batch, inputs)
-        following = detached_head(critic.head, next_states, batch.next_recent, weights)
-        return {"q": critic.head(states, batch.recent, weights), "next_online_q": following}
+        next_online_q = detached_head(critic.head, next_states, batch.next_recent, weights)
+        return {"q": critic.head(states, batch.recent, weights), "next_online_q": next_online_q}
 
     @torch.no_grad()
     def _target_heads(self, batch: Batch, target: Network) -> dict[str, Any]:
@@ -262,7 +262,7 @@ class Agent(nn.Module):
 
     @torch.no_grad()
     def _columns(self, batch: Batch, b: Head | None) -> dict[str, Any]:
-        """Actions, rewards and discounts of the logged items, then of unlogged items, which count as ignored."""
+        """Return actions, rewards and discounts of the logged items, followed by unlogged items as if ignored."""
         n, how, facts = self.critic_options.ground, self.critic_options.ground_draw, self.facts
         action, reward, discount = batch.action[:, None], batch.reward[:, None] / facts.unit, batch.discount[:, None]
         returns = {
@@ -298,7 +298,7 @@ class Agent(nn.Module):
             head: Head = self.actor(batch)
         else:
             assert self.critic is not None
-            # Unlike the paper: it prints exp(Q) / Σ exp(Q/α); here both have Q/α.
+            # Unlike the paper: it prints exp(Q) / Σ exp(Q/α); here numerator and denominator use Q/α.
             head = self.critic(batch).scale(1.0 / (self.needs.temperature or 1.0))
         if self.prior is None:
             return head
@@ -312,11 +312,11 @@ class Agent(nn.Module):
 
     @torch.no_grad()
     def diagnostics(self, batch: Batch, prior: Network | None = None) -> LossTerms:
-        """Return diagnostics per transition, in units of reward. They cost passes over the catalogue.
+        """Return diagnostics per transition, in units of reward. Computing them takes passes over the catalogue.
 
         Args:
             batch: The transitions.
-            prior: π̂_b, for agents that have none.
+            prior: π̂_b, for agents without their own.
         """
         prior = self.prior if self.prior is not None else prior
         with eval_mode(self):
@@ -334,6 +334,6 @@ class Agent(nn.Module):
         return terms
 
 
-def frozen(network: Network) -> Network:
-    """Return the network, in evaluation mode and without gradients."""
+def freeze(network: Network) -> Network:
+    """Freeze a network: evaluation mode, no gradients. Return it."""
     return network.requires_grad_(False).eval()

@@ -1,4 +1,4 @@
-"""The critic's options, the unlogged items that ground it, its target network, and ranking by it."""
+"""The critic: its options, samples of unlogged items, its target network, and ranking by its values."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ from offrec.catalogue.head import Support
 from offrec.models.network import Network, NetworkOptions
 from offrec.plugins import option
 
-ROUNDING = 1e-4  # of log π̂_b: larger than the difference between two ways of computing it
+ROUNDING = 1e-4  # tolerance of log π̂_b, above the rounding differences between implementations
 
 
 @dataclass(frozen=True)
 class CriticOptions:
-    """The critic, for learners that have one. Shape options that are not set are those of the actor."""
+    """Options of the critic, for learners that have one. Unset shape options default to those of the actor."""
 
     backbone: str | None = None
     """Backbone from history to state; `offrec options` lists them."""
@@ -28,22 +28,22 @@ class CriticOptions:
     dropout: float | None = option(None, minimum=0.0, below=1.0)
     """Dropout rate of the input vectors, of the states and inside the backbone."""
     repeat: Literal["instead", "bonus", "off"] = "bonus"
-    """Learned value of items in the history: instead of the value by the item table, or as a bonus added to it."""
+    """How the learned value of items in the history is used: instead of the item table's value, or added to it."""
     ground: int = option(8, minimum=0)
-    """Unlogged items per transition that the critic learns as ignored, which grounds it; 0 is the paper."""
+    """Number of unlogged items per transition that the critic is trained on as ignored; 0 as in the paper."""
     ground_draw: Literal["uniform", "popular", "logging"] = "uniform"
-    """How unlogged items are sampled: uniformly, by their counts in the log, or from π̂_b (one pass each)."""
+    """How unlogged items are sampled: uniformly, by count in the log, or from π̂_b (one catalogue pass per item)."""
     ground_reward: float = 0.0
     """Reward of an ignored item."""
     ground_weight: float = option(1.0, minimum=0.0)
-    """Weight of all unlogged items of a transition, relative to the logged one."""
+    """Total weight of the unlogged items of a transition, relative to the logged item."""
     returns: float = option(0.0, minimum=0.0, maximum=1.0)
-    """Share of the logged return in the critic's target; the rest is the value of the learned policy. 0 is the paper;
-    with 1 the critic learns the value of the logging policy."""
+    """Share of the logged return in the critic's target; the rest is the value of the learned policy. The paper
+    uses 0; with 1, the critic learns the value of the logging policy."""
     target: Literal["soft", "periodic"] = "soft"
-    """The target network moves a little towards the critic in each update, or copies it periodically."""
+    """Move the target network towards the critic in each update (soft), or copy the critic periodically."""
     target_rate: float = option(0.005, above=0.0, maximum=1.0)
-    """soft: step of the target network per update, as a share of the difference."""
+    """soft: fraction of the difference by which the target network moves per update."""
     target_every: int = option(500, minimum=1)
     """periodic: updates between two copies."""
 
@@ -54,15 +54,15 @@ class CriticOptions:
 
 
 def sample_unlogged(action: Tensor, n: int, n_items: int) -> Tensor:
-    """[B, n] items other than the row's action, sampled uniformly."""
+    """Sample items other than the row's action uniformly: [B, n]."""
     items = torch.randint(n_items - 1, (len(action), n), device=action.device)
     return items + (items >= action[:, None])
 
 
 def sample_unlogged_by_count(action: Tensor, n: int, cumulative: Tensor) -> Tensor:
-    """[B, n] items other than the row's action, sampled in proportion to their counts.
+    """Sample items other than the row's action in proportion to their counts: [B, n].
 
-    `cumulative` [A] (float64) has the cumulative counts. The action's interval is cut out, so no sample is rejected.
+    `cumulative` [A] (float64) contains cumulative counts. The action's interval is skipped, so no sample is rejected.
     """
     below = torch.where(action > 0, cumulative[action - 1], 0.0)[:, None]
     width = cumulative[action][:, None] - below
@@ -72,22 +72,22 @@ def sample_unlogged_by_count(action: Tensor, n: int, cumulative: Tensor) -> Tens
 
 
 def sample_unlogged_from(b: Head, action: Tensor, n: int) -> Tensor:
-    """[B, n] items other than the row's action, sampled from π̂_b."""
+    """Sample items other than the row's action from π̂_b: [B, n]."""
     others = b.mask(action[:, None])
     return torch.stack([maximum(others, random_noise(action.device))[1] for _ in range(n)], 1)
 
 
 def random_noise(device: torch.device) -> Noise:
-    """Return noise from torch's generator on the device; checkpoints contain its state."""
+    """Return noise seeded by torch's generator on the device, whose state is part of checkpoints."""
     return Noise(torch.randint(1 << 62, (), device=device))
 
 
 class Target(nn.Module):
-    """Q̄: a copy of the critic that follows it. It never waits for the host, so that an update can be captured.
+    """Q̄: a copy of the critic that tracks it. It never synchronises with the host, so updates can be captured.
 
     Args:
         network: The copy.
-        options: How it follows.
+        options: Options of the critic, including how the copy is updated.
     """
 
     updates: Tensor
@@ -107,17 +107,17 @@ class Target(nn.Module):
             return
         self.updates += 1
         due = (self.updates % self.options.target_every == 0).to(own[0].dtype)
-        for mine, other in zip(own, others, strict=True):
-            mine.lerp_(other, due)
+        for parameter, other in zip(own, others, strict=True):
+            parameter.lerp_(other, due)
 
 
 def within_support(head: Head, b: Head, delta: float) -> Head:
-    """Restrict a head to items with π̂_b ≥ δ or, if there are none, to the likeliest item        paper, start of §SC
+    """Restrict a head to items with π̂_b ≥ δ or, if none qualifies, to the likeliest item        paper, start of §SC
 
-    An item at the bound must be inside the support in every computation: for a few items, for a tile and for a single
-    row, although their values round differently. On a GPU they differ by more than `ROUNDING`: a pass over the
-    catalogue may multiply with 10 or 7 bits, and a read of a few items with 24. The likeliest item therefore gets a
-    larger tolerance.
+    An item at the bound must be inside the support whether its value is computed for a few items, a tile or a single
+    row, although these round differently. On a GPU they can differ by more than `ROUNDING`: a pass over the catalogue
+    may use mantissas of 10 or 7 bits, and a read of a few items uses 24. The likeliest item therefore gets a larger
+    tolerance.
     """
     value, item = maximum(b)
     likeliest = torch.minimum(value, b.at(item[:, None])[:, 0]) - _tolerance(b, item)
@@ -126,13 +126,13 @@ def within_support(head: Head, b: Head, delta: float) -> Head:
 
 
 def _tolerance(head: Head, item: Tensor) -> Tensor:
-    """[B] the largest error of a pass over the catalogue, at one item [B] per row."""
+    """Return the largest error [B] of a pass over the catalogue, at one item [B] per row."""
     return head.product_error * (head.state.to(head.dtype) * head.table[item].to(head.dtype)).abs().sum(1)
 
 
 def product(one: Head, other: Head) -> Head:
-    """Return the sum of two heads; its softmax is π̂_b exp(Q/α). Copies both tables."""
-    one, other = _on_top(one), _on_top(other)
+    """Return the sum of two heads; its softmax is π̂_b exp(Q/α). This copies both tables."""
+    one, other = _with_additive_corrections(one), _with_additive_corrections(other)
     bias = other.bias if one.bias is None else one.bias if other.bias is None else one.bias + other.bias
     total = Head(torch.cat([one.state, other.state], 1), torch.cat([one.table, other.table], 1), bias)
     for head in (one, other):
@@ -141,8 +141,8 @@ def product(one: Head, other: Head) -> Head:
     return total
 
 
-def _on_top(head: Head) -> Head:
-    """Return the same values with corrections that are added to the base instead of replacing it."""
+def _with_additive_corrections(head: Head) -> Head:
+    """Return an equal head whose corrections are added to the base instead of replacing it."""
     if not head.replaces_base or head.items is None or head.values is None:
         return head
     same = head.items[:, :, None] == head.items[:, None, :]

@@ -1,4 +1,4 @@
-"""Network: backbone, item tables and repeat term as one module, history → state → head."""
+"""Network: a backbone, item tables and a repeat term in one module that maps histories to heads."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,13 +33,13 @@ class NetworkOptions:
     dropout: float = option(0.3, minimum=0.0, below=1.0)
     """Dropout rate of the input vectors, of the states and inside the backbone."""
     history: int = option(50, minimum=1, maximum=1_000_000)
-    """Number of most recent items that a state depends on, at most."""
+    """Maximum number of recent items that a state depends on."""
     tied: bool = True
     """Share one item table between input and output."""
     repeat: Literal["instead", "bonus", "off"] = "instead"
-    """Learned score of items in the history: instead of the score by the item table, or as a bonus added to it."""
+    """How the learned score of items in the history is used: instead of the item table's score, or added to it."""
     repeat_state: bool = True
-    """Let scores of items in the history depend on the state; otherwise only on recency and count (for small logs)."""
+    """Whether scores of items in the history depend on the state, or only on recency and count (for small logs)."""
     heads: int = option(2, minimum=1)
     """Attention heads (sasrec only)."""
     window: int = option(5, minimum=1, maximum=1_000)
@@ -47,27 +47,27 @@ class NetworkOptions:
 
     @property
     def sizes(self) -> Sizes:
-        """The part of the options that a backbone reads."""
+        """The options that a backbone reads."""
         return Sizes(self.width, self.layers, self.dropout, self.history, self.heads, self.window)
 
 
 class RepeatTerm(nn.Module):
-    """A separate score for each distinct item of the history, because visitors return to items they have seen:
+    """Scores each distinct item of the history separately, because visitors return to items they have seen:
 
         repeat(a) = r[j] + w[j] · state + c log n      j: events since a was last seen, n: times it was seen
 
-    Without state and count it ranks by recency, which is a strong baseline. With `repeat="instead"` it replaces
-    state · table[a]. Added to that, errors of the table would disturb the order of the items in the history, which
-    matters most on a small log.
+    Without state and count, it ranks by recency, which is a strong baseline. With `repeat="instead"`, it replaces
+    state · table[a]. If it were added instead, errors of the table would disturb the order of items in the history,
+    which matters most on a small log.
 
     Args:
         width: Width of the state.
         history: Largest j.
         by_state: Whether the score depends on the state.
-        value: Whether scores are values, which start at 0, and not log-odds.
+        value: Whether scores are values, which start at 0, instead of log-odds.
     """
 
-    scale = 4.0  # scores are large (log of catalogue over history) compared with Adam's steps, so they are rescaled
+    scale = 4.0  # scores of about log(catalogue / history) are large compared with Adam's steps
 
     def __init__(self, width: int, history: int, by_state: bool, value: bool = False) -> None:
         super().__init__()
@@ -81,13 +81,13 @@ class RepeatTerm(nn.Module):
     @torch.no_grad()
     def copy_scaled(self, other: "RepeatTerm", factor: float) -> None:
         """Copy the scores of another term, times a factor."""
-        for mine, others in zip(self.parameters(), other.parameters(), strict=True):
-            mine.copy_(factor * others)
+        for parameter, source in zip(self.parameters(), other.parameters(), strict=True):
+            parameter.copy_(factor * source)
 
     def forward(self, state: Tensor, recent: UniqueItems) -> Tensor:
-        """Score the items of the history, most recent first: [B, H].
+        """Score the items of the history, most recent first: [B, H] with H ≤ history.
 
-        The score is at an item's most recent position, 0 at its earlier ones and at padding; H ≤ history.
+        An item's score is at its most recent position; its earlier positions and padding are 0.
         """
         length = recent.items.shape[1]
         of_state = None if self.by_state is None else linear(state, self.by_state.weight[:length])
@@ -95,33 +95,33 @@ class RepeatTerm(nn.Module):
 
 
 class ValueScale(nn.Module):
-    """Turns scores into values: (gain · state) · (table[a] + level).
+    """Converts scores to values: (gain · state) · (table[a] + level).
 
-    Q starts near 0, whatever the scale of the table. Its part gain · state · level is the same for all items: most of
-    a value depends on the visit and little on the item shown.
+    Q starts near 0 for any scale of the table. The term gain · state · level is the same for all items, because a value
+    depends mostly on the visit and little on the item shown.
     """
 
-    small = 0.1
+    initial_gain = 0.1
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.gain = nn.Parameter(torch.tensor(self.small))
+        self.gain = nn.Parameter(torch.tensor(self.initial_gain))
         self.level = nn.Parameter(torch.zeros(width))
 
     def forward(self, state: Tensor) -> Tensor:
-        """[B, d] the scaled states."""
+        """Scale the states [B, d]."""
         return self.gain * state
 
     def table(self, table: Tensor) -> Tensor:
-        """[A, d] the item table with the level added."""
-        return table + self.level / self.small
+        """Add the level to the item table [A, d]."""
+        return table + self.level / self.initial_gain
 
 
 class Weights(NamedTuple):
     """The item table and bias of a head, computed once for several heads.
 
-    These are views and never the parameters themselves. Gradients from several streams are summed at the view, on its
-    stream, so each parameter receives one gradient.
+    These are always views of the parameters. Autograd sums gradients from several streams at the view, on its stream,
+    so each parameter receives one gradient.
     """
 
     table: Tensor  # [A, d]
@@ -157,7 +157,7 @@ class ItemHead(nn.Module):
 
 
 class _Tied(torch.autograd.Function):
-    """A table [n + 1, d] and its first n rows. A slice would copy another table in the backward pass."""
+    """Returns a table [n + 1, d] and its first n rows. A slice would allocate a second table in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, whole: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -177,13 +177,13 @@ class _Tied(torch.autograd.Function):
 
 
 class Network(nn.Module):
-    """A backbone with item tables: batch → head.
+    """A backbone with item tables that maps a batch to a head.
 
     Args:
         n_items: Size of the catalogue.
         options: The shape of the network.
         value: Whether its head is a critic.
-        second: A second head on the same states: a critic or a policy.
+        second: The kind of a second head on the same states, or None.
     """
 
     def __init__(
@@ -212,8 +212,8 @@ class Network(nn.Module):
     def tables(self) -> tuple[Tensor, Weights]:
         """Return the input table, and the weights of the head.
 
-        Both uses of a tied table go through one node of the autograd graph, which sums their gradients. Only that node
-        waits for both: the backward pass through the backbone does not wait for the gradient of the output table.
+        Both uses of a tied table go through one autograd node, which sums their gradients. Only that node waits for
+        both: the backward pass through the backbone does not wait for the gradient of the output table.
         """
         if self.items_out is not None or not (torch.is_grad_enabled() and self.items_in.requires_grad):
             return self.items_in, self.weights
@@ -221,7 +221,7 @@ class Network(nn.Module):
         return inputs, _weights(table, self.bias, self.scale)
 
     def states(self, batch: Batch, inputs: Tensor | None = None) -> Tensor:
-        """[B, d] the state of each row. `inputs` is the input table, if `tables` has returned one."""
+        """Return the state of each row, [B, d]. `inputs` is the input table that `tables` returned, if any."""
         if self.causal:
             states = self._sequence(batch, inputs).index_select(0, batch.state_index)
         else:
@@ -230,10 +230,10 @@ class Network(nn.Module):
         return out
 
     def states_and_next(self, batch: Batch, inputs: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """[B, d] twice: the state of each row and the state after its action.
+        """Return the state of each row and the state after its action, [B, d] each.
 
-        One pass over the segment computes both. After a full history the next state therefore still contains the
-        oldest item, one more than a served state.
+        One pass over the segment computes both. After a full history, the next state therefore still includes the
+        oldest item, which a served state would not.
         """
         if self.causal:
             sequence = self._sequence(batch, inputs)
@@ -245,7 +245,7 @@ class Network(nn.Module):
         return self.dropout(states), self.dropout(next_states)
 
     def _sequence(self, batch: Batch, inputs: Tensor | None) -> Tensor:
-        """[N · (1 + L), d] the states of all segments; the first of each is the state of an empty history."""
+        """Return the states of all segments, [N · (1 + L), d]; each begins with the state of an empty history."""
         tokens = batch.tokens_with_start(self.n_items)
         vectors = embedding(tokens, self.items_in if inputs is None else inputs)
         states: Tensor = self.backbone(self.dropout(vectors))
@@ -275,15 +275,15 @@ class Network(nn.Module):
 
     @torch.no_grad()
     def copy_scores(self, policy: "Network", factor: float) -> None:
-        """Start a critic with the scores of a policy of the same shape, times a factor.
+        """Initialise a critic with the scores of a policy of the same shape, times a factor.
 
         Raises:
-            InputError: The shapes differ.
+            InputError: If the shapes differ.
         """
         assert self.scale is not None
         if replace(self.options, dropout=policy.options.dropout) != policy.options:
             raise InputError(
-                "algorithm.critic_start=supervised needs a critic of the shape of π̂_b; leave out critic.backbone, "
+                "algorithm.critic_start=supervised needs a critic of π̂_b's shape; do not set critic.backbone, "
                 f"critic.width and critic.layers, and set critic.repeat={policy.options.repeat}."
             )
         self.items_in.copy_(policy.items_in)
@@ -298,7 +298,7 @@ class Network(nn.Module):
 
 
 def precompute_shared(batch: Batch, n_items: int) -> None:
-    """Compute what several networks read of a batch, before they run concurrently."""
+    """Compute and cache the tensors of a batch that several networks share, before the networks run concurrently."""
     batch.tokens_with_start(n_items)
     batch.next_state_index  # noqa: B018 cached by the batch, `state_index` too
     batch.next_recent  # noqa: B018 cached by the batch
@@ -332,7 +332,7 @@ def detached_head(head: Callable[..., Head], states: Tensor, recent: Tensor, wei
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode for a block."""
+    """Set a module to evaluation mode inside a `with` block."""
     was_training = module.training
     module.eval()
     try:

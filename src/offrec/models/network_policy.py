@@ -17,8 +17,8 @@ class NetworkPolicy(Policy):
         name: Name in reports: "dc/gru".
         agent: The trained agent.
         vocabulary: The catalogue's items.
-        device: Where it computes.
-        data_hash: Hash of the dataset that it was trained on.
+        device: The device to compute on.
+        data_hash: Hash of the training dataset.
     """
 
     def __init__(

@@ -138,7 +138,7 @@ def _write_scores(graph: OnnxGraph, network: Network, histories: Histories) -> s
     scores = graph.op("Gemm", scaled, table, graph.weight(network.bias, rows), transB=1)
     if network.scale is not None:
         # state · (table + level) in two products, so that the table is not copied
-        level = graph.array((network.scale.level[:, None] / network.scale.small).detach().cpu().numpy())
+        level = graph.array((network.scale.level[:, None] / network.scale.initial_gain).detach().cpu().numpy())
         scores = graph.op("Add", scores, graph.op("MatMul", scaled, level))
     if network.repeat is not None:
         bonus = _write_repeat_bonus(graph, network.repeat, states, histories.recent, n_items)

@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file with JSON metadata and a checksum. Never pickle."""
+"""Checkpoints: one safetensors file with JSON metadata and a checksum, without pickle."""
 
 import json
 import zlib
@@ -21,7 +21,7 @@ def save(path: Path, tensors: Tensors, facts: dict[str, Any]) -> None:
     """Write a checkpoint atomically.
 
     Args:
-        path: The file; an old one is replaced.
+        path: The file; an existing file is replaced.
         tensors: The tensors by name, on any device.
         facts: JSON values to store with them.
     """
@@ -30,7 +30,7 @@ def save(path: Path, tensors: Tensors, facts: dict[str, Any]) -> None:
     with publish_file(path, advice="free disk space, then resume the run") as temporary:
         try:
             save_file(tensors, temporary, header)
-        except SafetensorError as error:  # safetensors reports a full disk as an error of its own
+        except SafetensorError as error:  # safetensors reports a full disk as SafetensorError
             raise OSError(str(error)) from error
 
 
@@ -60,7 +60,7 @@ class Saver:
         self.pending = self.thread.submit(_save_all, snapshot)
 
     def wait(self) -> None:
-        """Wait until everything is on the disk."""
+        """Wait until all checkpoints are written."""
         pending, self.pending = self.pending, None
         if pending is not None:
             pending.result()
@@ -78,7 +78,7 @@ def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
         The tensors and the facts stored with them.
 
     Raises:
-        InputError: The file does not exist or is damaged.
+        InputError: If the file does not exist or is damaged.
     """
     try:
         with safe_open(path, "pt") as file:

@@ -1,7 +1,7 @@
-"""Train several runs in one process, in turns: a small model leaves most of a GPU idle, and a study has many of them.
+"""Train several runs in turns in one process. A small model leaves most of a GPU idle, and a study trains many.
 
-Each run has its own random state, stream and captured updates, so it is the same run that it would be alone; on a CPU
-bit for bit.
+Each run has its own random state, stream and captured updates, so it gives the same results as if it were trained
+alone; on a CPU they are identical bit for bit.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from offrec.errors import InputError, Interrupted, RunError
 from offrec.training.loop import Trainer, stop_requests
 
-TURN = 8  # updates of one run before the next run's turn
+TURN = 8  # updates per turn of a run
 
 
 def train_interleaved(trainers: Mapping[str, Trainer], failed: Callable[[str, Exception], None]) -> list[str]:
@@ -23,7 +23,7 @@ def train_interleaved(trainers: Mapping[str, Trainer], failed: Callable[[str, Ex
         The names of the runs that finished.
 
     Raises:
-        Interrupted: A stop was requested; every unfinished run is saved.
+        Interrupted: If a stop was requested; every unfinished run is saved.
     """
     finished: list[str] = []
     stopped: list[str] = []

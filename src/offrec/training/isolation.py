@@ -1,4 +1,4 @@
-"""The random state and the CUDA stream of one run, so that interleaved runs do not affect each other or the caller."""
+"""Give each run its own random state and CUDA stream, so that runs do not affect each other or the caller."""
 
 import weakref
 from collections.abc import Iterator
@@ -7,15 +7,15 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-# Streams of runs that have ended, by device. The caching allocator keeps freed memory per stream: a new stream for
-# every run would leave behind memory that no later run can use.
+# Streams of finished runs, by device. The caching allocator reserves freed memory per stream: with a new stream for
+# every run, later runs could not reuse that memory.
 _idle: dict[int, list[torch.cuda.Stream]] = {}
 
 
 class Isolation:
     """A run's own random state and, on a GPU, its own stream.
 
-    A run that is interleaved with others draws the same random numbers as it would alone. `close` returns the stream.
+    An interleaved run draws the same random numbers as a run trained alone. `close` releases the stream.
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:
@@ -31,7 +31,7 @@ class Isolation:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Run a block with the run's random state, on its stream."""
+        """Use the run's random state and stream inside a `with` block."""
         callers_state = torch.get_rng_state()
         torch.set_rng_state(self.cpu_state)
         try:
@@ -66,20 +66,20 @@ class Isolation:
             self.stream.synchronize()
 
     def close(self) -> None:
-        """Wait for the run's stream and hand it to later runs. The run may not compute after this."""
+        """Wait for the run's stream and release it to later runs. The run must not compute afterwards."""
         if self.stream is not None:
             self.stream.synchronize()
             self._return_stream()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the random state, for a checkpoint. Call it inside the block."""
+        """Return the random state for a checkpoint. Call it inside the `with` block."""
         states = {"random.cpu": torch.get_rng_state()}
         if self.stream is not None:
             states["random.cuda"] = self.generator.get_state()
         return states
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the random state of a checkpoint. Call it outside the block."""
+        """Restore the random state from a checkpoint. Call it outside the `with` block."""
         self.cpu_state = tensors["random.cpu"]
         if self.stream is not None and "random.cuda" in tensors:
             self.generator.set_state(tensors["random.cuda"])

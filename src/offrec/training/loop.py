@@ -26,18 +26,18 @@ from offrec.training.optimiser import Optimiser, TableState
 from offrec.training.update import TrainingTask, Update
 from offrec.types import Size
 
-READ_EVERY = 50  # updates between reads of the losses: a read waits for the device
-SHOW_SECONDS = 0.1  # between updates of the progress bar, which take longer than launching a captured update
+READ_EVERY = 50  # updates between reads of the losses; a read synchronises with the device
+SHOW_SECONDS = 0.1  # between refreshes of the progress bar; a refresh is slower than launching a captured update
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How a run is trained."""
+    """Options of the training loop."""
 
     epochs: int = option(50, minimum=1)
-    """Most passes over the training sessions."""
+    """Maximum number of passes over the training sessions."""
     batch_size: int | None = option(None, minimum=1)
-    """Transitions per update. By default 1/200 of the log, between 64 and 1024."""
+    """Transitions per update. The default is 1/200 of the log, but at least 64 and at most 1024."""
     learning_rate: float = option(0.002, above=0.0)
     """Learning rate of Adam."""
     patience: int = option(3, minimum=1)
@@ -46,27 +46,27 @@ class TrainingOptions:
     warmup: int = option(1500, minimum=0)
     """Early stopping ignores epochs before this many updates; on a small log an epoch has few updates."""
     margin: float = option(0.002, minimum=0.0)
-    """An improvement is clear if it exceeds this share of the best figure. The best checkpoint needs no margin."""
+    """An improvement is clear if it exceeds this fraction of the best figure. The best checkpoint ignores it."""
     schedule: Literal["plateau", "linear"] = "plateau"
     """Lower the learning rate after epochs without a clear improvement, or linearly to 0 over all epochs."""
     decay: float = option(0.3, above=0.0, maximum=1.0)
-    """Factor of the learning rate after an epoch without a clear improvement (schedule plateau)."""
+    """plateau: factor applied to the learning rate after an epoch without a clear improvement."""
     encode: Literal["sessions", "windows"] = "sessions"
-    """Encode each session once for all its events, or the last items of each event separately."""
+    """Encode each session once for all its events, or encode the history of each event separately."""
     precision: Literal["float32", "bf16"] = "float32"
     """Precision of states and item tables in products over the catalogue. Weights and sums stay float32."""
     table_state: TableState = "full"
-    """Optimiser state of item tables: full is Adam's (8 bytes per weight); rowwise takes 2 bytes per weight, with a
-    bfloat16 first moment and one second moment per item. It is not Adam; meant for catalogues of millions."""
+    """Optimiser state of item tables: full is Adam's (8 bytes per weight). rowwise takes 2 bytes per weight: a bfloat16
+    first moment, and one second moment per item. It differs from Adam and is meant for millions of items."""
     capture: Literal["auto", "on", "off"] = "auto"
     """Capture updates as CUDA graphs; auto captures on a GPU."""
     memory_check: bool = True
-    """Refuse to start a run whose expected memory exceeds what is free."""
+    """Refuse to start a run whose expected peak memory exceeds the free memory."""
 
 
 @dataclass
 class Progress:
-    """How far a run has come: everything in its checkpoint that is not a tensor."""
+    """Progress of a run: all values in its checkpoint that are not tensors."""
 
     epoch: int = 0  # epochs completed
     step: int = 0  # within the current epoch
@@ -75,7 +75,7 @@ class Progress:
     best_epoch: int = -1  # counted from 0; −1 before the first validation
     since_best: int = 0  # epochs without a clear improvement
     finished: bool = False
-    stopped_early: bool = False  # finished before `TrainingOptions.epochs`, for lack of improvement
+    stopped_early: bool = False  # whether early stopping ended the run before `TrainingOptions.epochs`
     log_bytes: int = 0  # length of metrics.jsonl at the time of the checkpoint
     sums: dict[str, float] = field(default_factory=dict)  # of the loss terms in this epoch
 
@@ -88,18 +88,18 @@ class Trainer:
         epoch          counted from 1
         loss           mean of each loss term over the epoch
         validation     the figures of `TrainingTask.validate`
-        learning_rate  as it was during the epoch
+        learning_rate  the learning rate of the epoch
         diagnostics    the figures of `TrainingTask.diagnose`, if the task has any
         best_epoch     in the last object only: the epoch of the checkpoint `best`, counted from 1
         stopped_early  in the last object only: whether the run ended before `TrainingOptions.epochs`
 
     Args:
-        task: What to train.
-        options: How to train it.
-        folder: Where to write; it must exist.
-        facts: JSON values to store in checkpoints. A checkpoint with other values is not resumed.
+        task: The task to train.
+        options: Options of the training loop.
+        folder: The output folder; it must exist.
+        facts: JSON values to store in checkpoints. A checkpoint with different values cannot be resumed.
         seed: Seed of dropout and of sampled items.
-        console: Shows the progress.
+        console: The console that shows the progress.
 
     Example:
         >>> progress = Trainer(task, TrainingOptions(epochs=3), folder, {}, seed=0, console=Console()).run()
@@ -128,7 +128,7 @@ class Trainer:
         """Continue from the checkpoint `last`.
 
         Raises:
-            InputError: The checkpoint is damaged or belongs to another run.
+            InputError: If the checkpoint is damaged or belongs to another run.
         """
         path = self.folder / "last.safetensors"
         tensors, facts = checkpoint.load(path)
@@ -153,8 +153,8 @@ class Trainer:
             The final progress.
 
         Raises:
-            RunError: A loss became NaN or infinite, or the GPU ran out of memory.
-            Interrupted: Ctrl-C or SIGTERM; the run is saved.
+            RunError: If a loss becomes NaN or infinite, or the GPU runs out of memory.
+            Interrupted: On Ctrl-C or SIGTERM; the run is saved.
         """
         try:
             with stop_requests() as stop, self.active():
@@ -166,7 +166,7 @@ class Trainer:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Run a block with the run's own random state and stream. Everything the run computes belongs inside."""
+        """Use the run's random state and stream inside a `with` block. All computation of the run must be inside."""
         with self.isolation(), self.task.around():
             yield
 
@@ -176,7 +176,7 @@ class Trainer:
         self.update.close()
 
     def steps(self, stop: threading.Event) -> Iterator[None]:
-        """Train, and yield after each update and after each validation. Advance it inside `active`."""
+        """Train, and yield after each update and each validation. Advance the iterator inside `active`."""
         if not self.resumed:
             (self.folder / "metrics.jsonl").write_bytes(b"")
         try:
@@ -188,7 +188,7 @@ class Trainer:
             self.saver.wait()
 
     def epoch(self, stop: threading.Event) -> Iterator[None]:
-        """Run the updates of the current epoch, and yield after each. Advance it inside `active`."""
+        """Run the updates of the current epoch, and yield after each. Advance the iterator inside `active`."""
         progress, sizes = self.progress, self._begin_epoch()
         shown, shown_at = 0, 0.0
         with self.console.steps(f"epoch {progress.epoch + 1}", len(sizes)) as advance:
@@ -218,7 +218,7 @@ class Trainer:
         raise Interrupted(f"Stopped in {position}; everything is saved. Run the command with --resume to go on.")
 
     def _read_losses(self) -> str:
-        """Refuse to continue with a NaN or infinite loss; else return the mean losses, for the progress bar."""
+        """Return the mean losses for the progress bar. Raise RunError if a loss is NaN or infinite."""
         self.progress.sums, fault = self.update.read()
         if fault is not None:
             raise RunError(
@@ -300,7 +300,7 @@ def _load_state(module: nn.Module, tensors: checkpoint.Tensors, prefix: str) -> 
 
 @contextmanager
 def stop_requests() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C or SIGTERM sets; a second Ctrl-C raises KeyboardInterrupt at once."""
+    """Yield an event that Ctrl-C or SIGTERM sets. A second signal raises KeyboardInterrupt immediately."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -1,4 +1,4 @@
-"""The memory plan of a run: printed before it starts, and checked against the free memory."""
+"""Estimate the memory of a run before it starts, and compare it with the free memory."""
 
 import os
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ from offrec.errors import InputError
 from offrec.training.optimiser import TableState, state_bytes
 from offrec.types import Size
 
-ACTIVATIONS = 96  # bytes per number of an encoded item that the backward pass needs: gates, norms, dropout; estimated
-TILE = 64 << 20  # temporaries of products over the catalogue
+ACTIVATIONS = 96  # estimated bytes per element of an encoded item for the backward pass: gates, norms, dropout
+TILE = 64 << 20  # bytes of temporaries in products over the catalogue
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
     """Bytes on the device. `batch` is estimated, the others are exact."""
 
-    parameters: int  # of the whole module, with frozen parameters, targets and buffers
+    parameters: int  # all parameters and buffers, including frozen parameters and target networks
     gradients: int
     optimiser: int
     log: int  # transitions and validation batches
     batch: int  # activations and temporaries of an update
-    spare: int = 0  # a second set of gradients and activations, since captured updates have their own memory
+    spare: int = 0  # a second set of gradients and activations, because captured updates have their own memory
 
     @property
     def peak(self) -> int:
@@ -64,8 +64,8 @@ def plan(
     """Plan the memory of a run.
 
     Args:
-        module: The module; on the device `meta` it has sizes but takes no memory.
-        tables: Its item tables, frozen ones included.
+        module: The module; on the device `meta` it has shapes but uses no memory.
+        tables: Its item tables, including frozen tables.
         table_state: Optimiser state of the tables.
         sizes: Sizes of the batches of an epoch.
         width: Width of the network.
@@ -75,8 +75,8 @@ def plan(
         captured: Whether updates are captured.
         half: Whether products over the catalogue use bfloat16, which needs a copy of each table and its gradient.
         dense: Whether scores of the whole catalogue are materialised (`catalogue = reference`).
-        others: Width and layers of further networks that are trained.
-        more: Further temporary bytes of an update.
+        others: Width and layers of the other trained networks.
+        more: Additional temporary bytes of an update.
 
     Returns:
         The plan.
@@ -88,9 +88,9 @@ def plan(
     encoded = max(size.segments * (size.length + 1) for size in sizes) * numbers * ACTIVATIONS
     rows = max(size.rows for size in sizes) * sum(8 * width * 4 + history * (history + 64) for width, _ in shapes)
     copies = sum(table.numel() * 2 * 2 for table in tables) if half else 0
-    most = max((len(table) for table in tables), default=0)
-    products = 4 * 4 * max(size.rows for size in sizes) * most if dense else TILE
-    # A tied table has two gradients of its own size before they are summed.
+    most_items = max((len(table) for table in tables), default=0)
+    products = 4 * 4 * max(size.rows for size in sizes) * most_items if dense else TILE
+    # A tied table has two gradients of full size before they are summed.
     batch = encoded + rows + products + copies + more + 2 * max((table.nbytes for table in tables), default=0)
     return MemoryPlan(
         parameters,
@@ -124,10 +124,10 @@ def free(device: torch.device) -> int:
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + cached
-    return min(_machine(), _container())
+    return min(_free_on_machine(), _free_in_container())
 
 
-def _machine() -> int:
+def _free_on_machine() -> int:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
@@ -137,8 +137,8 @@ def _machine() -> int:
         return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE") if pages in names else 1 << 62
 
 
-def _container() -> int:
-    """Bytes left under the limit of a container. Cached files count as used there but can be dropped."""
+def _free_in_container() -> int:
+    """Return the free bytes under a container's limit. Cached files count as used there but can be evicted."""
     folder = Path("/sys/fs/cgroup")
     try:
         limit, used = (folder / "memory.max").read_text().strip(), int((folder / "memory.current").read_text())

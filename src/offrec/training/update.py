@@ -1,7 +1,7 @@
-"""One update: gather a batch, loss, backward pass, optimiser step, target networks. On a GPU captured as a CUDA graph.
+"""One update: batch, loss, backward pass, optimiser step, target networks. On a GPU it is captured as a CUDA graph.
 
-An update reads its step number and its batch from the device and leaves its losses there, so the host never waits
-until someone reads them.
+An update reads its step number and its batch from the device and stores its losses there. The host only waits when it
+reads the losses.
 """
 
 import gc
@@ -18,17 +18,17 @@ from offrec.errors import RunError, first_line
 from offrec.training.optimiser import Optimiser
 from offrec.types import Batch, Size
 
-WARM_UP = 2  # uncaptured updates of each size before its capture: libraries initialise and tune themselves in them
-MOST_GRAPHS = 48  # further sizes are rare and stay uncaptured
+WARM_UP = 2  # uncaptured updates of each size before its capture, in which libraries initialise and tune themselves
+MOST_GRAPHS = 48  # updates of further sizes are rare and remain uncaptured
 
 LossTerms = dict[str, Tensor]
 
 
 class Batches(Protocol):
-    """Where an update's batches come from."""
+    """A source of batches."""
 
     def begin(self, epoch: int) -> Sequence[Size]:
-        """Plan an epoch, the same for the same number, and return the size of each of its batches."""
+        """Plan an epoch and return the size of each of its batches. The plan depends only on the epoch."""
         ...
 
     def gather(self, step: Tensor, size: Size) -> Batch:
@@ -38,16 +38,16 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """What to train: a module, its loss on a batch, the batches, and how to validate it."""
+    """A training task: a module, its loss, its batches and its validation."""
 
-    module: nn.Module  # every tensor of the checkpoint, frozen ones too; parameters that require gradients are trained
-    loss: Callable[[Any], LossTerms]  # name → [B]; terms whose names begin with "~" are logged and not minimised
+    module: nn.Module  # contains every tensor of the checkpoint; parameters that require gradients are trained
+    loss: Callable[[Any], LossTerms]  # name → [B]; terms named "~…" are only logged
     batches: Batches
     validate: Callable[[], dict[str, float]]
-    select: str | None  # the figure of `validate` that selects the best epoch, higher is better; None: the last epoch
+    select: str | None  # figure of `validate` that selects the best epoch, higher is better; None: last epoch
     after: Callable[[], None] | None = None  # called at the end of each update: target networks, multipliers
     tables: Sequence[nn.Parameter] = ()  # item tables
-    around: Callable[[], AbstractContextManager[None]] = nullcontext  # entered whenever the run computes
+    around: Callable[[], AbstractContextManager[None]] = nullcontext  # context of all computation
     diagnose: Callable[[], dict[str, float]] | None = None  # diagnostics, logged after each epoch
 
 
@@ -61,10 +61,10 @@ class Fault:
 
 
 class Update:
-    """Runs updates of a task, on a GPU as captured CUDA graphs, one per batch size.
+    """Runs the updates of a task; on a GPU as captured CUDA graphs, one per batch size.
 
-    Graphs of one run never run concurrently, so they share one memory pool. Uncaptured updates use the same pool;
-    otherwise their freed memory would stay reserved a second time. `close` releases it.
+    The graphs of a run never run concurrently, so they share one memory pool. Uncaptured updates use the same pool,
+    because their freed memory would otherwise stay reserved. `close` releases the pool.
     """
 
     def __init__(self, task: TrainingTask, optimiser: Optimiser, device: torch.device, *, capture: bool) -> None:
@@ -99,7 +99,7 @@ class Update:
             raise _out_of_memory(error) from error
 
     def read(self) -> tuple[dict[str, float], Fault | None]:
-        """Return the sums of the loss terms and the first fault, if any. Waits for the device."""
+        """Return the sums of the loss terms and the first fault, if any. Synchronises with the device."""
         sums, steps, values = self.records.tolist()
         faults = [
             Fault(name, value, int(step))
@@ -118,7 +118,7 @@ class Update:
         self.graphs.clear()
         self.pool = None
         self.capture = False
-        torch.cuda.empty_cache()  # the allocator keeps freed memory per stream and pool
+        torch.cuda.empty_cache()  # the allocator reserves freed memory per stream and pool
 
     def _warm_up_or_capture(self, size: Size) -> None:
         if self.counts.get(size, 0) < WARM_UP or len(self.graphs) >= MOST_GRAPHS:
@@ -126,7 +126,7 @@ class Update:
                 self._update(size)
             self.counts[size] = self.counts.get(size, 0) + 1
         else:
-            self.graphs[size] = self._captured(size)
+            self.graphs[size] = self._capture_graph(size)
             self.graphs[size].replay()  # the capture itself computes nothing
 
     def _update(self, size: Size) -> None:
@@ -135,14 +135,16 @@ class Update:
             terms = self.task.loss(batch)
             means = {name: (batch.weight * term).sum() for name, term in terms.items()}
             minimised = [mean for name, mean in means.items() if not name.startswith("~") and mean.requires_grad]
-            if not minimised:  # a backward pass without terms would succeed, and nothing would be learned
-                raise RuntimeError(f"no loss term has a gradient: {', '.join(means)}")
+            if not minimised:  # a backward pass without terms would succeed without training anything
+                raise RuntimeError(f"no loss term requires a gradient: {', '.join(means)}")
             sides = SideStreams(self.step.device)
             with sides(0):
                 self._record(means)
                 self.step += 1
             self.optimiser.zero_grad()
-            torch.autograd.backward(minimised, [self._one(mean) for mean in minimised])  # as of their sum
+            torch.autograd.backward(
+                minimised, [self._unit_gradient(mean) for mean in minimised]
+            )  # equals the gradient of their sum
             self.optimiser.step()
             if self.task.after is not None:
                 self.task.after()
@@ -150,10 +152,10 @@ class Update:
 
     @contextmanager
     def _graph_memory(self) -> Iterator[None]:
-        """Allocate from the memory pool of the graphs.
+        """Allocate from the memory pool of the graphs inside a `with` block.
 
-        Not in the first update, in which the optimiser creates its state: that outlives the pool. Backward passes run
-        in the calling thread here, because a pool serves a single thread.
+        The first update does not use the pool: it creates the optimiser's state, which outlives the pool. Backward
+        passes run in the calling thread, because a pool serves a single thread.
         """
         if self.pool is None:
             yield
@@ -167,8 +169,8 @@ class Update:
             yield
         self.optimiser.zero_grad()  # gradients return to the pool before a graph uses it
 
-    def _one(self, like: Tensor) -> Tensor:
-        """A gradient of 1, created once and before anything is captured."""
+    def _unit_gradient(self, like: Tensor) -> Tensor:
+        """Return a gradient of 1, which is created once, before any capture."""
         if like.dtype not in self.ones:
             self.ones[like.dtype] = torch.ones_like(like)
         return self.ones[like.dtype]
@@ -190,8 +192,8 @@ class Update:
             dtype = torch.float32 if self.records.device.type == "mps" else torch.float64  # MPS has no float64
             self.names, self.records = names, self.records.new_zeros(3, len(names), dtype=dtype)
 
-    def _captured(self, size: Size) -> torch.cuda.CUDAGraph:
-        # Not `torch.cuda.graph`, which collects garbage and empties the cache every time. With one graph per size that
+    def _capture_graph(self, size: Size) -> torch.cuda.CUDAGraph:
+        # `torch.cuda.graph` collects garbage and empties the cache for every capture. With one graph per size, that
         # would take longer than the epoch. The run already has its own stream.
         pool = None if self.pool is None else self.pool.id
         graph = torch.cuda.CUDAGraph()
