@@ -80,7 +80,7 @@ def test_scores_of_other_shapes_are_refused(name: str, positions: int, product: 
     """A kernel would read out of bounds, and PyTorch would broadcast."""
     unique = unique_items(torch.zeros(90, 7, dtype=torch.long, device=DEVICE), 7)
     products = None if product is None else torch.zeros(product, device=DEVICE)
-    with use_backend(name), pytest.raises(ValueError, match=r"do not fit items \(90, 7\)"):
+    with use_backend(name), pytest.raises(ValueError, match=r"do not match items \(90, 7\)"):
         score_unique_items(
             unique, torch.zeros(positions, device=DEVICE), torch.zeros((), device=DEVICE), products, 4.0
         )  # fmt: skip

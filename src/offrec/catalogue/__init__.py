@@ -1,4 +1,4 @@
-"""Heads over the whole catalogue, and functions of them that never store the [rows × items] matrix."""
+"""Heads over the whole catalogue, and functions of heads that never materialise the [rows × items] matrix."""
 
 from offrec.catalogue.backend import use_backend
 from offrec.catalogue.head import Head

@@ -21,7 +21,7 @@ _forced = "auto"
 
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
-    """Run every function of the catalogue with one implementation inside a `with` block.
+    """Use one implementation for all catalogue functions inside a `with` block.
 
     Args:
         name: "reference" (dense), "tiled" (PyTorch), "kernels" (Triton), or "auto", which chooses by device and size.
@@ -66,7 +66,7 @@ def has_triton() -> bool:
 
 
 def kernels_enabled(items: Tensor) -> bool:
-    """Return whether kernels run on the device of these items."""
+    """Return whether kernels are used on the device of these items."""
     return _forced == "kernels" or (_forced == "auto" and items.is_cuda and has_triton())
 
 

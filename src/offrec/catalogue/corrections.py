@@ -1,4 +1,4 @@
-"""Operations on corrected items: the short list of items per row whose value a head changes."""
+"""Operations on corrected items, the few items per row whose values a head changes."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,13 +16,13 @@ class UniqueItems:
     """Items [B, K] with duplicates removed from each row.
 
     The first position of an item in its row is its slot; its later positions, and padding, are empty slots. Positions
-    are compared with each other instead of sorted: on a GPU a sort is many small kernels.
+    are compared pairwise instead of sorted, because a sort launches many small kernels on a GPU.
     """
 
     given: Tensor  # [B, K] the items before duplicates were removed
     items: Tensor  # [B, K] n_items in empty slots
     filled: Tensor  # [B, K] 1.0 in filled slots, 0.0 in empty ones
-    log_counts: Tensor  # [B, K] log of how often the row contains the item
+    log_counts: Tensor  # [B, K] log of the item's count in its row
     clamped: Tensor  # [B, K] `items`, with a valid index in empty slots
     pairs_by_tile: dict[Any, Any] = field(default_factory=dict)  # (row, item) pairs that kernels sorted, by tile shape
 
@@ -55,12 +55,12 @@ def score_unique_items(
         [B, K] scores, differentiable in `by_position`, `by_count` and `product`.
 
     Raises:
-        ValueError: If shapes differ; a kernel would read out of bounds.
+        ValueError: If the shapes do not match.
     """
     shape = unique.items.shape
     if shape[1] > len(by_position) or (product is not None and product.shape != shape):
         product_shape = None if product is None else tuple(product.shape)
-        raise ValueError(f"{len(by_position)} positions and products {product_shape} do not fit items {tuple(shape)}")
+        raise ValueError(f"{len(by_position)} positions and products {product_shape} do not match items {tuple(shape)}")
     if kernels_enabled(unique.items) and unique.items.numel() and by_position.dtype == torch.float32:
         from offrec.catalogue.triton import few_items  # needs triton
 
@@ -77,4 +77,4 @@ def sum_matching(values: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
 
         return few_items.sum_matching(values, sources, targets)
     same = sources[:, None, :] == targets[:, :, None]  # [B, n, H]
-    return torch.where(same, values[:, None, :], 0.0).sum(-1)  # with a product, 0 · NaN would spoil the whole row
+    return torch.where(same, values[:, None, :], 0.0).sum(-1)  # not a product: 0 · NaN would make the whole row NaN

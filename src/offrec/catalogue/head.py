@@ -3,8 +3,8 @@
     z(a) = base(a) + Σ_h values[h] · 1[items[h] = a]        base(a) = state · table[a] + bias[a]
 
 The sum is a short list of corrections per row: the repeat term, a mask, the scores of neighbours. With `replaces_base`
-a corrected item has no base: z(a) is the sum alone. With `support`, items below a bound in another head are masked.
-Every policy, learned or not, is such a head, so ranking, top-k and probabilities are implemented once.
+a corrected item has no base: z(a) is only the sum. With `support`, items below a bound in another head are masked.
+Every policy, learned or not, is a head, so ranking, top-k and probabilities are implemented once.
 """
 
 from collections.abc import Sequence
@@ -48,9 +48,9 @@ class Head:
     bias: Tensor | None = None  # [A]
     items: Tensor | None = None  # [B, H] corrected items; duplicates add up; indices from A on are padding
     values: Tensor | None = None  # [B, H] the corrections
-    replaces_base: bool = False  # corrections replace the base instead of adding to it
-    support: Support | None = None  # items outside of it are MASKED
-    corrections_merged: bool = False  # the first occurrence of an item in `items` has its whole correction, others 0
+    replaces_base: bool = False  # whether corrections replace the base instead of being added to it
+    support: Support | None = None  # items outside the support are MASKED
+    corrections_merged: bool = False  # an item's first occurrence has its whole correction, others 0
     unique: UniqueItems | None = None  # `items` without duplicates, if already computed
     full_precision: "Head | None" = None  # the float32 head of a bfloat16 one; single items are read from it
 
@@ -88,7 +88,7 @@ class Head:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the values: at least float32, whatever the operands are."""
+        """The dtype of the values: at least float32, for operands of any dtype."""
         return torch.promote_types(self.state.dtype, torch.float32)
 
     @property

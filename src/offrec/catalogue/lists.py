@@ -5,7 +5,7 @@ A list l_1 … l_k sampled without replacement from q ∝ exp(z / T) (Plackett�
     log q(l_j | l_1 … l_{j−1}) = z(l_j) / T − log(Σ_{i ≥ j} exp(z(l_i) / T) + R)
 
 where R is the total weight of the items that are not in the list. The denominator is a sum over the remaining items,
-not the total minus the items already sampled: if the list has nearly all of the mass, that difference is pure rounding.
+not the total minus the items already sampled: if the list has nearly all the mass, that difference is rounding error.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,9 @@ class ItemLists:
     items: Tensor  # [B, k]
     values: Tensor  # [B, k] z; MASKED where the row has fewer than k items
     lse: Tensor  # [B] log Σ_a exp z(a)
-    log_probs: Tensor | None = None  # [B, k] log-probability of each position given those before; None: not sampled
+    log_probs: Tensor | None = (
+        None  # [B, k] log-probability of each position given the previous ones; None: not sampled
+    )
 
 
 @torch.no_grad()
@@ -51,7 +53,7 @@ def sample_lists(head: Head, k: int, temperature: Tensor, generator: torch.Gener
 
     Args:
         head: The logits of B rows.
-        k: Items per list. Rows with fewer unmasked items are filled up with value MASKED.
+        k: Items per list. Rows with fewer unmasked items are padded with value MASKED.
         temperature: [B], one per row.
         generator: On the head's device.
     """
@@ -66,7 +68,7 @@ def sample_lists(head: Head, k: int, temperature: Tensor, generator: torch.Gener
 
 
 def _sample_with_noise(head: Head, k: int, temperature: Tensor, generator: torch.Generator) -> ItemLists:
-    """`sample_lists` by `sample_k`, for heads with a support."""
+    """Implement `sample_lists` by `sample_k`, for heads with a support."""
     items = sample_k(head, k, generator, temperature)
     total, tempered = _LogSum(head), _LogSum(head)
     for _, z in tiles(head.mask(items)):
@@ -82,7 +84,7 @@ def position_log_probs(values: Tensor, others: Tensor | None = None) -> Tensor:
 
     Args:
         values: [B, k] log-weights of the sampled items, in the order they were sampled.
-        others: [B] log of the total weight of all other items; None if there are none.
+        others: [B] log of the total weight of all other items, or None without other items.
 
     Returns:
         [B, k] log-probabilities.
@@ -92,7 +94,7 @@ def position_log_probs(values: Tensor, others: Tensor | None = None) -> Tensor:
 
 
 class _LogSum:
-    """log Σ exp z per row, accumulated over tiles."""
+    """Accumulates log Σ exp z per row over tiles."""
 
     def __init__(self, head: Head) -> None:
         self.total = torch.full((head.n_rows,), -torch.inf, dtype=torch.double, device=head.state.device)

@@ -1,11 +1,11 @@
-"""Gumbel noise as a function of (seed, row, item): equal in every implementation, and recomputed instead of stored."""
+"""Gumbel noise as a function of (seed, row, item). All implementations recompute the same noise; none stores it."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-ROW, ITEM = 0x9E3779B1, 0x85EBCA77  # odd constants that spread neighbouring rows and items
+ROW, ITEM = 0x9E3779B1, 0x85EBCA77  # odd constants that decorrelate neighbouring rows and items
 FIRST, SECOND = 0x85EBCA6B, 0xC2B2AE35  # the finaliser of MurmurHash3
 
 

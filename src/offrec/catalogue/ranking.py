@@ -8,7 +8,7 @@ from offrec.catalogue.head import Head
 from offrec.catalogue.tiled import tiles
 
 ROUNDING = 8.0  # values that differ by fewer units in the last place are a tie; differences up to 3 were observed
-FOLD = 16  # columns that share one maximum; they are read one by one only if it is high enough
+FOLD = 16  # columns that share one maximum; they are read individually only if it exceeds the threshold
 
 
 @torch.no_grad()
@@ -78,8 +78,8 @@ def rank_and_top_k(head: Head, target: Tensor, k: int) -> tuple[Tensor, Tensor, 
 def sample_k(head: Head, k: int, generator: torch.Generator, temperature: Tensor | None = None) -> Tensor:
     """Sample k items per row from softmax(z / temperature) without replacement.
 
-    Adds Gumbel noise to every logit and returns the k best (Kool et al. 2019). The noise has double precision: float32
-    has too few numbers near 0 for the smallest of a million draws, which would tie.
+    Adds Gumbel noise to every logit and returns the k best (Kool et al. 2019). The noise has double precision: in
+    float32, the smallest of a million draws would tie, because too few numbers near 0 are representable.
 
     Args:
         head: The logits of B rows.
@@ -99,7 +99,7 @@ def sample_k(head: Head, k: int, generator: torch.Generator, temperature: Tensor
 
 
 def _tie_threshold(head: Head, target: Tensor) -> Tensor:
-    """[B, 1] the target's value minus the largest rounding error of an equal value."""
+    """Return the target's value minus the largest rounding error of an equal value, [B, 1]."""
     value = head.at(target[:, None])
     size = (head.state * head.table[target]).abs().sum(1, keepdim=True)
     if head.bias is not None:
@@ -110,7 +110,7 @@ def _tie_threshold(head: Head, target: Tensor) -> Tensor:
 
 
 def _count_not_below(z: Tensor, threshold: Tensor, column: Tensor) -> Tensor:
-    """[B] the number of items in a tile, other than the target in `column`, that are not below the threshold [B, 1].
+    """Count the items of a tile, except the target in `column`, that are not below the threshold [B, 1]: [B].
 
     Overwrites z: an in-place comparison that leaves zeros and ones is six times faster than counting booleans.
     """
@@ -121,11 +121,11 @@ def _count_not_below(z: Tensor, threshold: Tensor, column: Tensor) -> Tensor:
 
 
 class BestItems:
-    """The k best items of the tiles seen so far, plus candidates that are still to be merged.
+    """Collects the k best items over tiles, with candidates that are not merged yet.
 
-    An item becomes a candidate if it beats the k-th best of the last merge. The t-th tile has about k / t of them, so
-    merges, the expensive part, become rare. An item that equals the k-th best is not a candidate: merged items have
-    lower indices.
+    An item becomes a candidate if it beats the k-th best of the last merge. The t-th tile has about k / t
+    candidates, so merges, the expensive part, become rare. An item that equals the k-th best is not a candidate,
+    because merged items have lower indices.
     """
 
     def __init__(self, head: Head, k: int) -> None:
@@ -153,7 +153,7 @@ class BestItems:
             self._merge_candidates()
 
     def _add_candidates(self, threshold: Tensor, row: Tensor, items: Tensor, values: Tensor) -> None:
-        """Keep those of items and values [n, m] in rows [n] that are above the threshold [B] of their row."""
+        """Add the items and values [n, m] of rows [n] that are above the threshold [B] of their row."""
         n, m = (~(values <= threshold[row, None])).nonzero(as_tuple=True)
         self.candidates.append((row[n], items[n, m], values[n, m]))
 
@@ -173,7 +173,7 @@ class BestItems:
         k = min(self.k, values.shape[1])
         best, order = values.topk(k, 1)
         if values.numel() and int((~(values < best[:, -1:])).sum(1).max()) > k:
-            order = _by_value_then_item(values, items)[:, :k]  # `topk` does not define which of equal values it takes
+            order = _by_value_then_item(values, items)[:, :k]  # `topk` does not define the order of equal values
         self.values, self.items = values.gather(1, order), items.gather(1, order)
 
     def sorted(self) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,8 @@
-"""Sums over the catalogue, in two parts: the bases are streamed; the few corrected items are handled separately.
+"""Sums over the catalogue in two parts: a pass over the bases, and the few corrected items.
 
 A core (`tiled` or `triton.reduction`) leaves out the items of a row that any of the heads corrects. Their values [B, K]
 are ordinary differentiable code. They are merged with the core's sums here or, with kernels, inside the core: on a GPU
-the merge would otherwise be a hundred small kernels. Nothing in this module synchronises with the device.
+the merge would otherwise launch a hundred small kernels. This module never synchronises with the device.
 """
 
 from dataclasses import replace
@@ -29,7 +29,7 @@ class Reduced(NamedTuple):
 
 
 class DetachedSums(NamedTuple):
-    """Further sums that one pass can compute without gradients."""
+    """Additional sums that the same pass computes without gradients."""
 
     mean: Tensor  # [B] E_π[Σ_i c_i z_i(a)] of other coefficients and heads
     lse: Tensor  # [B] log Σ_a exp z(a) of another head
@@ -89,13 +89,13 @@ def reduce_with_detached(
 ) -> tuple[Reduced, DetachedSums]:
     """Compute `reduce` and, without gradients, a second mean and another head's logsumexp.
 
-    The kernels compute all of it in one pass.
+    The kernels compute all sums in one pass.
 
     Args:
         pi: The policy's logits.
         linear: Terms (c_i, z_i) of the differentiable mean.
-        detached: Terms of the second mean; without any it is 0.
-        normalised: The head whose logsumexp is computed; without one it is 0.
+        detached: Terms of the second mean, which is 0 without terms.
+        normalised: The head whose logsumexp is computed; if None, the logsumexp is 0.
     """
     heads = _heads(pi, [*linear, *detached], None) + ([] if normalised is None else [normalised])
     _check(heads)
@@ -117,7 +117,7 @@ def gumbel_softmax(pi: Head, linear: Linear, *, temperature: float, noise: Noise
     Args:
         pi: The policy's logits z.
         linear: Terms (c_i, z_i), at least one.
-        temperature: Of the relaxation.
+        temperature: Temperature of the relaxation.
         noise: The seed of the Gumbel noise g.
         hard: Straight-through: the value at the item where z + g is largest, with the gradient of y to π's z.
 
@@ -125,7 +125,7 @@ def gumbel_softmax(pi: Head, linear: Linear, *, temperature: float, noise: Noise
         [B] values.
 
     Raises:
-        ValueError: If there is no linear term.
+        ValueError: If `linear` is empty.
     """
     if not linear:
         raise ValueError("gumbel_softmax needs at least one linear term")
@@ -212,7 +212,7 @@ def _reduce(
 
 
 class _Bases:
-    """Heads without corrections, also in their supports.
+    """Removes corrections from heads and from their supports.
 
     Returns the same base for the same head within one call, because the tiled core recognises π among the linear heads
     by the identity of its tensors.
@@ -248,7 +248,7 @@ def _check(heads: list[Head], below: UpperBound | None = None) -> None:
         if (head.n_rows, head.n_items) != (pi.n_rows, pi.n_items):
             raise ValueError(
                 f"a head has {head.n_rows} rows and {head.n_items} items; expected {pi.n_rows} rows and "
-                f"{pi.n_items} items, as the first head has"
+                f"{pi.n_items} items, like the first head"
             )
     if below and below[1].shape != (pi.n_rows,):
         raise ValueError(f"the bound has shape {tuple(below[1].shape)}; expected [{pi.n_rows}] for {pi.n_rows} rows")

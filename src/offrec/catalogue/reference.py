@@ -1,4 +1,4 @@
-"""Dense versions of every function over a head, straight from the definitions. Tests compare the others with them."""
+"""Dense reference implementations of all functions over a head. Tests compare the other backends with them."""
 
 import torch
 from torch import Tensor

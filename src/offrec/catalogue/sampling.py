@@ -1,8 +1,8 @@
-"""Sampling without replacement from softmax(z / T), at little more than the cost of its logsumexp.
+"""Sample without replacement from softmax(z / T), at little more than the cost of its logsumexp.
 
 Sampling with replacement and dropping repeated items gives a sample without replacement. One pass over the catalogue
 stores the weight of each block of items. A draw chooses a block, then an item inside it. Sampled items are masked and
-the weights of their blocks recomputed, until the list is full. Noise on every item, as in `ranking.sample_k`, takes
+the weights of their blocks are recomputed, until the list is full. Noise on every item, as in `ranking.sample_k`, takes
 three to four times as long.
 """
 
@@ -17,7 +17,7 @@ from offrec.catalogue.tiled import tiles
 
 BLOCK = 64  # items per block
 MAX_DRAWS = 64  # per row and round
-MAX_FLOATS = 1 << 22  # read at once to look into blocks
+MAX_FLOATS = 1 << 22  # floats read at once when sampling inside blocks
 
 
 class RemainingItems:
@@ -39,11 +39,11 @@ class RemainingItems:
         self.lse = lse  # [B] log Σ exp z over all items, removed or not
 
     def log_weight(self) -> Tensor:
-        """[B] the log-weight of all remaining items."""
+        """Return the log-weight of all remaining items, [B]."""
         return self.weights.logsumexp(1)
 
     def any_left(self) -> Tensor:
-        """[B] whether an unmasked item remains. Weights are of z / T, so the threshold is divided by T, too."""
+        """Return whether an unmasked item remains, [B]. Weights use z / T, so they are multiplied by T first."""
         return self.log_weight() * self.temperature > ALL_MASKED
 
     def sample(self, rows: Tensor, n: int, generator: torch.Generator) -> Tensor:

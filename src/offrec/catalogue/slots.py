@@ -1,4 +1,4 @@
-"""The distinct corrected items of each row, over all heads of a pass."""
+"""Distinct corrected items of each row, collected from all heads of a pass."""
 
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from offrec.catalogue.noise import Noise, gumbel_noise
 class Slots:
     """The distinct corrected items [B, K] of each row, and the slot of each correction.
 
-    A slot contains one item; slots that are not needed contain n_items.
+    A slot contains one item; unused slots contain n_items.
     """
 
     def __init__(self, corrections: list[Tensor], n_items: int, unique: UniqueItems | None = None) -> None:
@@ -23,7 +23,7 @@ class Slots:
         Args:
             corrections: The lists; each tensor occurs once.
             n_items: The size of the catalogue; larger indices are padding.
-            unique: The only list without duplicates, if already computed.
+            unique: The list without duplicates, if `corrections` has a single list and it is already computed.
         """
         self.corrections, self.n_items = corrections, n_items
         self._compared = len(corrections) == 1 and corrections[0].shape[1] <= MAX_COMPARED
@@ -65,20 +65,20 @@ class Slots:
 
     @cached_property
     def empty(self) -> Tensor:
-        """[B, K] which slots contain no item."""
+        """[B, K] whether each slot is empty."""
         return self.items >= self.n_items
 
     def at(self, head: Head) -> Tensor:
         """Compute a head's z in each slot: [B, K]; the value of an empty slot is undefined.
 
-        Reads only those rows of the table that the result needs.
+        Only the required rows of the table are read.
         """
         slots = self._slots_of(head)
         if slots is None or head.values is None:
             z = head.base_at(self._clamped)
         else:
             values = head.values.to(head.dtype)
-            # A view, so that autograd sums the gradients of one pass in the same order, merged or not.
+            # A view makes autograd sum the gradients of a pass in the same order, merged or not.
             merged = self._compared and head.corrections_merged
             z = values.view_as(values) if merged else self._merge(slots, values)
             if not head.replaces_base:

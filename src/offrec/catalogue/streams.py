@@ -24,8 +24,8 @@ class _Scope:
     retained: list[object] = field(default_factory=list)
 
 
-# The scopes that are open, by the stream of their update. The stream is the only key available everywhere: backward
-# passes run in threads of autograd, which sets the current stream there but no context variable of ours.
+# Open scopes, by the stream of their update. Only the stream can serve as a key: backward passes run in autograd's
+# threads, where autograd sets the current stream but context variables are not propagated.
 _scopes: dict[tuple[int, int], _Scope] = {}
 
 
@@ -33,9 +33,9 @@ _scopes: dict[tuple[int, int], _Scope] = {}
 def stream_scope(device: torch.device) -> Iterator[None]:
     """Let the update on the current stream use side streams.
 
-    PyTorch has few streams and may hand out one twice, so a side stream may also serve another run. Work that is sent
-    to a side stream later therefore waits for the whole update. If the update fails, its own stream waits for the side
-    streams, which may still read memory that is about to be reused.
+    PyTorch has few streams and may return the same one twice, so another run may use the same side stream. Work that is
+    submitted to a side stream later therefore waits for the whole update. If the update fails, its own stream waits for
+    the side streams, which may still read memory that is about to be reused.
     """
     if device.type != "cuda":
         yield
@@ -57,7 +57,7 @@ def stream_scope(device: torch.device) -> Iterator[None]:
 
 
 class SideStreams:
-    """Streams next to the stream of an update. They start where that stream is when the object is created.
+    """Side streams of an update. They wait for the work that its stream has received when the object is created.
 
     Results may be read after `join`. They must be retained until every kernel that reads them has been launched, the
     backward pass included, and until the update ends: their memory belongs to the side stream, which would reuse it.
@@ -112,7 +112,7 @@ def on_side_stream(device: torch.device, number: int, work: Callable[[], T]) -> 
 
 @dataclass(frozen=True)
 class StreamScheduler:
-    """Runs parts of a loss on the streams of a device; what `Symbols.scheduler` expects."""
+    """Runs parts of a loss on the streams of a device. Implements `offrec.algorithms.symbols.Scheduler`."""
 
     device: torch.device
 
@@ -131,7 +131,7 @@ def _key(stream: torch.cuda.Stream) -> tuple[int, int]:
 
 @cache
 def _side(device: int, main: int, number: int) -> torch.cuda.Stream:
-    """Each stream has its own side streams, so that interleaved runs do not wait for each other.
+    """Return a side stream. Each stream has its own, so that interleaved runs do not wait for each other.
 
     Runs reuse the streams of runs that have ended (`training.isolation`), so the cache stays small.
     """

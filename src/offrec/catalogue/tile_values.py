@@ -1,4 +1,4 @@
-"""Parts of the tiled functions: a head's values in one tile, the corrections inside it, and its gradients."""
+"""Building blocks of the tiled functions: values, corrections and gradients of a head in one tile."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from offrec.catalogue.head import MASKED, Head
 
 
 class ItemsByTile:
-    """Items [B, H] of each row, grouped by tile, so that a tile reads only its own. Synchronises with the device."""
+    """Items [B, H] of each row, grouped by tile. Creating it synchronises with the device."""
 
     def __init__(self, items: Tensor, n_items: int, width: int) -> None:
         self.row, self.column = (items < n_items).nonzero(as_tuple=True)
@@ -25,7 +25,7 @@ class ItemsByTile:
 
     @staticmethod
     def of(items: Tensor | None, n_items: int, width: int) -> "ItemsByTile | None":
-        """Group items, or return None if there are none."""
+        """Group items by tile. Return None without items."""
         return None if items is None or items.numel() == 0 else ItemsByTile(items, n_items, width)
 
     def in_tile(self, number: int) -> slice:

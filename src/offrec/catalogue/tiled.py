@@ -1,6 +1,6 @@
 """Functions over a head, computed in tiles of items: the largest tensor is [B, tile], never [B, A].
 
-On two CPU cores, a tile that stays in the cache is also about three times faster to multiply than the whole matrix.
+On two CPU cores, multiplying tiles that fit into the cache is also about three times faster than the whole matrix.
 """
 
 import math
@@ -52,9 +52,9 @@ def reduce(
         pi: The policy's logits z.
         linear: The terms of f.
         below: A head and its upper bound [B].
-        excluded: [B, K] items per row that are left out.
+        excluded: [B, K] items per row to exclude.
         noise: The seed of g, or None for g = 0.
-        temperature: Of the weights.
+        temperature: Temperature of the weights.
         direct: Whether gradients also flow through f. If not, f is a constant in the backward pass.
 
     Returns:
@@ -101,7 +101,7 @@ def maximum(head: Head, excluded: Tensor | None, noise: Noise | None) -> tuple[T
 
 @dataclass(frozen=True)
 class _Plan:
-    """The arguments of `_Reduce` that get no gradient."""
+    """The arguments of `_Reduce` that receive no gradient."""
 
     own: float | Tensor | None  # the coefficient of π's z in f; None if π is not in f
     coefficients: list[float | Tensor]  # of the other heads in f
@@ -171,7 +171,7 @@ class _Pass:
     def weights(self, scores: Tensor, offset: Tensor, copy: bool) -> Tensor:
         """Compute exp(scores − offset [B]), in place or into a copy."""
         out = self.buffer("weights", scores.shape[1]) if copy else scores
-        # On CPUs `exp` is MKL's: three times slower than `exp2`, and seventy times where the result is nearly 0.
+        # On CPUs, MKL's `exp` is three times slower than `exp2`, and seventy times slower for results near 0.
         return torch.sub(scores, offset[:, None], out=out).mul_(LOG2E).exp2_()
 
     def f(self, z: Tensor, first: int, last: int) -> Tensor:
@@ -197,7 +197,7 @@ class _Pass:
 
 
 class _Reduce(torch.autograd.Function):
-    """Stores three numbers per row; the backward pass recomputes each tile."""
+    """Computes the sums. The forward pass stores three numbers per row; the backward pass recomputes each tile."""
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *parts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -261,7 +261,7 @@ class _Reduce(torch.autograd.Function):
 
 
 def _gradients(tiled: _Pass, parts: list[Any], needed: list[bool], to_mean: Tensor | None) -> list[Gradients | None]:
-    """Prepare the accumulation of each head's gradients; None for a head that needs none."""
+    """Create the gradient accumulators of the heads; None for a head that needs no gradient."""
     plan, state = tiled.plan, tiled.bases[0].state
     scales: list[Any] = [state.new_full(state.shape[:1], 1 / plan.temperature)]
     scales += [to_mean * c if to_mean is not None else None for c in plan.coefficients]

@@ -28,12 +28,12 @@ def row_gradients(
     """Compute the gradients that need no second pass over the catalogue.
 
     Args:
-        settings: Of the pass.
+        settings: Settings of the pass.
         parts: State, table and bias of four heads.
         extras: The bound [B] and the seed of the noise, or None.
         slots: The corrected items and their values.
         given: Gradients [B] of lse, mean and mass, or None.
-        sums: [6, B], from `combine`.
+        sums: [6, B] sums from `combine`.
         expected: Expected item vectors [n, B, widest], from `combine`.
         wanted: For three heads, whether the state needs a gradient.
 

@@ -45,7 +45,7 @@ def block(pointer, first, stop, width, LENGTH: tl.constexpr, WIDTH: tl.constexpr
 
 @triton.jit
 def transposed_block(pointer, first, stop, width, stride, LENGTH: tl.constexpr, WIDTH: tl.constexpr):
-    """Load the same rows from a matrix that is stored transposed, [width, stride]."""
+    """Load rows like `block`, from a matrix that is stored transposed, [width, stride]."""
     at = first + tl.arange(0, LENGTH)
     across = tl.arange(0, WIDTH)
     inside = (across < width)[:, None] & (at < stop)[None, :]

@@ -1,4 +1,4 @@
-"""Operations on few items per row, one kernel each; in PyTorch each is about five kernels, and a sort backwards."""
+"""Operations on few items per row, one kernel each. In PyTorch each takes about five, and a sort backwards."""
 
 from typing import Any
 

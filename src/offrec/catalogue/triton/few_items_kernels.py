@@ -101,7 +101,7 @@ def score(
 
 @triton.jit
 def score_gradients(gradient, log_counts, filled, gradients, scale, n, STEP: tl.constexpr):
-    """Compute the gradient of the sum inside `score`, and the same times log n, for STEP slots: gradients [2, n]."""
+    """Compute the gradient of the sum inside `score`, and its product with log n, for STEP slots: [2, n]."""
     at = tl.program_id(0) * STEP + tl.arange(0, STEP)
     valid = at < n
     scaled = tl.load(gradient + at, mask=valid, other=0.0) * (scale * tl.load(filled + at, mask=valid, other=0.0))

@@ -41,7 +41,7 @@ class PassSettings:
 
     @property
     def roles(self) -> dict[str, Any]:
-        """The kernels' constants that say what each head is for."""
+        """The kernel constants that define the role of each head."""
         return {"HEADS": self.heads, "BELOW": self.below, "NORMED": self.normalised, "NOISE": self.noise}
 
 
@@ -67,7 +67,7 @@ class SlotValues:
         return replace(self, values=tuple(values))
 
     def arguments(self, placeholder: Tensor, heads: int) -> tuple[Any, ...]:
-        """Return the values of each head, and the items; a placeholder for each that does not exist."""
+        """Return the values of each head and the items, with placeholders for missing values."""
         values = [*self.values, *[placeholder] * (heads - len(self.values))]
         return (*values[:heads], placeholder if self.items is None else self.items)
 
@@ -109,7 +109,7 @@ def stream_catalogue(
     """Compute the sums of each share of the catalogue, without the slots.
 
     Args:
-        settings: Of the pass.
+        settings: Settings of the pass.
         parts: State, table and bias of four heads; None for those that do not exist.
         extras: The bound [B] and the seed of the noise, or None.
         slots: The items that are left out.
@@ -169,7 +169,7 @@ def combine(
 
 
 def _n_vectors(settings: PassSettings, wanted: Sequence[bool]) -> tuple[int, ...]:
-    """Return the number of sums of item vectors per head: for π of w, w f and w 1[below], for others of w."""
+    """Return the number of item-vector sums per head: for π with w, w f and w 1[below]; for others with w."""
     return (1 + settings.linear + (settings.below >= 0)) * wanted[0], int(wanted[1]), int(wanted[2])
 
 

@@ -42,7 +42,7 @@ class Blocks:
 
     @property
     def smaller(self) -> "Blocks | None":
-        """The next smaller size: fewer stages, then fewer items, then fewer rows; None if there is none."""
+        """The next smaller size: fewer stages, then fewer items, then fewer rows; None at the smallest."""
         if self.stages > 1:
             return replace(self, stages=self.stages - 1)
         if self.items > MIN_BLOCK:
@@ -98,7 +98,7 @@ def forward_blocks(heads: Sequence[Head], learning: Sequence[bool]) -> Blocks:
     return blocks(FORWARD, heads, "learned" if any(learning) or len(heads) > 3 else "several")
 
 
-_fitting: dict[Any, Blocks] = {}  # the size that fitted the device, by what the kernel is compiled from
+_fitting: dict[Any, Blocks] = {}  # the size that fitted the device, by kernel, device, type and constants
 
 
 def launch_fitting(
@@ -157,7 +157,7 @@ def check(heads: Sequence[Head], learned: int = 1) -> None:
 
 
 def precision(dtype: torch.dtype) -> str:
-    """Return the precision that torch is set to: TF32, or three TF32 products, which are as exact as float32."""
+    """Return torch's matmul precision: TF32, or three TF32 products, which are as exact as float32."""
     if dtype != torch.float32:
         return interpreted("ieee")
     return interpreted("tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32")

@@ -36,7 +36,7 @@ class Sums(NamedTuple):
 
 
 class _Tables(torch.autograd.Function):
-    """An autograd node of its own for the tables' gradients.
+    """A separate autograd node for the tables' gradients.
 
     They are the longest kernel of a backward pass, and the rest of the graph need not wait for them. The forward output
     is a placeholder; in the backward pass, `_Reduce` leaves the work to do in `deferred`.
@@ -101,7 +101,7 @@ class _Reduce(torch.autograd.Function):
         )
         to_tables = None
         if ctx.needs_input_grad[4]:
-            # Added to a bfloat16 table afterwards, the picked items' part would be rounded once more.
+            # Adding the picked items' part to a bfloat16 table afterwards would round it a second time.
             inside = g_picked is not None and actions.shape[1] <= 2 and parts[1].dtype == torch.bfloat16
             picked = None if g_picked is None else (g_picked, actions, exact, inside)
             ctx.deferred[:] = [
@@ -136,7 +136,7 @@ def reduce(
         below: A head and its upper bound [B].
         slots: The corrected items of all heads.
         noise: The seed of g, or None for g = 0.
-        temperature: Of the weights.
+        temperature: Temperature of the weights.
         direct: Whether gradients also flow through the linear heads' values.
         detached: The terms of the second mean, without gradients.
         normalised: The head whose logsumexp is computed, without gradients.

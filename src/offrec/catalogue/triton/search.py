@@ -93,31 +93,31 @@ def _largest(head: Head, excluded: Tensor | None, noise: Noise | None, size: Blo
 
 
 @torch.no_grad()
-def count_not_below(head: Head, bar: Tensor, target: Tensor, excluded: Tensor | None) -> Tensor:
-    """Count the items, neither excluded nor the target, that are not below the bar [B]: [B]."""
+def count_not_below(head: Head, threshold: Tensor, target: Tensor, excluded: Tensor | None) -> Tensor:
+    """Count the items, neither excluded nor the target, that are not below the threshold [B]: [B]."""
     return _launch_fitting(
-        "not_below", head, excluded, False, lambda size: _not_below(head, bar, target, excluded, size)
+        "not_below", head, excluded, False, lambda size: _not_below(head, threshold, target, excluded, size)
     )
 
 
-def _not_below(head: Head, bar: Tensor, target: Tensor, excluded: Tensor | None, size: Blocks) -> Tensor:
+def _not_below(head: Head, threshold: Tensor, target: Tensor, excluded: Tensor | None, size: Blocks) -> Tensor:
     launch = _launch(head, excluded, size)
     counts = torch.empty(launch.grid[1], head.n_rows, dtype=torch.int32, device=head.state.device)
-    bar, target = bar.float().contiguous(), target.contiguous()
+    threshold, target = threshold.float().contiguous(), target.contiguous()
     if head.n_rows:
         search_kernels.not_below[launch.grid](
-            *launch.head, *launch.pairs, bar, target, counts, *launch.sizes, **launch.constants
+            *launch.head, *launch.pairs, threshold, target, counts, *launch.sizes, **launch.constants
         )
     return counts.sum(0)
 
 
 @torch.no_grad()
-def rank(head: Head, target: Tensor, bar: Tensor) -> Tensor:
-    """Compute 1 + the number of other items that are not below the bar [B], the target's value minus rounding."""
+def rank(head: Head, target: Tensor, threshold: Tensor) -> Tensor:
+    """Compute 1 + the number of other items that are not below the threshold [B], the target's value minus rounding."""
     slots = Slots.of([head])
-    above = count_not_below(head.base, bar, target, None if slots is None else slots.items)
+    above = count_not_below(head.base, threshold, target, None if slots is None else slots.items)
     if slots is not None:
-        corrected = ~(slots.at(head) < bar[:, None]) & ~slots.empty & (slots.items != target[:, None])
+        corrected = ~(slots.at(head) < threshold[:, None]) & ~slots.empty & (slots.items != target[:, None])
         above = above + corrected.sum(1)
     return above.long() + 1
 
@@ -129,7 +129,7 @@ def top_k(head: Head, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _top_k(head: Head, k: int, size: Blocks) -> tuple[Tensor, Tensor]:
-    """`top_k` in groups of rows that fit into memory."""
+    """Compute `top_k` in groups of rows that fit into memory."""
     tiles = triton.cdiv(head.n_items, size.items)
     each = max(1, min(MAX_PEAKS // tiles, MAX_CANDIDATES // (min(k, tiles) * size.items * head.state.shape[1])))
     parts = [

@@ -60,16 +60,16 @@ def largest(
 
 @triton.jit
 def not_below(
-    s0, t0, b0, w0, edges, pair_row, pair_item, bar, target, counts, n_rows, n_items, tiles_each, n_tiles,
+    s0, t0, b0, w0, edges, pair_row, pair_item, threshold, target, counts, n_rows, n_items, tiles_each, n_tiles,
     BM: tl.constexpr, BN: tl.constexpr, D0: tl.constexpr, BIAS0: tl.constexpr, EXCLUDED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Count the items, other than the target, that are not below the bar, in one share; NaN is not below."""
+    """Count the items, other than the target, that are not below the threshold, in one share; NaN is not below."""
     group, share = tl.program_id(0), tl.program_id(1)
     rows = group * BM + tl.arange(0, BM)
     inside = rows < n_rows
     state0 = block(s0, group * BM, n_rows, w0, BM, D0)
-    limit = tl.load(bar + rows, mask=inside, other=0.0)
+    limit = tl.load(threshold + rows, mask=inside, other=0.0)
     own = tl.load(target + rows, mask=inside, other=-1)
     count = tl.zeros([BM], dtype=tl.int32)
     for tile in range(share * tiles_each, min((share + 1) * tiles_each, n_tiles)):
