@@ -90,7 +90,7 @@ def describe(events: Events, arrays: Mapping[str, NDArray[Any]], notes: list[str
 
 
 def filter_notes(steps: list[dict[str, Any]]) -> list[str]:
-    """Return a note for each filter that removed sessions or events: estimates do not cover what was removed."""
+    """Return a note for each filter that removed sessions or events: estimates do not cover them."""
     return [
         f"{after['step']} kept {after['sessions']:,} of {before['sessions']:,} sessions and {after['events']:,} of "
         f"{before['events']:,} events: estimates are about these sessions only."

@@ -44,11 +44,11 @@ def read_toml(path: Path) -> Settings:
     try:
         return flatten(tomllib.loads(path.read_text()))
     except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist.") from error
+        raise InputError(f"{path} does not exist; check the path.") from error
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}).") from error
+        raise InputError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a TOML file: {error}.") from error
+        raise InputError(f"{path} is not a TOML file ({error}); correct it.") from error
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> Settings:

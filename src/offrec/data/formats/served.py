@@ -58,10 +58,10 @@ class Exclusions:
     notes: list[str] = field(default_factory=list)
     advice: Counter[str] = field(default_factory=Counter)
 
-    def add(self, count: int, noun: str, what: str, advice: str = "") -> None:
+    def add(self, count: int, noun: str, description: str, advice: str = "") -> None:
         """Add a note such as "3 sessions left out: …", unless `count` is 0."""
         if count:
-            self.notes.append(f"{count:,} {noun}{'' if count == 1 else 's'} {what}.")
+            self.notes.append(f"{count:,} {noun}{'' if count == 1 else 's'} {description}.")
             self.say(self.notes[-1])
             self.advice[advice] += count if advice else 0
 
@@ -142,9 +142,9 @@ def _drop_unusable(
     lists: pl.DataFrame, events: pl.DataFrame, exclusions: Exclusions
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Drop the sessions that contain a list without a known probability, or no list."""
-    for condition, what, advice in UNUSABLE_LISTS:
+    for condition, description, advice in UNUSABLE_LISTS:
         sessions = lists.filter(condition)["session"].unique()
-        exclusions.add(len(sessions), "session", f"left out: {what}", advice)
+        exclusions.add(len(sessions), "session", f"left out: {description}", advice)
         lists, events = _drop_sessions(sessions, lists), _drop_sessions(sessions, events)
     without_list = events.join(lists, on="session", how="anti")["session"].unique()
     exclusions.add(len(without_list), "session", "left out: events without a list", SEND_SESSIONS)
@@ -203,16 +203,18 @@ def _drop_inconsistent(
         remaining = pl.col("session").is_in(sessions.implode())
         sessions = _inconsistent_sessions(lists.filter(remaining), variant)
         consistent.append(_drop_sessions(sessions, variant.filter(remaining)))
-    what = "left out: the history of a list differs from the one that the events imply"
-    exclusions.add(len(sessions), "session", what, "send the items that the visitor has picked so far as history")
+    description = "left out: the history of a list differs from the one that the events imply"
+    exclusions.add(
+        len(sessions), "session", description, "send the items that the visitor has picked so far as history"
+    )
     used = pl.concat(consistent)
     removed = _drop_sessions(sessions, events).join(used, on="order", how="anti")
     exclusions.add(int(removed["is_copy"].sum()), "event", "left out: sent twice")
     merged = int((~removed["is_copy"]).sum())
     exclusions.add(merged, "event", "merged with an earlier event of the same item and list")
     represented = used.filter(pl.col("list").is_not_null() & pl.col("rewarded_list").is_null()).height
-    what = f"{WITHOUT_LIST}: another event of the same item and list represents it; the history contains both"
-    exclusions.add(represented, "event", what)
+    description = f"{WITHOUT_LIST}: another event of the same item and list represents it; the history contains both"
+    exclusions.add(represented, "event", description)
     columns = ("order", "time", "session", "item", "behaviour")
     return _drop_sessions(sessions, lists), used.select(*columns, list="rewarded_list")
 
