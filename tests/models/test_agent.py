@@ -204,7 +204,7 @@ def test_a_start_from_the_logging_policy(name: str) -> None:
     made = agent(name, start="supervised")
     for key, value in prior().state_dict().items():
         assert torch.equal(made.actor.state_dict()[key], value)
-    with pytest.raises(InputError, match="shape"):
+    with pytest.raises(InputError, match="network options"):
         Agent(ITEMS, made.learner, OPTIONS, CriticOptions(), facts(), prior(replace(OPTIONS, width=4)))
 
 
