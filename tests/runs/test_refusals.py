@@ -1,6 +1,7 @@
 """Input that a run refuses, the messages, and that nothing is overwritten."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from small_runs import QUIET, trained
 
 import offrec
+from offrec.algorithms import LEARNERS, LearnerRecord, Needs
+from offrec.algorithms.supervised import Supervised
 from offrec.errors import InputError
 from offrec.runs.loading import load
 from offrec.runs.train import train
@@ -42,7 +45,7 @@ def test_a_policy_is_evaluated_on_its_own_dataset_only(dataset: Any, tmp_path: P
     other = make_dataset(tmp_path, [[n % 7, (n + 3) % 7] for n in range(40)], splits=(30, 5, 5))
     other.meta["data_hash"] = "another"
     for one in (policy, offrec.baseline("popular", dataset)):
-        with pytest.raises(InputError, match="made from another dataset"):
+        with pytest.raises(InputError, match="evaluate it on its own dataset"):
             offrec.evaluate(one, other)
         with pytest.raises(InputError, match="split must be one of test, validation; got 'tset'"):
             offrec.evaluate(one, dataset, "tset")  # type: ignore[arg-type]
@@ -106,3 +109,21 @@ def test_the_default_options_learn_a_small_log(tmp_path: Path, make_dataset: Any
 
 def _baselines(dataset: Any) -> list[Any]:
     return [offrec.baseline(name, dataset) for name in ("recent", "markov")]
+
+
+@dataclass(frozen=True)
+class RewardWeighted(Supervised):
+    needs = Needs(weights_by_reward=True)
+    needs_reward = True
+
+
+def test_every_learner_that_weights_by_reward_refuses_negative_rewards(
+    dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = LearnerRecord("mine", "Mine", RewardWeighted, "A learner of another package.")
+    monkeypatch.setitem(LEARNERS._records, "mine", record)
+    with pytest.raises(InputError, match="but mine weights events by their rewards; set reward_shift=false"):
+        trained(dataset, tmp_path / "run", algorithm="mine", settings={"reward_shift": True})
+    with pytest.raises(InputError, match=r"^reward\.view is -1, but mine weights events .*; set reward\.view to 0"):
+        trained(dataset, tmp_path / "run", algorithm="mine", settings={"reward.view": -1.0})
+    assert not (tmp_path / "run").exists()

@@ -1,11 +1,11 @@
 """Metadata of learners: names, presets and search spaces. Each learner's module declares one record."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any, Literal, get_args
 
-from offrec.algorithms.symbols import Learner
-from offrec.plugins import Range, Registry, SearchSpace, Settings
+from offrec.algorithms.symbols import Learner, Needs
+from offrec.plugins import Range, Registry, SearchSpace, Settings, check_family, check_presets, check_texts
 
 Family = Literal["imitation", "mixed", "unconstrained", "constrained"]
 
@@ -36,7 +36,33 @@ class LearnerRecord:
     ignored: Mapping[str, str] = field(default_factory=dict)
 
 
-LEARNERS: Registry[LearnerRecord] = Registry("algorithm")
+def _check(record: LearnerRecord) -> str | None:
+    return (
+        check_texts(record, ("label", "help"))
+        or check_family(record.family, get_args(Family))
+        or check_presets(record.presets)
+        or _check_class(record.learner)
+    )
+
+
+def _check_class(learner: Any) -> str | None:
+    if not (isinstance(learner, type) and is_dataclass(learner)):
+        return f"its learner must be a class decorated with @dataclass(frozen=True); got {learner!r}"
+    options = fields(learner)
+    if required := [one.name for one in options if one.default is MISSING and one.default_factory is MISSING]:
+        return f"the field {required[0]!r} of {learner.__name__} must have a default"
+    if "name" in [one.name for one in options]:
+        return f"{learner.__name__} must not have a field 'name', because algorithm.name selects the learner"
+    if missing := [name for name in ("needs", "needs_reward", "loss") if not hasattr(learner, name)]:
+        return f"{learner.__name__} must have `needs`, `needs_reward` and `loss`; it lacks {missing[0]!r}"
+    built: Any = learner()
+    if not callable(built.loss):
+        return f"`loss` of {learner.__name__} must be a method"
+    needs = built.needs
+    return None if isinstance(needs, Needs) else f"`needs` of {learner.__name__} must be a Needs; got {needs!r}"
+
+
+LEARNERS: Registry[LearnerRecord] = Registry("algorithm", LearnerRecord, _check)
 
 
 def register_learner(record: LearnerRecord) -> LearnerRecord:
@@ -49,7 +75,7 @@ def register_learner(record: LearnerRecord) -> LearnerRecord:
         The same record.
 
     Raises:
-        InputError: If a learner with this name is already registered.
+        InputError: If the record is not valid, or another learner has this name.
 
     Example:
         >>> offrec.register_learner(offrec.LearnerRecord("mine", "Mine", Mine, "My own learner."))

@@ -17,7 +17,10 @@ class Supervised:
     weight: Literal["equal", "reward"] = "equal"
     """Weight all events equally, or in proportion to their rewards: a rare purchase then counts more than a click."""
 
-    needs = Needs()
+    @property
+    def needs(self) -> Needs:
+        """An actor; with rewards as weights, rewards that are not negative."""
+        return Needs(weights_by_reward=self.weight == "reward")
 
     @property
     def needs_reward(self) -> bool:

@@ -133,6 +133,8 @@ class Needs:
     """Whether a critic that ranks is multiplied by the prior: rank by π̂_b exp(Q/α)."""
     min_probability: float = 0.0
     """Rank only items with at least this π̂_b; 0 ranks all."""
+    weights_by_reward: bool = False
+    """Whether rewards are the weights of events. Negative rewards are then refused."""
 
 
 class Learner(Protocol):

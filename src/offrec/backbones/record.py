@@ -2,14 +2,23 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import nn
 
-from offrec.plugins import Registry, SearchSpace, Settings
+from offrec.plugins import (
+    Registry,
+    SearchSpace,
+    Settings,
+    check_callable,
+    check_family,
+    check_presets,
+    check_texts,
+)
 
 OnnxWriter = Callable[[Any, Any, str], str]  # (OnnxGraph, module, name of the inputs) → name of the outputs
 Family = Literal["recurrent", "convolutional", "attention", "other"]
+OPTIONAL_SIZES = ("layers", "heads", "window")
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,22 @@ class BackboneRecord:
     onnx: OnnxWriter | None = None
 
 
-BACKBONES: Registry[BackboneRecord] = Registry("backbone")
+def _check(record: BackboneRecord) -> str | None:
+    return (
+        check_texts(record, ("label", "help"))
+        or check_family(record.family, get_args(Family))
+        or check_presets(record.presets)
+        or check_callable(record, "build")
+        or _check_reads(record.reads)
+    )
+
+
+def _check_reads(reads: frozenset[str]) -> str | None:
+    unknown = sorted(set(reads) - set(OPTIONAL_SIZES))
+    return f"its reads may contain {', '.join(OPTIONAL_SIZES)}; got {unknown[0]!r}" if unknown else None
+
+
+BACKBONES: Registry[BackboneRecord] = Registry("backbone", BackboneRecord, _check)
 
 
 def register_backbone(record: BackboneRecord) -> BackboneRecord:
@@ -72,7 +96,7 @@ def register_backbone(record: BackboneRecord) -> BackboneRecord:
         The same record.
 
     Raises:
-        InputError: If a backbone with this name is already registered.
+        InputError: If the record is not valid, or another backbone has this name.
 
     Example:
         >>> build = lambda sizes: Mine(sizes.width)

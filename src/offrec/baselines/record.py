@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from offrec.data.dataset import Dataset
-from offrec.plugins import Registry
+from offrec.plugins import Registry, check_callable, check_texts
 from offrec.policy import Policy
 
 
@@ -29,7 +29,11 @@ class BaselineRecord:
     short_label: str = ""
 
 
-BASELINES: Registry[BaselineRecord] = Registry("baseline")
+def _check(record: BaselineRecord) -> str | None:
+    return check_texts(record, ("label", "help")) or check_callable(record, "build")
+
+
+BASELINES: Registry[BaselineRecord] = Registry("baseline", BaselineRecord, _check)
 
 
 def register_baseline(record: BaselineRecord) -> BaselineRecord:
@@ -42,7 +46,7 @@ def register_baseline(record: BaselineRecord) -> BaselineRecord:
         The same record.
 
     Raises:
-        InputError: A baseline with this name exists.
+        InputError: The record is not valid, or another baseline has this name.
 
     Example:
         >>> offrec.register_baseline(offrec.BaselineRecord("mine", "Mine", Mine, "My own ranking."))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from offrec.plugins import Registry
+from offrec.plugins import Registry, check_callable, check_texts
 from offrec.types import Longs
 
 Doubles = NDArray[np.float64]
@@ -51,7 +51,11 @@ class MetricRecord:
     help: str
 
 
-METRICS: Registry[MetricRecord] = Registry("metric")
+def _check(record: MetricRecord) -> str | None:
+    return check_texts(record, ("help",)) or check_callable(record, "compute")
+
+
+METRICS: Registry[MetricRecord] = Registry("metric", MetricRecord, _check, upper_case=True)
 
 
 def register_metric(record: MetricRecord) -> MetricRecord:
@@ -64,7 +68,7 @@ def register_metric(record: MetricRecord) -> MetricRecord:
         The same record.
 
     Raises:
-        InputError: If a metric with this name exists.
+        InputError: If the record is not valid, or another metric has this name.
 
     Example:
         >>> hit_at_one = lambda rank, k: (rank == 1).astype(float)

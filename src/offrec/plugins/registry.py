@@ -1,6 +1,7 @@
 """A mapping from names to records that other packages can extend through the entry-point group `offrec.plugins`."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol, TypeVar
@@ -8,6 +9,9 @@ from typing import Protocol, TypeVar
 from offrec.errors import InputError, first_line
 
 GROUP = "offrec.plugins"
+NAME = re.compile(r"[a-z0-9][a-z0-9+._-]*")
+MIXED_CASE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")
+RESERVED = ("all", "none")  # words that commands accept in place of names
 
 
 class Record(Protocol):
@@ -26,10 +30,23 @@ class Registry(Mapping[str, R]):
 
     Args:
         kind: The kind of record, for messages: "algorithm", "backbone", …
+        record_type: The class of the records.
+        check: Returns what is wrong with a record, or None. The registry itself checks the class and the name.
+        upper_case: Whether names may contain upper-case letters.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(
+        self,
+        kind: str,
+        record_type: type[R],
+        check: Callable[[R], str | None] | None = None,
+        *,
+        upper_case: bool = False,
+    ) -> None:
         self.kind = kind
+        self._record_type = record_type
+        self._check = check
+        self._upper_case = upper_case
         self._records: dict[str, R] = {}
         self._packages: dict[str, str] = {}
 
@@ -37,14 +54,23 @@ class Registry(Mapping[str, R]):
         """Add a record.
 
         Args:
-            record: The record; its name must be new.
+            record: The record; its name must be new. Registering the same object again has no effect.
 
         Returns:
             The same record.
 
         Raises:
-            InputError: The name is taken.
+            InputError: The record is not valid, or its name is taken.
         """
+        if not isinstance(record, self._record_type):
+            raise InputError(
+                f"The {self.kind} {record!r} cannot be registered: it must be a {self._record_type.__name__}."
+            )
+        if self._records.get(record.name) is record:
+            return record
+        reason = self._check_name(record.name) or (self._check(record) if self._check else None)
+        if reason is not None:
+            raise InputError(f"The {self.kind} {record.name!r} cannot be registered: {reason}.")
         if record.name in self._records:
             raise InputError(
                 f"The {self.kind} {record.name!r} is already registered by {self.package(record.name) or 'offrec'}; "
@@ -80,6 +106,12 @@ class Registry(Mapping[str, R]):
         load_plugins()
         return len(self._records)
 
+    def _check_name(self, name: object) -> str | None:
+        pattern, case = (MIXED_CASE_NAME, "") if self._upper_case else (NAME, "lower-case ")
+        if not isinstance(name, str) or not pattern.fullmatch(name):
+            return f"its name must consist of {case}letters, digits and + - . _, and begin with a letter or digit"
+        return f"{' and '.join(RESERVED)} are reserved names" if name in RESERVED else None
+
     def _unknown(self, name: object) -> str:
         near = get_close_matches(str(name), self._records, n=2)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
@@ -113,9 +145,9 @@ def _load(point: EntryPoint) -> None:
     try:
         point.load()
     except Exception as error:
+        reason = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
         raise InputError(
-            f"The plug-in {point.name!r} ({package}) cannot be loaded: {type(error).__name__}: {first_line(error)}; "
-            "repair it or uninstall the package."
+            f"The plug-in {point.name!r} ({package}) cannot be loaded: {reason}; repair it or uninstall the package."
         ) from error
     finally:
         _loading.pop()

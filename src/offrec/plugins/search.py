@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Settings = dict[str, Any]  # "training.epochs" → 3
+PRESET_NAMES = ("strong", "paper")
 
 
 @dataclass(frozen=True)

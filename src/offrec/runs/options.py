@@ -173,9 +173,10 @@ def _check(options: RunOptions) -> None:
     _check_network("network", options.network)
     if options.learner.needs.critic == "own":
         _check_network("critic", options.critic.network(options.network))
-    if options.reward_shift and options.algorithm == "sl" and options.learner.needs_reward:
+    if options.reward_shift and options.learner.needs.weights_by_reward:
         raise InputError(
-            "reward_shift leaves no reward above 0, so rewards cannot be weights; set algorithm.weight=equal."
+            f"reward_shift leaves no reward above 0, but {options.algorithm} weights events by their rewards; set "
+            "reward_shift=false."
         )
 
 

@@ -125,9 +125,16 @@ def _uses_kernels(options: RunOptions, device: torch.device) -> bool:
 
 
 def _check_rewards(dataset: Dataset, options: RunOptions) -> None:
-    weighted = options.algorithm == "sl" and options.learner.needs_reward
-    if weighted and reward_vector(dataset.behaviours, options.reward).min() < 0:
-        raise InputError("algorithm.weight is reward, but a negative reward cannot be a weight; set it to equal.")
+    if not options.learner.needs.weights_by_reward:
+        return
+    rewards = reward_vector(dataset.behaviours, options.reward)
+    lowest = int(rewards.argmin())
+    if rewards[lowest] < 0:
+        name = dataset.behaviours[lowest]
+        raise InputError(
+            f"reward.{name} is {rewards[lowest]:g}, but {options.algorithm} weights events by their rewards and a "
+            f"negative reward cannot be a weight; set reward.{name} to 0 or more."
+        )
 
 
 def _agent_without_memory(dataset: Dataset, options: RunOptions, facts: LogFacts) -> Agent:

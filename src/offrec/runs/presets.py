@@ -22,7 +22,7 @@ class Preset:
     learning_rates: dict[str, float] = field(default_factory=dict)
 
 
-PRESETS: Registry[Preset] = Registry("preset")
+PRESETS: Registry[Preset] = Registry("preset", Preset)
 PRESETS.register(Preset("strong", "gru"))  # the defaults of the options themselves
 # The settings of Xin et al. 2020, which the paper's figures imply. Their learning rate differs between the datasets.
 PRESETS.register(

@@ -7,7 +7,7 @@ from pathlib import Path
 from offrec.data.log import Log
 from offrec.data.sources import Source, find
 from offrec.data.tables import ReadTask
-from offrec.plugins import Registry
+from offrec.plugins import Registry, check_callable, check_texts
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,14 @@ class FormatRecord:
     find: Callable[[Sequence[str | Path]], list[Source]] = find
 
 
-FORMATS: Registry[FormatRecord] = Registry("format")
+def _check(record: FormatRecord) -> str | None:
+    if (record.read is None) == (record.read_whole is None):
+        return "it must have either `read` or `read_whole`"
+    reader = "read_whole" if record.read is None else "read"
+    return check_texts(record, ("help",)) or check_callable(record, reader) or check_callable(record, "find")
+
+
+FORMATS: Registry[FormatRecord] = Registry("format", FormatRecord, _check)
 
 
 def register_format(record: FormatRecord) -> FormatRecord:
@@ -73,7 +80,7 @@ def register_format(record: FormatRecord) -> FormatRecord:
         The same record.
 
     Raises:
-        InputError: A format with this name exists.
+        InputError: The record is not valid, or another format has this name.
 
     Example:
         >>> offrec.register_format(offrec.FormatRecord("mine", "My own log.", read=read))
