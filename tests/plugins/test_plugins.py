@@ -134,6 +134,16 @@ def test_studies_and_reports_know_the_plug_in(work: Path, installed: Path) -> No
     assert "Items by number" in text
     assert "Clicks, other backbones" in text, "a backbone of another family is not listed as recurrent"
     assert "algorithm.smoothing" in tuned["err"], "the search space is the record's"
+    for study in ("study", "sweep", "tune"):
+        commands = [
+            ["report", str(work / study), "--out", str(work / f"{name}.md")]
+            for name in (f"{study}-with", f"{study}-without")
+        ]
+        assert [run(one, command)[0]["code"] for one, command in zip((installed, None), commands, strict=True)] == [
+            0,
+            0,
+        ]
+        assert (work / f"{study}-without.md").read_text() == (work / f"{study}-with.md").read_text()
 
 
 def test_a_server_loads_the_plug_in(work: Path, installed: Path) -> None:

@@ -1,6 +1,7 @@
 """The answers to "Is the RL doing anything here?": who is compared with whom, sign and significance."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from offrec.evaluation.metrics import compute_metrics
 from offrec.reports.answers import Answer, build_answers
 from offrec.reports.comparison import Comparer
 from offrec.reports.reading import read_studies
-from offrec.reports.tables import Cell
+from offrec.reports.tables import Cell, find_sl
+from offrec.studies.folder import write_study
 from offrec.studies.results import RANK_CAP
 from offrec.studies.study import Study
 
@@ -124,6 +126,10 @@ def test_one_seed_is_noted(tmp_path: Path) -> None:
     made = answer(tmp_path, HITS, seeds=1)
     assert made.table is not None
     assert made.table.note.startswith("One seed")
+    assert made.text() == f"{made.short} {made.table.note}", "a terminal does not show the table"
+    for seeds in (2, 3):
+        made = answer(tmp_path / str(seeds), HITS, seeds=seeds)
+        assert made.text() == made.short
 
 
 def test_without_sl_or_without_rl_there_is_no_answer(tmp_path: Path) -> None:
@@ -131,6 +137,59 @@ def test_without_sl_or_without_rl_there_is_no_answer(tmp_path: Path) -> None:
         made = answer(tmp_path / name, hits)
         assert made.short.startswith("Not answered")
         assert (made.best, made.table) == (None, None)
+
+
+def with_imitation_plugin(study: Study, name: str = "sr") -> Study:
+    """Turn a learner into an imitation learner of a plug-in that is not installed."""
+    groups = [
+        replace(group, policy="smoothed", policy_label="Smoothed SL", family="imitation")
+        if group.policy == name
+        else group
+        for group in study.groups
+    ]
+    study = replace(study, groups=tuple(groups))
+    write_study(study)
+    return study
+
+
+def test_other_imitation_learners_are_listed_but_are_not_the_reference(tmp_path: Path) -> None:
+    earned = {"sl": 1.0, "sr": 3.0, "dc": 2.0, "recent": 0.8}
+    hits = {"sl": 0.5, "sr": 0.5, "dc": 0.3, "recent": 0.4}
+    made = only_answer(with_imitation_plugin(made_study(tmp_path, [made_log()], hits, earned=earned)))
+    assert made.best == "DC", "the best RL learner"
+    assert made.versus_sl is not None
+    assert made.versus_sl.gain == pytest.approx(1.0, abs=0.1), "compared with SL"
+    assert made.table is not None
+    assert [row.label for row in made.table.rows] == ["SL", "Smoothed SL", "DC", "Most recent items"]
+    assert cell(made, "Smoothed SL", "compared with SL").stars == "**"
+
+
+@pytest.mark.parametrize(
+    ("earned", "expected"),
+    [
+        ({"dc": 2.0, "recent": 0.8}, "DC earns more than the best baseline, Most recent items (+"),
+        ({"dc": 0.5, "recent": 0.8}, "DC earns less than the best baseline, Most recent items (−"),
+        ({"dc": 0.8, "recent": 0.8}, "It is unclear whether DC earns more than the best baseline, Most recent items ("),
+        (None, "DC ranks below the best baseline, Most recent items, in NDCG@10 (−"),
+    ],
+)
+def test_without_sl_the_best_baseline_is_the_only_reference(
+    tmp_path: Path, earned: dict[str, float] | None, expected: str
+) -> None:
+    hits = {"sr": 0.5, "dc": 0.3, "recent": 0.4}
+    study = made_study(tmp_path, [made_log()], hits, earned=earned and {"sr": 3.0, **earned})
+    made = only_answer(with_imitation_plugin(study))
+    assert made.short.startswith(f"Not answered: SL was not run. {expected}")
+    assert (made.best, made.versus_sl, made.baseline) == ("DC", None, "Most recent items")
+    assert made.table is not None
+    assert [row.label for row in made.table.rows] == ["Smoothed SL", "DC", "Most recent items"]
+    assert not [head for head in made.table.heads if "compared with SL" in head]
+
+
+def test_ranking_tables_are_not_compared_with_other_imitation_learners(tmp_path: Path) -> None:
+    study = made_study(tmp_path, [made_log()], {"sr": 0.5, "dc": 0.3})
+    results = read_studies([with_imitation_plugin(study).folder])
+    assert [find_sl(results, policy) for policy in results.compared] == [None, None]
 
 
 def valued(folder: Path, values: dict[str, tuple[float, str]], seeds: int, hits: dict[str, float]) -> Answer:

@@ -197,3 +197,21 @@ def test_policies_of_a_plugin_that_is_not_installed(tmp_path: Path) -> None:
     table = next(table for table in report.every_table if table.key == "clicks_cnn")
     assert [one.label for one in table.rows] == ["mine-baseline", "SL", "MINE"]
     assert "mine-backbone" in html(report)
+
+
+def test_stored_labels_and_families_replace_those_of_missing_plugins(tmp_path: Path) -> None:
+    study = renamed_study(tmp_path)
+    stored: dict[str, dict[str, str]] = {
+        "mine": {"policy_label": "My learner", "family": "constrained"},
+        "mine-baseline": {"policy_label": "My baseline", "short_label": "Mine"},
+    }
+    backbone = {"backbone_label": "My backbone", "backbone_family": "recurrent"}
+    groups = [
+        replace(group, **stored.get(group.policy, {}), **(backbone if group.backbone else {})) for group in study.groups
+    ]
+    write_study(replace(study, groups=tuple(groups)))
+    report = build_report([study.folder])
+    table = next(table for table in report.every_table if table.key == "clicks_rnn")
+    assert [title for title, _ in table.sections] == ["Baselines (compared with SL, My backbone)", "My backbone"]
+    assert [one.label for one in table.rows] == ["My baseline", "SL", "My learner"]
+    assert "mark f-constrained" in html(report)

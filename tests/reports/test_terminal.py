@@ -22,3 +22,12 @@ def test_rows_are_grouped_by_backbone_and_marks_are_explained(
     assert printed.count("▾: worse than SL at p ≤ .05; ±: standard deviation over seeds\n") == 1
     assert "* and **" not in printed, "no policy is better, so stars are not explained"
     assert "[ … ]" not in printed
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_an_answer_from_one_seed_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str], seeds: int) -> None:
+    _show(made_study(tmp_path, [made_log()], {"sl": 0.5, "dqn": 0.3, "recent": 0.4}, seeds=seeds))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("yoochoose, GRU: ")]
+    assert line.endswith("One seed: the tests cover test sessions and visitors, not the variation over seeds.") == (
+        seeds == 1
+    )

@@ -42,6 +42,25 @@ def test_study_json_stores_the_plan(dataset: Path, tmp_path: Path) -> None:
     assert stored["datasets"][0]["protocol"]["split"] == "random"
 
 
+def test_study_json_stores_labels_and_families(dataset: Path, tmp_path: Path) -> None:
+    """A report then needs no plug-in."""
+    recent, sl, _ = small_study(dataset, tmp_path / "study").groups
+    assert (recent.policy_label, recent.short_label) == ("Most recent items", BASELINES["recent"].short_label)
+    assert (sl.policy_label, sl.family, sl.backbone_label, sl.backbone_family) == (
+        "SL",
+        "imitation",
+        "GRU",
+        "recurrent",
+    )
+    sweep = design.plan_sweep(
+        [dataset], tmp_path / "x", algorithm="dc", vary=["algorithm.alpha=1"], compare_with=["algorithm.name=sl"]
+    )
+    assert [(group.policy_label, group.family) for group in sweep.groups] == [
+        ("DC", "constrained"),
+        ("SL", "imitation"),
+    ]
+
+
 def test_a_setting_can_apply_to_one_learner(dataset: Path, tmp_path: Path) -> None:
     settings = ["training.epochs=3", "dc:algorithm.alpha=0.5", "dc:training.epochs=7"]
     study = design.plan_comparison([dataset], tmp_path / "study", algorithms="sl,dc", settings=settings)

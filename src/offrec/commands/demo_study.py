@@ -69,7 +69,7 @@ def run_demo(out: Path, seed: int, console: Console) -> Report:
     title = f"{page.title}: how each policy scores in the log, and what it earns in the shop"
     print_table(title, COLUMNS, [_row(policy) for policy in page.results.policies])
     for answer in page.answers:
-        console.line(f"Is the RL doing anything here? {answer.short}")
+        console.line(f"Is the RL doing anything here? {answer.text()}")
     path, _ = write_report(page, [out / "report.html", out / "report.md"])
     run = study.path("runs", f"{dataset.path.name}.sr.gru.{seed}")
     console.line(f"Report: {path}. Try: offrec recommend {run} --history 12,55,9 -k 5")

@@ -292,6 +292,6 @@ def _show(study: "Study") -> None:
     if legend:
         print(legend)
     for answer in report.answers:
-        print(f"{answer.about}: {answer.short}")
+        print(f"{answer.about}: {answer.text()}")
     (path,) = write_report(report, [study.folder / "report.html"])
     console_for(False).line(f"Wrote {path}")

@@ -1,8 +1,9 @@
 """Answer "Is the RL doing anything here?" for each log and backbone.
 
-An answer compares the best RL learner with SL and with the best baseline. It uses the best measure of earnings that the
-study has: true reward in the shop, else estimated values that are trusted and tested. Ranking metrics reward imitation,
-so they do not answer the question.
+An answer compares the best RL learner with the learner `sl` and with the best baseline. Other imitation learners are
+listed in the table. Without SL the question is not answered, and the best RL learner is compared with the best baseline
+only. An answer uses the best measure of earnings that the study has: true reward in the shop, else estimated values
+that are trusted and tested. Ranking metrics reward imitation, so they do not answer the question.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ QUESTION = "Is the RL doing anything here?"
 METRIC: Final = "NDCG@10"
 DISTRUST = "do not trust"
 FEW_SEEDS = 2
+NO_SL = "Not answered: SL was not run."
 Measure = Literal["reward", "value", "NDCG@10"]
 BEHAVIOUR = {"reward": "", "value": "", METRIC: "all"}
 VERB = {"reward": "earns", "value": "is estimated to earn"}
@@ -31,6 +33,23 @@ NOTES = {
     1: "One seed: the tests cover test sessions and visitors, not the variation over seeds.",
     2: "Two seeds: the t-test over seeds has little power, so the p-value over sessions alone is shown as well.",
 }
+
+
+@dataclass(frozen=True)
+class _Learners:
+    """The learners of one answer. Only RL learners are compared with SL; other imitation learners are listed."""
+
+    sl: PolicyResults | None
+    other_imitation: list[PolicyResults]
+    rl: list[PolicyResults]
+
+    @property
+    def all(self) -> list[PolicyResults]:
+        return [*([self.sl] if self.sl is not None else []), *self.other_imitation, *self.rl]
+
+    @property
+    def log(self) -> str:
+        return self.rl[0].group.log
 
 
 @dataclass(frozen=True)
@@ -57,10 +76,19 @@ class Answer:
     versus_baseline: Comparison | None = None
     table: Table | None = None
 
+    @property
+    def one_seed_note(self) -> str:
+        """A note for readers who do not see the table, if the answer comes from one seed."""
+        return self.table.note if self.table is not None and self.table.note == NOTES[1] else ""
+
+    def text(self) -> str:
+        """Return the answer and the note about one seed, for a terminal."""
+        return f"{self.short} {self.one_seed_note}".rstrip()
+
 
 @dataclass(frozen=True)
 class _Compared:
-    """The learners by one measure, each compared with SL and with the best baseline."""
+    """The learners by one measure, each compared with SL, if it was run, and with the best baseline."""
 
     measure: Measure
     learners: list[PolicyResults]
@@ -70,13 +98,18 @@ class _Compared:
 
     @property
     def is_tested(self) -> bool:
-        return any(one is not None and one.corrected is not None for one in self.versus_sl)
+        return any(one is not None and one.corrected is not None for one in self.versus_reference)
+
+    @property
+    def versus_reference(self) -> list[Comparison | None]:
+        """The comparisons with SL; without SL, those with the best baseline."""
+        return self.versus_sl if any(self.versus_sl) else self.versus_baseline
 
     def best(self) -> int:
         """Return the index of the best learner; learners significantly above SL take precedence."""
 
         def key(index: int) -> tuple[bool, float]:
-            comparison = self.versus_sl[index]
+            comparison = self.versus_reference[index]
             return (comparison is not None and comparison.sign() == "more", comparison.gain if comparison else -1e30)
 
         return max(range(len(self.learners)), key=key)
@@ -98,14 +131,18 @@ def build_answers(results: StudyResults, comparer: Comparer) -> list[Answer]:
     """Build one answer for each log, backbone and preset."""
     answers = []
     for about, key, learners in learner_groups(results):
-        sl = next((policy for policy in learners if labels.is_imitation(policy)), None)
+        sl = next((policy for policy in learners if labels.is_sl(policy)), None)
         rl = [policy for policy in learners if not labels.is_imitation(policy)]
-        if sl is None or not rl:
-            missing = "SL" if sl is None else "no learner that uses rewards"
-            verb = "was not run" if sl is None else "was run"
-            answers.append(Answer(about, f"Not answered: {missing} {verb}."))
+        has_baseline = any(
+            p.group.kind == "baseline" and p.group.log == learners[0].group.log for p in results.compared
+        )
+        if not rl:
+            answers.append(Answer(about, "Not answered: no learner that uses rewards was run."))
+        elif sl is None and not has_baseline:
+            answers.append(Answer(about, f"{NO_SL} There is no baseline to compare with either."))
         else:
-            answers.append(_answer(results, comparer, about, key, sl, rl))
+            others = [policy for policy in learners if labels.is_imitation(policy) and policy is not sl]
+            answers.append(_answer(results, comparer, about, key, _Learners(sl, others, rl)))
     return answers
 
 
@@ -116,17 +153,16 @@ def earnings_measure(policies: Sequence[PolicyResults]) -> Measure | None:
     return "value" if any(policy.values("", "value") for policy in policies) else None
 
 
-def _answer(
-    results: StudyResults, comparer: Comparer, about: str, key: str, sl: PolicyResults, rl: list[PolicyResults]
-) -> Answer:
+def _answer(results: StudyResults, comparer: Comparer, about: str, key: str, learners: _Learners) -> Answer:
+    sl, rl = learners.sl, learners.rl
     ranking = _compare(results, comparer, METRIC, sl, rl)
-    earning = earnings_measure([sl, *rl])
+    earning = earnings_measure(learners.all)
     compared, reason = ranking, "no reward was measured"
     if earning == "reward":
         compared = _compare(results, comparer, "reward", sl, rl)
     elif earning == "value":
         trusted = [policy for policy in rl if not _is_distrusted(policy)]
-        if _is_distrusted(sl):
+        if sl is not None and _is_distrusted(sl):
             reason = "the estimated value of SL is not reliable"
         elif not trusted:
             reason = "no RL learner has a reliable estimated value"
@@ -137,7 +173,10 @@ def _answer(
     best = compared.best()
     versus_sl, versus_baseline = compared.versus_sl[best], compared.versus_baseline[best]
     name, baseline = labels.policy_label(compared.learners[best]), compared.baseline
-    short = _ranking_sentence(ranking, reason) if compared.measure == METRIC else _earnings_sentence(compared)
+    if sl is None:
+        short = _sentence_without_sl(compared)
+    else:
+        short = _ranking_sentence(ranking, reason) if compared.measure == METRIC else _earnings_sentence(compared)
     return Answer(
         about,
         short,
@@ -146,15 +185,15 @@ def _answer(
         versus_sl,
         labels.policy_label(baseline) if baseline else None,
         versus_baseline,
-        _table(results, comparer, key, sl, rl, ranking, earning),
+        _table(results, comparer, key, learners, ranking, earning),
     )
 
 
 def _compare(
-    results: StudyResults, comparer: Comparer, measure: Measure, sl: PolicyResults, learners: list[PolicyResults]
+    results: StudyResults, comparer: Comparer, measure: Measure, sl: PolicyResults | None, learners: list[PolicyResults]
 ) -> _Compared:
     behaviour = BEHAVIOUR[measure]
-    baselines = [p for p in results.compared if p.group.kind == "baseline" and p.group.log == sl.group.log]
+    baselines = [p for p in results.compared if p.group.kind == "baseline" and p.group.log == learners[0].group.log]
     usable = [p for p in baselines if p.values(behaviour, measure) and not (measure == "value" and _is_distrusted(p))]
     baseline = max(usable, key=lambda p: p.mean(behaviour, measure) or 0.0, default=None)
     versus_sl = comparer.compare_family(learners, [sl] * len(learners), behaviour, measure)
@@ -194,6 +233,24 @@ def _earnings_sentence(compared: _Compared) -> str:
     return f"{text} Compared with {baseline}, {name} has {gain}." if versus_baseline else text
 
 
+def _sentence_without_sl(compared: _Compared) -> str:
+    index = compared.best()
+    name, versus = labels.policy_label(compared.learners[index]), compared.versus_baseline[index]
+    if compared.baseline is None or versus is None:
+        return f"{NO_SL} No baseline has the same measurement as the RL learners."
+    is_less = versus.sign() == "less"
+    if compared.measure == METRIC:
+        claim, gain = f"ranks {'below' if is_less else 'above'}", formatting.format_share(versus.relative)
+    else:
+        claim = f"{VERB[compared.measure]} {'less' if is_less else 'more'} than"
+        decimals = formatting.reward_decimals(*(p.mean("", compared.measure) for p in compared.learners))
+        gain = f"{_gain(versus, decimals)} per session"
+    baseline = f"the best baseline, {labels.policy_label(compared.baseline)}"
+    metric = f", in {METRIC}" if compared.measure == METRIC else ""
+    start = f"It is unclear whether {name}" if versus.sign() == "unclear" else name
+    return f"{NO_SL} {start} {claim} {baseline}{metric} ({gain})."
+
+
 def _gain(comparison: Comparison | None, decimals: int) -> str:
     if comparison is None:
         return "not measured"
@@ -216,16 +273,15 @@ def _table(
     results: StudyResults,
     comparer: Comparer,
     key: str,
-    sl: PolicyResults,
-    rl: list[PolicyResults],
+    learners: _Learners,
     ranking: _Compared,
     earning: Measure | None,
 ) -> Table:
-    """Show SL, the RL learners and the best baselines; in a shop, also the logging policy and the oracle."""
-    log = sl.group.log
+    """Show all learners and the best baselines; in a shop, also the logging policy and the oracle."""
+    log, sl = learners.log, learners.sl
     best = [ranking.baseline, results.best_baseline(log, "", earning) if earning else None]
     shop = [results.find(log, name) for name in ("logging", "oracle")] if earning == "reward" else []
-    rows = list({id(policy): policy for policy in (sl, *rl, *best, *shop) if policy is not None}.values())
+    rows = list({id(policy): policy for policy in (*learners.all, *best, *shop) if policy is not None}.values())
     columns = _columns(comparer, rows, sl, earning, best[1]) if earning is not None else []
     if any(map(has_value, rows)):
         columns.append(("verdict", [Cell("; ".join(verdicts(policy)) or formatting.MISSING) for policy in rows]))
@@ -235,14 +291,14 @@ def _table(
         section = "Best baseline" if policy.group.kind == "baseline" else labels.section_label(policy)
         row = Row(labels.policy_label(policy), [cells[index] for _, cells in columns])
         sections.setdefault(section, []).append(row)
-    note = NOTES.get(min(len(policy.results) for policy in (sl, *rl)), "")
+    note = NOTES.get(min(len(policy.results) for policy in learners.all), "")
     return Table(f"answer-{key}", "", note, [], [head for head, _ in columns], list(sections.items()))
 
 
 def _columns(
     comparer: Comparer,
     rows: list[PolicyResults],
-    sl: PolicyResults,
+    sl: PolicyResults | None,
     measure: Measure,
     baseline: PolicyResults | None,
 ) -> list[tuple[str, list[Cell]]]:
@@ -262,7 +318,7 @@ def _columns(
     ]
     columns = [(HEADS[measure], cells)]
     prefix = f"{METRIC} " if measure == METRIC else ""
-    opponents = [(f"{prefix}compared with SL", sl)]
+    opponents = [(f"{prefix}compared with SL", sl)] if sl is not None else []
     opponents += [(f"{prefix}compared with the best baseline", baseline)] if baseline is not None else []
     for head, other in opponents:
         others = [None if policy.group.kind == "shop" else other for policy in rows]

@@ -15,7 +15,7 @@ from offrec.reports.sweeps import sweep_columns, sweeps
 from offrec.reports.tables import policy_summary
 
 FAMILIES = {
-    "imitation": "SL",
+    "imitation": "imitation",
     "mixed": "imitation and RL",
     "unconstrained": "RL without a constraint",
     "constrained": "RL constrained to the log",
@@ -42,7 +42,7 @@ class Figure:
 
 def family(policy: PolicyResults) -> str:
     """Return the family of a policy, which determines its colour and mark."""
-    return labels.learner_family(policy.group.policy) if policy.group.kind == "learner" else policy.group.kind
+    return labels.learner_family(policy.group) if policy.group.kind == "learner" else policy.group.kind
 
 
 def family_legend(figures: Sequence[Figure]) -> str:
@@ -230,7 +230,7 @@ def _over_epochs(
         panel = Panel(f"{label}: {about}", content, across, up, "epoch", label, right=END_MARGIN)
         if longest <= 8:
             panel.x_ticks = [(epoch, str(epoch)) for epoch in range(1, longest + 1)]
-        for policy, points in sorted(lines, key=lambda line: family(line[0]) == "imitation"):  # SL on top
+        for policy, points in sorted(lines, key=lambda line: labels.is_sl(line[0])):  # SL on top
             panel.line(points, family(policy))
             panel.mark(points[-1], family(policy), f"{labels.policy_label(policy)}: {points[-1][1]:.4g}")
         panel.label_ends([(points[-1][1], labels.short_label(policy), family(policy)) for policy, points in lines])

@@ -1,4 +1,8 @@
-"""Labels of policies, backbones and options. Labels of learners, backbones and baselines come from their records."""
+"""Labels of policies, backbones and options.
+
+Labels and families of learners, backbones and baselines are stored in the study. Groups without them are labelled from
+the records.
+"""
 
 from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES
@@ -32,20 +36,22 @@ def policy_label(policy: PolicyResults) -> str:
 
 def short_label(policy: PolicyResults) -> str:
     """Return the label of a policy in figures, where space is scarce."""
-    name = policy.group.policy
-    if policy.group.kind == "baseline" and name in BASELINES:
+    group, name = policy.group, policy.group.policy
+    if group.short_label is not None:
+        return group.short_label
+    if group.kind == "baseline" and name in BASELINES:
         return BASELINES[name].short_label or BASELINES[name].label
-    return SHORT_SHOP_POLICIES.get(name, name) if policy.group.kind == "shop" else _label(policy.group)
+    return SHORT_SHOP_POLICIES.get(name, name) if group.kind == "shop" else _label(group)
 
 
 def learner_label(group: RunGroup) -> str:
     """Return the labels of a learner and its backbone."""
-    return f"{_label(group)}, {_backbone_label(group.backbone)}"
+    return f"{_label(group)}, {_backbone_label(group)}"
 
 
 def backbone_label(policy: PolicyResults) -> str:
     """Return the label of the backbone, with the preset if it is not the default."""
-    label = _backbone_label(policy.group.backbone)
+    label = _backbone_label(policy.group)
     return label if policy.group.preset in (None, "strong") else f"{label}, preset {policy.group.preset}"
 
 
@@ -54,19 +60,26 @@ def section_label(policy: PolicyResults) -> str:
     return {"shop": "Shop policies", "baseline": "Baselines"}.get(policy.group.kind) or backbone_label(policy)
 
 
-def learner_family(name: str) -> str:
-    """Return the family of a learner; "unconstrained" if its plug-in is not installed."""
-    return LEARNERS[name].family if name in LEARNERS else "unconstrained"
+def learner_family(group: RunGroup) -> str:
+    """Return the family of a learner; "unconstrained" if it is not stored and its plug-in is not installed."""
+    name = group.policy
+    return group.family or (LEARNERS[name].family if name in LEARNERS else "unconstrained")
+
+
+def is_sl(policy: PolicyResults) -> bool:
+    """Return whether a policy is SL, with which other policies are compared."""
+    return policy.group.kind == "learner" and policy.group.policy == "sl"
 
 
 def is_imitation(policy: PolicyResults) -> bool:
-    """Return whether a policy is a learner that ignores rewards."""
-    return policy.group.kind == "learner" and learner_family(policy.group.policy) == "imitation"
+    """Return whether a policy is SL or another learner that imitates the log."""
+    return policy.group.kind == "learner" and learner_family(policy.group) == "imitation"
 
 
-def backbone_family(name: str | None) -> str:
-    """Return the family of a backbone; "other" if its plug-in is not installed."""
-    return BACKBONES[name].family if name is not None and name in BACKBONES else "other"
+def backbone_family(group: RunGroup) -> str:
+    """Return the family of a backbone; "other" if it is not stored and its plug-in is not installed."""
+    name = group.backbone
+    return group.backbone_family or (BACKBONES[name].family if name is not None and name in BACKBONES else "other")
 
 
 def option_label(key: str) -> str:
@@ -74,22 +87,24 @@ def option_label(key: str) -> str:
     return OPTIONS.get(key, key)
 
 
-def comparison_label(text: str) -> str:
+def comparison_label(group: RunGroup) -> str:
     """Return the label of a run that a sweep is compared with, for example "adaptive, ε = 1" or "SL"."""
     parts = []
-    for pair in text.split(","):
+    for pair in str(group.compare_with).split(","):
         key, _, value = pair.partition("=")
         label = OPTIONS.get(key, key.removeprefix("algorithm."))
         if key == "algorithm.name":
-            parts.append(LEARNERS[value].label if value in LEARNERS else value.upper())
+            parts.append(_label(group))
         else:
             parts.append(label if value == "true" else f"{label} = {value}")
     return ", ".join(parts)
 
 
 def _label(group: RunGroup) -> str:
-    """Return the label from the record, or the name if its plug-in is not installed."""
+    """Return the stored label, else that of the record, or the name if the plug-in is not installed."""
     name = group.policy
+    if group.policy_label is not None:
+        return group.policy_label
     if group.kind == "shop":
         return SHOP_POLICIES.get(name, name)
     if group.kind == "baseline":
@@ -97,5 +112,6 @@ def _label(group: RunGroup) -> str:
     return LEARNERS[name].label if name in LEARNERS else name.upper()
 
 
-def _backbone_label(name: str | None) -> str:
-    return BACKBONES[name].label if name is not None and name in BACKBONES else str(name)
+def _backbone_label(group: RunGroup) -> str:
+    name = group.backbone
+    return group.backbone_label or (BACKBONES[name].label if name is not None and name in BACKBONES else str(name))

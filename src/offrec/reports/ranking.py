@@ -57,7 +57,7 @@ def ranking_tables(
     metrics = [f"{name}@{k}" for k in cutoffs for name in ("HR", "NDCG")]
 
     def is_recurrent(policy: PolicyResults) -> bool:
-        return labels.backbone_family(policy.group.backbone) == "recurrent"
+        return labels.backbone_family(policy.group) == "recurrent"
 
     kinds: list[tuple[str, str, Callable[[PolicyResults], bool], Callable[[str], bool]]] = [
         ("clicks_rnn", "Clicks, recurrent backbones", is_recurrent, lambda b: b in labels.CLICKS),

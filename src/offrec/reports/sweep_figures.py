@@ -81,5 +81,5 @@ def _end_labels(others: Sequence[tuple[Summary, PolicyResults]], family: Family)
     """Return the shortened labels of the dashed lines, or none if they are too many. The table shows them in full."""
     if len(others) > MAX_LABELS:
         return []
-    ends = [(s.mean, labels.comparison_label(str(p.group.compare_with)), family(p)) for s, p in others]
+    ends = [(s.mean, labels.comparison_label(p.group), family(p)) for s, p in others]
     return [(y, text if len(text) <= MAX_LETTERS else f"{text[: MAX_LETTERS - 1]}…", kind) for y, text, kind in ends]

@@ -44,7 +44,7 @@ def sweep_tables(results: StudyResults) -> list[Table]:
         for policy in policies:
             cells = [_cell(policy, metric, behaviour, decimals) for metric, behaviour, _ in columns]
             if policy.group.compare_with:
-                section, label = "Compared with", labels.comparison_label(policy.group.compare_with)
+                section, label = "Compared with", labels.comparison_label(policy.group)
             else:
                 value = formatting.format_setting(policy.group.varied[key])
                 section, label = "Varied", f"{labels.option_label(key)} = {value}"

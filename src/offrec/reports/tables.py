@@ -128,7 +128,7 @@ def policy_summary(policy: PolicyResults, behaviour: str, metric: str) -> Summar
 
 def find_sl(results: StudyResults, policy: PolicyResults) -> PolicyResults | None:
     """Return SL on the same log: with the same backbone and preset for a learner, else the first one."""
-    sl = [other for other in results.compared if other.group.log == policy.group.log and labels.is_imitation(other)]
+    sl = [other for other in results.compared if other.group.log == policy.group.log and labels.is_sl(other)]
     if policy.group.kind == "learner":
         setup = policy.group.backbone, policy.group.preset
         sl = [other for other in sl if (other.group.backbone, other.group.preset) == setup]

@@ -19,6 +19,7 @@ from offrec.runs.presets import PRESETS
 from offrec.studies.arguments import RUN_OPTIONS, parse_learner_settings, parse_names, parse_seeds, parse_vary
 from offrec.studies.compatibility import check_protocols, check_splits
 from offrec.studies.folder import extend_study, is_study_folder, read_study, write_study
+from offrec.studies.labels import add_labels
 from offrec.studies.study import Run, RunGroup, Study, StudyKind, describe_dataset
 
 SHOP_POLICIES = ("random", "logging", "greedy", "oracle")
@@ -251,7 +252,8 @@ def _study(
         runs += [Run(f"{group.name}.{seed}", group.name, dataset.path.resolve().name, seed) for dataset, seed in of_log]
     described = {dataset.fingerprint: describe_dataset(dataset, log) for log, dataset, _ in repeats}
     check_protocols(described.values())
-    return Study(out, kind, tuple(described.values()), tuple(groups), tuple(runs), visitors=visitors, request=request)
+    labelled = tuple(map(add_labels, groups))
+    return Study(out, kind, tuple(described.values()), labelled, tuple(runs), visitors=visitors, request=request)
 
 
 def _open(paths: Sequence[Path]) -> list[Dataset]:

@@ -52,6 +52,12 @@ class RunGroup:
         varied: In a sweep, the varied option and its value; in tuning, the searched options.
         compare_with: In a sweep, the settings of a run that the varied runs are compared with.
         trial: In tuning, the number of the trial.
+        policy_label: Label of the policy in tables, from its record. Stored with the study, so that a report does not
+            need the plug-in that has the record.
+        short_label: Label of a baseline in figures.
+        family: Family of a learner.
+        backbone_label: Label of the backbone in tables.
+        backbone_family: Family of the backbone.
     """
 
     name: str
@@ -64,6 +70,11 @@ class RunGroup:
     varied: dict[str, Any] = field(default_factory=dict)
     compare_with: str | None = None
     trial: int | None = None
+    policy_label: str | None = None
+    short_label: str | None = None
+    family: str | None = None
+    backbone_label: str | None = None
+    backbone_family: str | None = None
 
     @property
     def label(self) -> str:

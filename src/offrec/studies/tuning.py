@@ -26,6 +26,7 @@ from offrec.runs.presets import PRESETS
 from offrec.studies.arguments import RUN_OPTIONS, parse_seeds
 from offrec.studies.design import create_or_extend, resolve_settings
 from offrec.studies.folder import is_study_folder, locate_datasets, read_study, write_study
+from offrec.studies.labels import add_labels
 from offrec.studies.run import run_study
 from offrec.studies.study import Run, RunGroup, Study, describe_dataset
 from offrec.studies.value import VALUE_AT_5
@@ -184,7 +185,7 @@ def _add_trials(search: Search, study: Study, proposals: Sequence[Settings]) -> 
             varied={key: options[key] for key in search.space()},
             trial=number,
         )
-        groups.append(group)
+        groups.append(add_labels(group))
         for seed in parse_seeds(search.seeds):
             runs.append(Run(f"{group.name}.{seed}", group.name, study.datasets[0].name, seed))
     return replace(study, groups=tuple(groups), runs=tuple(runs))
