@@ -64,8 +64,13 @@ def _command() -> Any:
     """Parse the command line and return the command to run."""
     import tyro
 
+    known = commands()
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-") and sys.argv[1] not in known:
+        near = get_close_matches(sys.argv[1], known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else "."
+        raise InputError(f"There is no command {sys.argv[1]!r}{hint} Known: {', '.join(known)}.")
     union: Any = None
-    for name, kind in commands().items():
+    for name, kind in known.items():
         one = Annotated[kind, tyro.conf.subcommand(name)]  # type: ignore[valid-type]
         union = one if union is None else union | one
     command, unknown = tyro.cli(

@@ -115,6 +115,8 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 def test_bad_input_gets_one_sentence(work: Path, refused: Callable[..., str]) -> None:
+    assert refused("trian", work / "data").startswith("offrec: There is no command 'trian'; did you mean train?")
+    assert "does not exist" in refused("evaluate", work / "nowhere")
     assert "is not a dataset folder" in sentence(offrec("train", work, "--out", work / "x", code=2))
     assert "exists; choose another --out" in refused("train", work / "data", "--out", work / "run")
     wrong = refused("train", work / "data", "--out", work / "x", "--set", "training.epoch=3")

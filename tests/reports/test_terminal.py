@@ -14,7 +14,7 @@ def test_rows_are_grouped_by_backbone_and_marks_are_explained(
     hits = {"sl": 0.5, "dqn": 0.3, "recent": 0.4}
     _show(made_study(tmp_path, [made_log()], hits, backbones=("gru", "caser")))
     printed = capsys.readouterr().out
-    purchases = printed.split("Purchases")[1]
+    purchases = printed.split("Cart")[1]
     rows = [line.strip("│").split("│")[0].strip() for line in purchases.splitlines() if line.startswith("│")]
     assert [row for row in rows if not row.startswith("Baselines")] == [
         "Most recent items", "GRU", "SL", "DQN", "Caser", "SL", "DQN"

@@ -265,7 +265,7 @@ def test_the_commands_run_as_typed(dataset: Path, tmp_path: Path) -> None:
     fast = [word for setting in FAST for word in ("--set", setting)]
     command = ["compare", dataset, "--algorithms", "sl,dqn", "--baselines", "recent", "--seeds", "1", "--device", "cpu"]
     done = offrec(*command, *fast, "--out", tmp_path / "study")
-    assert "Clicks, recurrent backbones" in done.stdout
+    assert "View, recurrent backbones" in done.stdout
     assert "Most recent items" in done.stdout
     assert "small, GRU: " in done.stdout
     assert (tmp_path / "study/report.html").exists()

@@ -231,8 +231,9 @@ class Recommend:
             print_json(answer.as_json())
             return
         if answer.unknown:
-            verb = "item of the history is" if answer.unknown == 1 else "items of the history are"
-            Console().line(f"{answer.unknown} {verb} not in the catalogue and ignored.")
+            one = answer.unknown == 1
+            verb = "item of the history is" if one else "items of the history are"
+            Console().line(f"{answer.unknown} {verb} not in the catalogue; ignored {'it' if one else 'them'}.")
         columns = ["", "item", "score"] + (["probability"] if answer.probabilities else [])
         rows = [
             [str(rank), str(item), significant(score, 4)]

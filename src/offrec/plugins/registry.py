@@ -114,8 +114,8 @@ class Registry(Mapping[str, R]):
 
     def _unknown(self, name: object) -> str:
         near = get_close_matches(str(name), self._records, n=2)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        return f"There is no {self.kind} {name!r}; {hint}the known ones are {', '.join(self._records)}."
+        hint = f"did you mean {' or '.join(near)}? The" if near else "the"
+        return f"There is no {self.kind} {name!r}; {hint} known ones are {', '.join(self._records)}."
 
 
 _loading: list[str] = []  # the package whose entry point is being loaded

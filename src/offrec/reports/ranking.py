@@ -60,9 +60,9 @@ def ranking_tables(
         return labels.backbone_family(policy.group) == "recurrent"
 
     kinds: list[tuple[str, str, Callable[[PolicyResults], bool], Callable[[str], bool]]] = [
-        ("clicks_rnn", "Clicks, recurrent backbones", is_recurrent, lambda b: b in labels.CLICKS),
-        ("clicks_cnn", "Clicks, other backbones", lambda p: not is_recurrent(p), lambda b: b in labels.CLICKS),
-        ("purchases_rnn", "Purchases", lambda p: True, lambda b: b in labels.PURCHASES),
+        ("clicks_rnn", "{}, recurrent backbones", is_recurrent, lambda b: b in labels.CLICKS),
+        ("clicks_cnn", "{}, other backbones", lambda p: not is_recurrent(p), lambda b: b in labels.CLICKS),
+        ("purchases_rnn", "{}", lambda p: True, lambda b: b in labels.PURCHASES),
         ("others", "Other behaviours", lambda p: True, lambda b: b not in labels.CLICKS + labels.PURCHASES),
     ]
     tables = []
@@ -77,8 +77,14 @@ def ranking_tables(
         ]
         if columns:
             table = _table(results, comparer, key, learners, columns, against, reference)
-            tables.append(replace(table, title=title))
+            tables.append(replace(table, title=title.format(_heading(columns))))
     return tables
+
+
+def _heading(columns: list[Column]) -> str:
+    """Return the names of the columns' behaviours: "View", "Cart, buy"."""
+    names = list(dict.fromkeys(behaviour for _, behaviour, _ in columns))
+    return ", ".join(names).capitalize()
 
 
 def _table(

@@ -78,6 +78,10 @@ def read_run(run: Path) -> dict[str, Any]:
     try:
         facts = json.loads((run / "run.json").read_text())
     except (FileNotFoundError, NotADirectoryError) as error:
+        if not run.exists():
+            raise InputError(
+                f"{run} does not exist; expected the folder of a run, as `offrec train` makes it."
+            ) from error
         raise InputError(f"{run} is not a run: it has no run.json; create one with `offrec train`.") from error
     except (OSError, ValueError) as error:
         raise InputError(f"{run}/run.json is damaged ({error}); train the run again.") from error
