@@ -42,7 +42,7 @@ class SessionNeighbours(SparsePolicy):
     score(a)      = Σ similarity(n) over the neighbours n that contain a
 
     VSKNN, with w(a) = ((L − x) / L)^p for an item x steps back in a history of L events, p = 1 for linear and 2 for
-    quadratic decay, and w(n) the same for the latest item that n shares (with its own p):
+    quadratic decay; w(n) is the same weight, with its own p, for the most recent history item that n contains:
 
     similarity(n) = Σ_{a ∈ s ∩ n} w(a) / √(Σ_{a ∈ s} w(a)² · |n|)
     score(a)      = (1 + idf · log(T / T_a)) Σ similarity(n) w(n) over the neighbours n that contain a

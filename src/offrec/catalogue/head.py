@@ -126,7 +126,7 @@ class Head:
         return z if self.bias is None else z + self.bias[actions]
 
     def apply_corrections(self, z: Tensor, actions: Tensor) -> Tensor:
-        """Turn the base's values z [B, n] at actions [B, n] into the head's values there."""
+        """Apply the head's corrections to the base values z [B, n] at actions [B, n]."""
         if self.items is not None and self.items.numel() * actions.shape[1] > MAX_COMPARISONS and actions.shape[1] > 1:
             width = max(1, MAX_COMPARISONS // self.items.numel())
             parts = zip(torch.split(z, width, 1), torch.split(actions, width, 1), strict=True)

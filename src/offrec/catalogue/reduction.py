@@ -119,7 +119,8 @@ def gumbel_softmax(pi: Head, linear: Linear, *, temperature: float, noise: Noise
         linear: Terms (c_i, z_i), at least one.
         temperature: Temperature of the relaxation.
         noise: The seed of the Gumbel noise g.
-        hard: Straight-through: the value at the item where z + g is largest, with the gradient of y to π's z.
+        hard: Use the straight-through estimator: return the value at the item with the largest z + g, but
+            backpropagate through y to π's logits.
 
     Returns:
         [B] values.

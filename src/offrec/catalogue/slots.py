@@ -1,4 +1,4 @@
-"""Distinct corrected items of each row, collected from all heads of a pass."""
+"""The distinct items in each row whose values are corrected, collected from all heads of a pass."""
 
 from functools import cached_property
 from typing import Any

@@ -25,7 +25,7 @@ class ItemsByTile:
 
     @staticmethod
     def of(items: Tensor | None, n_items: int, width: int) -> "ItemsByTile | None":
-        """Group items by tile. Return None without items."""
+        """Group items by tile. Return None if there are no items."""
         return None if items is None or items.numel() == 0 else ItemsByTile(items, n_items, width)
 
     def in_tile(self, number: int) -> slice:

@@ -85,7 +85,7 @@ class Events:
         return replace(self, **gathered, begins=edges[:-1])
 
     def where(self, keep: NDArray[np.bool_]) -> "Events":
-        """Keep only some rows, and remove the sessions that become empty. The events must be gathered."""
+        """Keep only some rows, and remove the sessions that become empty. Call `Events.gather` first."""
         before = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep, dtype=np.int64)])
         lengths = np.diff(before[self.offsets])
         lengths = lengths[lengths > 0]
@@ -155,7 +155,7 @@ def _is_ordered(keys: Longs, edges: Longs) -> bool:
 
 
 def cut_by_gap(events: Events, gap: float) -> Events:
-    """Start a new session after more than `gap` ticks without an event. The events must be gathered."""
+    """Start a new session after more than `gap` ticks without an event. Call `Events.gather` first."""
     assert events.times is not None
     is_first = np.diff(events.times, prepend=events.times[:1]) > gap
     is_first[events.begins] = True
@@ -241,7 +241,7 @@ def split(events: Events, how: Split, seed: int, parts: SplitParts) -> tuple[Eve
 
 
 def _split_bounds(total: int, parts: SplitParts) -> tuple[int, int]:
-    """Return the first session of validation and of test, so that no split is empty."""
+    """Return the indices of the first validation and first test session, adjusted so that no split is empty."""
     first = round(total * parts[0] / sum(parts))
     second = round(total * (parts[0] + parts[1]) / sum(parts))
     first = min(max(first, 1), total - 2)

@@ -21,7 +21,7 @@ from offrec.errors import InputError
 
 # Chooses columns: a source and the names of its columns → {offrec's name: the table's name}.
 Resolve = Callable[[Source, Sequence[str]], Mapping[str, str]]
-# Parses one batch of rows, in any thread. Returns None, and adds bad rows, if the batch cannot be parsed.
+# Parses one batch of rows; thread-safe. Records bad rows and returns None if the batch cannot be parsed.
 ReadTask = Callable[[BadRows], RowBatch | None]
 
 

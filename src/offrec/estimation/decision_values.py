@@ -171,7 +171,8 @@ def fit_values(
                         raise RunError(
                             f"The loss of the Q network became {fault.value} after {done} updates; it must stay finite."
                         )
-                    # The learning rate decays over the second half, so that the values do not follow the last batches.
+                    # The learning rate decays over the second half, so that the final values are not dominated by the
+                    # last batches.
                     optimiser.rate = options.learning_rate * min(1.0, 2 * (1 - done / options.updates) + 0.02)
                     advance((done - 1) % READ_EVERY + 1)
     finally:

@@ -114,7 +114,7 @@ class PolicyEstimate:
     k: int
     trajectories: Trajectories
     assessments: dict[str, Assessment]  # by estimator
-    differences: dict[str, Interval]  # by estimator: difference to the logging policy, paired over sessions
+    differences: dict[str, Interval]  # by estimator: difference from the logging policy, paired over sessions
     value_at_5: float | None = None
 
 
@@ -199,7 +199,7 @@ def estimate(
 
     Args:
         policies: One policy, or several by name.
-        dataset: The log. It must number its items as the policies do.
+        dataset: The log. It must use the same item indices as the policies.
         options: Options of the estimate.
         console: Shows the progress; silent by default.
 
@@ -207,7 +207,7 @@ def estimate(
         For each policy and estimator the estimate, its interval, its diagnostics and a verdict.
 
     Raises:
-        InputError: If the split has no sessions, or an estimator was named that the log or a policy does not allow.
+        InputError: If the split has no sessions, or a requested estimator is not supported by the log or a policy.
 
     Example:
         >>> result = offrec.estimate({"sl": policy}, dataset)

@@ -76,7 +76,7 @@ class ListPolicy:
         return np.asarray(np.logaddexp(np.log(self.blend) + log_pi, np.log1p(-self.blend) + log_b))
 
     def expected_value(self, head: Head, q: Head, generator: torch.Generator | None = None) -> Tensor:
-        """[B] expectation of the mean q of a list; lists of several items are sampled once."""
+        """[B] expectation of the mean q of a list; lists with more than one item are sampled once."""
         if self.play == "topk":
             return q.at(top_k(head, self.k)[1]).mean(1)
         if self.k == 1:

@@ -1,4 +1,4 @@
-"""Agent: builds a learner's networks, computes its symbols, and updates state outside the optimiser."""
+"""Agent: builds a learner's networks, computes the quantities in its loss, and updates state outside the optimiser."""
 
 from copy import deepcopy
 from dataclasses import dataclass

@@ -101,7 +101,10 @@ def comparison_label(group: RunGroup) -> str:
 
 
 def _label(group: RunGroup) -> str:
-    """Return the stored label, else that of the record, or the name if the plug-in is not installed."""
+    """Return the stored label if there is one, otherwise the registered label.
+
+    If the plug-in is not installed, return the name.
+    """
     name = group.policy
     if group.policy_label is not None:
         return group.policy_label

@@ -151,13 +151,13 @@ class StudyResults:
 
     @property
     def swept(self) -> list[PolicyResults]:
-        """Policies of sweeps."""
+        """The policies of the sweeps."""
         groups = ((policy, policy.group) for policy in self.policies)
         return [p for p, group in groups if (group.varied or group.compare_with) and group.trial is None]
 
     @property
     def trials(self) -> list[PolicyResults]:
-        """Trials of tuning."""
+        """The tuning trials."""
         return [policy for policy in self.policies if policy.group.trial is not None]
 
     def behaviours(self, log: str) -> list[str]:

@@ -22,7 +22,7 @@ class Summary:
 
 
 def summarise(values: Sequence[float]) -> Summary | None:
-    """Return mean and sample standard deviation, or None without values."""
+    """Return the mean and sample standard deviation, or None if there are no values."""
     if not values:
         return None
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else None

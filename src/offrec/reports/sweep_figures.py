@@ -9,7 +9,7 @@ from offrec.reports.reading import PolicyResults
 from offrec.reports.statistics import Summary
 from offrec.reports.svg import Panel, Scale, text_width, tick_label
 
-MAX_LABELS, MAX_LETTERS = 8, 20  # labelled lines per figure; letters per label
+MAX_LABELS, MAX_LETTERS = 8, 20  # maximum labelled lines per figure; maximum characters per label
 Family = Callable[[PolicyResults], str]
 
 

@@ -1,4 +1,4 @@
-"""Export a run as an ONNX model, which ONNX Runtime serves without offrec and torch.
+"""Export a run as an ONNX model, which ONNX Runtime can serve without offrec or torch.
 
     model.onnx         histories in, the k best items and their scores out; items are indices
     model.ids.json     the item id of index 0, of index 1, …

@@ -72,7 +72,7 @@ def _write_histories(graph: OnnxGraph, n_items: int, history: int) -> Histories:
     items = graph.op("Where", is_used, "history", graph.integers(n_items))
 
     def scatter(positions: str) -> str:
-        """[B, T] the items at their positions. Unused numbers are written to an extra column, which is cut off."""
+        """[B, T] the items at their positions. Unused entries are written to an extra column, which is then dropped."""
         column = graph.op("Where", is_used, positions, longest)
         return graph.slice(graph.op("ScatterElements", padding, column, items, axis=1), longest, 1)
 

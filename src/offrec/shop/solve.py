@@ -143,7 +143,8 @@ def build_mdp(world: World, seed: int) -> TabularMDP:
     """Return the MDP of a world.
 
     Raises:
-        InputError: If the world has too many states, different visitors, or lists of several items.
+        InputError: If the world has too many states, visitors that differ from each other, or lists with more than one
+            item.
     """
     a, m = world.items, world.memory
     states = sum(a**filled for filled in range(m + 1))

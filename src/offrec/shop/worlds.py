@@ -75,9 +75,9 @@ class World:
     """The standard deviation of the visitors' log-odds of leaving, truncated at two standard deviations."""
 
     cart_base: float = -3.5
-    """Log-odds of a cart (if the item is not bought) at quality, match and second look 0."""
+    """Log-odds of a cart (if the item is not bought) when quality, match and second look are all 0."""
     buy_base: float = -4.0
-    """Log-odds of a purchase at quality, match and second look 0."""
+    """Log-odds of a purchase when quality, match and second look are all 0."""
     quality_interest: float = 1.0
     """How much quality adds to both."""
     match_interest: float = 1.5

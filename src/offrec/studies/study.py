@@ -134,7 +134,7 @@ class Study:
         return self.path("results", f"{run.name}.json").exists()
 
     def has_failed(self, run: Run) -> bool:
-        """Return whether a failure of a run is recorded."""
+        """Return whether the run has a recorded failure."""
         return self.path("failed", f"{run.name}.json").exists()
 
     def is_waiting(self, run: Run) -> bool:

@@ -226,7 +226,7 @@ class _Worker:
         return dict(policies)
 
     def _costs(self, started: float, peak: PeakMemory, concurrent_seeds: int = 1) -> dict[str, Any]:
-        """Return time, memory and machine. Runs that were trained concurrently share the time equally."""
+        """Return the run's time, memory use and machine. Each concurrent run is charged an equal share of the time."""
         return {
             "seconds": (time.monotonic() - started) / concurrent_seeds,
             "concurrent_seeds": concurrent_seeds,

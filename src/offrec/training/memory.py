@@ -13,7 +13,7 @@ from offrec.training.optimiser import TableState, state_bytes
 from offrec.types import Size
 
 ACTIVATIONS = 96  # estimated bytes per element of an encoded item for the backward pass: gates, norms, dropout
-TILE = 64 << 20  # bytes of temporaries in products over the catalogue
+TILE = 64 << 20  # bytes of temporary memory used by matrix products over the catalogue
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class MemoryPlan:
     gradients: int
     optimiser: int
     log: int  # transitions and validation batches
-    batch: int  # activations and temporaries of an update
+    batch: int  # activations and temporary memory of an update
     spare: int = 0  # a second set of gradients and activations, because captured updates have their own memory
 
     @property

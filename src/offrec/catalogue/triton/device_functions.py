@@ -26,7 +26,7 @@ def row_hash(rows, seed):
 
 @triton.jit
 def gumbel(hashed_row, items, seed):
-    """Compute Gumbel noise of (seed, row, item) from the same bits as `offrec.catalogue.noise`."""
+    """Compute the Gumbel noise for (seed, row, item) from the same bits as `offrec.catalogue.noise`."""
     high = ((tl.load(seed) >> 32) & 0xFFFFFFFF).to(tl.uint32)
     h = mix(hashed_row ^ (items.to(tl.uint32) * 0x85EBCA77 + high))
     u = tl.minimum((h.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.99999994)

@@ -36,7 +36,7 @@ class PassSettings:
 
     @property
     def scale(self) -> float:
-        """The factor from z + noise to a score in units of log 2."""
+        """The factor that converts z + noise to a base-2 log score."""
         return LOG2E / self.temperature
 
     @property
@@ -47,7 +47,7 @@ class PassSettings:
 
 @dataclass(frozen=True)
 class SlotValues:
-    """The slots of a pass: items [B, K], their values in each head, and their (row, item) pairs by tile shape."""
+    """The slots of a pass: items [B, K], their values in each head and their (row, item) pairs, keyed by tile shape."""
 
     items: Tensor | None
     values: tuple[Tensor, ...]

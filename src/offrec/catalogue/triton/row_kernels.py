@@ -159,8 +159,9 @@ def distribute(
 ):  # fmt: skip
     """Distribute the gradients of lse, mean and mass to each row's factors, states (V0 … V2) and slots.
 
-    factors [5, rows] are what an item's weight is multiplied by to give the gradient of its z: in π
-    always + by_f · f + by_below · 1[below], in the other two heads one number per row.
+    The gradient of an item's z is its weight times a factor. For π the factor is
+    `always + by_f · f + by_below · 1[below]`; for the other two heads it is one number per row. These five numbers are
+    stored in factors [5, rows].
     """
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     inside = rows < n_rows
