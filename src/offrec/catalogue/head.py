@@ -121,7 +121,7 @@ class Head:
 
             return values_at(self.state, self.table, self.bias, actions)
         rows, state = embedding(actions, self.table).to(self.dtype), self.state.to(self.dtype)
-        # On a GPU, a matrix product could use TF32; values of single items are computed in full precision.
+        # On a GPU, a matrix product could use TF32; values of individual items are computed in full precision.
         z = (state[:, None] * rows).sum(-1) if state.is_cuda else torch.einsum("bd,bnd->bn", state, rows)
         return z if self.bias is None else z + self.bias[actions]
 

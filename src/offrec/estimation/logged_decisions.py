@@ -84,7 +84,7 @@ class LoggedDecisions:
         return transitions(steps, np.append(rewards, np.float32(0)), gamma)
 
     def rewards(self, rewards: Floats) -> tuple[Doubles, dict[str, Doubles]]:
-        """[D] the reward of each decision, and the part of each behaviour."""
+        """[D] the reward of each decision, and the share of it from each behaviour."""
         behaviour = self.behaviour()
         reward = np.append(rewards, np.float32(0)).astype(np.float64)[behaviour]
         names = enumerate(self.dataset.behaviours)
@@ -95,8 +95,8 @@ class LoggedDecisions:
 
         The logging policy may know more about a visitor than the log contains. Visitors who are shown an item then like
         it more than other visitors with the same history. With these weights the decisions count as if every item had
-        been shown to all visitors equally often. None for unknown propensities, and for lists of several items, where a
-        few large weights would dominate.
+        been shown to all visitors equally often. None for unknown propensities, and for lists with several items, where
+        a few large weights would dominate.
         """
         log_propensity = self.log_propensity
         if not self.has_lists or self.k > 1 or not np.isfinite(log_propensity).all():

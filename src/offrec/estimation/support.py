@@ -13,7 +13,7 @@ GROUPS = 10
 
 @dataclass(frozen=True)
 class Support:
-    """Diagnostics of how well the log supports a policy, from the uncapped weights; None without weights."""
+    """Diagnostics of how well the log supports a policy, from the uncapped weights; None if there are no weights."""
 
     sessions: int
     decisions: int
@@ -108,13 +108,13 @@ def excess_over_log(trajectories: Trajectories, gamma: float, estimate: float) -
 
 
 def _overlap(trajectories: Trajectories) -> float | None:
-    """Return Σ min(π, b) = E_b[min(ρ, 1)]; None without probabilities."""
+    """Return Σ min(π, b) = E_b[min(ρ, 1)], or None if there are no probabilities."""
     log_ratio = _log_ratio(trajectories)
     return None if log_ratio is None else float(np.exp(np.minimum(log_ratio, 0.0)).mean())
 
 
 def _divergence(trajectories: Trajectories) -> float | None:
-    """Return E_π[log π/b] = E_b[ρ log ρ − ρ + 1], whose terms are never negative; None without probabilities."""
+    """Return E_π[log π/b] = E_b[ρ log ρ − ρ + 1], or None if there are no probabilities. No term is negative."""
     log_ratio = _log_ratio(trajectories)
     if log_ratio is None:
         return None

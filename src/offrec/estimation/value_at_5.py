@@ -40,7 +40,7 @@ VERSION = 3
 K = 5
 METRIC = f"value@{K}"
 GAMMA = 0.9  # the same for all compared policies, independent of their training options
-MAX_EPOCHS = 10  # more epochs would memorise the returns of single sessions
+MAX_EPOCHS = 10  # more epochs would memorise the returns of individual sessions
 SUBJECT = "the values of logged decisions"
 
 

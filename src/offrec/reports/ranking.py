@@ -183,7 +183,7 @@ def _reference(
 
 
 def paper_dataset(results: StudyResults, log: str) -> str | None:
-    """Return which of the paper's two datasets a log is a part of, by its name or format."""
+    """Return which of the paper's two datasets a log comes from, by its name or format."""
     words = f"{log} {results.logs[log][0].protocol['format']}".lower()
     if "yoochoose" in words or "recsys" in words:
         return "RecSys"

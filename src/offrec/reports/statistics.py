@@ -30,7 +30,7 @@ def summarise(values: Sequence[float]) -> Summary | None:
 
 
 def paired_t(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Return the two-sided p-value of a paired t-test, or None with fewer than two pairs."""
+    """Return the two-sided p-value of a paired t-test, or None if there are fewer than two pairs."""
     difference = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
     if len(difference) < 2:
         return None

@@ -270,7 +270,7 @@ class Service:
         return {"reloaded": {served.name: served.fingerprint for served in loaded}}
 
     def log_status(self) -> str | None:
-        """Return "ok", the reason why the decision log cannot be written, or None without a decision log."""
+        """Return "ok", the reason why the decision log cannot be written, or None if there is no decision log."""
         return None if self.log is None else self.log.failure or "ok"
 
     def stop(self, reason: str) -> None:
