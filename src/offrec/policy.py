@@ -90,7 +90,7 @@ class Policy:
             >>> policy.recommend([12, 55, 9], k=3, exclude_seen=True).items
         """
         if not 1 <= k <= self.n_items:
-            raise InputError(f"k must be between 1 and {self.n_items}, the size of the catalogue; got {k}.")
+            raise InputError(f"k must be between 1 and {self.n_items}, the number of items in the catalogue; got {k}.")
         if isinstance(history, str):
             raise InputError(f"history must be a list of item ids, oldest first; got the string {history!r}.")
         seen, unknown = self.vocabulary.encode(history)

@@ -174,7 +174,7 @@ def test_several_seeds_train_concurrently(work: Path, refused: Callable[..., str
     assert "already trained" in again.stderr
     for wrong in ("1,1", "a", ""):
         said = refused("train", work / "data", "--out", work / "no", "--seeds", wrong)
-        assert "--seeds must be different whole numbers" in said
+        assert "--seeds must be distinct integers" in said
 
 
 def test_the_python_example_of_the_readme_runs(tmp_path: Path) -> None:

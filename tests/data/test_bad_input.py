@@ -30,17 +30,17 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "item column": (
         rows("1,2", header="session,product"),
         {},
-        "log.csv has no column 'item'; it has session, product; name one with --item.",
+        "log.csv has no column 'item'; it has session, product; specify one with --item.",
     ),
     "named column": (
         rows("1,2", header="session,item"),
         {"time": "when"},
-        "log.csv has no column 'when'; it has session, item; name one with --time.",
+        "log.csv has no column 'when'; it has session, item; specify one with --time.",
     ),
     "neither session nor user": (
         rows("1,2", header="visit,item"),
         {},
-        "log.csv has no column 'session' or 'user'; it has visit, item; name one with --session or --user.",
+        "log.csv has no column 'session' or 'user'; it has visit, item; specify one with --session or --user.",
     ),
     "duplicate column": (
         rows("1,2,3", header="session,item,item"),
@@ -173,17 +173,17 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "time split without times": (
         rows("1,1", header="session,item"),
         {"split": "time"},
-        "--split time needs times, but the log has none; name a column with --time or use random.",
+        "--split time needs timestamps, but the log has none; specify a column with --time or use --split random.",
     ),
     "gap without times": (
         rows("1,1", header="user,item"),
         {},
-        "--sessions gap needs times, but the log has none; name a column with --time or use user.",
+        "--sessions gap needs timestamps, but the log has none; specify a column with --time or use --sessions user.",
     ),
     "sessions by user without a user column": (
         rows("1,1", header="session,item"),
         {"sessions": "user"},
-        "log.csv has no column 'user'; it has session, item; name one with --session or --user.",
+        "log.csv has no column 'user'; it has session, item; specify one with --session or --user.",
     ),
     "drop": (GOOD, {"drop": ("buy",)}, "--drop 'buy' is not a behaviour of the log, which has view."),
     "option": (GOOD, {"splits": 3}, "prepare has no option 'splits'; its options are format, protocol, "),

@@ -194,14 +194,14 @@ def test_the_message_says_what_is_wrong(prepare_log: Prepare, changes: dict[str,
 
 
 def test_missing_columns_are_named(prepare_log: Prepare) -> None:
-    listed = "it has session, item; name one with --propensity."
+    listed = "it has session, item; specify one with --propensity."
     text = ("log.csv", "session,item\n1,2\n")
     assert error_message(prepare_log, text, format="decisions") == f"log.csv has no column 'propensity'; {listed}"
     assert error_message(prepare_log, text, propensity="chance") == f"log.csv has no column 'chance'; {listed}"
     message = "--offered cannot be used with --format events; use --format decisions."
     assert error_message(prepare_log, text, offered="list") == message
     text = ("log.csv", "session,offered,propensity\n1,2,0.5\n")
-    message = "log.csv has no column 'item'; it has session, offered, propensity; name one with --item."
+    message = "log.csv has no column 'item'; it has session, offered, propensity; specify one with --item."
     assert error_message(prepare_log, text, format="decisions") == message
 
 

@@ -406,5 +406,5 @@ def test_unusable_folders_are_refused(folder: Path, prepare_log: Prepare) -> Non
     write(folder, [event(1, 5, None, "a")])
     with pytest.raises(InputError, match=r"events without a list\); send a session id with every request"):
         prepare_served(folder)
-    message = "--format served defines its fields; remove --session, --item, … or use --format decisions."
+    message = "--format served has fixed fields; remove --session, --item, … or use --format decisions."
     assert error_message(prepare_log, ("decisions-1-7-0.jsonl", lines(GOOD)), format="served", item="id") == message

@@ -183,7 +183,7 @@ def test_invalid_list_policies_are_refused(tmp_path: Path) -> None:
         ({"play": "greedy"}, "play must be one of sample, topk; got 'greedy'"),
         ({"temperature": 0.0}, "--temperature must be positive; got 0.0"),
         ({"play": "topk", "temperature": 2.0}, "--temperature has no effect"),
-        ({"k": 4}, "k must be between 1 and the 3 items"),
+        ({"k": 4}, "k must be between 1 and 3, the number of items"),
     ):
         with pytest.raises(InputError, match=words):
             ListPolicy(policy, **wrong)  # type: ignore[arg-type]

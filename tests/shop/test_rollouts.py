@@ -175,7 +175,7 @@ def test_a_baseline_of_the_log_can_be_simulated(tmp_path: Path) -> None:
 def test_impossible_arguments_are_refused() -> None:
     with pytest.raises(InputError, match="no world 'mars'; the worlds are tiny, demo, medium, large"):
         get_world("mars")
-    with pytest.raises(InputError, match="k must be between 1 and the 6 items"):
+    with pytest.raises(InputError, match="k must be between 1 and 6, the number of items"):
         Shop.open("tiny", k=7)
     with pytest.raises(InputError, match="seed of a shop must be at least 0; got -1"):
         Shop.open("tiny", seed=-1)

@@ -188,7 +188,7 @@ def test_another_dataset_or_other_options_are_refused(dataset: Any, tmp_path: Pa
     trained(dataset, tmp_path / "run")
     other = make_dataset(tmp_path, log(1), splits=(90, 15, 15))
     other.meta["data_hash"] = "another"
-    with pytest.raises(InputError, match="trained on another dataset"):
+    with pytest.raises(InputError, match="trained on a different dataset"):
         trained(other, tmp_path / "run", resume=True)
     with pytest.raises(InputError, match=r"started with network.width = 16, not 32"):
         trained(dataset, tmp_path / "run", resume=True, settings={"network.width": 32})
@@ -232,7 +232,7 @@ def test_the_dataset_of_a_run(dataset: Any, tmp_path: Path, make_dataset: Any) -
     other = make_dataset(tmp_path, log(1), splits=(90, 15, 15)).path
     meta = json.loads((other / "dataset.json").read_text())
     (other / "dataset.json").write_text(json.dumps({**meta, "data_hash": "another"}))
-    with pytest.raises(InputError, match="was trained on another dataset"):
+    with pytest.raises(InputError, match="was trained on a different dataset"):
         open_dataset(tmp_path / "run", other)
 
 

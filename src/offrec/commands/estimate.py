@@ -83,7 +83,7 @@ class Estimate:
     device: str = "auto"
     """Device: auto, cpu, cuda, …"""
     picture: Annotated[Path | None, unset("FILE")] = None
-    """Also draw a forest plot into this .png, .svg or .pdf file."""
+    """Also save a forest plot to this .png, .svg or .pdf file."""
     json: bool = False
     """Print JSON."""
 

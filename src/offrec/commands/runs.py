@@ -103,7 +103,7 @@ class Train:
         except ValueError:
             seeds = []
         if not seeds or len(set(seeds)) < len(seeds):
-            raise InputError(f"--seeds must be different whole numbers, such as 0,1,2; got {text!r}.")
+            raise InputError(f"--seeds must be distinct integers, such as 0,1,2; got {text!r}.")
         return seeds
 
 

@@ -33,7 +33,7 @@ class WriteShop:
     seed: int = 0
     """The seed of the items and of the visitors. Another seed gives another shop."""
     log_seed: Annotated[int | None, unset("INT")] = None
-    """The seed of the visitors only, for another log of the same shop. Default: --seed."""
+    """Seed for the visitors only; use it to generate another log of the same shop. Default: --seed."""
     k: Annotated[int | None, unset("INT"), tyro.conf.arg(aliases=["-k"])] = None
     """The length of a list. Default: that of the world."""
     force: bool = False

@@ -93,7 +93,7 @@ def read(source: Source, counts: RecordCounts) -> Iterator[pl.DataFrame]:
         end = data.rfind(b"\n") + 1
         rest = data[end:]
         if len(rest) > sources.MAX_ROW_BYTES:
-            raise InputError(f"{source.name} has a line that does not end; expected one record per line.")
+            raise InputError(f"{source.name} has an unterminated line; expected one record per line.")
         yield _parse(source, data[:end], lines, counts)
         lines += data.count(b"\n", 0, end)
     if rest.strip():

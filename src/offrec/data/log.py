@@ -129,7 +129,7 @@ class BatchChecker:
         if len(names) > MAX_BEHAVIOURS:
             raise InputError(
                 f"{batch.source.name} contains more than {MAX_BEHAVIOURS} different behaviours, such as {names[0]!r}; "
-                "expected a few: name another column with --behaviour."
+                "expected a few: specify another column with --behaviour."
             )
         if not names:
             return pl.repeat(0, len(column), dtype=pl.UInt8, eager=True), []

@@ -162,11 +162,16 @@ def _session_definition(options: PrepareOptions, defaults: ProtocolDefaults, log
     if definition == "auto":
         definition = "column" if log.has_sessions else "gap"
     if definition == "column" and not log.has_sessions:
-        raise InputError("The log has no session column; name one with --session, or use --sessions gap or user.")
+        raise InputError("The log has no session column; specify one with --session, or use --sessions gap or user.")
     if definition != "column" and log.has_sessions:
         raise InputError(f"--sessions {definition} needs user ids, but this log has only session ids; remove it.")
     if log.times is None and definition == "gap":
-        raise InputError("--sessions gap needs times, but the log has none; name a column with --time or use user.")
+        raise InputError(
+            "--sessions gap needs timestamps, but the log has none; specify a column with --time or use "
+            "--sessions user."
+        )
     if log.times is None and options.split == "time":
-        raise InputError("--split time needs times, but the log has none; name a column with --time or use random.")
+        raise InputError(
+            "--split time needs timestamps, but the log has none; specify a column with --time or use --split random."
+        )
     return definition

@@ -57,7 +57,9 @@ class ListPolicy:
         if self.play == "topk" and self.blend < 1:
             raise InputError(f"--blend needs list probabilities, but {name} shows its top k; omit --blend.")
         if not 1 <= self.k <= self.policy.n_items:
-            raise InputError(f"k must be between 1 and the {self.policy.n_items} items of the catalogue; got {self.k}.")
+            raise InputError(
+                f"k must be between 1 and {self.policy.n_items}, the number of items in the catalogue; got {self.k}."
+            )
 
     @property
     def is_exact(self) -> bool:

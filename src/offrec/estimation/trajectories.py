@@ -79,7 +79,7 @@ class Trajectories:
         """Count only the reward of one behaviour. Q and V are dropped, because they belong to the whole reward."""
         if behaviour not in self.reward_by_behaviour:
             known = ", ".join(self.reward_by_behaviour) or "none"
-            raise InputError(f"The reward has no part for behaviour {behaviour!r}; known behaviours: {known}.")
+            raise InputError(f"The reward has no component for behaviour {behaviour!r}; known behaviours: {known}.")
         return self._with_reward(self.reward_by_behaviour[behaviour])
 
     def with_unit_reward(self) -> "Trajectories":

@@ -125,7 +125,8 @@ class Agent(nn.Module):
         ground = self.target is not None and self.critic_options.ground > 0
         if ground and self.facts.discount_if_ignored >= 1:
             raise InputError(
-                "gamma is 1, so an ignored item would have the value of its state; lower gamma or set critic.ground=0."
+                "With gamma = 1, an ignored item would be worth as much as its state; lower gamma or set "
+                "critic.ground=0."
             )
         if ground and self.n_items < 2:
             raise InputError(

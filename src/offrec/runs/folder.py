@@ -119,7 +119,7 @@ def _check_same_run(dataset: Dataset, out: Path, options: RunOptions) -> None:
     facts = read_run(out)
     if facts["data_hash"] != dataset.meta["data_hash"]:
         raise InputError(
-            f"{out} was trained on another dataset (fingerprint {facts['fingerprint']}, this one is "
+            f"{out} was trained on a different dataset (fingerprint {facts['fingerprint']}, this one is "
             f"{dataset.fingerprint}); resume it with {facts['dataset']}."
         )
     before, now = facts["options"], options.settings()

@@ -68,11 +68,11 @@ def open_dataset(run: str | Path, dataset: str | Path | None = None) -> Dataset:
     """
     facts = read_run(Path(run))
     if dataset is None and not Path(facts["dataset"]).exists():
-        raise InputError(f"The dataset of {run}, {facts['dataset']}, no longer exists; name it with --dataset.")
+        raise InputError(f"The dataset of {run}, {facts['dataset']}, no longer exists; specify it with --dataset.")
     opened = Dataset.open(dataset or facts["dataset"])
     if opened.meta["data_hash"] != facts["data_hash"]:
         raise InputError(
-            f"{run} was trained on another dataset (fingerprint {facts['fingerprint']}) than {opened.path} "
+            f"{run} was trained on a different dataset (fingerprint {facts['fingerprint']}) from {opened.path} "
             f"({opened.fingerprint}); use the dataset it was trained on."
         )
     return opened

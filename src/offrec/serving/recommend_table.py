@@ -113,7 +113,9 @@ def recommend_table(
 
 def _check(policy: Policy, out: Path, options: TableOptions, force: bool) -> None:
     if not 1 <= options.k <= policy.n_items:
-        raise InputError(f"-k must be between 1 and the catalogue's {policy.n_items} items; got {options.k}.")
+        raise InputError(
+            f"-k must be between 1 and {policy.n_items}, the number of items in the catalogue; got {options.k}."
+        )
     if options.chunk < 1:
         raise InputError(f"--chunk must be positive; got {options.chunk}.")
     if out.suffix not in WRITERS:

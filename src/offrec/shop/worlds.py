@@ -104,7 +104,7 @@ class World:
 
     def __post_init__(self) -> None:
         if not 1 <= self.k <= self.items:
-            raise InputError(f"k must be between 1 and the {self.items} items of the shop; got {self.k}.")
+            raise InputError(f"k must be between 1 and {self.items}, the number of items in the shop; got {self.k}.")
         if self.categories > self.items:
             raise InputError(f"categories must be at most the {self.items} items; got {self.categories}.")
         if self.log_noise <= 0:

@@ -132,7 +132,7 @@ def extend_study(before: Study, now: Study) -> Study:
         InputError: If the two differ in a setting that must not change.
     """
     if before.kind != now.kind:
-        raise InputError(f"{before.folder} is a study of `offrec {before.kind}`; choose another --out.")
+        raise InputError(f"{before.folder} contains a study created by `offrec {before.kind}`; choose another --out.")
     for name, option in (("visitors", "visitors"), ("estimate_value", "value")):
         if getattr(before, name) != getattr(now, name):
             raise InputError(

@@ -44,7 +44,7 @@ class TrainingOptions:
     """Stop after this many epochs in a row without a clear improvement on validation. With select=last a run always
     trains all epochs."""
     warmup: int = option(1500, minimum=0)
-    """Early stopping ignores epochs before this many updates; on a small log an epoch has few updates."""
+    """Number of updates before early stopping takes effect; on a small log an epoch has few updates."""
     margin: float = option(0.002, minimum=0.0)
     """An improvement is clear if it exceeds this fraction of the best figure. The best checkpoint ignores it."""
     schedule: Literal["plateau", "linear"] = "plateau"

@@ -65,14 +65,14 @@ def resolve(
         column = given or name
         if column not in available:
             if given or name in required:
-                raise InputError(f"{source.name} has no column {column!r}; {listed}; name one with --{name}.")
+                raise InputError(f"{source.name} has no column {column!r}; {listed}; specify one with --{name}.")
         elif available.count(column) > 1:
             raise InputError(f"{source.name} has {available.count(column)} columns {column!r}; rename all but one.")
         elif name != "session" or columns.use_session:
             resolved[name] = column
     if "session" not in resolved and "user" not in resolved:
         missing = "no column 'session' or 'user'" if columns.use_session else "no column 'user'"
-        raise InputError(f"{source.name} has {missing}; {listed}; name one with --session or --user.")
+        raise InputError(f"{source.name} has {missing}; {listed}; specify one with --session or --user.")
     return resolved
 
 

@@ -17,7 +17,7 @@ BEHAVIOURS = {"view": "view", "addtocart": "cart", "transaction": "buy"}
 def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
     """Split RetailRocket's tables into tasks."""
     if columns != Columns(use_session=columns.use_session):
-        raise InputError("--format retailrocket defines its columns; remove --session, --item, … or use events.")
+        raise InputError("--format retailrocket has fixed columns; remove --session, --item, … or use --format events.")
     for source in sources:
         for task in tables.read_tasks(source, resolve):
             yield partial(check, task)

@@ -73,7 +73,7 @@ def read_log(sources: Sequence[Source], columns: Columns, say: Callable[[str], N
         InputError: If no session is usable.
     """
     if columns != Columns(use_session=columns.use_session):
-        raise InputError("--format served defines its fields; remove --session, --item, … or use --format decisions.")
+        raise InputError("--format served has fixed fields; remove --session, --item, … or use --format decisions.")
     exclusions = Exclusions(say)
     records, rows = _read_records(sources, exclusions)
     lists, events = _join_events(records, exclusions)

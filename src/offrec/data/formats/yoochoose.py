@@ -23,7 +23,7 @@ LAYOUTS = {
 def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
     """Split YooChoose's tables into tasks."""
     if columns != Columns(use_session=columns.use_session):
-        raise InputError("--format yoochoose defines its columns; remove --session, --item, … or use events.")
+        raise InputError("--format yoochoose has fixed columns; remove --session, --item, … or use --format events.")
     for source in sources:
         behaviour = behaviour_of(source)
         for task in tables.delimited(source, resolve, LAYOUTS[behaviour]):
