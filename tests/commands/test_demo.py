@@ -21,8 +21,8 @@ def test_the_demo_writes_a_report_and_replaces_only_demos(tmp_path: Path, monkey
     assert [row[0] for row in printed] == [
         "Random lists",
         "Logging policy",
-        "Greedy, knowing tastes",
-        "The oracle",
+        "Greedy (knows all preferences)",
+        "Oracle",
         "Popular items",
         "Mean reward per item",
         "Most recent items",

@@ -43,7 +43,7 @@ def test_unusable_catalogues_are_refused(prepare_log: Prepare, tmp_path: Path) -
     other = prepare_log(("other.csv", OTHER_LOG.replace("9", "90")), out="other")
     options: dict[str, Any] = {"format": "decisions", "catalogue": str(other.path)}
     message = error_message(prepare_log, ("d.csv", as_csv(ROWS)), **options)
-    assert re.match("The catalogue of .* does not contain 9, which a served list offers; give the run", message)
+    assert re.match("The catalogue of .* does not contain 9, which a served list offers; ", message)
     assert "neither a dataset nor a run folder" in error_message(
         prepare_log, ("log.csv", OTHER_LOG), catalogue=str(tmp_path)
     )

@@ -132,7 +132,7 @@ def test_studies_and_reports_know_the_plug_in(work: Path, installed: Path) -> No
     assert "Smoothed SL" in text
     assert "Running mean" in text
     assert "Items by number" in text
-    assert "Clicks, other backbones" in text, "a backbone of another family is not listed as recurrent"
+    assert ", other backbones" in text, "a backbone of another family is not listed as recurrent"
     assert "algorithm.smoothing" in tuned["err"], "the search space is the record's"
     for study in ("study", "sweep", "tune"):
         commands = [
