@@ -245,7 +245,7 @@ def test_a_run_is_refused_before_anything_is_fitted(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging_policy, "load_or_fit", lambda *given, **more: pytest.fail("π̂_b was fitted"))
-    with pytest.raises(InputError, match=r"gamma is 1, .* lower gamma or set critic.ground=0"):
+    with pytest.raises(InputError, match=r"gamma = 1.* lower gamma or set critic\.ground=0"):
         trained(dataset, tmp_path / "run", algorithm="dc", settings={"gamma": 1})
     (tmp_path / "run").mkdir()
     with pytest.raises(InputError, match="exists; choose another --out"):
