@@ -1,7 +1,6 @@
 """A server's decision log: several files, incomplete lines, joins, and the notes about what is left out."""
 
 import gzip
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from small_logs import Prepare, error_message, sessions_of, stored_decisions
 
+from offrec.data.line_checksums import is_sealed, seal_record
 from offrec.data.prepare import prepare
 from offrec.errors import InputError
 
@@ -74,7 +74,7 @@ EXPECTED = [
 
 
 def lines(records: list[Record]) -> bytes:
-    return b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
+    return b"".join(map(seal_record, records))
 
 
 @pytest.fixture
@@ -149,24 +149,36 @@ def test_a_last_line_without_a_newline_is_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "problem"),
     [
-        b"nonsense",
-        b"[1]",
-        b'{"kind":"list","requ',
-        b'{"kind":"click","item":1}',
-        b'{"kind":"event","time":1}',
-        b'{"kind":"event","time":"noon","item":1,"behaviour":"click"}',
-        b'{"kind":"list","request_id":"1","time":1,"items":5,"history":[],"sampled":true,"restricted":false}',
-        b'{"kind":"list","request_id":"1","time":1,"items":[5],"sampled":true,"restricted":false}',
+        (b"nonsense", "does not end with the right checksum"),
+        (b"[1]", "does not end with the right checksum"),
+        (seal_record(event(2, 5)).replace(b"5", b"6", 1), "does not end with the right checksum"),
+        (seal_record(event(2, 5))[:-21] + b"}", "does not end with the right checksum"),
+        (seal_record({"kind": "click", "item": 1}), "is not a complete record"),
+        (seal_record({"kind": "event", "time": 1}), "is not a complete record"),
+        (seal_record(event(1, 5) | {"time": "noon"}), "is not a complete record"),
+        (seal_record(served_list("1", 1, "a", [], [5]) | {"items": 5}), "is not a complete record"),
+        (seal_record(served_list("1", 1, "a", [], [5]) | {"history": None}), "is not a complete record"),
     ],
 )
-def test_other_unreadable_lines_give_one_sentence(folder: Path, line: bytes) -> None:
+def test_other_unreadable_lines_give_one_sentence(folder: Path, line: bytes, problem: str) -> None:
+    line = line.rstrip()
     (folder / "decisions-1-7-0.jsonl").write_bytes(lines(GOOD[:2]) + b"\n" + line + b"\n" + lines(GOOD[2:]))
     with pytest.raises(InputError) as caught:
         prepare_served(folder)
-    start = f"decisions-1-7-0.jsonl, line 4: {line[:60].decode()!r} is not a complete record; "
-    assert str(caught.value).startswith(start)
+    assert str(caught.value).startswith(f"decisions-1-7-0.jsonl, line 4: {line[:60].decode()!r} {problem}; ")
+
+
+def test_every_changed_byte_of_a_line_is_detected() -> None:
+    line = seal_record(event(2, "é"))[:-1]
+    assert is_sealed(line)
+    for position in range(len(line)):
+        for bit in range(8):
+            changed = bytearray(line)
+            changed[position] ^= 1 << bit
+            assert not is_sealed(bytes(changed))
+    assert not any(is_sealed(line[:length]) for length in range(len(line)))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import httpx
 import uvicorn
 
 from offrec.console import Console
+from offrec.data.line_checksums import is_sealed
 from offrec.serving.app import create_app
 from offrec.serving.decision_log import DecisionLog, DecisionLogOptions
 from offrec.serving.served_policy import Source
@@ -112,7 +113,8 @@ def read_records(folder: Path) -> tuple[list[dict[str, Any]], int]:
     records, torn = [], 0
     for file in sorted(folder.iterdir()):
         *lines, rest = file.read_bytes().split(b"\n")
-        records += [json.loads(line) for line in lines]
+        assert all(map(is_sealed, lines))
+        records += [{name: value for name, value in json.loads(line).items() if name != "crc"} for line in lines]
         torn += bool(rest)
     return records, torn
 

@@ -1,10 +1,9 @@
-"""Read the files of a server's decision log. They contain JSON lines; the last line may be incomplete.
+"""Read the files of a server's decision log: JSON lines, each with a checksum. The last line may be incomplete.
 
 Histories are only compared, so only their hashes are stored. Full histories would need memory that grows quadratically
 with the length of a session.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from offrec.data import sources
+from offrec.data.line_checksums import is_sealed
 from offrec.data.sources import Source
 from offrec.errors import InputError
 
@@ -97,7 +97,7 @@ def read(source: Source, counts: RecordCounts) -> Iterator[pl.DataFrame]:
         yield _parse(source, data[:end], lines, counts)
         lines += data.count(b"\n", 0, end)
     if rest.strip():
-        if _is_object(rest):
+        if is_sealed(rest):
             yield _parse(source, rest, lines, counts)
         else:
             counts.incomplete += 1
@@ -105,12 +105,15 @@ def read(source: Source, counts: RecordCounts) -> Iterator[pl.DataFrame]:
 
 def _parse(source: Source, data: bytes, lines: int, counts: RecordCounts) -> pl.DataFrame:
     """Parse whole lines; `lines`: the number of lines before them in the file."""
+    for number, line in _numbered_lines(data, lines):
+        if not is_sealed(line):
+            raise _bad_record(source, number, line, "does not end with the right checksum")
     try:
         frame = pl.read_ndjson(data, schema=SCHEMA) if data.strip() else pl.DataFrame(schema=SCHEMA)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         for number, line in _numbered_lines(data, lines):
             if not _is_record(line):
-                raise _bad_record(source, number, line) from None
+                raise _bad_record(source, number, line, "is not a complete record") from None
         raise
     is_complete = pl.any_horizontal(
         (pl.col("kind") == kind) & pl.all_horizontal(pl.col(name).is_not_null() for name in names)
@@ -118,7 +121,8 @@ def _parse(source: Source, data: bytes, lines: int, counts: RecordCounts) -> pl.
     ).fill_null(False)
     is_bad = frame.select(~is_complete).to_series()
     if is_bad.any():
-        raise _bad_record(source, *list(_numbered_lines(data, lines))[int(is_bad.arg_true()[0])])
+        number, line = list(_numbered_lines(data, lines))[int(is_bad.arg_true()[0])]
+        raise _bad_record(source, number, line, "is not a complete record")
     counts.records += frame.height
     return frame.rename(COLUMN_NAMES).with_columns(history=_hash_histories(frame["history"]))
 
@@ -127,19 +131,12 @@ def _numbered_lines(data: bytes, before: int) -> Iterator[tuple[int, bytes]]:
     return ((number, line) for number, line in enumerate(data.split(b"\n"), before + 1) if line.strip())
 
 
-def _bad_record(source: Source, number: int, line: bytes) -> InputError:
+def _bad_record(source: Source, number: int, line: bytes, problem: str) -> InputError:
     start = line[:60].decode(errors="replace")
     return InputError(
-        f"{source.name}, line {number}: {start!r} is not a complete record; expected a list, event or lost record of "
-        "offrec serve: repair the line or remove the file."
+        f"{source.name}, line {number}: {start!r} {problem}; expected a list, event or lost record of offrec serve: "
+        "restore the file from a copy, or remove the line."
     )
-
-
-def _is_object(line: bytes) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
 
 
 def _is_record(line: bytes) -> bool:
@@ -147,7 +144,7 @@ def _is_record(line: bytes) -> bool:
         pl.read_ndjson(line, schema=SCHEMA)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return False
-    return _is_object(line)
+    return line.lstrip().startswith(b"{")
 
 
 def _hash_histories(histories: pl.Series) -> pl.Series:

@@ -8,7 +8,6 @@ are counted; once writing works again, the log itself contains their number.
 """
 
 import fcntl
-import json
 import os
 import threading
 import time
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from offrec.data.line_checksums import seal_record
 from offrec.errors import InputError
 
 Print = Callable[[str], None]
@@ -115,7 +115,7 @@ class DecisionLog:
         Returns:
             False if the record was lost: the log cannot be written, or its queue is full.
         """
-        line = json.dumps(record, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        line = seal_record(record)
         with self._changed:
             if self.failure is not None or self._closing or self._is_full(len(line)):
                 self._count_lost(1)
@@ -169,7 +169,7 @@ class DecisionLog:
             lines, unreported = list(self._queue), self._unreported
         if unreported:
             lost = {"kind": "lost", "count": unreported, "time": int(time.time() * 1000)}
-            lines.insert(0, json.dumps(lost, separators=(",", ":")).encode() + b"\n")
+            lines.insert(0, seal_record(lost))
         try:
             written = self._write(lines)
         except OSError as error:
