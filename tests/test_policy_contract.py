@@ -15,7 +15,7 @@ from offrec.errors import InputError
 from offrec.models.agent import Agent
 from offrec.models.network import NetworkOptions
 from offrec.models.network_policy import NetworkPolicy
-from offrec.policy import Policy
+from offrec.policy import Policy, SkipRecent
 from offrec.training import checkpoint
 from offrec.training.loop import load_module
 
@@ -81,6 +81,34 @@ def test_excluded_items_are_not_recommended(policy: Policy) -> None:
     assert set(policy.recommend(history, 5, candidates=["item-1", "item-2"]).items) == {"item-1", "item-2"}
     with pytest.raises(InputError, match="No item is left"):
         policy.recommend(history, 1, exclude=IDS)
+
+
+@pytest.mark.parametrize("picks", [0, 1, 2, 3, HISTORY, 9])
+def test_skipping_recent_picks_moves_them_behind_all_other_items(policy: Policy, picks: int) -> None:
+    skipping = SkipRecent(policy, picks)
+    for history in ([], ["item-3"], ["item-1", "item-4", "item-4", "item-1"], ["item-9", "item-2", "item-2", "item-5"]):
+        plain = policy.recommend(history, ITEMS).items
+        recent = set(history[len(history) - min(picks, len(history)) :])
+        expected = [item for item in plain if item not in recent] + [item for item in plain if item in recent]
+        assert skipping.recommend(history, ITEMS).items == expected
+        assert policy.recommend(history, ITEMS, skip_recent=picks).items == expected
+
+
+def test_skipped_picks_have_no_probability_unless_nothing_else_is_left(policy: Policy) -> None:
+    if not policy.stochastic:
+        return
+    answer = policy.recommend(["item-1", "item-4", "item-1"], ITEMS, skip_recent=2)
+    assert answer.probabilities is not None
+    assert answer.items[-2:] in (["item-1", "item-4"], ["item-4", "item-1"])
+    assert answer.probabilities[-2:] == [0.0, 0.0]
+    assert sum(answer.probabilities) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_negative_number_of_skipped_picks_is_refused(policy: Policy) -> None:
+    with pytest.raises(InputError, match="skip_recent must be at least 0; got -1"):
+        policy.recommend([], 1, skip_recent=-1)
+    with pytest.raises(InputError, match="skip_recent must be at least 0; got -1"):
+        SkipRecent(policy, -1)
 
 
 @pytest.mark.parametrize("k", [0, -1, ITEMS + 1])

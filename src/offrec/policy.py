@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offrec.catalogue import Head, log_prob, top_k
+from offrec.catalogue import Head, log_prob, rank_last, top_k
 from offrec.data.replay import batch_from_histories
 from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
@@ -67,6 +67,7 @@ class Policy:
         history: Sequence[Id],
         k: int = 10,
         *,
+        skip_recent: int = 0,
         exclude_seen: bool = False,
         exclude: Sequence[Id] = (),
         candidates: Sequence[Id] | None = None,
@@ -76,6 +77,7 @@ class Policy:
         Args:
             history: Item ids, oldest first. Unknown ids are skipped and counted.
             k: Number of items. The result is shorter if fewer items are allowed.
+            skip_recent: How many of the last items of the history to rank below all other items.
             exclude_seen: Whether to exclude the items of the history.
             exclude: Item ids to exclude.
             candidates: Item ids to choose from, or None for the whole catalogue.
@@ -84,7 +86,7 @@ class Policy:
             The items with their scores and, if the policy is a distribution, their probabilities.
 
         Raises:
-            InputError: If `k` is out of range or every item is excluded.
+            InputError: If `k` or `skip_recent` is out of range, or every item is excluded.
 
         Example:
             >>> policy.recommend([12, 55, 9], k=3, exclude_seen=True).items
@@ -93,10 +95,13 @@ class Policy:
             raise InputError(f"k must be between 1 and {self.n_items}, the number of items in the catalogue; got {k}.")
         if isinstance(history, str):
             raise InputError(f"history must be a list of item ids, oldest first; got the string {history!r}.")
+        check_skip_recent(skip_recent)
         seen, unknown = self.vocabulary.encode(history)
         excluded = set(self.vocabulary.encode(exclude)[0]) | (set(seen) if exclude_seen else set())
         with torch.no_grad():
             head = self.head(batch_from_histories([seen], self.n_items, self.history, self.device))
+            if skip_recent and seen:
+                head = rank_last(head, torch.tensor([seen[-skip_recent:]], device=self.device))
             allowed = [] if candidates is None else sorted(set(self._candidates(candidates)) - excluded)
             if not (allowed if candidates is not None else self.n_items - len(excluded)):
                 raise InputError("No item is left to recommend: every allowed item is excluded; exclude fewer items.")
@@ -113,6 +118,36 @@ class Policy:
         if not known:
             raise InputError("candidates contains no item of the catalogue; pass item ids of the log.")
         return known
+
+
+class SkipRecent(Policy):
+    """A policy that ranks the last picks of the visitor below all other items, in their own order.
+
+    A sampled list contains the last picks only if no other item is left.
+
+    Args:
+        policy: Any policy. It reads at most `policy.history` picks, so at most that many are ranked last.
+        picks: The number of last picks.
+
+    Example:
+        >>> shop.rollout(SkipRecent(policy, 8))
+    """
+
+    def __init__(self, policy: Policy, picks: int) -> None:
+        check_skip_recent(picks)
+        super().__init__(policy.vocabulary, policy.history, policy.device, policy.data_hash)
+        self.policy, self.picks = policy, picks
+        self.name, self.source_shop, self.stochastic = policy.name, policy.source_shop, policy.stochastic
+
+    def head(self, batch: Batch) -> Head:
+        """Return the head of the policy, with the last picks of each row ranked last."""
+        return rank_last(self.policy.head(batch), batch.recent[:, : self.picks])
+
+
+def check_skip_recent(picks: int) -> None:
+    """Raise InputError if a number of last picks is negative."""
+    if picks < 0:
+        raise InputError(f"skip_recent must be at least 0; got {picks}.")
 
 
 def _best(head: Head, excluded: list[int], k: int) -> tuple[Tensor, Tensor]:

@@ -47,6 +47,11 @@ def test_simulate_a_run_and_a_baseline(work: Path) -> None:
     sampled = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--play", "sample", "--json").stdout)
     assert sampled["play"] == "sample"
     assert sampled["reward"] != rollout["reward"]
+    skipping = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--skip-recent", "3", "--json").stdout)
+    assert (rollout["skip_recent"], skipping["skip_recent"]) == (0, 3)
+    assert skipping["reward"] != rollout["reward"]
+    simulated = offrec("simulate", "--baseline", "mean-reward", "--dataset", work / "data", "--sessions", "100")
+    assert "mean-reward (topk, skipping the last 8 picks) in demo" in simulated.stdout
     done = offrec("simulate", "--baseline", "popular", "--dataset", work / "data", "--sessions", "100")
     assert "purchases" in done.stdout
     own = offrec("simulate", "--policy", "greedy", "--dataset", work / "data", "--sessions", "100", "--json")
@@ -65,6 +70,10 @@ def test_bad_input_gets_one_sentence(work: Path, tmp_path: Path) -> None:
     assert "--play cannot be used with --policy" in said(
         "simulate", "--policy", "greedy", "--world", "demo", "--play", "sample"
     )
+    assert "--skip-recent cannot be used with --policy" in said(
+        "simulate", "--policy", "greedy", "--world", "demo", "--skip-recent", "8"
+    )
+    assert "skip_recent must be at least 0; got -1" in said("simulate", work / "run", "--skip-recent", "-1")
     assert "needs --dataset" in said("simulate", "--baseline", "recent")
     assert "--world and --shop-seed cannot be used with a dataset" in said(
         "simulate", work / "run", "--world", "medium"

@@ -142,6 +142,35 @@ def test_sampled_lists_differ_from_the_best_items() -> None:
     assert not (top.rewards == sampled.rewards).all()
 
 
+def test_recent_picks_are_not_shown_again_while_others_are_left() -> None:
+    shop = Shop.open("demo", 0)
+    policy = Constant(list(range(1000)), history=8)
+    plain, skipping = (shop.player(policy, skip_recent=picks) for picks in (0, 2))
+    for player in (plain, skipping):
+        player.begin(1, seed=0)
+        for item in (1, 3, 0):
+            player.observe(torch.tensor([0]), torch.tensor([item]))
+    visitors, row = shop.dynamics.arrive(1, 0), torch.tensor([0])
+    assert plain.offer(visitors, row, 0).tolist() == [[0, 1, 2, 3, 4]]
+    assert skipping.offer(visitors, row, 0).tolist() == [[1, 2, 4, 5, 6]]
+    earned = [shop.rollout(policy, 100, skip_recent=picks) for picks in (0, 2)]
+    assert [one.as_json()["skip_recent"] for one in earned] == [0, 2]
+    assert not (earned[0].rewards == earned[1].rewards).all()
+
+
+@pytest.mark.parametrize("policy", ["logging", "greedy", "informed"])
+def test_the_first_visitors_are_those_of_a_larger_rollout(policy: str) -> None:
+    shop = Shop.open("demo", 0)
+    some = shop.rollout(policy, 60, first=20, seed=2, max_steps=3)
+    assert (len(some), some.as_json()["population"], some.as_json()["sessions"]) == (20, 60, 20)
+    if policy == "greedy":  # the lists of the other two are random numbers of all current visitors
+        assert (some.rewards == shop.rollout(policy, 60, seed=2, max_steps=3).rewards[:20]).all()
+    with pytest.raises(InputError, match="have different visitors"):
+        paired_difference(some, shop.rollout(policy, 20, seed=2, max_steps=3))
+    with pytest.raises(InputError, match="first must be between 1 and the 60 sessions; got 61"):
+        shop.rollout(policy, 60, first=61)
+
+
 def test_the_json_describes_the_rollout() -> None:
     found = Shop.open("demo", 3).rollout("greedy", 50, seed=2, gamma=0.9).as_json()
     assert {key: found[key] for key in ("policy", "play", "world", "seed", "k", "sessions")} == {

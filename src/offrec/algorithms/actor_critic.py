@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from offrec import losses
-from offrec.algorithms.record import EARNING_WITH_RETURNS, PAPER_ACTOR_CRITIC, SEARCH_SOFT, LearnerRecord
+from offrec.algorithms.record import EARNING_WITH_RETURNS, MYOPIC, PAPER_ACTOR_CRITIC, SEARCH_SOFT, LearnerRecord
 from offrec.algorithms.soft import Soft
 from offrec.algorithms.symbols import LossTerms, Symbols
 
@@ -50,4 +50,5 @@ RECORD = LearnerRecord(
     family="unconstrained",
     presets={"paper": PAPER_ACTOR_CRITIC, "strong": {**EARNING_WITH_RETURNS, "algorithm.alpha": 0.05}},
     search=SEARCH_SOFT,
+    myopic=MYOPIC,
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from offrec import losses
-from offrec.algorithms.record import EARNING_WITH_RETURNS, SEARCH_GAMMA, LearnerRecord
+from offrec.algorithms.record import EARNING_WITH_RETURNS, MYOPIC, SEARCH_GAMMA, LearnerRecord
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.plugins import option
 
@@ -50,4 +50,5 @@ RECORD = LearnerRecord(
     family="unconstrained",
     presets={"strong": EARNING_WITH_RETURNS},
     search={**SEARCH_GAMMA, "algorithm.double": (False, True)},
+    myopic=MYOPIC,
 )

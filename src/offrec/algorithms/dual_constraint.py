@@ -15,7 +15,7 @@ and SR use cross-fitted values: the model that scores a session was fitted witho
 from dataclasses import dataclass, replace
 
 from offrec import losses
-from offrec.algorithms.record import EARNING_WITH_RETURNS, PAPER_SOFT, SEARCH_SOFT, LearnerRecord
+from offrec.algorithms.record import EARNING_WITH_RETURNS, MYOPIC, PAPER_SOFT, SEARCH_SOFT, LearnerRecord
 from offrec.algorithms.soft import Soft
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 
@@ -45,4 +45,5 @@ RECORD = LearnerRecord(
         "strong": {**EARNING_WITH_RETURNS, "algorithm.alpha": 0.02, "algorithm.ranks": "critic"},
     },
     search=SEARCH_SOFT,
+    myopic=MYOPIC,
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from offrec import losses
 from offrec.algorithms.actor_critic import ActorCritic
-from offrec.algorithms.record import EARNING, PAPER_ACTOR_CRITIC, SEARCH_SOFT, LearnerRecord
+from offrec.algorithms.record import EARNING, MYOPIC, PAPER_ACTOR_CRITIC, SEARCH_SOFT, LearnerRecord
 from offrec.algorithms.symbols import LossTerms, Symbols
 from offrec.catalogue import log_prob
 from offrec.plugins import Range, option
@@ -60,4 +60,5 @@ RECORD = LearnerRecord(
     },
     search={**SEARCH_SOFT, "algorithm.beta": Range(0.01, 10.0)},
     ignored={"algorithm.gumbel_temperature": _NO_SAMPLE, "algorithm.straight_through": _NO_SAMPLE},
+    myopic=MYOPIC,
 )

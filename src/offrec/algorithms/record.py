@@ -5,7 +5,16 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, get_args
 
 from offrec.algorithms.symbols import Learner, Needs
-from offrec.plugins import Range, Registry, SearchSpace, Settings, check_family, check_presets, check_texts
+from offrec.plugins import (
+    Range,
+    Registry,
+    SearchSpace,
+    Settings,
+    check_count,
+    check_family,
+    check_presets,
+    check_texts,
+)
 
 Family = Literal["imitation", "mixed", "unconstrained", "constrained"]
 
@@ -24,6 +33,10 @@ class LearnerRecord:
         search: Settings that `offrec tune` searches, in addition to those it searches for every learner.
         ignored: Inherited or shared options that the learner does not read, with the reason. Setting one is an
             error.
+        skip_recent: When a simulated shop plays the policy, how many of the visitor's last picks rank below all other
+            items.
+        myopic: Settings that remove look-ahead and change nothing else, such as {"gamma": 0.0}; None for a learner that
+            does not look ahead. A comparison in a simulated shop also trains the learner with these settings.
     """
 
     name: str
@@ -34,6 +47,8 @@ class LearnerRecord:
     presets: Mapping[str, Settings] = field(default_factory=dict)
     search: SearchSpace = field(default_factory=dict)
     ignored: Mapping[str, str] = field(default_factory=dict)
+    skip_recent: int = 0
+    myopic: Settings | None = None
 
 
 def _check(record: LearnerRecord) -> str | None:
@@ -41,6 +56,8 @@ def _check(record: LearnerRecord) -> str | None:
         check_texts(record, ("label", "help"))
         or check_family(record.family, get_args(Family))
         or check_presets(record.presets)
+        or check_count(record, "skip_recent")
+        or (None if isinstance(record.myopic, Mapping | None) else "its myopic must map options to values, or be None")
         or _check_class(record.learner)
     )
 
@@ -92,5 +109,6 @@ EARNING: dict[str, Any] = {"gamma": 0.9, "select": "last", "training.epochs": 20
 EARNING_WITH_RETURNS: dict[str, Any] = {**EARNING, "critic.returns": 0.5}
 PAPER_SOFT: dict[str, Any] = {"algorithm.alpha": 1.0, "algorithm.expectation": "gumbel"}
 PAPER_ACTOR_CRITIC: dict[str, Any] = {**PAPER_SOFT, "algorithm.uniform_prior": False}
+MYOPIC: dict[str, Any] = {"gamma": 0.0}  # the critic then predicts the immediate reward
 SEARCH_GAMMA: SearchSpace = {"gamma": Range(0.3, 0.97, log=False)}
 SEARCH_SOFT: SearchSpace = {"algorithm.alpha": Range(0.002, 1.0), **SEARCH_GAMMA}

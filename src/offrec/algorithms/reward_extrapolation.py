@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from offrec import losses
-from offrec.algorithms.record import EARNING_WITH_RETURNS, PAPER_SOFT, SEARCH_SOFT, LearnerRecord
+from offrec.algorithms.record import EARNING_WITH_RETURNS, MYOPIC, PAPER_SOFT, SEARCH_SOFT, LearnerRecord
 from offrec.algorithms.soft import Soft
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.catalogue import log_prob
@@ -52,4 +52,5 @@ RECORD = LearnerRecord(
         "strong": {**EARNING_WITH_RETURNS, "algorithm.alpha": 0.03, "algorithm.ranks": "critic"},
     },
     search=SEARCH_SOFT,
+    myopic=MYOPIC,
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from offrec import losses
 from offrec.algorithms.deep_q import q_learning
-from offrec.algorithms.record import SEARCH_GAMMA, LearnerRecord
+from offrec.algorithms.record import MYOPIC, SEARCH_GAMMA, LearnerRecord
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.catalogue import log_prob
 from offrec.plugins import Range, option
@@ -48,4 +48,5 @@ RECORD = LearnerRecord(
         f"critic.{name}": f"{_SHARED_BACKBONE}; set network.{name}"
         for name in ("backbone", "width", "layers", "dropout", "repeat")
     },
+    myopic=MYOPIC,
 )

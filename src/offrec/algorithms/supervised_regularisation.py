@@ -12,7 +12,7 @@ from typing import Literal
 
 from offrec import losses
 from offrec.algorithms.actor_critic import ActorCritic
-from offrec.algorithms.record import EARNING_WITH_RETURNS, PAPER_ACTOR_CRITIC, SEARCH_SOFT, LearnerRecord
+from offrec.algorithms.record import EARNING_WITH_RETURNS, MYOPIC, PAPER_ACTOR_CRITIC, SEARCH_SOFT, LearnerRecord
 from offrec.algorithms.symbols import LossTerms, Multiplier, Needs, Symbols
 from offrec.catalogue import log_prob
 from offrec.plugins import Range, option
@@ -67,4 +67,5 @@ RECORD = LearnerRecord(
         "strong": {**EARNING_WITH_RETURNS, "algorithm.alpha": 0.1, "algorithm.beta": 0.1},
     },
     search={**SEARCH_SOFT, "algorithm.beta": Range(0.01, 30.0)},
+    myopic=MYOPIC,
 )

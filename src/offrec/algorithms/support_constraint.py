@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from offrec import losses
 from offrec.algorithms.actor_critic import ActorCritic
-from offrec.algorithms.record import EARNING_WITH_RETURNS, PAPER_ACTOR_CRITIC, SEARCH_SOFT, LearnerRecord
+from offrec.algorithms.record import EARNING_WITH_RETURNS, MYOPIC, PAPER_ACTOR_CRITIC, SEARCH_SOFT, LearnerRecord
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.plugins import Range, option
 
@@ -43,4 +43,5 @@ RECORD = LearnerRecord(
         "strong": {**EARNING_WITH_RETURNS, "algorithm.alpha": 0.05},
     },
     search={**SEARCH_SOFT, "algorithm.beta": Range(0.3, 100.0), "algorithm.delta": Range(1e-5, 0.1)},
+    myopic=MYOPIC,
 )

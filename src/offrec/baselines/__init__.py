@@ -7,13 +7,13 @@ import torch
 
 from offrec.baselines import counting, mean_reward, neighbours
 from offrec.baselines.counting import Markov, Popular, Recent
-from offrec.baselines.mean_reward import MeanReward
+from offrec.baselines.mean_reward import MeanReward, TotalReward
 from offrec.baselines.neighbours import SessionNeighbours, VectorSessionNeighbours
 from offrec.baselines.record import BASELINES, BaselineRecord, register_baseline
 from offrec.data.dataset import Dataset
 from offrec.policy import Policy
 
-for _record in (counting.POPULAR, mean_reward.RECORD, counting.RECENT, counting.MARKOV, *neighbours.RECORDS):
+for _record in (counting.POPULAR, *mean_reward.RECORDS, counting.RECENT, counting.MARKOV, *neighbours.RECORDS):
     register_baseline(_record)
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Popular",
     "Recent",
     "SessionNeighbours",
+    "TotalReward",
     "VectorSessionNeighbours",
     "baseline",
     "register_baseline",

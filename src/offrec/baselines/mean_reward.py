@@ -1,4 +1,4 @@
-"""Rank items by the mean immediate reward of their training events. No personalisation and no look-ahead."""
+"""Rank items by the immediate reward of their training events. No personalisation and no look-ahead."""
 
 from collections.abc import Mapping
 
@@ -6,30 +6,57 @@ import numpy as np
 import torch
 
 from offrec.baselines.record import BaselineRecord
-from offrec.baselines.sparse import TIE
 from offrec.catalogue import Head
 from offrec.data.dataset import Dataset
 from offrec.data.transitions import reward_vector
 from offrec.policy import Policy
-from offrec.types import Batch, Doubles
+from offrec.types import Batch, Doubles, Longs
+
+TIE = 1e-6  # the weight of popularity, which orders items with equal scores
 
 
-class MeanReward(Policy):
-    """Rank items by their mean reward in training, but rank the visitor's last picks below all other items.
+class ItemReward(Policy):
+    """Rank items by a score that depends only on their events and rewards in training, for every history.
 
-        score(a) = (Σ reward of a's events + m · μ) / (number of a's events + m)
-
-    μ is the mean reward of a training event, and m is the number of pseudo-events. Pseudo-events shrink the score of an
-    item with few events towards the mean. Ties are broken by popularity. If all events have the same reward, this is
-    the popularity ranking.
+    Subclasses implement `scores`. Ties are broken by popularity.
 
     Args:
         dataset: The dataset; only its train split is read.
         history: The longest history that the policy reads.
         device: The device that scores are computed on.
         rewards: The reward per behaviour, in addition to the defaults.
+    """
+
+    def __init__(
+        self, dataset: Dataset, history: int, device: torch.device, rewards: Mapping[str, float] | None = None
+    ) -> None:
+        super().__init__(dataset.vocabulary, history, device, dataset.meta["data_hash"])
+        self.source_shop = dataset.meta.get("shop")
+        total, count = reward_totals(dataset, rewards or {})
+        share = count / max(1, int(count.sum()))
+        self.bias = torch.tensor(self.scores(total, count) + TIE * share, dtype=torch.double, device=device)
+        self.table = torch.zeros(dataset.n_items, 0, dtype=torch.double, device=device)
+
+    def scores(self, total: Doubles, count: Longs) -> Doubles:
+        """Return scores [A] from the sum of rewards and the number of events of each item."""
+        raise NotImplementedError
+
+    def head(self, batch: Batch) -> Head:
+        state = torch.zeros(len(batch), 0, dtype=torch.double, device=self.device)
+        return Head(state, self.table, self.bias)
+
+
+class MeanReward(ItemReward):
+    """Rank items by their mean reward in training.
+
+        score(a) = (Σ reward of a's events + m · μ) / (number of a's events + m)
+
+    μ is the mean reward of a training event, and m is the number of pseudo-events. Pseudo-events shrink the score of an
+    item with few events towards the mean. If all events have the same reward, this is the popularity ranking.
+
+    Args:
+        dataset, history, device, rewards: See `ItemReward`.
         pseudo_events: m, the strength of the shrinkage towards μ.
-        skip_recent: How many of the last picks are ranked last; 0 ranks every item by its score alone.
     """
 
     name = "mean-reward"
@@ -42,42 +69,56 @@ class MeanReward(Policy):
         rewards: Mapping[str, float] | None = None,
         *,
         pseudo_events: float = 20.0,
-        skip_recent: int = 8,
     ) -> None:
-        super().__init__(dataset.vocabulary, history, device, dataset.meta["data_hash"])
-        self.source_shop, self.skip_recent = dataset.meta.get("shop"), skip_recent
-        means = shrunk_means(dataset, rewards or {}, pseudo_events)
-        share = np.asarray(dataset.train_counts) / max(1, int(np.sum(dataset.train_counts)))
-        self.bias = torch.tensor(means + TIE * share, dtype=torch.double, device=device)
-        self.table = torch.zeros(dataset.n_items, 0, dtype=torch.double, device=device)
-        # This shift ranks the last picks below all other items and preserves the order among them.
-        self.penalty = float(self.bias.max() - self.bias.min()) + 1.0
+        self.pseudo_events = pseudo_events
+        super().__init__(dataset, history, device, rewards)
 
-    def head(self, batch: Batch) -> Head:
-        recent = batch.recent[:, : self.skip_recent]
-        repeated = (recent[:, :, None] == recent[:, None, :]).tril(-1).any(2)
-        items = recent.masked_fill(repeated, self.n_items)  # the corrections of repeated items would add up
-        values = torch.full(items.shape, -self.penalty, dtype=torch.double, device=self.device)
-        state = torch.zeros(len(batch), 0, dtype=torch.double, device=self.device)
-        return Head(state, self.table, self.bias, items, values)
+    def scores(self, total: Doubles, count: Longs) -> Doubles:
+        mean = float(total.sum()) / max(1, int(count.sum()))
+        shrunk: Doubles = (total + self.pseudo_events * mean) / (count + self.pseudo_events)
+        return shrunk
 
 
-def shrunk_means(dataset: Dataset, rewards: Mapping[str, float], pseudo_events: float) -> Doubles:
-    """[A] mean reward of each item's training events, shrunk towards the mean over all training events."""
+class TotalReward(ItemReward):
+    """Rank items by the sum of their rewards in training: popularity, weighted by reward.
+
+        score(a) = Σ reward of a's events
+
+    The sum is not shrunk: an item with few events has a small sum.
+    """
+
+    name = "total-reward"
+
+    def scores(self, total: Doubles, count: Longs) -> Doubles:
+        return total
+
+
+def reward_totals(dataset: Dataset, rewards: Mapping[str, float]) -> tuple[Doubles, Longs]:
+    """Return the sum of rewards [A] and the number of training events [A] of each item."""
     train = dataset.split("train")
     events = slice(int(train.offsets[0]), int(train.offsets[-1]))
     reward = reward_vector(dataset.behaviours, dict(rewards)).astype(np.float64)[np.asarray(train.behaviours[events])]
     total = np.bincount(np.asarray(train.items[events]), weights=reward, minlength=dataset.n_items)
-    count = np.bincount(np.asarray(train.items[events]), minlength=dataset.n_items)
-    mean = float(reward.mean()) if len(reward) else 0.0
-    shrunk: Doubles = (total + pseudo_events * mean) / (count + pseudo_events)
-    return shrunk
+    return total.astype(np.float64), dataset.train_counts
 
 
-RECORD = BaselineRecord(
-    "mean-reward",
-    "Mean reward per item",
-    MeanReward,
-    "The items with the largest mean reward; the visitor's last picks come last.",
-    "Mean reward",
+# In the simulated shop, visitors tire of what they have just picked, and a fixed ranking would show it again.
+SKIP_RECENT = 8
+RECORDS = (
+    BaselineRecord(
+        "mean-reward",
+        "Mean reward per item",
+        MeanReward,
+        "The items with the largest mean reward.",
+        "Mean reward",
+        skip_recent=SKIP_RECENT,
+    ),
+    BaselineRecord(
+        "total-reward",
+        "Total reward per item",
+        TotalReward,
+        "The items with the largest sum of rewards.",
+        "Total reward",
+        skip_recent=SKIP_RECENT,
+    ),
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from offrec.data.dataset import Dataset
-from offrec.plugins import Registry, check_callable, check_texts
+from offrec.plugins import Registry, check_callable, check_count, check_texts
 from offrec.policy import Policy
 
 
@@ -20,6 +20,8 @@ class BaselineRecord:
         build: Builds the policy from a dataset, the length of the longest history and a device.
         help: One line that says how the baseline ranks.
         short_label: The name in figures, where space is scarce; by default the label.
+        skip_recent: When a simulated shop plays the policy, how many of the visitor's last picks rank below all other
+            items.
     """
 
     name: str
@@ -27,10 +29,13 @@ class BaselineRecord:
     build: Callable[[Dataset, int, torch.device], Policy]
     help: str
     short_label: str = ""
+    skip_recent: int = 0
 
 
 def _check(record: BaselineRecord) -> str | None:
-    return check_texts(record, ("label", "help")) or check_callable(record, "build")
+    return (
+        check_texts(record, ("label", "help")) or check_callable(record, "build") or check_count(record, "skip_recent")
+    )
 
 
 BASELINES: Registry[BaselineRecord] = Registry("baseline", BaselineRecord, _check)

@@ -5,12 +5,11 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from offrec.baselines.mean_reward import TIE
 from offrec.catalogue import Head
 from offrec.data.dataset import Dataset
 from offrec.policy import Policy
 from offrec.types import Batch, Longs
-
-TIE = 1e-6  # the weight of popularity, which orders items without a score
 
 
 class SparsePolicy(Policy):

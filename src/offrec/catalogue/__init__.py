@@ -2,6 +2,7 @@
 
 from offrec.catalogue.backend import use_backend
 from offrec.catalogue.head import Head
+from offrec.catalogue.lowered_items import rank_last
 from offrec.catalogue.noise import Noise
 from offrec.catalogue.ranking import rank, rank_and_top_k, sample_k, top_k
 from offrec.catalogue.reduction import gumbel_softmax, log_prob, logsumexp, maximum, reduce
@@ -15,6 +16,7 @@ __all__ = [
     "maximum",
     "rank",
     "rank_and_top_k",
+    "rank_last",
     "reduce",
     "sample_k",
     "top_k",

@@ -82,6 +82,9 @@ class Simulate:
     """The number of visitors."""
     play: Literal["topk", "sample"] = "topk"
     """How to make lists: `topk` takes the best k items, `sample` samples k items without replacement."""
+    skip_recent: Annotated[int | None, unset("N")] = None
+    """Rank the visitor's last N picks below all other items. Default: the better of 0 and 8 for the learner or the
+    baseline, measured in other simulated shops."""
     seed: int = 1_000_000
     """The seed of the visitors; it should differ from that of the log. Equal seeds give every policy the same
     visitors."""
@@ -93,31 +96,45 @@ class Simulate:
     """Print JSON."""
 
     def run(self) -> None:
-        shop, policy = self._shop_and_policy()
+        shop, policy, skip_recent = self._shop_and_policy()
         with console_for(self.json).counter("visitors done") as at:
-            rollout = shop.rollout(policy, self.sessions, self.play, seed=self.seed, gamma=self.gamma, progress=at)
+            rollout = shop.rollout(
+                policy,
+                self.sessions,
+                self.play,
+                skip_recent=skip_recent if self.skip_recent is None else self.skip_recent,
+                seed=self.seed,
+                gamma=self.gamma,
+                progress=at,
+            )
         if self.json:
             print_json(rollout.as_json())
         else:
             print_table(*_rollout_table(rollout))
 
-    def _shop_and_policy(self) -> "tuple[Shop, str | Policy]":
-        from offrec.baselines import baseline
+    def _shop_and_policy(self) -> "tuple[Shop, str | Policy, int]":
+        """Return the shop, the policy and the number of last picks that it skips by default."""
+        from offrec.algorithms import LEARNERS
+        from offrec.baselines import BASELINES, baseline
         from offrec.data.dataset import Dataset
+        from offrec.runs.folder import read_run
         from offrec.runs.loading import load, open_dataset, pick_device
         from offrec.shop import Shop
 
         if sum(chosen is not None for chosen in (self.run_, self.policy, self.baseline)) != 1:
             raise InputError("Give exactly one of RUN, --policy NAME with --world, or --baseline NAME with --dataset.")
-        if self.policy is not None and self.play != "topk":
-            raise InputError("--play cannot be used with --policy; the shop's own policies define how they make lists.")
+        if self.policy is not None and (self.play != "topk" or self.skip_recent is not None):
+            option = "--play" if self.play != "topk" else "--skip-recent"
+            raise InputError(
+                f"{option} cannot be used with --policy; the shop's own policies define how they make lists."
+            )
         if self.run_ is None and self.dataset is None:
             if self.policy is None or self.world is None:
                 raise InputError(
                     "--baseline needs --dataset DATASET, and --policy needs --world NAME or --dataset DATASET."
                 )
             device = pick_device(self.device)
-            return Shop.open(self.world, self.shop_seed or 0, device=device), self.policy
+            return Shop.open(self.world, self.shop_seed or 0, device=device), self.policy, 0
         if self.world is not None or self.shop_seed is not None:
             raise InputError(
                 "--world and --shop-seed cannot be used with a dataset, which determines the shop; remove them."
@@ -130,15 +147,18 @@ class Simulate:
         device = pick_device(self.device)
         shop = Shop.from_meta(dataset.meta["shop"], device)
         if self.policy is not None:
-            return shop, self.policy
+            return shop, self.policy, 0
         if self.run_ is not None:
-            return shop, load(self.run_, self.device)
-        return shop, baseline(str(self.baseline), dataset, device=device)
+            algorithm = read_run(self.run_)["options"]["algorithm.name"]
+            return shop, load(self.run_, self.device), LEARNERS[algorithm].skip_recent
+        policy = baseline(str(self.baseline), dataset, device=device)
+        return shop, policy, BASELINES[str(self.baseline)].skip_recent
 
 
 def _rollout_table(rollout: "Rollout") -> tuple[str, list[str], list[list[str]]]:
     shop = f"{rollout.world}, seed {rollout.shop_seed}, lists of {rollout.k}"
-    title = f"{rollout.policy} ({rollout.play}) in {shop}, {len(rollout):,} visitors"
+    skipped = f", skipping the last {rollout.skip_recent} picks" if rollout.skip_recent else ""
+    title = f"{rollout.policy} ({rollout.play}{skipped}) in {shop}, {len(rollout):,} visitors"
     rows = [
         [name, f"{mean.mean:.4f}", f"{mean.low:.4f} … {mean.high:.4f}"]
         for name, mean in (

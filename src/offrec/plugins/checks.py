@@ -17,6 +17,13 @@ def check_callable(record: Any, name: str) -> str | None:
     return None if callable(getattr(record, name)) else f"its {name} must be callable"
 
 
+def check_count(record: Any, name: str) -> str | None:
+    """Check that a field is a whole number of at least 0."""
+    value = getattr(record, name)
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return None if is_count else f"its {name} must be a whole number of at least 0; got {value!r}"
+
+
 def check_family(family: object, families: Sequence[str]) -> str | None:
     """Check that the family is a known one."""
     return None if family in families else f"its family must be one of {', '.join(families)}; got {family!r}"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from offrec.catalogue import Head, sample_k, top_k
 from offrec.errors import InputError
-from offrec.policy import Policy
+from offrec.policy import Policy, SkipRecent
 from offrec.shop.logging_policy import Mixture, draw_lists, mixture
 from offrec.shop.randomness import Purpose, generator
 from offrec.shop.visitors import Dynamics, Step, Visitors
@@ -22,6 +22,7 @@ class Player:
 
     name: str
     play: str = "topk"
+    skip_recent: int = 0
 
     def __init__(self, dynamics: Dynamics) -> None:
         self.dynamics, self.k = dynamics, dynamics.world.k
@@ -98,11 +99,19 @@ def chunks(visitors: Visitors) -> list[Visitors]:
 
 
 class PolicyPlayer(Player):
-    """Plays a `Policy`, which sees only the picks of items that it knows."""
+    """Plays a `Policy`, which sees only the picks of items that it knows.
 
-    def __init__(self, dynamics: Dynamics, policy: Policy, play: Play) -> None:
+    Args:
+        dynamics: The shop's equations and items.
+        policy: The policy.
+        play: How lists are made: the best k items, or k items sampled without replacement.
+        skip_recent: How many of the visitor's last picks rank below all other items.
+    """
+
+    def __init__(self, dynamics: Dynamics, policy: Policy, play: Play, skip_recent: int = 0) -> None:
         super().__init__(dynamics)
-        self.policy, self.name, self.play = policy, policy.name, play
+        policy = SkipRecent(policy, skip_recent) if skip_recent else policy
+        self.policy, self.name, self.play, self.skip_recent = policy, policy.name, play, skip_recent
         self.to_shop = shop_items(policy, dynamics.items.n_items).to(policy.device)
         if play == "sample" and not policy.stochastic:
             raise InputError(

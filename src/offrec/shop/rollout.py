@@ -46,7 +46,7 @@ def mean_with_interval(values: Doubles) -> Mean:
 class Rollout:
     """The results of simulated sessions.
 
-    Two roll-outs with the same shop, seed and number of sessions have the same visitors in the same rows.
+    Two roll-outs with the same shop, seed and population have the same visitors in the same rows.
     """
 
     world: str
@@ -54,7 +54,9 @@ class Rollout:
     k: int
     policy: str
     play: str  # "topk": the best k items; "sample": k items sampled without replacement
+    skip_recent: int  # how many of the visitor's last picks were ranked last
     seed: int
+    population: int  # the number of visitors that the seed generates; the first N of them were simulated
     gamma: float
     rewards: Doubles  # [N] undiscounted
     discounted: Doubles  # [N] discounted by γ per list
@@ -86,10 +88,12 @@ class Rollout:
         return {
             "policy": self.policy,
             "play": self.play,
+            "skip_recent": self.skip_recent,
             "world": self.world,
             "seed": self.shop_seed,
             "k": self.k,
             "sessions": len(self),
+            "population": self.population,
             "rollout_seed": self.seed,
             "reward": self.reward.as_json(),
             "discounted": {"gamma": self.gamma, **mean_with_interval(self.discounted).as_json()},
@@ -106,7 +110,8 @@ def paired_difference(a: Rollout, b: Rollout) -> Mean:
     Raises:
         InputError: If the two roll-outs have different visitors.
     """
-    if (a.world, a.shop_seed, a.seed, len(a)) != (b.world, b.shop_seed, b.seed, len(b)):
+    visitors = [(one.world, one.shop_seed, one.seed, one.population, len(one)) for one in (a, b)]
+    if visitors[0] != visitors[1]:
         raise InputError("The roll-outs have different visitors; world, seeds and number of sessions must be equal.")
     return mean_with_interval(a.rewards - b.rewards)
 
@@ -139,6 +144,7 @@ def run_sessions(
     max_steps: int,
     watch: Watch,
     progress: Progress | None = None,
+    first: int | None = None,
 ) -> Tensor:
     """Simulate sessions until the visitors leave.
 
@@ -150,13 +156,15 @@ def run_sessions(
         max_steps: The largest number of lists per session.
         watch: Called after every step with (sessions, step, lists, visitors before the step, results).
         progress: Called after every step with (sessions that have ended, sessions).
+        first: Simulate only this many of the visitors; None for all.
 
     Returns:
         The sessions that had not ended after `max_steps`.
     """
-    visitors = dynamics.arrive(sessions, seed)
+    simulated = sessions if first is None else first
+    visitors = dynamics.arrive(sessions, seed)[slice(simulated)]
     player.begin(sessions, seed)
-    rows = torch.arange(sessions, device=dynamics.device)
+    rows = torch.arange(simulated, device=dynamics.device)
     for number in range(max_steps):
         if not len(rows):
             break
@@ -167,5 +175,5 @@ def run_sessions(
         watch(rows, number, lists, visitors, result)
         rows, visitors = rows[~result.leaves], result.visitors[~result.leaves]
         if progress is not None:
-            progress(sessions - len(rows), sessions)
+            progress(simulated - len(rows), simulated)
     return rows

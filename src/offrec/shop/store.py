@@ -99,12 +99,13 @@ class Shop:
                 f"{self.world.name!r} with seed {self.seed}; simulate the policy in the shop that wrote its log."
             )
 
-    def player(self, policy: "str | Policy | Player", play: Play = "topk") -> Player:
+    def player(self, policy: "str | Policy | Player", play: Play = "topk", skip_recent: int = 0) -> Player:
         """Return a player.
 
         Args:
             policy: The name of one of the shop's own policies, any `Policy`, or a player.
             play: How a `Policy` makes lists: its best k items, or k items sampled without replacement.
+            skip_recent: How many of the visitor's last picks a `Policy` ranks below all other items.
         """
         if isinstance(policy, Player):
             return policy
@@ -113,7 +114,7 @@ class Shop:
         if isinstance(policy, Policy):
             if policy.source_shop is not None:
                 self.check_source_shop(policy.source_shop)
-            return PolicyPlayer(self.dynamics, policy, play)
+            return PolicyPlayer(self.dynamics, policy, play, skip_recent)
         if policy == "oracle" and self.world.one_visitor:
             return TabularPlayer(self.dynamics, build_mdp(self.world, self.seed).optimal().policy, "oracle")
         if policy not in SHOP_POLICIES:
@@ -127,10 +128,12 @@ class Shop:
         sessions: int = 1000,
         play: Play = "topk",
         *,
+        skip_recent: int = 0,
         seed: int = 0,
         gamma: float = 1.0,
         max_steps: int = MAX_STEPS,
         progress: Progress | None = None,
+        first: int | None = None,
     ) -> Rollout:
         """Simulate sessions until the visitors leave.
 
@@ -138,24 +141,29 @@ class Shop:
             policy: See `player`.
             sessions: The number of visitors.
             play: See `player`; the shop's own policies ignore it.
+            skip_recent: See `player`; the shop's own policies ignore it.
             seed: The seed of the visitors. Equal seeds give the same visitors and random numbers for every policy.
             gamma: The discount per list, for `Rollout.discounted` only.
             max_steps: The largest number of lists per session.
             progress: Called after every step with (sessions that have ended, sessions).
+            first: Simulate only this many of the visitors, for slow policies. They are the same visitors, with the
+                same random numbers, as the first ones of a roll-out of all sessions.
         """
         if sessions < 1:
             raise InputError(f"sessions must be at least 1; got {sessions}.")
+        if first is not None and not 1 <= first <= sessions:
+            raise InputError(f"first must be between 1 and the {sessions} sessions; got {first}.")
         if seed < 0:
             raise InputError(f"The seed of the visitors must be at least 0; got {seed}.")
         if not 0 <= gamma <= 1:
             raise InputError(f"gamma must be between 0 and 1; got {gamma}.")
-        player = self.player(policy, play)
-        totals = SessionTotals(sessions, gamma, self.dynamics.device)
+        player = self.player(policy, play, skip_recent)
+        totals = SessionTotals(sessions if first is None else first, gamma, self.dynamics.device)
 
         def watch(rows: Tensor, number: int, lists: Tensor, visitors: Visitors, result: Step) -> None:
             totals.add(rows, number, result)
 
-        unfinished = run_sessions(self.dynamics, player, sessions, seed, max_steps, watch, progress)
+        unfinished = run_sessions(self.dynamics, player, sessions, seed, max_steps, watch, progress, first)
         rewards, discounted, lengths, steps, bought = totals.arrays()
         return Rollout(
             world=self.world.name,
@@ -163,12 +171,14 @@ class Shop:
             k=self.world.k,
             policy=player.name,
             play=player.play,
+            skip_recent=player.skip_recent,
             seed=seed,
+            population=sessions,
             gamma=gamma,
             rewards=rewards,
             discounted=discounted,
             lengths=lengths,
             steps=steps,
             bought=bought,
-            cut=len(unfinished) / sessions,
+            cut=len(unfinished) / len(rewards),
         )
