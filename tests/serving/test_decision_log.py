@@ -1,9 +1,10 @@
 """Accepted records are in the log, in order; lost records are counted; both also after failures of disk and process."""
 
+import asyncio
 import errno
 import fcntl
-import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 from small_server import open_log, read_records, wait_until
 
+from offrec.data.line_checksums import seal_record
 from offrec.errors import InputError
-from offrec.serving import decision_log
+from offrec.serving import decision_log_segment
 from offrec.serving.decision_log import DecisionLog, DecisionLogOptions
 
 DISK_FULL = "No space left on device"
@@ -30,11 +32,11 @@ def lost_counts(folder: Path) -> list[int]:
     return [record["count"] for record in read_records(folder)[0] if record["kind"] == "lost"]
 
 
-def test_records_are_on_the_disk_in_order_before_the_log_is_closed(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
+def test_a_record_is_in_the_file_when_add_returns(tmp_path: Path) -> None:
+    log = open_log(tmp_path, flush_seconds=60.0)
     for number in range(100):
         assert log.add(list_record(number, text="é\u2028\n"))
-    wait_until(lambda: len(read_records(tmp_path)[0]) == 100)
+        assert len(read_records(tmp_path)[0]) == number + 1
     (file,) = tmp_path.iterdir()
     assert file.name.endswith(f"-{os.getpid()}-0.jsonl.open")
     log.add({"kind": "event"})
@@ -44,8 +46,86 @@ def test_records_are_on_the_disk_in_order_before_the_log_is_closed(tmp_path: Pat
     records, torn = read_records(tmp_path)
     assert [record.get("request_id") for record in records] == [*map(str, range(100)), None]
     assert torn == 0
-    assert (log.counts.lists, log.counts.events, log.counts.lost) == (100, 1, 0)
+    assert (log.counts.lists, log.counts.events, log.counts.flushed, log.counts.lost) == (100, 1, 101, 0)
     assert log.counts.bytes == file.stat().st_size
+
+
+def test_records_are_flushed_at_the_interval_without_further_records(tmp_path: Path) -> None:
+    log = open_log(tmp_path, flush_seconds=0.05)
+    log.add(list_record(0))
+    wait_until(lambda: log.counts.flushed == 1, 2.0)
+    log.close()
+
+
+def test_a_slow_fsync_does_not_delay_other_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_flushing, may_end, real = threading.Event(), threading.Event(), os.fsync
+
+    def fsync(file: int) -> None:
+        is_flushing.set()
+        assert may_end.wait(20)
+        real(file)
+
+    log = open_log(tmp_path)
+    monkeypatch.setattr(decision_log_segment.os, "fsync", fsync)
+    log.add(list_record(0))
+    assert is_flushing.wait(20)
+    assert log.add(list_record(1)), "returns during the fsync"
+    assert request_ids(tmp_path) == ["0", "1"]
+    may_end.set()
+    log.close()
+
+
+def test_durable_records_share_an_fsync_and_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first fsync covers one record; the records that arrive during it share the second one."""
+    real, may_end, files = os.fsync, threading.Event(), []
+
+    def fsync(file: int) -> None:
+        files.append(file)
+        assert may_end.wait(20)
+        real(file)
+
+    async def write(log: DecisionLog) -> None:
+        first = asyncio.create_task(log.record(list_record(0)))
+        while not files:
+            await asyncio.sleep(0.001)
+        others = [asyncio.create_task(log.record(list_record(number))) for number in range(1, 20)]
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in (first, *others)), "no record is confirmed before its fsync"
+        assert len(request_ids(tmp_path)) == 20
+        may_end.set()
+        assert await asyncio.gather(first, *others) == [True] * 20
+
+    log = open_log(tmp_path, flush_seconds=60.0, durable=True)
+    monkeypatch.setattr(decision_log_segment.os, "fsync", fsync)
+    asyncio.run(write(log))
+    assert len(files) == 2
+    log.close()
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_records_of_a_failed_fsync_count_as_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    """After a failed fsync the system may have dropped the data, so the log goes on in a new file."""
+    real, broken, failures = os.fsync, [True], []
+
+    def fsync(file: int) -> None:
+        if broken[0]:
+            raise OSError(errno.EIO, "Input/output error")
+        real(file)
+
+    options = DecisionLogOptions(flush_seconds=0.01, durable=durable)
+    log = DecisionLog(tmp_path, options, lambda line: None, failures.append)
+    monkeypatch.setattr(decision_log_segment.os, "fsync", fsync)
+    assert asyncio.run(log.record(list_record(0))) is not durable, "a durable record is not confirmed"
+    wait_until(lambda: failures == ["Input/output error"])
+    broken[0] = False
+    wait_until(lambda: log.failure is None)
+    assert log.add(list_record(1))
+    assert log.close() == 1
+    assert lost_counts(tmp_path) == [1]
+    assert request_ids(tmp_path)[-1] == "1"
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_an_empty_log_leaves_no_file(tmp_path: Path) -> None:
@@ -66,27 +146,8 @@ def test_a_new_file_begins_at_a_size_and_at_an_age(tmp_path: Path, options: dict
     assert request_ids(tmp_path) == [str(number) for number in range(6)]
 
 
-def test_a_full_queue_loses_records_and_the_log_contains_their_number(tmp_path: Path) -> None:
-    log = open_log(tmp_path, flush_seconds=0.3, queue_records=5)
-    accepted = [log.add(list_record(number)) for number in range(9)]
-    assert accepted == [True] * 5 + [False] * 4
-    wait_until(lambda: log.counts.flushed == 5)
-    assert log.add(list_record(9))
-    log.close()
-    assert lost_counts(tmp_path) == [4]
-    assert request_ids(tmp_path) == ["0", "1", "2", "3", "4", "9"]
-
-
-def test_the_queue_is_also_limited_in_bytes(tmp_path: Path) -> None:
-    log = open_log(tmp_path, flush_seconds=0.3, queue_bytes=1000)
-    assert [log.add(list_record(number, padding="x" * 400)) for number in range(3)] == [True, True, False]
-    wait_until(lambda: log.counts.flushed == 2)
-    assert log.add(list_record(3, padding="x" * 400)), "after a flush the queue is empty"
-    log.close()
-
-
 def test_after_a_full_disk_writing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk fills up in the middle of a write: the written part is removed and the record is written later."""
+    """The disk fills up in the middle of a write: the written part is removed and the record counts as lost."""
     full, real = [False], os.write
 
     def write(file: int, data: Any) -> int:
@@ -96,15 +157,14 @@ def test_after_a_full_disk_writing_goes_on(tmp_path: Path, monkeypatch: pytest.M
             return real(file, data[:30])
         raise OSError(errno.ENOSPC, DISK_FULL)
 
-    monkeypatch.setattr(decision_log.os, "write", write)
+    monkeypatch.setattr(decision_log_segment.os, "write", write)
     printed: list[str] = []
     failures: list[str] = []
     log = DecisionLog(tmp_path, DecisionLogOptions(flush_seconds=0.02), printed.append, failures.append)
     log.add(list_record(0))
     wait_until(lambda: read_records(tmp_path)[0])
     full[0] = True
-    log.add(list_record(1, padding="x" * 100))
-    wait_until(lambda: log.failure is not None)
+    assert not log.add(list_record(1, padding="x" * 100))
     assert log.failure == DISK_FULL
     assert [log.add(list_record(number)) for number in (2, 3)] == [False, False]
     time.sleep(0.1)
@@ -113,13 +173,13 @@ def test_after_a_full_disk_writing_goes_on(tmp_path: Path, monkeypatch: pytest.M
     full[0] = False
     wait_until(lambda: log.failure is None)
     assert log.add(list_record(4))
-    assert log.close() == 2
-    assert [record["kind"] for record in read_records(tmp_path)[0]] == ["list", "lost", "list", "list"]
-    assert lost_counts(tmp_path) == [2]
-    assert request_ids(tmp_path) == ["0", "1", "4"]
+    assert log.close() == 3
+    assert [record["kind"] for record in read_records(tmp_path)[0]] == ["list", "lost", "list"]
+    assert lost_counts(tmp_path) == [3]
+    assert request_ids(tmp_path) == ["0", "4"]
     assert len(printed) == 2
     assert DISK_FULL in printed[0]
-    assert "2 records" in printed[1]
+    assert "3 records" in printed[1]
 
 
 def test_a_torn_record_that_cannot_be_removed_ends_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,21 +192,25 @@ def test_a_torn_record_that_cannot_be_removed_ends_its_file(tmp_path: Path, monk
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(decision_log.os, "write", lambda file, data: real(file, data[:9]) if len(data) > 9 else fail())
-        broken.setattr(decision_log.os, "ftruncate", fail)
+        broken.setattr(
+            decision_log_segment.os, "write", lambda file, data: real(file, data[:9]) if len(data) > 9 else fail()
+        )
+        broken.setattr(decision_log_segment.os, "ftruncate", fail)
         log.add(list_record(1, padding="x" * 50))
-        wait_until(lambda: log.failure is not None)
+        assert log.failure == "Input/output error"
         time.sleep(0.05)
     wait_until(lambda: log.failure is None)
+    log.add(list_record(2))
     log.close()
     assert read_records(tmp_path)[1] >= 1
-    assert request_ids(tmp_path) == ["0", "1"]
+    assert request_ids(tmp_path) == ["0", "2"]
+    assert lost_counts(tmp_path) == [1]
 
 
 def test_files_of_crashed_servers_are_renamed_and_reported(tmp_path: Path) -> None:
     printed: list[str] = []
     abandoned = tmp_path / "decisions-1-1-0.jsonl.open"
-    abandoned.write_text(json.dumps(list_record(0)) + "\n" + '{"kind":"li')
+    abandoned.write_bytes(seal_record(list_record(0)) + b'{"kind":"li')
     running = open_log(tmp_path)
     first = next(path for path in tmp_path.iterdir() if str(os.getpid()) in path.name)
     second = DecisionLog(tmp_path, DecisionLogOptions(), printed.append)
@@ -155,7 +219,7 @@ def test_files_of_crashed_servers_are_renamed_and_reported(tmp_path: Path) -> No
     assert printed == []
     running.close()
     second.close()
-    abandoned.write_text(json.dumps(list_record(0)) + "\n" + '{"kind":"li')
+    abandoned.write_bytes(seal_record(list_record(0)) + b'{"kind":"li')
     DecisionLog(tmp_path, DecisionLogOptions(), printed.append).close()
     assert len(printed) == 1
     for part in ("decisions-1-1-0.jsonl.open", "1 records", "11 bytes"):
@@ -172,7 +236,7 @@ def test_logs_opened_in_the_same_millisecond_use_different_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Servers in two containers can have the same process id, and a server can restart within a millisecond."""
-    monkeypatch.setattr(decision_log.time, "time", lambda: 1.0)
+    monkeypatch.setattr(decision_log_segment.time, "time", lambda: 1.0)
     logs = [open_log(tmp_path), open_log(tmp_path)]
     for number, log in enumerate(logs):
         log.add(list_record(number))
@@ -198,7 +262,7 @@ def test_the_log_goes_on_if_standard_error_cannot_be_written(tmp_path: Path, mon
             raise OSError(errno.ENOSPC, DISK_FULL)
         return real(file, data)
 
-    monkeypatch.setattr(decision_log.os, "write", write)
+    monkeypatch.setattr(decision_log_segment.os, "write", write)
     log = DecisionLog(tmp_path, DecisionLogOptions(flush_seconds=0.01), fail_to_print, failures.append)
     full[0] = True
     log.add(list_record(0))
@@ -206,19 +270,20 @@ def test_the_log_goes_on_if_standard_error_cannot_be_written(tmp_path: Path, mon
     full[0] = False
     wait_until(lambda: log.failure is None)
     assert log.add(list_record(1))
-    assert log.close() == 0
-    assert request_ids(tmp_path) == ["0", "1"]
+    assert log.close() == 1
+    assert request_ids(tmp_path) == ["1"]
 
 
 def test_a_log_whose_thread_ended_accepts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> int:
+    def fail(*_: Any) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(decision_log.Segment, "append", fail)
     failures: list[str] = []
     log = DecisionLog(tmp_path, DecisionLogOptions(flush_seconds=0.01), lambda line: None, failures.append)
-    log.add(list_record(0))
-    wait_until(lambda: failures)
+    with monkeypatch.context() as patched:
+        patched.setattr(decision_log_segment.Segment, "flush", fail)
+        log.add(list_record(0))
+        wait_until(lambda: failures)
     assert log.failure is not None
     assert "MemoryError: no more" in log.failure
     assert not log.add(list_record(1))
@@ -229,7 +294,7 @@ def test_another_server_may_finish_its_file_during_the_start(tmp_path: Path, mon
     """It does so after the folder is listed, before its file is opened or locked."""
     before_open, before_lock = tmp_path / "decisions-1-1-0.jsonl.open", tmp_path / "decisions-2-1-0.jsonl.open"
     for path in (before_open, before_lock):
-        path.write_text(json.dumps(list_record(0)) + "\n")
+        path.write_bytes(seal_record(list_record(0)))
     real_open, real_lock, printed = Path.open, fcntl.flock, []
 
     def open_file(path: Path, *rest: Any, **more: Any) -> Any:
@@ -243,7 +308,7 @@ def test_another_server_may_finish_its_file_during_the_start(tmp_path: Path, mon
         real_lock(file, operation)
 
     monkeypatch.setattr(Path, "open", open_file)
-    monkeypatch.setattr(decision_log.fcntl, "flock", lock)
+    monkeypatch.setattr(decision_log_segment.fcntl, "flock", lock)
     DecisionLog(tmp_path, DecisionLogOptions(), printed.append).close()
     assert printed == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["decisions-1-1-0.jsonl", "decisions-2-1-0.jsonl"]
@@ -258,7 +323,7 @@ def test_no_other_server_takes_a_file_from_its_creation_to_its_end(
     def start_another_server() -> None:
         if not is_starting[0]:
             is_starting[0] = True
-            decision_log.close_abandoned_segments(tmp_path, printed.append)
+            decision_log_segment.close_abandoned_segments(tmp_path, printed.append)
             is_starting[0] = False
 
     def lock(file: Any, operation: int) -> None:
@@ -270,7 +335,7 @@ def test_no_other_server_takes_a_file_from_its_creation_to_its_end(
         start_another_server()
         return real_rename(path, target)
 
-    monkeypatch.setattr(decision_log.fcntl, "flock", lock)
+    monkeypatch.setattr(decision_log_segment.fcntl, "flock", lock)
     log = open_log(tmp_path)
     assert len(printed) == 1, "the unlocked empty file looked abandoned"
     monkeypatch.setattr(Path, "rename", rename)

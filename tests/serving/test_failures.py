@@ -77,26 +77,23 @@ def flushed_records(address: str) -> int:
     return int(match[1])
 
 
-def test_kill_9_leaves_every_flushed_record_readable(run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("durable", [False, True])
+def test_kill_9_loses_no_answered_request(run: Path, tmp_path: Path, durable: bool) -> None:
+    """The last flush may be long ago: what matters is that the record is written before the response."""
     folder = tmp_path / "log"
-    with ServerProcess(run, "--log", folder, "--flush-seconds", "0.2") as server, under_load(server.address) as load:
-        time.sleep(2.0)
-        wait_until(lambda: flushed_records(server.address) > 100)
-        on_disk, killed_at = flushed_records(server.address), time.monotonic()
+    options = ("--durable",) if durable else ("--flush-seconds", "60")
+    with ServerProcess(run, "--log", folder, *options) as server, under_load(server.address) as load:
+        wait_until(lambda: len(load.answered) > 200)
         server.child.send_signal(signal.SIGKILL)
         server.child.wait()
     assert server.child.returncode == -signal.SIGKILL
     records, torn = read_records(folder)
-    assert len(records) >= on_disk > 100
     assert torn <= 1
     assert all(record["kind"] == "list" and len(record["items"]) == 5 for record in records)
     request_ids = [record["request_id"] for record in records]
     assert len(set(request_ids)) == len(request_ids)
-    early = {request_id for request_id, answered_at in load.answered if answered_at < killed_at - 1.0}
-    assert early, "some requests were answered a second, five flushes, before the end"
-    assert early <= set(request_ids)
-    missing = {request_id for request_id, _ in load.answered} - set(request_ids)
-    assert len(missing) < len(load.answered) / 2
+    assert {request_id for request_id, _ in load.answered} <= set(request_ids)
+    assert len(request_ids) <= len(load.answered) + 6, "at most one unanswered request per client"
     printed: list[str] = []
     DecisionLog(folder, DecisionLogOptions(), printed.append).close()
     assert len(printed) == 1

@@ -37,13 +37,13 @@ class Serve:
     log: Annotated[Path | None, unset("FOLDER")] = None
     """Write every list and every event as JSON lines to this folder: the decision log."""
     flush_seconds: float = 1.0
-    """Seconds between flushes of the log to disk. A crash loses at most the records of this period."""
+    """Seconds between flushes of the log to the disk. A power cut loses at most the records of this period."""
+    durable: bool = False
+    """Answer only after a request's record is on the disk, so that even a power cut loses no answered request."""
     segment_mb: float = 64.0
     """Size at which the log begins a new file, in MiB."""
     segment_seconds: float = 3600.0
     """Age at which the log begins a new file, in seconds."""
-    log_queue: int = 100_000
-    """Largest number of records that may wait for the disk. More are lost and counted."""
     on_log_failure: Literal["serve", "stop"] = "serve"
     """What to do if the log cannot be written, for example on a full disk: serve without it, or stop."""
     wait_ms: float = 2.0
@@ -84,7 +84,7 @@ class Serve:
             insecure=self.insecure,
             log=self.log,
             log_options=DecisionLogOptions(
-                self.flush_seconds, int(self.segment_mb * 2**20), self.segment_seconds, self.log_queue
+                self.flush_seconds, int(self.segment_mb * 2**20), self.segment_seconds, self.durable
             ),
             on_log_failure=self.on_log_failure,
             limits=RequestLimits(
@@ -104,7 +104,7 @@ class Serve:
     def _check(self) -> None:
         if not self.runs and not self.baselines:
             raise InputError("No policy to serve; name at least one run folder from `offrec train`, or --baselines.")
-        positive = ("flush_seconds", "segment_mb", "segment_seconds", "log_queue", "max_batch", "max_waiting", "max_k")
+        positive = ("flush_seconds", "segment_mb", "segment_seconds", "max_batch", "max_waiting", "max_k")
         for name in (*positive, "max_history", "max_candidates", "max_body_kb", "threads"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):

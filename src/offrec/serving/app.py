@@ -73,7 +73,7 @@ def _add_recommend_routes(app: FastAPI, service: Service) -> None:
     @app.post("/v1/events", response_model=schemas.EventResponse, responses=_error_responses(*BODY_ERRORS, 409))
     async def events(body: schemas.EventRequest) -> Response:
         """Record in the decision log what a visitor did with an item. 409: the server has no decision log."""
-        return _json_response(service.record_event(body))
+        return _json_response(await service.record_event(body))
 
     @app.post("/v1/reload", response_model=schemas.ReloadResponse, responses=_error_responses(*BODY_ERRORS, 404, 409))
     async def reload(body: schemas.ReloadRequest | None = None) -> Response:

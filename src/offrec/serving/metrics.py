@@ -9,10 +9,10 @@ from prometheus_client.registry import Collector
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 DECISION_LOG_HELP = {
-    "lists": "Lists accepted by the decision log.",
-    "events": "Events accepted by the decision log.",
+    "lists": "Lists written to the decision log.",
+    "events": "Events written to the decision log.",
     "flushed": "Lists and events flushed to the disk.",
-    "lost": "Lists and events that could not be written.",
+    "lost": "Lists and events that could not be written or flushed.",
     "bytes": "Bytes written to the decision log.",
     "flushes": "Flushes to the disk.",
     "segments": "Files begun.",

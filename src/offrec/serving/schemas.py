@@ -119,7 +119,7 @@ class RecommendResponse(BaseModel):
     )
     unknown_items: int = Field(description="Number of history ids that are not in the catalogue; they are ignored.")
     restricted: bool = Field(description="Whether exclude, exclude_seen or candidates was set.")
-    logged: bool = Field(description="Whether the decision log accepted the list.")
+    logged: bool = Field(description="Whether the list was written to the decision log.")
 
 
 class EventResponse(BaseModel):

@@ -142,7 +142,7 @@ class Service:
         # exclude_seen counts as a restriction even if the history is empty. Otherwise the first lists of each visit
         # would be the only unrestricted lists in the log.
         restricted = bool(query.excluded) or query.candidates is not None or request.exclude_seen
-        logged = request.log and self._log_list(served, request, request_id, ids, result, restricted)
+        logged = request.log and await self._log_list(served, request, request_id, ids, result, restricted)
         return {
             "request_id": request_id,
             "policy": served.name,
@@ -154,7 +154,7 @@ class Service:
             "logged": logged,
         }
 
-    def _log_list(
+    async def _log_list(
         self,
         served: ServedPolicy,
         request: RecommendRequest,
@@ -180,9 +180,9 @@ class Service:
             "temperature": request.temperature or 1.0,
             "restricted": restricted,
         }
-        return self.log.add(record)
+        return await self.log.record(record)
 
-    def record_event(self, event: EventRequest) -> dict[str, Any]:
+    async def record_event(self, event: EventRequest) -> dict[str, Any]:
         """Write an event to the decision log.
 
         Args:
@@ -210,8 +210,8 @@ class Service:
             "item": item,
             "behaviour": event.behaviour,
         }
-        if not self.log.add(record):
-            reason = self.log.failure or "its queue is full"
+        if not await self.log.record(record):
+            reason = self.log.failure or "the server is stopping"
             raise RequestError(503, f"The event was not recorded: the decision log cannot be written ({reason}).")
         return {"recorded": True}
 
