@@ -3,7 +3,7 @@ BIN := .venv/bin
 # The tests' small networks are faster on one thread than on two, so each core runs its own tests.
 TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
 
-.PHONY: setup demo test test-all docs wheel bench
+.PHONY: setup demo test test-all docs wheel bench evidence
 
 setup: .venv/ready
 
@@ -42,3 +42,7 @@ bench: setup
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/prepare.py
+
+# List which files in results/ are current, stale or unstamped. `make evidence STRICT=--strict` fails if a page quotes a stale file.
+evidence: setup
+	$(BIN)/python benchmarks/list_evidence.py $(STRICT)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from evidence import script_arguments, write_results
 from offrec import catalogue
 from offrec.catalogue import Head
 
@@ -244,7 +245,7 @@ def main() -> int:
         gc.collect()
         torch.cuda.empty_cache()
     if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+        write_results(options.json, results, {"script": script_arguments(options)}, device="cuda")
     return 0
 
 

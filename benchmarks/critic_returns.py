@@ -28,6 +28,8 @@ import numpy as np
 import torch
 
 import offrec
+from evidence import learner as learner_options
+from evidence import world, write_results
 from offrec import losses
 from offrec.algorithms import LEARNERS, Needs, Symbols, register_learner
 from offrec.algorithms.actor_critic import ActorCritic
@@ -175,7 +177,10 @@ def main() -> None:
     context = torch.multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
         rows = list(pool.map(measure, jobs))
-    options.out.write_text(json.dumps(rows, indent=1) + "\n")
+    made_with = {name: learner_options(algorithm=name) for name in VARIANTS}
+    made_with |= {shop.rsplit("-", 1)[0]: world(shop.rsplit("-", 1)[0]) for shop in options.shops.split(",")}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    write_results(options.out, rows, made_with, device=device)
 
 
 if __name__ == "__main__":

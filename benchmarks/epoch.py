@@ -2,7 +2,7 @@
 
 Each version runs in its own process, so that its peak memory can be measured.
 
-    python benchmarks/epoch.py DATASET [--epochs 5] [--seeds 5] [--set network.width=64 …] > epoch.json
+    python benchmarks/epoch.py DATASET [--epochs 5] [--seeds 5] [--set network.width=64 …] [--json FILE]
 
 The plain loop has the same network, batch size and precision, but builds batches on the host and uses dense logits,
 `F.cross_entropy` and the default Adam. Epochs are timed without validation. The first epoch, in which libraries tune
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from evidence import trained, write_results
 from offrec.catalogue import Head
 from offrec.console import Console
 from offrec.data.dataset import Dataset
@@ -201,6 +202,7 @@ def main() -> None:
     )
     parser.add_argument("--set", action="append", default=[], help="an option of the run, as in `offrec train`")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--one", choices=["eager", "offrec", "seeds"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.threads:
@@ -212,6 +214,10 @@ def main() -> None:
         results = {kind: json.loads(process.stdout) for kind, process in done.items()}
         results["eager_over_offrec"] = results["eager"]["median"] / results["offrec"]["median"]
         print(json.dumps(results, indent=2))
+        if arguments.json:
+            options = trained(results["offrec"]["options"], Dataset.open(arguments.dataset).protocol.format)
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            write_results(arguments.json, results, {"run": options}, device=device)
         return
     dataset, flat = Dataset.open(arguments.dataset), parse_settings(arguments.set)
     options, device = resolve(dataset, flat)

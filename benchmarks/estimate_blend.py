@@ -10,7 +10,6 @@ interval covers the ground truth. One run takes about a minute on one core.
 """
 
 import argparse
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 
 import offrec
+from evidence import protocol, read_results, script_arguments, trained, write_results
 from offrec.console import Console
 from offrec.data.transitions import reward_vector
 from offrec.estimation.collect import collect_trajectories, load_logging_model
@@ -28,6 +28,7 @@ from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.estimation.trajectories import Trajectories
 from offrec.estimation.verdict import VERDICTS, Assessment, assess
 from offrec.models.network import NetworkOptions
+from offrec.runs.folder import read_run
 from offrec.shop.players import Logging, Player, PolicyPlayer
 from offrec.shop.randomness import Purpose, generator
 from offrec.shop.rollout import paired_difference
@@ -158,13 +159,15 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dataset = offrec.Dataset.open(arguments.served)
-    rows = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
+    rows = read_results(arguments.out) if arguments.out.exists() else []
+    made_with = {"script": script_arguments(arguments), "protocol": protocol(**dataset.protocol.as_json())}
     for run in arguments.runs:
         if any((row["served"], row["run"]) == (arguments.served.name, run.name) for row in rows):
             continue
         started = time.time()
         rows += evaluate_run(run, dataset, rows, arguments)
-        arguments.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+        made_with[run.name] = trained(read_run(run)["options"], dataset.protocol.format)
+        write_results(arguments.out, rows, made_with)
         print(f"{run.name}: {time.time() - started:.0f} s", flush=True)
     print(table(rows))
 

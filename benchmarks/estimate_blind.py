@@ -8,7 +8,6 @@ is compared with what the policies earn from 6,000 new visitors. Takes about ten
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 
 import offrec
+from evidence import estimate, script_arguments, world, write_results
 from offrec.catalogue import Head
 from offrec.console import Console
 from offrec.data.transitions import reward_vector
@@ -111,7 +111,9 @@ def main() -> None:
             started = time.time()
             result["policies"].append(evaluate_policy(policy, dataset, rewards, shop, options))
             print(result["policies"][-1], f"{time.time() - started:.0f} s", flush=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    made_with = {"script": script_arguments(arguments), "demo": world("demo")}
+    made_with["fitted Q"] = estimate(updates=arguments.updates, batch_size=512)
+    write_results(arguments.out, result, made_with)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from estimate_shop import fit_variants
+from evidence import estimate, protocol, read_results, trained, write_results
 
 COLUMNS = ("offsets", "reward", "log_pi", "log_b", "q", "v", "rare_mass", "log_cluster_ratio")
 
@@ -36,11 +37,16 @@ def one(run: Path, data: Path, arguments: argparse.Namespace) -> None:
         "propensity_error": error,
         "figures": {key: scored[key] for key in ("HR@5", "NDCG@10")},
     }
+    settings = json.loads((run / "run.json").read_text())["options"]
+    made_with = {run.name: trained(settings, dataset.protocol.format)}
+    made_with |= {"protocol": protocol(**dataset.protocol.as_json())}
+    made_with["fitted Q"] = estimate(updates=arguments.updates, batch_size=arguments.batch_size)
     temporary = arguments.out / f".{run.name}.npz"
     with temporary.open("wb") as file:
         np.savez_compressed(file, **{name: getattr(steps, name) for name in COLUMNS})
     temporary.replace(arguments.out / f"{run.name}.npz")
-    (arguments.out / f"{run.name}.json").write_text(json.dumps(result, indent=1, default=float) + "\n")
+    command = "python benchmarks/estimate_events.py DATASET RUNS --out FOLDER"
+    write_results(arguments.out / f"{run.name}.json", result, made_with, command=command, device=policy.device.type)
     print(run.name, result, flush=True)
 
 
@@ -69,7 +75,7 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
         LoggedDecisions.load(dataset, "test"), reward_vector(dataset.behaviours, {})
     ).reward_by_behaviour
     for path in sorted(out.glob("*.json")):
-        row, stored = json.loads(path.read_text()), np.load(path.with_suffix(".npz"))
+        row, stored = read_results(path), np.load(path.with_suffix(".npz"))
         steps = Trajectories(**{name: stored[name] for name in stored.files}, reward_by_behaviour=parts)
         assessed, differences = {}, {}
         for name in available_estimators(steps):
@@ -94,7 +100,8 @@ def summary(arguments: argparse.Namespace) -> None:
         row["figures"] = figures[row["name"]]
         for assessment in row["estimates"].values():
             del assessment["support"]["effective_sessions_by_step"]  # long and not needed here
-    arguments.summary.write_text(json.dumps({**result, "dataset": arguments.dataset.name}, indent=1) + "\n")
+    content, files = {**result, "dataset": arguments.dataset.name}, sorted(arguments.out.glob("*.json"))
+    write_results(arguments.summary, content, {}, made_from=files)
     best = [replace(one, assessments={"direct": one.assessments["direct"]}) for one in whole.policies]
     if arguments.picture is not None:
         draw_forest_plot(replace(whole, policies=best), arguments.picture)

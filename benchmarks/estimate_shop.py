@@ -26,6 +26,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from evidence import estimate, read_results, trained, world, write_results
+
 VISITORS_SEED = 1_000_000
 GAMMA = 1.0
 # Variants of fitted Q, compared by how well they choose.
@@ -83,10 +85,13 @@ def one(name: str, run: Path, data: Path, arguments: argparse.Namespace) -> None
     if own:
         scored = offrec.evaluate(policy, dataset, "test").metrics["all"].values
         figures = {key: scored[key] for key in ("HR@5", "NDCG@10")} | {"value@5": value_at_5(policy, dataset)}
+    settings = json.loads((run / "run.json").read_text())["options"]
+    made_with = {name: trained(settings, dataset.protocol.format), shop.world.name: world(shop.world.name)}
+    made_with["fitted Q"] = estimate(updates=arguments.updates, batch_size=arguments.batch_size)
     result: dict[str, Any] = {
         "name": name,
         "dataset": data.name,
-        "algorithm": json.loads((run / "run.json").read_text())["options"]["algorithm.name"],
+        "algorithm": settings["algorithm.name"],
         "figures": figures,
         "plays": {},
     }
@@ -115,7 +120,8 @@ def one(name: str, run: Path, data: Path, arguments: argparse.Namespace) -> None
     with temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
     temporary.replace(arguments.out / f"{name}.npz")
-    (arguments.out / f"{name}.json").write_text(json.dumps(result, indent=1, default=float) + "\n")
+    command = "python benchmarks/estimate_shop.py DATASETS RUNS --out FOLDER"
+    write_results(arguments.out / f"{name}.json", result, made_with, command=command, device=policy.device.type)
     line = {
         play: (round(part["truth"], 2), round(part["direct"]["direct"], 2)) for play, part in result["plays"].items()
     }
@@ -182,7 +188,8 @@ def spearman(a: list[float], b: list[float]) -> float:
 
 def summary(arguments: argparse.Namespace) -> None:
     """Write and print how well each metric chooses policies, and the coverage of the intervals."""
-    rows = [json.loads(path.read_text()) for path in sorted(arguments.out.glob("*.json"))]
+    files = sorted(arguments.out.glob("*.json"))
+    rows = [read_results(path) for path in files]
     table: list[dict[str, Any]] = []
     for row in rows:
         for play, part in row["plays"].items():
@@ -198,9 +205,8 @@ def summary(arguments: argparse.Namespace) -> None:
         selected = ordered([row for row in table if row["play"] == play])
         for name in dict.fromkeys(name for row in selected for name in row["estimates"]):
             result["choice"].append({"play": play, "figure": name, **chosen(selected, name)})
-    arguments.summary.write_text(
-        json.dumps({**result, "rows": [without_details(row) for row in table]}, indent=1) + "\n"
-    )
+    content = {**result, "rows": [without_details(row) for row in table]}
+    write_results(arguments.summary, content, {}, made_from=files)
     for row in result["choice"]:
         shops = " ".join(f"{value:.2f}" for value in row["by_shop"].values())
         what = f"{row['play']:7s} {row['figure']:26s} policies {row['policies']:3d}"

@@ -283,8 +283,10 @@ def main() -> None:
         for row in folded(*given):
             print(json.dumps(row))
         return
+    from evidence import script_arguments, write_results
+
     result = measured(*given)
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_results(options.out, result, {"script": script_arguments(options, "folds")})
     print(table(result))
 
 

@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ import onnxruntime
 import torch
 
 import offrec
+from evidence import learner, protocol, write_results
 from offrec.backbones import BACKBONES
 from offrec.catalogue import top_k
 from offrec.console import Console
@@ -91,11 +91,6 @@ def _latency(policy: Policy, session: Any, histories: list[list[int]], rows: int
     }
 
 
-def _commit() -> str:
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("log", type=Path)
@@ -124,9 +119,10 @@ def main() -> None:
         "machine": f"{platform.machine()}, one thread each, {os.cpu_count()} cores, load {os.getloadavg()[1]:.1f}",
         "torch": torch.__version__,
         "onnxruntime": onnxruntime.__version__,
-        "commit": _commit(),
     }
-    arguments.out.write_text(json.dumps({**facts, "backbones": results}, indent=1) + "\n")
+    made_with = {name: learner({"network.backbone": name}) for name in BACKBONES}
+    made_with["protocol"] = protocol(**dataset.protocol.as_json())
+    write_results(arguments.out, {**facts, "backbones": results}, made_with)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ dataset, or fitted and stored there.
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import torch
 
+from evidence import learner, protocol, write_results
 from offrec import evaluate, logging_policy
 from offrec.catalogue import Head
 from offrec.console import Console
@@ -69,7 +69,11 @@ def main() -> None:
         for path in arguments.datasets
         for seed in range(arguments.seeds)
     ]
-    arguments.json.write_text("[\n" + ",\n".join(json.dumps(one, default=float) for one in rows) + "\n]\n")
+    settings, made_with = {"algorithm.name": "dc", "training.precision": arguments.precision}, {}
+    for dataset in map(Dataset.open, arguments.datasets):
+        made_with[f"π̂_b on {dataset.path.name}"] = learner(settings, dataset.protocol.format)
+        made_with[f"protocol of {dataset.path.name}"] = protocol(**dataset.protocol.as_json())
+    write_results(arguments.json, rows, made_with, device=str(device))
 
 
 if __name__ == "__main__":

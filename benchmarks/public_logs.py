@@ -26,6 +26,7 @@ from typing import Any
 
 import public_rewards
 import public_seen
+from evidence import write_results
 from offrec.algorithms import LEARNERS
 from offrec.studies import design
 from offrec.studies.arguments import parse_seeds
@@ -58,6 +59,7 @@ FIGURE = "NDCG@10"
 FIRST = "strong-gru"  # the column of the grid
 COLUMNS = "strong × gru", "strong × sasrec", "paper × cfn"
 STUDIES = tuple(column.replace(" × ", "-") for column in COLUMNS)
+KINDS = ("grid", *(f"{name}-*" for name in STUDIES))  # folders of the studies, as patterns
 Row = dict[str, Any]
 
 
@@ -159,9 +161,8 @@ def read(study: Study, name: str) -> Row:
 def rows(folder: Path, seeds: Sequence[int] = (0,)) -> list[Row]:
     """Return one row per run of these studies and seeds."""
     result: list[Row] = []
-    kinds = "grid", *(f"{name}-*" for name in STUDIES)
-    for path in sorted(path for kind in kinds for path in folder.glob(f"{kind}/study.json")):
-        study = read_study(path.parent)
+    for path in study_folders(folder, *KINDS):
+        study = read_study(path)
         for run in (run for run in study.runs if run.seed in seeds and study.is_done(run)):
             group, facts = study.group(run), read(study, run.name)
             for split in {"validation", "test"} & set(facts):
@@ -173,7 +174,7 @@ def rows(folder: Path, seeds: Sequence[int] = (0,)) -> list[Row]:
                 for name in ("validation", "test", "seconds", "selected_epoch", "peak_memory")
                 if name in facts
             }
-            row = {"study": path.parent.name, "log": group.log, "policy": group.policy, "seed": run.seed}
+            row = {"study": path.name, "log": group.log, "policy": group.policy, "seed": run.seed}
             row |= {"backbone": group.backbone, "preset": group.preset, "value": group.options.get(key), **keep}
             made = {name: facts["machine"][name] for name in ("commit", "device")}
             result.append(row | {"epochs": len(facts.get("learning_curve", [])), **made})
@@ -240,23 +241,25 @@ def figures(row: Row | None, kinds: Sequence[str]) -> str:
     return " · ".join(f"{row['test'][kind]['HR@5']:.4f} / {row['test'][kind][FIGURE]:.4f}" for kind in kinds)
 
 
-def write(path: Path | None, result: dict[str, list[Row]] | list[Row]) -> None:
+def write(path: Path | None, result: dict[str, list[Row]] | list[Row], studies: Sequence[Path]) -> None:
     if path is None:
         return
     if isinstance(result, list):
-        path.write_text(_lines(result) + "\n")
+        write_results(path, [round_metrics(row) for row in result], {}, made_from=studies)
     else:
-        path.write_text("{" + ",\n".join(f'"{name}": {_lines(part)}' for name, part in result.items()) + "}\n")
+        content = {name: [round_metrics(row) for row in part] for name, part in result.items()}
+        write_results(path, content, {}, made_from=studies)
 
 
-def _lines(result: list[Row]) -> str:
-    return "[\n" + ",\n".join(json.dumps(round_metrics(row)) for row in result) + "\n]"
+def study_folders(folder: Path, *patterns: str) -> list[Path]:
+    return sorted(path.parent for pattern in patterns for path in folder.glob(f"{pattern}/study.json"))
 
 
 def rewards(arguments: argparse.Namespace) -> None:
     result = public_rewards.read(arguments.out)
     print(public_rewards.table(result))
-    write(arguments.json, {"runs": public_rewards.runs(result), "steps": public_rewards.steps(result)})
+    content = {"runs": public_rewards.runs(result), "steps": public_rewards.steps(result)}
+    write(arguments.json, content, study_folders(arguments.out, "cart*"))
     if arguments.picture:
         arguments.picture.write_text(public_rewards.picture(result))
 
@@ -274,9 +277,10 @@ def main() -> None:
     if arguments.what == "table":
         result = rows(arguments.out, parse_seeds(arguments.seeds))
         print(table(result))
-        write(arguments.json, result)
+        write(arguments.json, result, study_folders(arguments.out, *KINDS))
     elif arguments.what == "seen":
-        write(arguments.json, public_seen.rows(arguments.datasets, arguments.out, STUDIES))
+        seen = public_seen.rows(arguments.datasets, arguments.out, STUDIES)
+        write(arguments.json, seen, study_folders(arguments.out, *KINDS[1:]))
     elif arguments.what == "rewards":
         rewards(arguments)
     else:

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from evidence import learner, script_arguments, write_results
+
 SESSIONS, LENGTH, STEPS = 30_000, 5, 40
 
 
@@ -105,7 +107,12 @@ def main() -> None:
         rows.append(row | {"settings": arguments.set})
         print(json.dumps(rows[-1]), flush=True)
     if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+        import torch
+
+        from offrec.runs.option_text import parse_settings
+
+        made_with = {"script": script_arguments(arguments), "sl": learner(parse_settings(arguments.set))}
+        write_results(arguments.json, rows, made_with, device="cuda" if torch.cuda.is_available() else "cpu")
 
 
 if __name__ == "__main__":

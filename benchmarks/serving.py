@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from evidence import script_arguments, write_results
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "serving"))
 from random_runs import write_run
 
@@ -203,10 +205,10 @@ def main() -> None:
             settings = {"network_width": WIDTH, "network_history": 50}
             run = write_run(Path(folder) / str(items), list(range(items)), **settings)
             rows += measure(run, items, args, Path(folder) / "log")
-    text = json.dumps({"cores": os.cpu_count(), "rounds": args.rounds, "rows": summary(rows)}, indent=1)
-    print(text)
+    results = {"cores": os.cpu_count(), "rounds": args.rounds, "rows": summary(rows)}
+    print(json.dumps(results, indent=1))
     if args.out is not None:
-        args.out.write_text(text + "\n")
+        write_results(args.out, results, {"script": script_arguments(args)})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ to the file; those that it contains are not repeated.
 """
 
 import argparse
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +16,8 @@ from typing import Any
 import torch
 
 import offrec
+from evidence import baseline as baseline_options
+from evidence import read_results, world, write_results
 from offrec.shop import Shop, write_log
 from shop_learners import VISITORS_SEED
 
@@ -51,7 +52,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     first, last = map(int, options.seeds.split("-"))
-    results = json.loads(options.out.read_text()) if options.out.exists() else []
+    results = read_results(options.out) if options.out.exists() else []
+    made_with = {name: baseline_options(name) for name in options.baselines.split(",")}
+    made_with |= {options.world: world(options.world)}
     present = {(result["dataset"], result["algorithm"]) for result in results}
     for seed in range(first, last + 1):
         name = f"{options.world}-{seed}"
@@ -66,7 +69,7 @@ def main() -> None:
                 result = {"name": f"{name}-{baseline}", "dataset": name, **measure(shop, dataset, baseline)}
                 results.append(result)
                 print(f"{result['name']:24s} reward {result['reward']:.3f}", flush=True)
-                options.out.write_text("[\n" + ",\n".join(json.dumps(one, default=float) for one in results) + "\n]\n")
+                write_results(options.out, results, made_with)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from evidence import read_results, write_results
+
 OWN = ("random", "logging", "greedy", "oracle")
 VISITORS_SEED = 1_000_000
 
@@ -27,6 +29,7 @@ def one(datasets: Path, out: Path, task: dict[str, Any], visitors: int) -> None:
 
     torch.set_num_threads(1)
     import offrec
+    from evidence import learner, world
     from offrec.console import Console
     from offrec.shop.store import Shop
     from offrec.training.loop import load_module
@@ -35,9 +38,12 @@ def one(datasets: Path, out: Path, task: dict[str, Any], visitors: int) -> None:
     dataset = offrec.Dataset.open(datasets / task["dataset"])
     shop = Shop.from_meta(dataset.meta["shop"])
     results: dict[str, Any] = dict(task)
+    made_with = {shop.world.name: world(shop.world.name)}
     if task["algorithm"] in OWN:
         policy: Any = task["algorithm"]
     else:
+        settings = {**task.get("settings", {}), "algorithm.name": task["algorithm"]}
+        made_with[_label(task)] = learner(settings, dataset.protocol.format)
         folder = out / "runs" / task["name"]
         policy = offrec.train(
             dataset,
@@ -58,9 +64,21 @@ def one(datasets: Path, out: Path, task: dict[str, Any], visitors: int) -> None:
     reward = rollout.reward
     results |= {"reward": reward.mean, "low": reward.low, "high": reward.high, "length": rollout.length.mean}
     results |= {"purchases": rollout.purchases.mean, "cut": rollout.cut, "seconds": time.time() - started}
-    (out / f"{task['name']}.json").write_text(json.dumps(results, indent=1, default=float) + "\n")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    write_results(out / f"{task['name']}.json", results, made_with, command=_command(), device=device)
     figure = results.get("test", {}).get("HR@5")
     print(f"{task['name']:40s} reward {reward.mean:6.3f}  HR@5 {figure}  {results['seconds']:.0f} s", flush=True)
+
+
+def _label(task: dict[str, Any]) -> str:
+    settings = ",".join(f"{key}={value}" for key, value in sorted(task.get("settings", {}).items()))
+    return f"{task['algorithm']} {settings}".strip()
+
+
+def _command() -> str:
+    """Return the command that started all runs, without the number of this run's task."""
+    words = ["python", "benchmarks/shop_learners.py", *sys.argv[1:]]
+    return " ".join(words[: words.index("--task")] if "--task" in words else words)
 
 
 def table(results: list[dict[str, Any]]) -> str:
@@ -107,9 +125,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.table is not None:
         files = sorted(arguments.table.glob("*.json")) if arguments.table.is_dir() else []
-        results = [json.loads(file.read_text()) for file in files] or json.loads(arguments.table.read_text())
+        results = [read_results(file) for file in files] or read_results(arguments.table)
         if arguments.collect is not None:
-            arguments.collect.write_text("[\n" + ",\n".join(json.dumps(run) for run in results) + "\n]\n")
+            write_results(arguments.collect, results, {}, made_from=files or [arguments.table])
         print(table(results))
         return
     if arguments.datasets is None or arguments.plan is None or arguments.out is None:

@@ -1,14 +1,15 @@
 """Evaluate SL with every backbone, three seeds each, and every baseline on prepared datasets.
 
     python benchmarks/spine.py DATASETS --out FOLDER [--jobs 12] [--limit 560] [--baselines]
+    python benchmarks/spine.py DATASETS --out FOLDER --table --json results/spine.json
 
 DATASETS contains the folders yoochoose-64, retailrocket and events, as written by `offrec prepare` (see
-results/README.md). `--jobs` runs are executed concurrently. Each writes a JSON file into FOLDER; existing results are
-not repeated. `--table` prints the results. Settings beyond the preset `strong` were chosen on validation NDCG@10.
+docs/evidence/backbones.md). `--jobs` runs are executed concurrently. Each writes a JSON file into FOLDER; existing
+results are not repeated. `--table` prints the results, and `--json` writes them to one file. Settings beyond the preset
+`strong` were chosen on validation NDCG@10.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -16,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from evidence import baseline, learner, protocol, read_results, write_results
 
 BACKBONES = ("gru", "cfn", "caser", "nextitnet", "sasrec")
 BASELINES = ("popular", "recent", "markov", "sknn", "vsknn")
@@ -58,7 +61,11 @@ def one(datasets: Path, out: Path, log: str, name: str, seed: int) -> None:
         policy = offrec.train(dataset, run, backbone=name, seed=seed, settings=settings, force=True, console=console)
     found = {on: offrec.evaluate(policy, dataset, on).as_json() for on in ("validation", "test")}
     found |= {"log": log, "name": name, "seed": seed, "seconds": time.time() - started, "device": str(policy.device)}
-    (out / f"{log}-{name}-{seed}.json").write_text(json.dumps(found))
+    settings = {**SETTINGS[log], "network.backbone": name}
+    own = baseline(name) if name in BASELINES else learner(settings, dataset.protocol.format)
+    made_with = {f"{name} on {log}": own, f"protocol of {log}": protocol(**dataset.protocol.as_json())}
+    path, command = out / f"{log}-{name}-{seed}.json", "python benchmarks/spine.py DATASETS --out FOLDER"
+    write_results(path, found, made_with, command=command, device=policy.device.type)
 
 
 def everything(arguments: argparse.Namespace) -> None:
@@ -88,8 +95,11 @@ def everything(arguments: argparse.Namespace) -> None:
     print(f"{len(jobs) + len(running)} runs were not started")
 
 
-def table(out: Path) -> None:
-    results = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+def table(out: Path, collect: Path | None) -> None:
+    files = sorted(out.glob("*.json"))
+    results = [read_results(path) for path in files]
+    if collect is not None:
+        write_results(collect, results, {}, made_from=files)
     for log in SETTINGS:
         mine = [result for result in results if result["log"] == log]
         if not mine:
@@ -120,16 +130,17 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=1e9)
     parser.add_argument("--baselines", action="store_true")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--json", type=Path, help="write all results to this file")
     parser.add_argument("--one", nargs=3, metavar=("LOG", "NAME", "SEED"))
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.one:
         one(arguments.datasets, arguments.out, arguments.one[0], arguments.one[1], int(arguments.one[2]))
     elif arguments.table:
-        table(arguments.out)
+        table(arguments.out, arguments.json)
     else:
         everything(arguments)
-        table(arguments.out)
+        table(arguments.out, arguments.json)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import scale
+from evidence import script_arguments, write_results
 from offrec.algorithms import LEARNERS
 from offrec.backbones.gru import GRU
 from offrec.catalogue import Head
@@ -308,7 +309,10 @@ def main() -> None:
                 rows += compare(shared, flat, arguments.updates, folder)
                 print("\n".join(json.dumps(row) for row in rows[-3:]), flush=True)
     if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+        names = LEARNERS if arguments.epochs else ["dc"]
+        made_with = {name: learner({**given, "algorithm.name": name}) for name in names}
+        made_with["script"] = script_arguments(arguments)
+        write_results(arguments.json, rows, made_with, device="cuda" if torch.cuda.is_available() else "cpu")
 
 
 if __name__ == "__main__":

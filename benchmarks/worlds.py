@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from evidence import world as world_options
+from evidence import write_results
 from offrec.shop import Shop
 from offrec.shop.informed import Informed
 from offrec.shop.log import RecordingPolicy
 from offrec.shop.rollout import MAX_STEPS, run_sessions
 from offrec.shop.visitors import BEHAVIOURS
-from offrec.studies.machine import describe_machine
 
 WORLDS = "demo,stay,diverse,strong-logging,blind-logging,cascade"
 LOGGED = 3000  # sessions of the log used for statistics
@@ -42,9 +43,8 @@ def main() -> None:
         rows = list(pool.map(measure, shops, [options.visitors] * len(shops)))
     for row in rows:
         print(json.dumps(row))
-    options.out.write_text(
-        json.dumps({"machine": describe_machine("cpu"), "visitors": options.visitors, "shops": rows}, indent=1) + "\n"
-    )
+    made_with = {world: world_options(world) for world in options.worlds.split(",")}
+    write_results(options.out, {"visitors": options.visitors, "shops": rows}, made_with)
 
 
 def measure(shop: tuple[str, int], visitors: int) -> dict[str, Any]:

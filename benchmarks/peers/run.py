@@ -9,7 +9,6 @@ Every measurement runs in its own process, the libraries alternate, and the medi
 import argparse
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -23,6 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import peerlog
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from evidence import learner, script_arguments, write_results
 
 HERE = Path(__file__).parent
 LADDER = (1_000, 3_000, 10_000, 36_453, 100_000, 300_000, 1_000_000)
@@ -227,9 +230,10 @@ def main() -> None:
     if options.json:
         facts = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
         del facts["dataset"], facts["environments"], facts["json"]
-        record = {"options": facts, "cores": os.cpu_count(), "python": platform.python_version()}
+        record: dict[str, Any] = {"options": facts}
         record |= {"sasrec": [tally.as_json() for tally in models], "actions": [tally.as_json() for tally in actions]}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        given = {"algorithm.name": options.algorithm, "network.backbone": "sasrec"}
+        write_results(options.json, record, {"offrec": learner(given), "script": script_arguments(facts)})
 
 
 if __name__ == "__main__":

@@ -35,12 +35,17 @@ OFFSETS = {
 }
 
 
+def read_rows(path: Path) -> list[dict]:
+    content = json.loads(path.read_text())
+    return content["rows"] if isinstance(content, dict) else content  # with and without a stamp
+
+
 def means() -> dict[str, tuple[float | None, float]]:
     """Return (HR@5, true reward) of every policy, as means over the shops of the world."""
     results = [
         result
         for name in ("learners-shops.json", "baselines-shops.json")
-        for result in json.loads((RESULTS / name).read_text())
+        for result in read_rows(RESULTS / name)
         if result["dataset"].startswith(f"{WORLD}-")
     ]
     by_policy: dict[str, list[dict]] = {}
