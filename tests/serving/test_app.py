@@ -81,6 +81,16 @@ def test_best_items_are_those_of_the_run(client: httpx.Client, runs: dict[str, P
     assert response["policy"] == "text"
 
 
+def test_recent_items_are_ranked_last_if_requested(client: httpx.Client, runs: dict[str, Path]) -> None:
+    policy, history = load(runs["text"], "cpu"), ["sku-03", "sku-07", "sku-07"]
+    best = policy.recommend(history, 2).items
+    response = recommend(client, history=[*history, *best], k=5, skip_recent=2)
+    assert [row["item"] for row in response["items"]] == policy.recommend([*history, *best], 5, skip_recent=2).items
+    assert not {*best} & {row["item"] for row in response["items"]}
+    assert response["restricted"]
+    assert not recommend(client, history=history, skip_recent=0)["restricted"]
+
+
 def test_a_sampled_list_has_its_probability(client: httpx.Client) -> None:
     response = recommend(client, history=["sku-03"], k=3, sample=True, temperature=2, request_id="mine", session_id="s")
     assert response["request_id"] == "mine"

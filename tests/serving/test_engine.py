@@ -21,6 +21,9 @@ QUERIES = [
     Query([7], 4, frozenset({7, 1, 2})),
     Query([7, 8, 9, 10, 11, 12, 13], 1, frozenset(range(100))),
     Query([9], 9, candidates=[2, 3, 4]),
+    Query([9, 3, 4], 3, candidates=[2, 3, 4], skip_recent=1),
+    Query([5, 6, 5, 8], ITEMS, skip_recent=3),
+    Query([5, 6], 4, frozenset({5}), skip_recent=8, temperature=1.0),
     Query([2], 2, candidates=[5, 6, 7], temperature=2.0),
     Query([1], 6, frozenset(range(90)), temperature=0.5),
 ]
@@ -43,6 +46,7 @@ def test_best_lists_are_those_of_the_policy(engine: Engine) -> None:
         expected = engine.policy.recommend(
             [1000 + item for item in query.history],
             query.k,
+            skip_recent=query.skip_recent,
             exclude=[1000 + item for item in query.excluded],
             candidates=None if query.candidates is None else [1000 + item for item in query.candidates],
         )

@@ -56,6 +56,7 @@ def test_lists_equal_those_of_single_histories(
     write = {"parquet": pl.DataFrame.write_parquet, "csv": pl.DataFrame.write_csv, "jsonl": pl.DataFrame.write_ndjson}
     write[kind](sessions_table(), source)
     lists, counts = run_table(policy, source, out, chunk=chunk, exclude_seen=True)
+    skipping, _ = run_table(policy, source, out.with_stem("skipping"), chunk=chunk, skip_recent=2)
     assert lists.columns == ["session", "rank", "item", "score", "probability"]
     assert counts == TableCounts(sessions=40, events=sessions_table().height, unknown_items=1)
     assert lists["session"].unique(maintain_order=True).to_list() == [f"visit {visit}" for visit in range(40)]
@@ -65,6 +66,8 @@ def test_lists_equal_those_of_single_histories(
         expected = policy.recommend(history, 4, exclude_seen=True)
         assert rows["item"].to_list() == expected.items
         assert rows["rank"].to_list() == [1, 2, 3, 4]
+        expected_skipping = policy.recommend(history, 4, skip_recent=2)
+        assert skipping.filter(pl.col("session") == f"visit {visit}")["item"].to_list() == expected_skipping.items
         assert rows["score"].to_list() == pytest.approx(expected.scores, abs=1e-5)
         assert rows["probability"].to_list() == pytest.approx(expected.probabilities, rel=1e-4)
 

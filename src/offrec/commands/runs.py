@@ -180,6 +180,8 @@ class Recommend:
     """Item ids, oldest first, separated by commas; empty for a new visitor."""
     k: Annotated[int, tyro.conf.arg(aliases=["-k"])] = 10
     """Number of items to recommend."""
+    skip_recent: int = 0
+    """Rank this many of the last items of the history below all other items."""
     exclude_seen: bool = False
     """Leave out the items of the history."""
     exclude: str = ""
@@ -210,12 +212,14 @@ class Recommend:
     """Print JSON."""
 
     def run(self) -> None:
+        from offrec.policy import check_skip_recent
         from offrec.runs.loading import load
 
         if bool(self.input) != (self.out is not None):
             raise InputError("--input TABLE and --out FILE must be used together; give both or neither.")
         if self.input and (self.history or self.exclude or self.candidates is not None):
             raise InputError("--history, --exclude and --candidates are for one history; remove them or --input.")
+        check_skip_recent(self.skip_recent)
         policy = load(self.run_, self.device)
         if self.out is not None:
             self._write_table(policy, self.out)
@@ -223,6 +227,7 @@ class Recommend:
         answer = policy.recommend(
             split_ids(self.history),
             self.k,
+            skip_recent=self.skip_recent,
             exclude_seen=self.exclude_seen,
             exclude=split_ids(self.exclude),
             candidates=None if self.candidates is None else split_ids(self.candidates),
@@ -248,7 +253,7 @@ class Recommend:
         from offrec.serving.recommend_table import TableOptions, recommend_table
 
         columns = Columns(session=self.session, item=self.item, time=self.time)
-        options = TableOptions(self.k, self.exclude_seen, self.format, columns, self.chunk)
+        options = TableOptions(self.k, self.exclude_seen, self.skip_recent, self.format, columns, self.chunk)
         console = console_for(self.json)
         done = recommend_table(policy, self.input, out, options, console, force=self.force)
         if self.json:

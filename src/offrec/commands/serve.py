@@ -60,6 +60,8 @@ class Serve:
     """Largest number of candidates, and of excluded items."""
     max_body_kb: int = 1024
     """Largest size of a request body, in KiB."""
+    skip_recent: int = 0
+    """Rank this many of the last items of a history below all other items, unless a request sets skip_recent."""
     threads: Annotated[int | None, unset("INT")] = None
     """Number of computing threads. Default: chosen by torch."""
     seed: Annotated[int | None, unset("INT")] = None
@@ -95,6 +97,7 @@ class Serve:
                 body_bytes=self.max_body_kb << 10,
             ),
             batching=BatchingOptions(self.wait_ms, self.max_batch, self.max_waiting),
+            skip_recent=self.skip_recent,
             device=self.device,
             threads=self.threads,
             seed=self.seed,
@@ -109,6 +112,8 @@ class Serve:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise InputError(f"--{name.replace('_', '-')} must be positive; got {value:g}.")
+        if self.skip_recent < 0:
+            raise InputError(f"--skip-recent must be at least 0; got {self.skip_recent}.")
         if not 0 <= self.port < 1 << 16:
             raise InputError(f"--port must be between 0 and 65535; got {self.port}.")
         if not 0 <= self.wait_ms <= 1000:

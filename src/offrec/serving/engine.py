@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from offrec.catalogue import Head, log_prob
+from offrec.catalogue import Head, log_prob, rank_last
 from offrec.catalogue.head import ALL_MASKED
 from offrec.catalogue.lists import ItemLists, position_log_probs, sample_lists, top_lists
 from offrec.data.replay import batch_from_histories
@@ -31,6 +31,7 @@ class Query:
         candidates: The items to choose from, without the excluded ones; None for the whole catalogue.
         temperature: The temperature of a sampled list; None for the k best items.
         logging: Whether to also return the probabilities under π̂_b.
+        skip_recent: How many of the last items of the history rank below all other items.
     """
 
     history: Sequence[int]
@@ -39,6 +40,7 @@ class Query:
     candidates: Sequence[int] | None = None
     temperature: float | None = None
     logging: bool = False
+    skip_recent: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Engine:
         rows = [queries[row] for row in order]
         histories = [list(query.history) for query in rows]
         batch = batch_from_histories(histories, self.policy.n_items, self.policy.history, self.policy.device)
-        head = self.policy.head(batch)
+        head = _lower_recent(self.policy.head(batch), rows)
         results: list[QueryResult] = []
         while len(results) < len(rows):
             first, group = len(results), _group(rows[len(results)])
@@ -194,6 +196,15 @@ def _logging_head(policy: Policy, batch: Batch) -> Head:
     assert agent.actor.second is not None
     second: Head = agent.actor.second.head(agent.actor.states(batch), batch.recent)
     return second
+
+
+def _lower_recent(head: Head, queries: list[Query]) -> Head:
+    recent = [list(query.history[-query.skip_recent :]) if query.skip_recent else [] for query in queries]
+    longest = max(map(len, recent))
+    if not longest:
+        return head
+    padded = [[*items, *[head.n_items] * (longest - len(items))] for items in recent]
+    return rank_last(head, torch.tensor(padded, device=head.state.device))
 
 
 def _mask_excluded(head: Head, queries: list[Query]) -> Head:

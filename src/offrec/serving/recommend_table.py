@@ -45,6 +45,7 @@ class TableOptions:
     Attributes:
         k: The length of a list.
         exclude_seen: Whether the items of a session are excluded from its list.
+        skip_recent: How many of the last items of a session rank below all other items.
         format: The format of the table, as for `offrec prepare`.
         columns: The names of its columns.
         chunk: The number of sessions in memory at once.
@@ -52,6 +53,7 @@ class TableOptions:
 
     k: int = 10
     exclude_seen: bool = False
+    skip_recent: int = 0
     format: str = "events"
     columns: Columns = field(default_factory=Columns)
     chunk: int = 4096
@@ -160,7 +162,7 @@ class _Table:
         for session in sessions:
             history = [item for item in session if item is not None]
             excluded = frozenset(history) if self.options.exclude_seen else frozenset()
-            queries.append(Query(history, self.options.k, excluded))
+            queries.append(Query(history, self.options.k, excluded, skip_recent=self.options.skip_recent))
             self.counts.events += len(session)
             self.counts.unknown_items += len(session) - len(history)
         batches = (queries[first : first + BATCH_SESSIONS] for first in range(0, len(queries), BATCH_SESSIONS))

@@ -40,6 +40,12 @@ class RecommendRequest(RequestBody):
     k: int = Field(10, ge=1, description="Number of items to return.")
     exclude: list[ItemId] = Field([], description="Items that must not be recommended.")
     exclude_seen: bool = Field(False, description="Also exclude the items of the history.")
+    skip_recent: int | None = Field(
+        None,
+        ge=0,
+        description="Rank this many of the last items of the history below all other items; null for the server's "
+        "--skip-recent.",
+    )
     candidates: list[ItemId] | None = Field(
         None, description="Recommend only these items; null for the whole catalogue."
     )
@@ -118,7 +124,7 @@ class RecommendResponse(BaseModel):
         description="Exact log probability of the ordered list; null if it was not sampled."
     )
     unknown_items: int = Field(description="Number of history ids that are not in the catalogue; they are ignored.")
-    restricted: bool = Field(description="Whether exclude, exclude_seen or candidates was set.")
+    restricted: bool = Field(description="Whether exclude, exclude_seen, skip_recent or candidates was set.")
     logged: bool = Field(description="Whether the list was written to the decision log.")
 
 

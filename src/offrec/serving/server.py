@@ -43,6 +43,7 @@ class ServerOptions:
         on_log_failure: Whether the server continues or stops when the decision log cannot be written.
         limits: Limits of a request.
         batching: How requests are grouped into batches.
+        skip_recent: How many of the last items of a history rank last, unless a request sets it.
         device: The torch device, or "auto".
         threads: The number of computing threads; None keeps torch's default.
         seed: The seed of sampled lists; None takes one from the operating system.
@@ -58,6 +59,7 @@ class ServerOptions:
     on_log_failure: OnLogFailure = "serve"
     limits: RequestLimits = field(default_factory=RequestLimits)
     batching: BatchingOptions = field(default_factory=BatchingOptions)
+    skip_recent: int = 0
     device: str = "auto"
     threads: int | None = None
     seed: int | None = None
@@ -182,7 +184,7 @@ def create_service(
     log = None
     if options.log is not None:
         log = DecisionLog(options.log, options.log_options, console.line, on_log_failure)
-    return Service(served, load, options.limits, options.batching, log, console)
+    return Service(served, load, options.limits, options.batching, log, console, options.skip_recent)
 
 
 def _load(options: ServerOptions, name: str) -> ServedPolicy:

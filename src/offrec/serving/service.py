@@ -65,6 +65,7 @@ class Service:
         batching: How requests are grouped into batches.
         log: The decision log; None to write none.
         console: Prints reloads and losses of the decision log.
+        skip_recent: The default of `skip_recent` in a request.
     """
 
     def __init__(
@@ -75,7 +76,9 @@ class Service:
         batching: BatchingOptions,
         log: DecisionLog | None,
         console: Console,
+        skip_recent: int = 0,
     ) -> None:
+        self.skip_recent = skip_recent
         self.limits, self.batching, self.log, self.load, self.console = limits, batching, log, load, console
         self.metrics = Metrics()
         self.metrics.report_policies(lambda: {name: slot.served.fingerprint for name, slot in self.slots.items()})
@@ -130,7 +133,8 @@ class Service:
         slot = self.slot(request.policy)
         served = slot.served
         _check_against_policy(served, request)
-        query, unknown_items = _build_query(served.policy.vocabulary, request)
+        skip_recent = self.skip_recent if request.skip_recent is None else request.skip_recent
+        query, unknown_items = _build_query(served.policy.vocabulary, request, skip_recent)
         try:
             result = await slot.batcher.rank(query)
         except QueueFullError as error:
@@ -139,9 +143,9 @@ class Service:
             raise RequestError(422, "No item is left to recommend: the policy excludes every allowed item.")
         ids = [served.policy.vocabulary.id(item) for item in result.items]
         request_id = request.request_id or uuid.uuid4().hex
-        # exclude_seen counts as a restriction even if the history is empty. Otherwise the first lists of each visit
-        # would be the only unrestricted lists in the log.
-        restricted = bool(query.excluded) or query.candidates is not None or request.exclude_seen
+        # exclude_seen and skip_recent count as restrictions even if the history is empty. Otherwise the first lists of
+        # each visit would be the only unrestricted lists in the log.
+        restricted = bool(query.excluded or skip_recent or request.exclude_seen) or query.candidates is not None
         logged = request.log and await self._log_list(served, request, request_id, ids, result, restricted)
         return {
             "request_id": request_id,
@@ -298,7 +302,7 @@ def _check_against_policy(served: ServedPolicy, request: RecommendRequest) -> No
         raise RequestError(422, f"logging_probability is true, but the run of {served.name} contains no π̂_b.")
 
 
-def _build_query(vocabulary: Vocabulary, request: RecommendRequest) -> tuple[Query, int]:
+def _build_query(vocabulary: Vocabulary, request: RecommendRequest, skip_recent: int) -> tuple[Query, int]:
     """Translate item ids to indices; return the query and the number of unknown ids in the history."""
     history, unknown_items = vocabulary.encode(request.history)
     excluded = set(vocabulary.encode(request.exclude)[0]) | (set(history) if request.exclude_seen else set())
@@ -311,8 +315,18 @@ def _build_query(vocabulary: Vocabulary, request: RecommendRequest) -> tuple[Que
     if candidates == [] or len(excluded) == len(vocabulary):
         raise RequestError(422, "No item is left to recommend: every allowed item is excluded.")
     temperature = (request.temperature or 1.0) if request.sample else None
-    query = Query(history, request.k, frozenset(excluded), candidates, temperature, request.logging_probability)
-    return query, unknown_items
+    return (
+        Query(
+            history,
+            request.k,
+            frozenset(excluded),
+            candidates,
+            temperature,
+            request.logging_probability,
+            skip_recent,
+        ),
+        unknown_items,
+    )
 
 
 def _describe_items(ids: list[Id], result: QueryResult) -> list[dict[str, Any]]:
