@@ -64,7 +64,7 @@ async def client(port: int, bodies: list[bytes], end: float, times: list[tuple[f
         number += 1
         start = time.perf_counter()
         writer.write(
-            b"POST /v1/recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: "
+            b"POST /v1/recommend HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: "
             + str(len(body)).encode()
             + b"\r\n\r\n"
             + body

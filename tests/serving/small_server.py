@@ -17,10 +17,12 @@ import uvicorn
 
 from offrec.console import Console
 from offrec.data.line_checksums import is_sealed
+from offrec.serving.address import request_checks
 from offrec.serving.app import create_app
 from offrec.serving.decision_log import DecisionLog, DecisionLogOptions
+from offrec.serving.options import ServerOptions
 from offrec.serving.served_policy import Source
-from offrec.serving.server import ServerOptions, create_service
+from offrec.serving.server import create_service, http_config
 from offrec.serving.service import Service
 
 
@@ -35,22 +37,23 @@ def open_service(sources: Mapping[str, Source], **options: Any) -> Iterator[Serv
 
 
 @contextmanager
-def open_client(sources: Mapping[str, Source], token: str | None = None, **options: Any) -> Iterator[httpx.Client]:
+def open_client(sources: Mapping[str, Source], **options: Any) -> Iterator[httpx.Client]:
     """A client of a server that runs in a thread of this process."""
-    with (
-        open_service(sources, **options) as service,
-        serve_in_thread(create_app(service, token)) as address,
-        httpx.Client(base_url=address, timeout=30) as client,
-    ):
-        yield client
+    server_options = ServerOptions(sources, device="cpu", **options)
+    with open_service(sources, **options) as service:
+        app = create_app(service, request_checks(server_options))
+        config = http_config(app, service, server_options.connections, Console(quiet=True))
+        config.timeout_graceful_shutdown = 1
+        with serve_in_thread(config) as address, httpx.Client(base_url=address, timeout=30) as client:
+            yield client
 
 
 @contextmanager
-def serve_in_thread(app: Any) -> Iterator[str]:
-    """Run an ASGI application and yield its address."""
+def serve_in_thread(config: uvicorn.Config) -> Iterator[str]:
+    """Run a server and yield its address."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="error", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -15,8 +15,9 @@ from small_server import open_client
 from offrec.commands.runs import Recommend
 from offrec.commands.serve import Serve
 from offrec.errors import InputError
-from offrec.serving import served_policy, server
+from offrec.serving import address, served_policy, server
 from offrec.serving.decision_log import DecisionLogOptions
+from offrec.serving.options import ServerOptions
 from offrec.serving.service import Service
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/serve.md"
@@ -84,7 +85,7 @@ def test_the_requests_of_the_documentation_work(run: Path, tmp_path: Path) -> No
 
 def test_addresses_other_than_loopback_need_a_token(run: Path) -> None:
     def check(**options: Any) -> None:
-        server.check_address(server.ServerOptions({"run": run}, **options))
+        address.check_address(ServerOptions({"run": run}, **options))
 
     for host in ("127.0.0.1", "::1", "localhost", "127.0.0.9"):
         check(host=host)
@@ -100,11 +101,11 @@ def test_a_token_has_at_least_16_ascii_characters(tmp_path: Path) -> None:
     for bad in ("short", "0123456789 abcdef", "0123456789abcdé" * 2):
         file.write_text(bad)
         with pytest.raises(InputError, match=r"--token-file .* at least 16 ASCII characters"):
-            server.read_token(file)
+            address.read_token(file)
     file.write_text("0123456789abcdef\n")
-    assert server.read_token(file) == "0123456789abcdef"
+    assert address.read_token(file) == "0123456789abcdef"
     with pytest.raises(InputError, match=r"--token-file .*cannot be read"):
-        server.read_token(tmp_path / "none")
+        address.read_token(tmp_path / "none")
 
 
 @pytest.mark.parametrize("hangs_up", [False, True])

@@ -34,6 +34,8 @@ class Serve:
     """File with the bearer token that requests must send. Default: the environment variable OFFREC_TOKEN, if set."""
     insecure: bool = False
     """Allow any address without a token."""
+    allow_host: Annotated[str, unset("NAMES")] = ""
+    """Host names that requests may use besides the address, separated by commas, for example of a proxy."""
     log: Annotated[Path | None, unset("FOLDER")] = None
     """Write every list and every event as JSON lines to this folder: the decision log."""
     flush_seconds: float = 1.0
@@ -62,6 +64,14 @@ class Serve:
     """Largest size of a request body, in KiB."""
     skip_recent: int = 0
     """Rank this many of the last items of a history below all other items, unless a request sets skip_recent."""
+    max_header_kb: int = 16
+    """Largest size of the headers of a request, in KiB."""
+    max_connections: int = 1024
+    """Largest number of open connections. More close the oldest idle ones."""
+    transfer_seconds: float = 20.0
+    """Longest time to receive the headers or the body of a request, or to send a response."""
+    keep_alive_seconds: float = 75.0
+    """Longest time that an idle connection stays open."""
     threads: Annotated[int | None, unset("INT")] = None
     """Number of computing threads. Default: chosen by torch."""
     seed: Annotated[int | None, unset("INT")] = None
@@ -72,18 +82,20 @@ class Serve:
     def run(self) -> None:
         """Run the server until a signal stops it."""
         from offrec.serving import server
+        from offrec.serving.address import parse_hosts, read_token
         from offrec.serving.decision_log import DecisionLogOptions
+        from offrec.serving.options import BatchingOptions, ConnectionLimits, ServerOptions
         from offrec.serving.schemas import RequestLimits
         from offrec.serving.served_policy import parse_sources
-        from offrec.serving.service import BatchingOptions
 
         self._check()
-        options = server.ServerOptions(
+        options = ServerOptions(
             sources=parse_sources(self.runs, tuple(split_ids(self.baselines)), self.dataset),
             host=self.host,
             port=self.port,
-            token=server.read_token(self.token_file),
+            token=read_token(self.token_file),
             insecure=self.insecure,
+            allow_hosts=parse_hosts(self.allow_host),
             log=self.log,
             log_options=DecisionLogOptions(
                 self.flush_seconds, int(self.segment_mb * 2**20), self.segment_seconds, self.durable
@@ -96,6 +108,9 @@ class Serve:
                 candidates=self.max_candidates,
                 body_bytes=self.max_body_kb << 10,
             ),
+            connections=ConnectionLimits(
+                self.max_connections, self.max_header_kb << 10, self.transfer_seconds, self.keep_alive_seconds
+            ),
             batching=BatchingOptions(self.wait_ms, self.max_batch, self.max_waiting),
             skip_recent=self.skip_recent,
             device=self.device,
@@ -107,8 +122,12 @@ class Serve:
     def _check(self) -> None:
         if not self.runs and not self.baselines:
             raise InputError("No policy to serve; name at least one run folder from `offrec train`, or --baselines.")
-        positive = ("flush_seconds", "segment_mb", "segment_seconds", "max_batch", "max_waiting", "max_k")
-        for name in (*positive, "max_history", "max_candidates", "max_body_kb", "threads"):
+        positive = (
+            *("flush_seconds", "segment_mb", "segment_seconds", "max_batch", "max_waiting", "max_k", "max_history"),
+            *("max_candidates", "max_body_kb", "max_header_kb", "max_connections", "transfer_seconds"),
+            *("keep_alive_seconds", "threads"),
+        )
+        for name in positive:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise InputError(f"--{name.replace('_', '-')} must be positive; got {value:g}.")

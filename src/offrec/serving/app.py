@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from offrec.serving import schemas
 from offrec.serving.errors import RequestError
-from offrec.serving.middleware import RETRY_SECONDS, RequestMiddleware
+from offrec.serving.middleware import RETRY_SECONDS, RequestChecks, RequestMiddleware
 from offrec.serving.openapi import build_openapi, docs_page
 from offrec.serving.service import Service
 
@@ -21,6 +21,7 @@ PAGE_FOLDER = Path(__file__).parent / "page"
 ERRORS = {
     400: "The body is not valid JSON.",
     401: "The bearer token is missing or wrong.",
+    403: "The request addresses another host, or comes from a page of another site.",
     404: "The policy does not exist.",
     408: "The body did not arrive in time.",
     409: "The server cannot do this in its current state.",
@@ -29,7 +30,7 @@ ERRORS = {
     422: "A field is invalid.",
     503: "Too many requests are waiting, or the server is stopping.",
 }
-BODY_ERRORS = (400, 401, 408, 413, 415, 422, 503)
+BODY_ERRORS = (400, 401, 403, 408, 413, 415, 422, 503)
 FIELDS = {
     "/v1/recommend": list(schemas.RecommendRequest.model_fields),
     "/v1/events": list(schemas.EventRequest.model_fields),
@@ -38,17 +39,18 @@ FIELDS = {
 }
 
 
-def create_app(service: Service, token: str | None = None, lifespan: Any = None) -> RequestMiddleware:
+def create_app(service: Service, checks: RequestChecks | None = None, lifespan: Any = None) -> RequestMiddleware:
     """Build the ASGI application of a service.
 
     Args:
         service: Answers the requests.
-        token: The bearer token that /v1/* and /metrics require; None to require none.
+        checks: What is checked before a request is read; None for the default checks, without a token.
         lifespan: The lifespan context of FastAPI.
 
     Returns:
         The application, wrapped in the middleware that checks and measures requests.
     """
+    checks = checks or RequestChecks()
     app = FastAPI(docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -57,9 +59,9 @@ def create_app(service: Service, token: str | None = None, lifespan: Any = None)
     _add_policy_routes(app, service)
     _add_recommend_routes(app, service)
     _add_health_routes(app, service)
-    _add_docs(app, service, needs_token=token is not None)
+    _add_docs(app, service, needs_token=checks.token is not None)
     _add_explorer(app)
-    return RequestMiddleware(app, service.metrics, token, service.limits.body_bytes)
+    return RequestMiddleware(app, service.metrics, checks)
 
 
 def _add_recommend_routes(app: FastAPI, service: Service) -> None:
@@ -82,30 +84,30 @@ def _add_recommend_routes(app: FastAPI, service: Service) -> None:
 
 
 def _add_policy_routes(app: FastAPI, service: Service) -> None:
-    @app.get("/v1/policies", response_model=schemas.PoliciesResponse, responses=_error_responses(401))
+    @app.get("/v1/policies", response_model=schemas.PoliciesResponse, responses=_error_responses(401, 403))
     async def policies() -> Response:
         """List the served policies and the limits of a request."""
         return _json_response(service.describe_policies())
 
-    @app.get("/v1/items", response_model=schemas.ItemsResponse, responses=_error_responses(401, 404, 422, 503))
+    @app.get("/v1/items", response_model=schemas.ItemsResponse, responses=_error_responses(401, 403, 404, 422, 503))
     async def items(query: Annotated[schemas.ItemQuery, Query()]) -> Response:
         """Find items whose id starts with the query, then items whose id contains it; popular items first."""
         return _json_response(await service.search_items(query.query, query.limit, query.policy))
 
 
 def _add_health_routes(app: FastAPI, service: Service) -> None:
-    @app.get("/healthz", response_model=schemas.HealthResponse)
+    @app.get("/healthz", response_model=schemas.HealthResponse, responses=_error_responses(403))
     async def healthz() -> Response:
         """Return 200 while the process runs."""
         return _json_response({"status": "ok", "decision_log": service.log_status()})
 
-    @app.get("/readyz", response_model=schemas.HealthResponse, responses=_error_responses(503))
+    @app.get("/readyz", response_model=schemas.HealthResponse, responses=_error_responses(403, 503))
     async def readyz() -> Response:
         """Return 200 while the server accepts requests."""
         service.slot(None)
         return _json_response({"status": "ready", "decision_log": service.log_status()})
 
-    @app.get("/metrics", responses=_error_responses(401), response_class=PlainTextResponse)
+    @app.get("/metrics", responses=_error_responses(401, 403), response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Return the metrics for Prometheus."""
         return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4")

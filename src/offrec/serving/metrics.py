@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -35,6 +35,9 @@ class Metrics:
         self._batch_seconds = Histogram(
             "offrec_batch_seconds", "Computing time of one batch.", ["policy"], buckets=SECONDS, registry=registry
         )
+        self._closed = Counter(
+            "offrec_connections_closed", "Connections closed by a limit.", ["reason"], registry=registry
+        )
         self._reloads = Counter("offrec_reloads", "Reloads requested.", ["result"], registry=registry)
 
     def observe_request(self, path: str, status: int, seconds: float) -> None:
@@ -62,6 +65,18 @@ class Metrics:
     def count_reload(self, succeeded: bool) -> None:
         """Count a reload that succeeded or failed."""
         self._reloads.labels("succeeded" if succeeded else "failed").inc()
+
+    def count_closed_connection(self, reason: str) -> None:
+        """Count a connection that was closed by a limit: "limit" of connections, or "time"."""
+        self._closed.labels(reason).inc()
+
+    def report_connections(self, count: Callable[[], int]) -> None:
+        """Report the number of open connections as offrec_connections.
+
+        Args:
+            count: Returns the number; called whenever the metrics are read.
+        """
+        Gauge("offrec_connections", "Open connections.", registry=self.registry).set_function(count)
 
     def report_policies(self, fingerprints: Callable[[], Mapping[str, str]]) -> None:
         """Report the served policies as offrec_policy_info.

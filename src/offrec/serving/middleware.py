@@ -1,10 +1,11 @@
-"""ASGI middleware around the application: authentication, limits on request bodies, security headers and metrics."""
+"""ASGI middleware around the application: allowed hosts, authentication, limits on bodies, headers and metrics."""
 
 import asyncio
 import hmac
 import json
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 from offrec.serving.errors import RequestError
@@ -16,7 +17,6 @@ Send = Callable[[Scope], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-BODY_SECONDS = 30.0  # a body that takes longer to arrive is rejected
 RETRY_SECONDS = 1  # after a 503 response, a client may retry after this time
 # Other paths count as "other": one label per requested path would grow without limit.
 MEASURED_PATHS = {
@@ -30,10 +30,35 @@ MEASURED_PATHS = {
     "/metrics",
 }
 SECURITY_HEADERS: Headers = [
-    (b"content-security-policy", b"default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'"),
+    (
+        b"content-security-policy",
+        b"default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+        b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    ),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 ]
+
+
+@dataclass(frozen=True)
+class RequestChecks:
+    """What the middleware checks.
+
+    Attributes:
+        token: The bearer token that /v1/* and /metrics require; None to require none.
+        hosts: The host names that a request may address; None for any.
+        origins: Host names of pages that may send requests although the proxy in front changes the Host header.
+        body_bytes: Larger bodies are answered with 413.
+        body_seconds: Bodies that take longer to arrive are answered with 408.
+    """
+
+    token: str | None = None
+    hosts: frozenset[str] | None = None
+    origins: frozenset[str] = frozenset()
+    body_bytes: int = 1 << 20
+    body_seconds: float = 20.0
 
 
 class RequestMiddleware:
@@ -45,13 +70,12 @@ class RequestMiddleware:
     Args:
         app: The ASGI application to wrap.
         metrics: Counts requests and measures their duration.
-        token: The bearer token that /v1/* and /metrics require; None to require none.
-        max_body_bytes: Larger bodies are answered with 413.
+        options: What is checked.
     """
 
-    def __init__(self, app: App, metrics: Metrics, token: str | None, max_body_bytes: int) -> None:
-        self.app, self.metrics, self.max_body_bytes = app, metrics, max_body_bytes
-        self.authorization = None if token is None else f"Bearer {token}".encode()
+    def __init__(self, app: App, metrics: Metrics, options: RequestChecks) -> None:
+        self.app, self.metrics, self.options = app, metrics, options
+        self.authorization = None if options.token is None else f"Bearer {options.token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -75,6 +99,10 @@ class RequestMiddleware:
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
+        refusal = self._wrong_host(headers) or self._other_site(scope["method"], headers)
+        if refusal is not None:
+            await send_error(send, 403, refusal)
+            return
         if not self._is_authorized(scope["path"], headers):
             error = "This server requires a token; send the header Authorization: Bearer TOKEN."
             await send_error(send, 401, error, [(b"www-authenticate", b"Bearer")])
@@ -87,15 +115,39 @@ class RequestMiddleware:
                 return
         await self.app(scope, receive, send)
 
+    def _wrong_host(self, headers: dict[bytes, bytes]) -> str | None:
+        """Return an error if the request addresses another host.
+
+        A page of another site can let its own name resolve to this server's address (DNS rebinding). The browser then
+        treats both as one site, but still sends the page's name. Starlette's TrustedHostMiddleware knows no IPv6.
+        """
+        host = headers.get(b"host")
+        if self.options.hosts is None or host is None or _host_name(host) in self.options.hosts:
+            return None  # every browser sends Host
+        return f"Host is {_quote(host)}, which this server does not answer for; allow it with --allow-host."
+
+    def _other_site(self, method: str, headers: dict[bytes, bytes]) -> str | None:
+        """Return an error if a browser sends the request for a page of another origin."""
+        origin = headers.get(b"origin")
+        if origin is not None:
+            address = origin.partition(b"://")[2]
+            if address != headers.get(b"host") and _host_name(address) not in self.options.origins:
+                return f"Origin is {_quote(origin)}; pages of other origins may not use this server."
+        if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
+            follows_link = headers.get(b"sec-fetch-dest") == b"document" and method == "GET"
+            if not follows_link and _host_name((origin or b"").partition(b"://")[2]) not in self.options.origins:
+                return "Sec-Fetch-Site names another site; pages of other origins may not use this server."
+        return None
+
     def _is_authorized(self, path: str, headers: dict[bytes, bytes]) -> bool:
         if self.authorization is None or not (path.startswith("/v1/") or path == "/metrics"):
             return True
         return hmac.compare_digest(headers.get(b"authorization", b""), self.authorization)
 
     async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        too_large = RequestError(413, f"The body is larger than the limit of {self.max_body_bytes:,} bytes.")
+        too_large = RequestError(413, f"The body is larger than the limit of {self.options.body_bytes:,} bytes.")
         length = headers.get(b"content-length", b"").decode("latin-1")
-        if length.isdecimal() and int(length[:20]) > self.max_body_bytes:
+        if length.isdecimal() and int(length[:20]) > self.options.body_bytes:
             raise too_large
         content_type = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
         # Browsers send JSON to another site only if that site allows it, so no foreign page can post here.
@@ -105,18 +157,29 @@ class RequestMiddleware:
             )
         body = bytearray()
         try:
-            async with asyncio.timeout(BODY_SECONDS):
+            async with asyncio.timeout(self.options.body_seconds):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise RequestError(400, "The connection was closed before the body was complete.")
                     body += message.get("body", b"")
-                    if len(body) > self.max_body_bytes:
+                    if len(body) > self.options.body_bytes:
                         raise too_large
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError as error:
-            raise RequestError(408, f"The body did not arrive within {BODY_SECONDS:g} seconds.") from error
+            seconds = self.options.body_seconds
+            raise RequestError(408, f"The body did not arrive within {seconds:g} seconds.") from error
+
+
+def _host_name(address: bytes) -> str:
+    """Return the host name of an address like `localhost:8000` or `[::1]:8000`."""
+    text = address.decode("latin-1").lower()
+    return text.partition("]")[0].removeprefix("[") if text.startswith("[") else text.partition(":")[0]
+
+
+def _quote(value: bytes) -> str:
+    return repr(value[:80].decode("latin-1"))
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

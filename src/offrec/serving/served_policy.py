@@ -17,6 +17,7 @@ from offrec.policy import Policy
 from offrec.runs import loading
 from offrec.runs.folder import read_run
 from offrec.serving.engine import Engine, Query
+from offrec.serving.errors import without_folders
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class ServedPolicy:
 
     Attributes:
         name: The name in requests.
+        origin: The run folder or baseline as it was named.
         source: The run folder, with links resolved, or the dataset of a baseline.
         policy: The policy.
         engine: Computes its lists.
@@ -48,10 +50,17 @@ class ServedPolicy:
     """
 
     name: str
+    origin: Source
     source: Path
     policy: Policy
     engine: Engine
     fingerprint: str
+
+    def public_reason(self, reason: str) -> str:
+        """Remove the folders of the policy's files from the reason of a failed reload, for the response."""
+        path = self.origin.dataset if isinstance(self.origin, Baseline) else self.origin
+        places = (Path(os.path.realpath(path)), path.absolute())
+        return without_folders(reason, *places) or "the server's standard error has the reason"
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of `PolicyDescription`."""
@@ -130,7 +139,7 @@ def load_policy(name: str, source: Source, device: str, seed: int | None = None)
     for result in engine.rank(probes):
         if len(result.items) != 1 or not math.isfinite(result.scores[0]):
             raise InputError(f"{folder} recommends nothing to a new visitor; train it again.")
-    return ServedPolicy(name, folder, policy, engine, fingerprint)
+    return ServedPolicy(name, source, folder, policy, engine, fingerprint)
 
 
 def load_run(folder: Path, device: str) -> NetworkPolicy:

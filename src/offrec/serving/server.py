@@ -1,68 +1,32 @@
 """The server process: its address, its token, its signals and its shutdown."""
 
 import asyncio
-import ipaddress
-import os
+import math
+import resource
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
 from offrec.console import Console
 from offrec.errors import InputError, RunError
 from offrec.serving import served_policy
-from offrec.serving.decision_log import DecisionLog, DecisionLogOptions
+from offrec.serving.address import check_address, listen, request_checks
+from offrec.serving.decision_log import DecisionLog
 from offrec.serving.errors import RequestError
-from offrec.serving.schemas import RequestLimits
-from offrec.serving.served_policy import ServedPolicy, Source
-from offrec.serving.service import BatchingOptions, Service
+from offrec.serving.options import ConnectionLimits, ServerOptions
+from offrec.serving.served_policy import ServedPolicy
+from offrec.serving.service import Service
 
-OnLogFailure = Literal["serve", "stop"]
-MIN_TOKEN_CHARACTERS = 16
+if TYPE_CHECKING:
+    import uvicorn
+
 SHUTDOWN_SECONDS = 10  # time to finish open requests
-KEEP_ALIVE_SECONDS = 75  # longer than nginx keeps idle connections, so that nginx never uses one that was just closed
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """Options of `offrec serve`.
-
-    Attributes:
-        sources: Policy name → run folder or baseline. The first policy is the default.
-        host: The address to listen on.
-        port: The port; 0 takes a free one.
-        token: The bearer token that requests must send; None to require none.
-        insecure: Whether any address may be used without a token.
-        log: The folder of the decision log; None to write none.
-        log_options: How the decision log is written.
-        on_log_failure: Whether the server continues or stops when the decision log cannot be written.
-        limits: Limits of a request.
-        batching: How requests are grouped into batches.
-        skip_recent: How many of the last items of a history rank last, unless a request sets it.
-        device: The torch device, or "auto".
-        threads: The number of computing threads; None keeps torch's default.
-        seed: The seed of sampled lists; None takes one from the operating system.
-    """
-
-    sources: Mapping[str, Source]
-    host: str = "127.0.0.1"
-    port: int = 8000
-    token: str | None = None
-    insecure: bool = False
-    log: Path | None = None
-    log_options: DecisionLogOptions = field(default_factory=DecisionLogOptions)
-    on_log_failure: OnLogFailure = "serve"
-    limits: RequestLimits = field(default_factory=RequestLimits)
-    batching: BatchingOptions = field(default_factory=BatchingOptions)
-    skip_recent: int = 0
-    device: str = "auto"
-    threads: int | None = None
-    seed: int | None = None
+RESERVED_FILES = 64  # open files besides connections
 
 
 def serve(options: ServerOptions, console: Console) -> None:
@@ -92,7 +56,7 @@ def _serve(options: ServerOptions, console: Console, reload_requested: threading
     except ImportError as error:
         raise InputError(f"offrec serve needs {error.name}; run pip install 'offrec[serve]'.") from error
     check_address(options)
-    with _listen(options.host, options.port) as listener:
+    with listen(options.host, options.port) as listener:
         if options.threads is not None:
             import torch
 
@@ -106,22 +70,69 @@ def _serve(options: ServerOptions, console: Console, reload_requested: threading
                     server.should_exit = True
 
         service = create_service(options, console, on_log_failure)
-        config = uvicorn.Config(
-            create_app(service, options.token, lifespan(service, reload_requested)),
-            lifespan="on",
-            access_log=False,
-            log_level="warning",
-            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            server_header=False,
-            proxy_headers=False,
-        )
+        app = create_app(service, request_checks(options), lifespan(service, reload_requested))
+        config = http_config(app, service, fit_open_files(options.connections, console), console)
         servers.append(uvicorn.Server(config))
         _announce(service, listener, console)
         if service.stop_reason is None:
             servers[0].run(sockets=[listener])
     if service.stop_reason is not None:
         raise RunError(f"Stopped: {service.stop_reason}.")
+
+
+def http_config(app: Any, service: Service, limits: ConnectionLimits, console: Console) -> "uvicorn.Config":
+    """Configure uvicorn.
+
+    Args:
+        app: The ASGI application.
+        service: Its service, whose metrics count connections.
+        limits: The limits of the connections.
+        console: Prints when connections are closed.
+
+    Returns:
+        The configuration.
+    """
+    import uvicorn
+
+    from offrec.serving.connections import Connections, bounded_protocol
+
+    registry = Connections(limits, console.line, service.metrics.count_closed_connection)
+    service.metrics.report_connections(lambda: len(registry.open))
+    return uvicorn.Config(
+        app,
+        http=bounded_protocol(registry),
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_level="error",  # uvicorn's warnings are about invalid requests, so that any client could fill the log
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_keep_alive=math.ceil(limits.keep_alive_seconds),
+        server_header=False,
+        proxy_headers=False,
+    )
+
+
+def fit_open_files(limits: ConnectionLimits, console: Console) -> ConnectionLimits:
+    """Allow this process as many open files as it has connections, or reduce the number of connections.
+
+    Args:
+        limits: The limits of the connections.
+        console: Prints the reduced number.
+
+    Returns:
+        The limits that the process can keep. Without open files left, it could not accept any connection.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = limits.connections + RESERVED_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < needed:
+            limits = replace(limits, connections=max(1, soft - RESERVED_FILES))
+            console.line(
+                f"--max-connections is reduced to {limits.connections:,}: the system allows {hard:,} open files"
+            )
+    return limits
 
 
 def _announce(service: Service, listener: socket.socket, console: Console) -> None:
@@ -189,75 +200,3 @@ def create_service(
 
 def _load(options: ServerOptions, name: str) -> ServedPolicy:
     return served_policy.load_policy(name, options.sources[name], options.device, options.seed)
-
-
-def check_address(options: ServerOptions) -> None:
-    """Raise an error if other machines can reach the address and the server requires no token.
-
-    Args:
-        options: The options of the server.
-
-    Raises:
-        InputError: If the address is not a loopback address and neither a token nor `insecure` is set.
-    """
-    if options.token is not None or options.insecure or _is_loopback(options.host):
-        return
-    raise InputError(
-        f"--host {options.host} can be reached from other machines, so it needs a token; set --token-file or "
-        "OFFREC_TOKEN, or --insecure if a proxy or firewall protects the server."
-    )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Open the socket before the policies are loaded, so that early clients wait instead of being refused."""
-    listener = None
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(2048)
-    except OSError as error:
-        if listener is not None:
-            listener.close()
-        raise InputError(
-            f"--port {port} on host {host} cannot be used ({error.strerror}); choose another --port or --host."
-        ) from error
-    return listener
-
-
-def read_token(file: Path | None) -> str | None:
-    """Read the bearer token from a file or, without one, from the environment variable OFFREC_TOKEN.
-
-    Args:
-        file: The file; None to read the environment variable.
-
-    Returns:
-        The token, or None if neither is set.
-
-    Raises:
-        InputError: If the file cannot be read or the token is too short or not plain ASCII.
-    """
-    if file is None:
-        token, source = os.environ.get("OFFREC_TOKEN"), "OFFREC_TOKEN"
-    else:
-        source = f"--token-file {file}"
-        try:
-            token = file.read_text().strip()
-        except (OSError, ValueError) as error:
-            raise InputError(f"{source} cannot be read ({error}); expected a file that contains the token.") from error
-    if token is None:
-        return None
-    if len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable() or " " in token:
-        raise InputError(
-            f"{source} contains an invalid token; expected at least {MIN_TOKEN_CHARACTERS} ASCII characters without "
-            "spaces, for example from `openssl rand -hex 32`."
-        )
-    return token

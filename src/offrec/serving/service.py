@@ -4,7 +4,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -18,17 +18,9 @@ from offrec.serving.errors import RequestError
 from offrec.serving.item_search import ItemSearch
 from offrec.serving.metrics import Metrics
 from offrec.serving.micro_batching import MicroBatcher, QueueFullError
+from offrec.serving.options import BatchingOptions
 from offrec.serving.schemas import EventRequest, RecommendRequest, RequestLimits
 from offrec.serving.served_policy import ServedPolicy
-
-
-@dataclass(frozen=True)
-class BatchingOptions:
-    """Options for grouping requests into batches; see `MicroBatcher`."""
-
-    wait_ms: float = 2.0
-    max_batch: int = 64
-    max_waiting: int = 1024
 
 
 class PolicySlot:
@@ -264,7 +256,8 @@ class Service:
                     self.metrics.count_reload(succeeded=False)
                     reason = first_line(error).rstrip(".")
                     self.console.line(f"reload of {name} failed, the old policy remains: {reason}")
-                    raise RequestError(409, f"The reload failed and the old policy remains: {reason}.") from error
+                    shown = self.slots[name].served.public_reason(reason)
+                    raise RequestError(409, f"The reload failed and the old policy remains: {shown}.") from error
             for served in loaded:
                 old = self.slots[served.name]
                 self.slots[served.name] = self._create_slot(served)
