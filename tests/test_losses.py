@@ -237,6 +237,22 @@ def many(head: Head) -> Head:
     return Head(head.state.expand(ROWS, -1).contiguous(), head.table)
 
 
+def test_advantage_is_relative_to_the_mean_of_all_items() -> None:
+    """3 − (3 + 1 + 2) / 3 = 1 and 0 − (0 + 4 + 2) / 3 = −2."""
+    q = torch.tensor([[3.0, 1.0, 2.0], [0.0, 4.0, 2.0]], requires_grad=True)
+    found = losses.advantage(q)
+    assert found.tolist() == [1.0, -2.0]
+    assert not found.requires_grad
+
+
+def test_smooth_importance_is_a_power_of_the_clipped_ratio() -> None:
+    """√4 = 2; √10 for a ratio of 100; √.1 for a ratio of .001."""
+    log_b = torch.zeros(3)
+    log_pi = torch.tensor([4.0, 100.0, 0.001]).log()
+    found = losses.smooth_importance(log_pi, log_b, 0.5)
+    torch.testing.assert_close(found, torch.tensor([2.0, math.sqrt(10.0), math.sqrt(0.1)]))
+
+
 @pytest.mark.parametrize("prior", [None, "uniform", "b"])
 def test_straight_through_samples_converge_to_the_exact_value(prior: str | None) -> None:
     """A sample has the value of one item from π; the mean of 20,000 is within four standard errors."""

@@ -177,9 +177,20 @@ def importance_weight(log_pi: Tensor, log_b: Tensor, cap: float) -> Tensor:
     return (log_pi - log_b).clamp(max=math.log(cap)).exp().detach()
 
 
+def advantage(q: Tensor) -> Tensor:
+    """Q(s,a) − mean of Q over the logged item a and the unlogged ones: [B, 1 + n] → [B]        Xin et al. 2022"""
+    return (q[:, 0] - q.mean(1)).detach()
+
+
+def smooth_importance(log_pi: Tensor, log_b: Tensor, exponent: float) -> Tensor:
+    """clip(π(a|s) / π̂_b(a|s), .1, 10)^exponent        Xin et al. 2022, smoothed off-policy correction"""
+    limit = math.log(10.0)
+    return (exponent * (log_pi - log_b).clamp(-limit, limit)).exp().detach()
+
+
 def divide_by_mean(weights: Tensor, share: Tensor | None) -> Tensor:
-    """Divide weights [B] by their mean over the batch, for the self-normalised estimate."""
-    return weights / batch_mean(weights, share).clamp(min=torch.finfo(weights.dtype).tiny)
+    """Divide weights [B] by their mean size over the batch, for the self-normalised estimate."""
+    return weights / batch_mean(weights.abs(), share).clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 def top_k_factor(log_pi: Tensor, k: int) -> Tensor:

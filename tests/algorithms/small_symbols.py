@@ -47,6 +47,7 @@ def symbols(unlogged: int = 2, seed: int = 0, **given: Any) -> Symbols:
         noise=Noise(torch.tensor(11)),
         next_noise=Noise(torch.tensor(12)),
         multiplier=torch.tensor(0.7, dtype=torch.double).requires_grad_(),
+        updates=torch.tensor(5),
         ground_weight=0.8,
         returns=0.3,
     )

@@ -31,6 +31,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, set[str]]]] = [
     ("pc", {"baseline": False, "normalised": False}, {"critic": Q, "actor": PI}),
     ("dc", {}, {"critic": Q, "actor": PI}),
     ("re", {}, {"critic": Q, "actor": PI}),
+    ("snqn", {}, {"cross_entropy": PI, "critic": Q}),
+    ("sa2c", {}, {"cross_entropy": PI, "critic": Q}),
 ]
 SAMPLED = [
     (name, {**options, "expectation": "gumbel", "straight_through": hard}, moved)

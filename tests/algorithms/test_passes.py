@@ -11,7 +11,9 @@ from offrec.catalogue import tiled
 from offrec.runs.options import resolve_options
 
 STRONG = {"sl": 1, "dqn": 2, "pg": 1, "sl+dqn": 3, "sl+pg": 1, "sdac": 3, "sc": 5, "sr": 4, "pc": 4, "dc": 5, "re": 4}
+STRONG |= {"snqn": 3, "sa2c": 3}
 PAPER = {"sl": 1, "dqn": 1, "pg": 1, "sl+dqn": 2, "sl+pg": 1, "sdac": 5, "sc": 7, "sr": 6, "pc": 4, "dc": 7, "re": 6}
+PAPER |= {"snqn": 3, "sa2c": 3}
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -28,7 +30,7 @@ def test_passes_over_the_catalogue(monkeypatch: pytest.MonkeyPatch, preset: str,
         return once
 
     options = resolve_options({"algorithm.name": name, "preset": preset}, "events")
-    x = symbols(unlogged=2 if preset == "strong" else 0)
+    x = symbols(unlogged=2 if options.learner.needs.critic != "none" and options.critic.ground else 0)
     for function in ("reduce", "maximum"):
         monkeypatch.setattr(tiled, function, counted(getattr(tiled, function)))
     with catalogue.use_backend("tiled"):

@@ -17,7 +17,9 @@ from offrec.algorithms.policy_constraint import PolicyConstraint
 from offrec.algorithms.policy_gradient import PolicyGradient
 from offrec.algorithms.reward_extrapolation import RewardExtrapolation
 from offrec.algorithms.supervised import Supervised
+from offrec.algorithms.supervised_advantage import SupervisedAdvantage
 from offrec.algorithms.supervised_deep_q import SupervisedDeepQ
+from offrec.algorithms.supervised_negative_q import SupervisedNegativeQ
 from offrec.algorithms.supervised_policy_gradient import SupervisedPolicyGradient
 from offrec.algorithms.supervised_regularisation import SupervisedRegularisation
 from offrec.algorithms.support_constraint import SupportConstraint
@@ -118,6 +120,38 @@ def test_sl_dqn_is_sl_and_dqn(double: bool) -> None:
     x = symbols()
     both, q = SupervisedDeepQ(double=double).loss(x), DeepQ(double=double).loss(x)
     assert_same_terms(both, Supervised().loss(x) | q)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_snqn_adds_up_the_errors_of_sampled_items(double: bool) -> None:
+    """SL+DQN averages them, so SNQN's preset multiplies their mean by their number."""
+    x = symbols(unlogged=3, ground_weight=3.0)
+    one_by_one = [
+        DeepQ(double=double).loss(
+            replace(x, ground_weight=1.0, **{n: getattr(x, n)[:, [0, i]] for n in ("actions", "rewards", "discounts")})
+        )["critic"]
+        for i in (1, 2, 3)
+    ]
+    logged = replace(x, **{name: getattr(x, name)[:, :1] for name in ("actions", "rewards", "discounts")})
+    alone = DeepQ(double=double).loss(logged)["critic"]
+    torch.testing.assert_close(SupervisedNegativeQ(double=double).loss(x)["critic"], sum(one_by_one) - 2 * alone)
+    assert_same_terms(SupervisedNegativeQ(double=double).loss(logged), SupervisedDeepQ(double=double).loss(logged))
+
+
+def test_sa2c_is_snqn_during_its_warm_up() -> None:
+    x = symbols(updates=torch.tensor(9))
+    during, after = SupervisedAdvantage(warmup=10).loss(x), SupervisedAdvantage(warmup=9).loss(x)
+    assert_same_terms(during, SupervisedNegativeQ().loss(x))
+    assert not torch.allclose(after["cross_entropy"], during["cross_entropy"])
+
+
+def test_sa2c_does_not_depend_on_the_unit_of_rewards_if_normalised() -> None:
+    x = symbols()
+    larger = replace(x, q=x.q.scale(7.0))
+    one, other = (SupervisedAdvantage(warmup=0).loss(given)["cross_entropy"] for given in (x, larger))
+    torch.testing.assert_close(one, other)
+    one, other = (SupervisedAdvantage(warmup=0, normalised=False).loss(g)["cross_entropy"] for g in (x, larger))
+    torch.testing.assert_close(7.0 * one, other)
 
 
 def test_sl_pg_is_sl_and_pg() -> None:

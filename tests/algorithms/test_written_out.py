@@ -47,12 +47,28 @@ def value(log_pi: Tensor, q: Tensor, log_prior: Tensor | float) -> Tensor:
     return (log_pi.exp() * (q - ALPHA * (log_pi - log_prior))).sum(1)
 
 
+def advantage_weight(d: Dense, options: dict[str, Any]) -> Tensor | float:
+    """SA2C's weights; the symbols say that there were 5 updates."""
+    if options.get("warmup", 1000) > 5:
+        return 1.0
+    others = d.q.gather(1, d.x.actions)[:, 1:]
+    n = others.shape[1]
+    weight = d.logged(d.q) - (d.logged(d.q) + others.sum(1)) / (n + 1)
+    weight = weight if options.get("negative") else weight.clamp(min=0.0)
+    weight = weight * ((d.logged(d.log_pi) - d.x.log_b).exp().clamp(0.1, 10.0)) ** options.get("smooth", 0.0)
+    if options.get("normalised", True):
+        weight = weight / (d.x.weight * weight).sum().clamp(min=1e-300)
+    return weight
+
+
 def written_out(name: str, x: Symbols, options: dict[str, Any]) -> dict[str, Tensor]:
     d = Dense(x)
     likelihood = -d.logged(d.log_pi)
     chosen = d.next_online_q.argmax(1, keepdim=True)
     best = d.next_q.gather(1, chosen)[:, 0] if options.get("double") else d.next_q.amax(1)
-    deep_q = d.critic(best, d.target_q.amax(1))
+    chosen = d.q.argmax(1, keepdim=True)
+    best_here = d.target_q.gather(1, chosen)[:, 0] if options.get("double") else d.target_q.amax(1)
+    deep_q = d.critic(best, best_here)
     pi, b = d.logged(d.log_pi).exp(), x.log_b.exp()
     gradient = -(pi / b).clamp(max=10.0) * 4 * (1 - pi) ** 3 * x.return_to_go * d.logged(d.log_pi)
     prior = UNIFORM if options.get("uniform_prior", True) else 0.0
@@ -78,6 +94,8 @@ def written_out(name: str, x: Symbols, options: dict[str, Any]) -> dict[str, Ten
             * d.critic(value(d.next_log_pi, d.next_q, d.next_log_b), value(d.log_pi, d.target_q, d.log_b)),
             "actor": -value(d.log_pi, d.q, d.log_b) / ALPHA,
         },
+        "snqn": {"cross_entropy": likelihood, "critic": deep_q},
+        "sa2c": {"cross_entropy": advantage_weight(d, options) * likelihood, "critic": deep_q},
         "re": {
             "critic": 0.5
             * d.critic(value(d.next_log_pi, d.next_q, 0.0), value(d.log_pi, d.target_q, 0.0), ALPHA * d.log_b),
@@ -102,6 +120,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("pc", {"alpha": ALPHA, "beta": BETA, "uniform_prior": False}),
     ("dc", {"alpha": ALPHA}),
     ("re", {"alpha": ALPHA}),
+    ("snqn", {}),
+    ("snqn", {"double": True}),
+    ("sa2c", {}),
+    ("sa2c", {"warmup": 5}),
+    ("sa2c", {"warmup": 5, "smooth": 0.5, "normalised": False, "negative": True, "double": True}),
 ]
 
 

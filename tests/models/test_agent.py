@@ -20,6 +20,7 @@ ACTOR, CRITIC = {"actor"}, {"critic"}
 TRAINED = {"sl": ACTOR, "dqn": CRITIC, "pg": ACTOR, "sl+dqn": ACTOR, "sl+pg": ACTOR} | dict.fromkeys(
     ("sdac", "sc", "sr", "pc", "dc", "re"), ACTOR | CRITIC
 )
+TRAINED |= {"snqn": ACTOR, "sa2c": ACTOR}
 VARIANTS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in LEARNERS] + [
     ("dqn", {"double": True}),
     ("dqn", {"delta": 0.05}),
@@ -68,7 +69,7 @@ def test_targets_move_only_after_the_step_and_priors_never(name: str, options: d
     after = moved(before, made)
     assert after == TRAINED[name] | ({"target"} if made.target is not None else set()) | (
         {"multiplier"} if made.needs.multiplier else set()
-    )
+    ) | ({"updates"} if made.needs.updates else set())
     for _ in range(3):
         update(made, rows, adam)
     assert "prior" not in moved(before, made)

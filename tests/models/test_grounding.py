@@ -71,4 +71,9 @@ def test_what_cannot_be_grounded_is_refused() -> None:
     with pytest.raises(InputError, match="gamma"):
         agent("sdac", given=facts(discount_if_ignored=1.0))
     agent("sdac", critic=CriticOptions(ground=0), given=facts(discount_if_ignored=1.0))
+
+
+def test_sa2c_without_unlogged_items_is_rejected() -> None:
+    with pytest.raises(InputError, match=r"critic\.ground is 0"):
+        agent("sa2c", critic=CriticOptions(ground=0))
     agent("sl", given=facts(discount_if_ignored=1.0))

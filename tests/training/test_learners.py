@@ -115,11 +115,12 @@ def test_actor_and_critic_may_differ(certain: Any, tmp_path: Path, name: str, ac
     assert stored["module.actor.items_in"].shape == (13, 16)
 
 
-# Whatever moves besides the optimiser: multipliers, soft and periodic targets, noise, draws of unlogged items.
+# Whatever moves besides the optimiser: multipliers, counts, soft and periodic targets, noise, draws of unlogged items.
 MOVING: dict[str, dict[str, Any]] = {
     "sr": {"algorithm.adaptive": True, "algorithm.rate": 0.05},
     "dc": {"algorithm.expectation": "gumbel", "critic.ground_draw": "popular"},
     "sl+dqn": {"critic.target": "periodic", "critic.target_every": 6},
+    "sa2c": {"algorithm.warmup": 6},
 }
 STOPS = [
     *(pytest.param(name, "gru", stop) for name in MOVING for stop in (4, 20)),
@@ -161,6 +162,7 @@ def test_checkpoints_contain_everything_that_changes(dataset: Any, tmp_path: Pat
     target, online = "module.target.network.items_in", "module.critic.items_in"
     assert not torch.equal(sr[target], sr[online])
     assert trained(dataset, tmp_path / "both", moving("sl+dqn"))["module.target.updates"] > 6
+    assert trained(dataset, tmp_path / "sa2c", moving("sa2c"))["module.updates"] > 6
     assert {"module.prior.items_in", "module.actor.items_in"} <= trained(dataset, tmp_path / "dc", moving("dc")).keys()
 
 

@@ -8,7 +8,9 @@ from offrec.algorithms import (
     policy_gradient,
     reward_extrapolation,
     supervised,
+    supervised_advantage,
     supervised_deep_q,
+    supervised_negative_q,
     supervised_policy_gradient,
     supervised_regularisation,
     support_constraint,
@@ -16,7 +18,7 @@ from offrec.algorithms import (
 from offrec.algorithms.record import LEARNERS, LearnerRecord, register_learner
 from offrec.algorithms.symbols import ABSENT, Learner, LossTerms, Multiplier, Needs, Symbols
 
-# Register the learners in the paper's order; tables list them in this order.
+# Register the learners in the paper's order, then others; tables list them in this order.
 for _module in (
     supervised,
     deep_q,
@@ -29,6 +31,8 @@ for _module in (
     policy_constraint,
     dual_constraint,
     reward_extrapolation,
+    supervised_negative_q,
+    supervised_advantage,
 ):
     register_learner(_module.RECORD)
 

@@ -37,7 +37,7 @@ def q_learning(x: Symbols, double: bool) -> Tensor:
     """Return the Q-learning loss [B]."""
     next_value = losses.greedy_value(x.next_q, x.next_online_q if double else None)
     next_value = losses.mix_logged_return(next_value, x.next_return_to_go, x.returns)
-    value_if_ignored = losses.greedy_value(x.target_q) if x.grounded else None
+    value_if_ignored = losses.greedy_value(x.target_q, x.q.detach() if double else None) if x.grounded else None
     errors = losses.td(x.q.at(x.actions), x.rewards, x.discounts, next_value, value_if_ignored)
     return losses.grounded(errors, x.ground_weight)
 

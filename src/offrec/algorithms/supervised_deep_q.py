@@ -33,7 +33,11 @@ class SupervisedDeepQ:
         }
 
 
-_SHARED_BACKBONE = "its critic is a second head on the policy's backbone"
+# Options of the critic that have no effect, because it is a second head on the policy's backbone.
+SHARED_BACKBONE = {
+    f"critic.{name}": f"its critic is a second head on the policy's backbone; set network.{name}"
+    for name in ("backbone", "width", "layers", "dropout", "repeat")
+}
 
 RECORD = LearnerRecord(
     name="sl+dqn",
@@ -44,9 +48,6 @@ RECORD = LearnerRecord(
     # Items are ranked by the head that imitates the log, so NDCG can select the checkpoint.
     presets={"paper": {"algorithm.double": True}, "strong": {"gamma": 0.9, "critic.returns": 0.5}},
     search={**SEARCH_GAMMA, "algorithm.weight": Range(0.03, 10.0)},
-    ignored={
-        f"critic.{name}": f"{_SHARED_BACKBONE}; set network.{name}"
-        for name in ("backbone", "width", "layers", "dropout", "repeat")
-    },
     myopic=MYOPIC,
+    ignored=SHARED_BACKBONE,
 )

@@ -79,6 +79,7 @@ class Symbols:
     noise: Noise = ABSENT  # for samples at s
     next_noise: Noise = ABSENT  # for samples at s′
     multiplier: Tensor = ABSENT  # [] Lagrange multiplier
+    updates: Tensor = ABSENT  # [] number of updates so far
     ground_weight: float = 1.0  # weight of the unlogged items in the critic's loss
     returns: float = 0.0  # λ: share of the logged return in the critic's target
     scheduler: Scheduler = IN_ORDER
@@ -121,6 +122,10 @@ class Needs:
     """Noise for samples from π."""
     multiplier: Multiplier | None = None
     """An adaptive Lagrange multiplier."""
+    unlogged: bool = False
+    """At least one unlogged item per transition (`critic.ground`)."""
+    updates: bool = False
+    """The number of updates so far, for losses that change during training."""
     start: bool = False
     """Start the actor with the weights of π̂_b."""
     critic_start: float = 0.0

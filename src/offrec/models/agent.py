@@ -63,6 +63,7 @@ class Agent(nn.Module):
     """
 
     multiplier: Tensor
+    updates: Tensor
     cumulative: Tensor
     log_b: Tensor
 
@@ -93,6 +94,7 @@ class Agent(nn.Module):
         self._register(
             "multiplier", None if needs.multiplier is None else torch.tensor(float(needs.multiplier.init)), True
         )
+        self._register("updates", torch.zeros((), dtype=torch.long) if needs.updates else None, True)
         counts = self.facts.counts if self._samples_unlogged("popular") else None
         self._register("cumulative", None if counts is None else counts.double().cumsum(0), False)
         self._register("log_b", self.facts.log_b if needs.logging == "values" else None, False)
@@ -128,6 +130,8 @@ class Agent(nn.Module):
                 "With gamma = 1, an ignored item would be worth as much as its state; lower gamma or set "
                 "critic.ground=0."
             )
+        if self.needs.unlogged and self.critic_options.ground == 0:
+            raise InputError("critic.ground is 0, but the learner compares logged items with others; set at least 1.")
         if ground and self.n_items < 2:
             raise InputError(
                 "critic.ground needs unlogged items, but the catalogue has only one item; set critic.ground=0."
@@ -163,7 +167,7 @@ class Agent(nn.Module):
         return terms
 
     def after_update(self) -> None:
-        """Update the target network and the multiplier after the optimiser's step."""
+        """Update the target network, the multiplier and the number of updates after the optimiser's step."""
         if self.target is not None:
             online = self.critic if self.critic is not None else self.actor
             assert online is not None
@@ -171,6 +175,8 @@ class Agent(nn.Module):
         if self.needs.multiplier is not None and self.constraint is not None:
             rule = self.needs.multiplier
             self.multiplier.copy_(losses.dual_step(self.multiplier, self.constraint, rule.bound, rule.rate))
+        if self.needs.updates:
+            self.updates += 1
 
     def symbols(self, batch: Batch) -> Symbols:
         """Compute the symbols that the learner declared in its needs."""
@@ -198,6 +204,7 @@ class Agent(nn.Module):
             **heads,
             weight=batch.weight,
             multiplier=self.multiplier,
+            updates=self.updates,
             ground_weight=self.critic_options.ground_weight,
             returns=self.critic_options.returns,
             scheduler=StreamScheduler(batch.action.device),
