@@ -86,7 +86,10 @@ def test_every_baseline_is_a_policy(dataset: Any, name: str) -> None:
 def test_a_baseline_does_not_depend_on_validation_and_test_sessions(
     make_dataset: Any, tmp_path: Path, name: str
 ) -> None:
-    """Other sessions outside the training split, with transitions that training lacks, change no score."""
+    """Other sessions outside the training split, with transitions that training lacks, change no score.
+
+    Item neighbours choose their options on validation sessions; their scores must not depend on test sessions.
+    """
     train, histories = SESSIONS[:4], [[], [0], [1, 2], [4], [3, 4, 0]]
     outside = ([[4], [4]], [[0, 4, 0, 4], [2, 4, 1, 0, 4]], [[3, 0, 2, 4], [0, 4, 3, 0, 4]])
     scores_by_log = []
@@ -95,8 +98,9 @@ def test_a_baseline_does_not_depend_on_validation_and_test_sessions(
         policy = baseline(name, dataset)
         head = policy.head(batch_from_histories(histories, 5, policy.history, policy.device))
         scores_by_log.append(reference.logits(head))
-    assert torch.equal(scores_by_log[0], scores_by_log[1])
-    assert torch.equal(scores_by_log[0], scores_by_log[2])
+    assert torch.equal(scores_by_log[1], scores_by_log[2])  # the same validation sessions, other test sessions
+    if name != "item-neighbours":
+        assert torch.equal(scores_by_log[0], scores_by_log[1])
 
 
 def test_an_unknown_baseline_is_refused_with_the_known_ones(dataset: Any) -> None:

@@ -72,7 +72,7 @@ def test_evaluate_a_run_and_a_baseline(work: Path) -> None:
     fewer = json.loads(offrec("evaluate", work / "run", "--json", "--score-first", "False").stdout)
     assert fewer["fingerprint"] != evaluation["fingerprint"]
     assert fewer["metrics"]["all"]["events"] == evaluation["metrics"]["all"]["events"] - 8
-    for name in ("popular", "recent", "markov", "sknn", "vsknn"):
+    for name in ("popular", "recent", "markov", "item-neighbours", "sknn", "vsknn"):
         done = offrec("evaluate", "--baseline", name, "--dataset", work / "data", "--on", "validation")
         assert "NDCG@10" in done.stdout
     assert "either a run folder or --baseline" in sentence(offrec("evaluate", code=2))

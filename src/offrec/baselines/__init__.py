@@ -5,20 +5,29 @@ Every comparison includes them: a learner that does not beat them has learned no
 
 import torch
 
-from offrec.baselines import counting, mean_reward, neighbours
+from offrec.baselines import counting, item_neighbours, mean_reward, neighbours
 from offrec.baselines.counting import Markov, Popular, Recent
+from offrec.baselines.item_neighbours import ItemNeighbours
 from offrec.baselines.mean_reward import MeanReward, TotalReward
 from offrec.baselines.neighbours import SessionNeighbours, VectorSessionNeighbours
 from offrec.baselines.record import BASELINES, BaselineRecord, register_baseline
 from offrec.data.dataset import Dataset
 from offrec.policy import Policy
 
-for _record in (counting.POPULAR, *mean_reward.RECORDS, counting.RECENT, counting.MARKOV, *neighbours.RECORDS):
+for _record in (
+    counting.POPULAR,
+    *mean_reward.RECORDS,
+    counting.RECENT,
+    counting.MARKOV,
+    item_neighbours.RECORD,
+    *neighbours.RECORDS,
+):
     register_baseline(_record)
 
 __all__ = [
     "BASELINES",
     "BaselineRecord",
+    "ItemNeighbours",
     "Markov",
     "MeanReward",
     "Popular",
