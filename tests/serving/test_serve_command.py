@@ -18,7 +18,6 @@ from offrec.errors import InputError
 from offrec.serving import address, served_policy, server
 from offrec.serving.decision_log import DecisionLogOptions
 from offrec.serving.options import ServerOptions
-from offrec.serving.service import Service
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/serve.md"
 
@@ -121,11 +120,11 @@ def test_sighup_during_the_start_reloads_after_it(
             signal.raise_signal(signal.SIGHUP)
         return real(*arguments)
 
-    def start_timer(service: Service, *_: Any) -> None:
+    def start_timer(*_: Any) -> None:
         signal.setitimer(signal.ITIMER_REAL, 2.0)
 
     monkeypatch.setattr(served_policy, "load_policy", load)
-    monkeypatch.setattr(server, "_announce", start_timer)
+    monkeypatch.setattr(server, "announce", start_timer)
     previous = signal.getsignal(signal.SIGHUP)
     on_alarm = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))
     on_terminate = signal.signal(signal.SIGTERM, lambda *_: None)

@@ -72,8 +72,10 @@ class Serve:
     """Longest time to receive the headers or the body of a request, or to send a response."""
     keep_alive_seconds: float = 75.0
     """Longest time that an idle connection stays open."""
+    workers: int = 1
+    """Number of processes that answer requests on the CPU. They share the memory of the weights."""
     threads: Annotated[int | None, unset("INT")] = None
-    """Number of computing threads. Default: chosen by torch."""
+    """Number of computing threads per process. Default: chosen by torch."""
     seed: Annotated[int | None, unset("INT")] = None
     """Seed of sampled lists, for tests. Default: from the operating system."""
     device: str = "auto"
@@ -113,6 +115,7 @@ class Serve:
             ),
             batching=BatchingOptions(self.wait_ms, self.max_batch, self.max_waiting),
             skip_recent=self.skip_recent,
+            workers=self.workers,
             device=self.device,
             threads=self.threads,
             seed=self.seed,
@@ -125,7 +128,7 @@ class Serve:
         positive = (
             *("flush_seconds", "segment_mb", "segment_seconds", "max_batch", "max_waiting", "max_k", "max_history"),
             *("max_candidates", "max_body_kb", "max_header_kb", "max_connections", "transfer_seconds"),
-            *("keep_alive_seconds", "threads"),
+            *("keep_alive_seconds", "workers", "threads"),
         )
         for name in positive:
             value = getattr(self, name)

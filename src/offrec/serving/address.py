@@ -40,12 +40,14 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, shared: bool = False) -> socket.socket:
     """Open a listening socket. It is opened before policies are loaded, so that early clients wait.
 
     Args:
         host: The address.
         port: The port; 0 takes a free one.
+        shared: Whether further sockets of this user may listen on the same port. The system then distributes the
+            connections evenly; workers that accept from one socket can get very different numbers.
 
     Returns:
         The socket.
@@ -58,6 +60,8 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
         listener.listen(2048)
     except OSError as error:

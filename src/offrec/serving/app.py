@@ -110,7 +110,7 @@ def _add_health_routes(app: FastAPI, service: Service) -> None:
     @app.get("/metrics", responses=_error_responses(401, 403), response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Return the metrics for Prometheus."""
-        return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(service.read_metrics(), media_type="text/plain; version=0.0.4")
 
 
 def _add_docs(app: FastAPI, service: Service, needs_token: bool) -> None:

@@ -57,6 +57,7 @@ class ServerOptions:
         connections: Limits of the connections.
         batching: How requests are grouped into batches.
         skip_recent: How many of the last items of a history rank last, unless a request sets it.
+        workers: The number of processes.
         device: The torch device, or "auto".
         threads: The number of computing threads; None keeps torch's default.
         seed: The seed of sampled lists; None takes one from the operating system.
@@ -75,6 +76,7 @@ class ServerOptions:
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     batching: BatchingOptions = field(default_factory=BatchingOptions)
     skip_recent: int = 0
+    workers: int = 1
     device: str = "auto"
     threads: int | None = None
     seed: int | None = None

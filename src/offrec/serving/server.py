@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,9 @@ def _serve(options: ServerOptions, console: Console, reload_requested: threading
     except ImportError as error:
         raise InputError(f"offrec serve needs {error.name}; run pip install 'offrec[serve]'.") from error
     check_address(options)
+    if options.workers > 1:
+        _serve_with_workers(options, console)
+        return
     with listen(options.host, options.port) as listener:
         if options.threads is not None:
             import torch
@@ -73,11 +76,26 @@ def _serve(options: ServerOptions, console: Console, reload_requested: threading
         app = create_app(service, request_checks(options), lifespan(service, reload_requested))
         config = http_config(app, service, fit_open_files(options.connections, console), console)
         servers.append(uvicorn.Server(config))
-        _announce(service, listener, console)
+        announce([slot.served for slot in service.slots.values()], listener, console)
         if service.stop_reason is None:
             servers[0].run(sockets=[listener])
     if service.stop_reason is not None:
         raise RunError(f"Stopped: {service.stop_reason}.")
+
+
+def _serve_with_workers(options: ServerOptions, console: Console) -> None:
+    from offrec.serving.supervisor import Supervisor
+
+    if options.device not in ("auto", "cpu"):
+        raise InputError(
+            f"--workers {options.workers} serves on the CPU, not on {options.device}; use one worker for a GPU."
+        )
+    with ExitStack() as stack:
+        listeners: list[socket.socket] = []
+        for _ in range(options.workers):
+            port = listeners[0].getsockname()[1] if listeners else options.port
+            listeners.append(stack.enter_context(listen(options.host, port, shared=True)))
+        Supervisor(options, listeners, console).run()
 
 
 def http_config(app: Any, service: Service, limits: ConnectionLimits, console: Console) -> "uvicorn.Config":
@@ -135,9 +153,15 @@ def fit_open_files(limits: ConnectionLimits, console: Console) -> ConnectionLimi
     return limits
 
 
-def _announce(service: Service, listener: socket.socket, console: Console) -> None:
-    for slot in service.slots.values():
-        served = slot.served
+def announce(policies: list[ServedPolicy], listener: socket.socket, console: Console) -> None:
+    """Print the policies and the address of a server.
+
+    Args:
+        policies: The policies.
+        listener: The listening socket.
+        console: Prints the lines.
+    """
+    for served in policies:
         console.line(f"{served.name}: {served.policy.name} from {served.source} (fingerprint {served.fingerprint})")
     host, port = listener.getsockname()[:2]
     console.line(f"Serving on http://{f'[{host}]' if ':' in host else host}:{port}; Ctrl-C stops, SIGHUP reloads.")
@@ -178,7 +202,10 @@ def lifespan(
 
 
 def create_service(
-    options: ServerOptions, console: Console, on_log_failure: Callable[[str], None] | None = None
+    options: ServerOptions,
+    console: Console,
+    on_log_failure: Callable[[str], None] | None = None,
+    served: list[ServedPolicy] | None = None,
 ) -> Service:
     """Load the policies and open the decision log.
 
@@ -186,12 +213,13 @@ def create_service(
         options: The options of the server.
         console: Prints reloads and failures.
         on_log_failure: Called with the reason when the decision log cannot be written.
+        served: The policies, if they are already loaded.
 
     Returns:
         The service.
     """
     load = partial(_load, options)
-    served = [load(name) for name in options.sources]
+    served = served or [load(name) for name in options.sources]
     log = None
     if options.log is not None:
         log = DecisionLog(options.log, options.log_options, console.line, on_log_failure)

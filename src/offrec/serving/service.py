@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -43,6 +43,7 @@ class PolicySlot:
 
 
 LoadPolicy = Callable[[str], ServedPolicy]  # loads and checks the policy of a name
+RequestReload = Callable[[str | None], Awaitable[dict[str, Any]]]
 
 
 class Service:
@@ -80,6 +81,8 @@ class Service:
         self.slots = {one.name: self._create_slot(one) for one in served}
         self.default = served[0].name
         self._reload_lock = asyncio.Lock()
+        self.request_reload: RequestReload | None = None  # set in a worker process, whose supervisor reloads all
+        self.read_metrics = self.metrics.text
 
     def _create_slot(self, served: ServedPolicy) -> PolicySlot:
         options = self.batching
@@ -247,6 +250,8 @@ class Service:
             RequestError: If a policy does not exist (404) or cannot be loaded (409); then none is swapped.
         """
         self.slot(policy)
+        if self.request_reload is not None:
+            return await self.request_reload(policy)
         async with self._reload_lock:
             loaded = []
             for name in [policy] if policy is not None else list(self.slots):
@@ -259,12 +264,22 @@ class Service:
                     shown = self.slots[name].served.public_reason(reason)
                     raise RequestError(409, f"The reload failed and the old policy remains: {shown}.") from error
             for served in loaded:
-                old = self.slots[served.name]
-                self.slots[served.name] = self._create_slot(served)
-                old.batcher.close()
-                self.console.line(f"reloaded {served.name}: {old.served.fingerprint} → {served.fingerprint}")
-            self.metrics.count_reload(succeeded=True)
+                old = self.slots[served.name].served
+                self.console.line(f"reloaded {served.name}: {old.fingerprint} → {served.fingerprint}")
+            self.swap(loaded)
         return {"reloaded": {served.name: served.fingerprint for served in loaded}}
+
+    def swap(self, loaded: list[ServedPolicy]) -> None:
+        """Replace policies in one step. Requests that are being computed finish with the old ones.
+
+        Args:
+            loaded: The new policies, under the names of old ones.
+        """
+        for served in loaded:
+            old = self.slots[served.name]
+            self.slots[served.name] = self._create_slot(served)
+            old.batcher.close()
+        self.metrics.count_reload(succeeded=True)
 
     def log_status(self) -> str | None:
         """Return "ok", the reason why the decision log cannot be written, or None if there is no decision log."""
