@@ -22,7 +22,8 @@ LENGTH = 10  # events a session
 
 
 def dataset_of(folder: Path, items: int, events: int, judged: int) -> Any:
-    from offrec.data.dataset import FORMAT_VERSION, Dataset
+    from offrec.data.dataset import Dataset
+    from offrec.data.folder import write
     from offrec.data.protocol import Protocol
 
     random = np.random.default_rng(0)
@@ -34,19 +35,15 @@ def dataset_of(folder: Path, items: int, events: int, judged: int) -> Any:
         "offsets": np.arange(sessions + 1, dtype=np.int64) * LENGTH,
         "item_ids": np.arange(items, dtype=np.int64),
     }
-    for name, array in arrays.items():
-        np.save(folder / f"{name}.npy", array)
     first = sessions - test
     meta = {
-        "format_version": FORMAT_VERSION,
-        "data_hash": "a-benchmark",
         "counts": {"sessions": sessions, "events": len(picks), "items": items},
         "behaviours": ["view", "buy"],
         "item_id_type": "int",
         "protocol": Protocol().as_json(),
         "splits": {"train": [0, max(1, first)], "validation": [first, first], "test": [first, sessions]},
     }
-    (folder / "dataset.json").write_text(json.dumps(meta))
+    write(folder, arrays, lambda: meta)
     return Dataset.open(folder)
 
 

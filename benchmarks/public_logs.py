@@ -19,7 +19,6 @@ NDCG@10 is selected, the learning rate falls when NDCG@10 stops improving, and R
 
 import argparse
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,8 @@ from evidence import write_results
 from offrec.algorithms import LEARNERS
 from offrec.studies import design
 from offrec.studies.arguments import parse_seeds
-from offrec.studies.folder import read_study, write_json
+from offrec.studies.folder import read_study
+from offrec.studies.stored_results import read_array, read_result, write_result
 from offrec.studies.study import RunGroup, Study
 
 IMITATE = ("training.schedule=plateau", "training.epochs=50", "training.precision=bf16", "diagnostics=some")
@@ -147,10 +147,9 @@ def reuse_runs(tried: Study, study: Study, policies: dict[str, RunGroup]) -> Non
             continue
         if group.options != source.options:
             raise SystemExit(f"{group.name} was asked with other options than {source.name}.")
-        shutil.copy(tried.path("results", f"{before.name}.ranks.npy"), study.path("results", f"{run.name}.ranks.npy"))
-        write_json(study.path("results", f"{run.name}.json"), {**read(tried, before.name), "run": run.name})
-        events = f"{run.dataset}.events.npy"
-        shutil.copy(tried.path("results", events), study.path("results", events))
+        facts = read_result(tried, before)
+        arrays = {kind: read_array(tried, before, facts, kind) for kind in ("ranks", "events")}
+        write_result(study, run, facts, arrays)
 
 
 def read(study: Study, name: str) -> Row:

@@ -24,17 +24,17 @@ SESSIONS, LENGTH, STEPS = 30_000, 5, 40
 
 def random_dataset(folder: Path, items: int, length: int = LENGTH) -> Path:
     """Write a dataset folder with random sessions."""
-    from offrec.data.dataset import FORMAT_VERSION
+    from offrec.data.folder import write
     from offrec.data.protocol import Protocol
 
     random = np.random.default_rng(0)
-    np.save(folder / "items.npy", random.integers(0, items, SESSIONS * length).astype(np.int32))
-    np.save(folder / "behaviours.npy", np.zeros(SESSIONS * length, dtype=np.uint8))
-    np.save(folder / "offsets.npy", np.arange(0, SESSIONS * length + 1, length, dtype=np.int64))
-    np.save(folder / "item_ids.npy", np.arange(items, dtype=np.int64))
+    arrays: dict[str, Any] = {
+        "items": random.integers(0, items, SESSIONS * length).astype(np.int32),
+        "behaviours": np.zeros(SESSIONS * length, dtype=np.uint8),
+        "offsets": np.arange(0, SESSIONS * length + 1, length, dtype=np.int64),
+        "item_ids": np.arange(items, dtype=np.int64),
+    }
     meta = {
-        "format_version": FORMAT_VERSION,
-        "data_hash": "made-up",
         "counts": {"sessions": SESSIONS, "events": SESSIONS * length, "items": items},
         "behaviours": ["view"],
         "item_id_type": "int",
@@ -42,7 +42,7 @@ def random_dataset(folder: Path, items: int, length: int = LENGTH) -> Path:
         "splits": {"train": [0, SESSIONS - 20], "validation": [SESSIONS - 20, SESSIONS - 10],
                    "test": [SESSIONS - 10, SESSIONS]},
     }  # fmt: skip
-    (folder / "dataset.json").write_text(json.dumps(meta))
+    write(folder, arrays, lambda: meta)
     return folder
 
 

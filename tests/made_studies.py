@@ -1,5 +1,6 @@
 """Studies with invented results, so that the right report is known. Nothing is trained."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from offrec.data.arrays import describe_array
+from offrec.data.json_files import write_json
 from offrec.data.protocol import Protocol
 from offrec.evaluation.metrics import compute_metrics
 from offrec.reports.tables import Cell, Table
 from offrec.studies.folder import write_study
-from offrec.studies.results import RANK_CAP, Measurements, store_result
+from offrec.studies.results import Measurements
+from offrec.studies.stored_results import RANK_CAP, write_result
 from offrec.studies.study import PolicyKind, Run, RunGroup, Study, StudyDataset, StudyKind
 
 LEARNERS = ("sl", "dqn", "pg", "sl+dqn", "sl+pg", "sdac", "sc", "sr", "pc", "dc", "re")
@@ -67,10 +71,19 @@ def made_study(
     write_study(study)
     for run in runs:
         group = study.group(run)
-        store_result(
-            study, run.name, made_result(study, run, hits.get(group.policy), (earned or {}).get(group.policy), sessions)
-        )
+        result = made_result(study, run, hits.get(group.policy), (earned or {}).get(group.policy), sessions)
+        write_result(study, run, result.facts, result.arrays)
     return study
+
+
+def replace_array(study: Study, name: str, kind: str, array: Any) -> None:
+    """Replace an array of a stored result, with the right checksum."""
+    path = study.path("results", f"{name}.json")
+    facts = json.loads(path.read_text())
+    facts["arrays"][kind] = describe_array(array)
+    (run,) = (run for run in study.runs if run.name == name)
+    np.save(path.with_name(f"{run.dataset if kind == 'events' else name}.{kind}.npy"), array)
+    write_json(path, facts)
 
 
 def made_result(study: Study, run: Run, hit: float | None, reward: float | None, sessions: int) -> Measurements:
@@ -88,7 +101,7 @@ def made_result(study: Study, run: Run, hit: float | None, reward: float | None,
         hard = np.random.default_rng(0).random(len(session))
         noise = random.random(len(session))
         rank = np.where(0.9 * hard + 0.1 * noise < hit, 1 + random.geometric(0.25, len(session)) % 20, RANK_CAP)
-        np.save(study.path("results", f"{run.dataset}.events.npy"), np.stack([session, behaviour]).astype(np.uint32))
+        arrays["events"] = np.stack([session, behaviour]).astype(np.uint32)
         arrays["ranks"] = rank.astype(np.uint8)
         table = {"all": compute_metrics(rank, (5, 10, 20))}
         table |= {name: compute_metrics(rank[behaviour == n], (5, 10, 20)) for n, name in enumerate(log.behaviours)}

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from offrec.data.dataset import FORMAT_VERSION, Dataset
+from offrec.data.arrays import describe_arrays
+from offrec.data.dataset import Dataset
+from offrec.data.folder import complete_meta
+from offrec.data.json_files import write_json
 from offrec.data.protocol import Protocol
 
 # (number of the session's events before the list, items, propensity, index of the picked event in the session)
@@ -57,8 +60,6 @@ def write_dataset(
         arrays |= _decision_arrays(decisions, arrays["offsets"], n_items)
     edges = np.cumsum([0, *splits]).tolist()
     meta = {
-        "format_version": FORMAT_VERSION,
-        "data_hash": "written-by-a-test",
         "counts": {"sessions": len(sessions), "events": len(events), "items": n_items},
         "behaviours": names,
         "item_id_type": "string" if ids is not None and isinstance(ids[0], str) else "int",
@@ -71,8 +72,22 @@ def write_dataset(
     folder.mkdir()
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
-    (folder / "dataset.json").write_text(json.dumps(meta))
+    seal_dataset(folder, meta)
     return Dataset.open(folder)
+
+
+def seal_dataset(folder: Path, meta: dict[str, Any] | None = None) -> None:
+    """Write dataset.json with the right hashes of the arrays in the folder.
+
+    Args:
+        folder: The dataset folder.
+        meta: The contents of dataset.json without hashes; by default those of the existing file.
+    """
+    meta = meta if meta is not None else json.loads((folder / "dataset.json").read_text())
+    arrays = {path.stem: np.load(path) for path in folder.glob("*.npy")}
+    hashes = ("fingerprint", "data_hash", "arrays", "sha256")
+    content = complete_meta({key: meta[key] for key in meta if key not in hashes}, describe_arrays(arrays))
+    write_json(folder / "dataset.json", content)
 
 
 def _id_arrays(ids: list[Any]) -> dict[str, np.ndarray]:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from offrec.console import Console
-from offrec.studies import design, results
+from offrec.studies import design, worker
 from offrec.studies.__main__ import main
 from offrec.studies.run import run_study
-from offrec.studies.study import Study
+from offrec.studies.study import Run, Study
 from offrec.studies.worker import RunCounts, WorkerOptions
 from small_datasets import write_dataset
 
@@ -52,12 +52,12 @@ def _work(folder: str) -> None:
     """Run `python -m offrec.studies FOLDER` and record which process stores which result."""
     with Path(folder, "started.txt").open("a") as file:
         file.write(f"{os.getpid()}\n")
-    store_result = results.store_result
+    store_result = worker.write_result
 
-    def recording(study: Study, name: str, measurements: results.Measurements) -> None:
+    def recording(study: Study, run: Run, *result: Any) -> None:
         with (study.folder / "finished.txt").open("a") as file:
-            file.write(f"{name} {os.getpid()}\n")
-        store_result(study, name, measurements)
+            file.write(f"{run.name} {os.getpid()}\n")
+        store_result(study, run, *result)
 
-    results.store_result = recording
+    worker.write_result = recording
     assert main([folder, "--device", "cpu", "--json"]) == 0

@@ -71,6 +71,8 @@ def read(folder: Path, split: str = "train") -> Log:
 
 def derive(dataset: Path, out: Path, events: int | None, n_items: int | None = None) -> None:
     """Write the first training sessions with `events` events in total as a dataset."""
+    from offrec.data.folder import write
+
     whole = read(dataset) if n_items is None else read(dataset).popular(n_items)
     scored = whole.first(VALIDATION)  # a validation split is required, but its metrics are not used
     sessions = whole.sessions
@@ -81,13 +83,16 @@ def derive(dataset: Path, out: Path, events: int | None, n_items: int | None = N
     meta = json.loads((dataset / "dataset.json").read_text())
     meta["counts"] = {"sessions": len(offsets) - 1, "events": len(items), "items": whole.n_items}
     meta["splits"] = {"train": [0, sessions], "validation": [whole.sessions, len(offsets) - 1], "test": [0, 0]}
-    meta |= {"whole": whole.sessions, "item_id_type": "int", "data_hash": f"{meta['data_hash']}-{sessions}-{n_items}"}
-    out.mkdir(parents=True)
-    np.save(out / "items.npy", items.astype(np.int32))
-    np.save(out / "behaviours.npy", np.zeros(len(items), dtype=np.uint8))
-    np.save(out / "offsets.npy", offsets)
-    np.save(out / "item_ids.npy", np.arange(whole.n_items))
-    (out / "dataset.json").write_text(json.dumps(meta))
+    meta |= {"whole": whole.sessions, "item_id_type": "int"}
+    hashes = ("format_version", "fingerprint", "data_hash", "arrays", "decisions", "sha256")
+    meta = {key: value for key, value in meta.items() if key not in hashes}
+    arrays = {
+        "items": items.astype(np.int32),
+        "behaviours": np.zeros(len(items), dtype=np.uint8),
+        "offsets": offsets,
+        "item_ids": np.arange(whole.n_items),
+    }
+    write(out, arrays, lambda: meta)
 
 
 def options(description: str | None) -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from small_logs import Prepare, error_message, items_of, sessions_of
 
 from offrec.data import files, folder, statistics
+from offrec.data.arrays import describe_arrays
 from offrec.data.dataset import Dataset
 from offrec.data.prepare import prepare
 from offrec.errors import InputError
@@ -81,7 +82,7 @@ def test_the_fingerprint_depends_on_data_and_protocol(prepare_log: Prepare) -> N
     ("stored", "expected"),
     [
         (1, "was written by offrec 0.1, which used another dataset format; prepare the log again."),
-        (7, "has dataset format 7, but this offrec reads format 2; prepare the log again."),
+        (7, "has dataset format 7, but this offrec reads format 3; prepare the log again."),
     ],
 )
 def test_a_dataset_of_another_version_is_refused(prepare_log: Prepare, stored: int, expected: str) -> None:
@@ -196,6 +197,8 @@ def test_the_hash_depends_on_name_type_and_shape() -> None:
         {"a": np.zeros(4, np.int32)},
         {"b": np.zeros(4, np.int32)},
         {"a": np.zeros(2, np.int64)},
+        {"a": np.zeros((2, 2), np.int32)},
         {"a": np.zeros(0)},
     ]
-    assert len({folder.hash_arrays(array, {}) for array in arrays}) == 4
+    labels = {"behaviours": [], "splits": {}, "item_id_type": "int"}
+    assert len({folder.hash_data(describe_arrays(array), labels) for array in arrays}) == 5

@@ -1,13 +1,11 @@
-"""The decisions of a dataset: read, split, and refused if they are damaged."""
+"""The decisions of a dataset: read, split."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from offrec.data.dataset import Dataset
-from offrec.errors import InputError
 from small_datasets import write_dataset
 
 SESSIONS = [[0, 1], [], [2], [1]]
@@ -48,35 +46,3 @@ def test_a_log_of_events_has_no_decisions(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path, [[0], [1], [2]])
     assert dataset.decisions is None
     assert dataset.split_decisions("train") is None
-
-
-@pytest.mark.parametrize("name", ["offsets", "positions", "items", "log_propensity", "event"])
-def test_damaged_arrays_are_refused(tmp_path: Path, name: str) -> None:
-    path = dataset_with_decisions(tmp_path).path / f"decision_{name}.npy"
-    whole = np.load(path)
-    np.save(path, whole[:-1])
-    with pytest.raises(InputError, match="its arrays do not have the sizes given in dataset"):
-        Dataset.open(path.parent)
-    np.save(path, whole.astype(np.float32))
-    with pytest.raises(InputError, match="damaged"):
-        Dataset.open(path.parent)
-    path.unlink()
-    with pytest.raises(InputError, match=f"decision_{name}.npy cannot be read"):
-        Dataset.open(path.parent)
-
-
-def test_offsets_that_do_not_end_at_the_last_list_are_refused(tmp_path: Path) -> None:
-    path = dataset_with_decisions(tmp_path).path
-    offsets = np.load(path / "decision_offsets.npy")
-    np.save(path / "decision_offsets.npy", offsets + 1)
-    with pytest.raises(InputError, match="damaged"):
-        Dataset.open(path)
-
-
-def test_a_wrong_count_in_dataset_json_is_refused(tmp_path: Path) -> None:
-    path = dataset_with_decisions(tmp_path).path
-    meta = json.loads((path / "dataset.json").read_text())
-    meta["decisions"]["count"] = 6
-    (path / "dataset.json").write_text(json.dumps(meta))
-    with pytest.raises(InputError, match="damaged"):
-        Dataset.open(path)

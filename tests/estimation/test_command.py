@@ -236,9 +236,6 @@ def test_the_error_of_a_difference_has_two_sources() -> None:
 
 def test_invalid_commands_are_refused(work: Path, tmp_path: Path) -> None:
     other: Any = write_dataset(tmp_path, [[0, 1], [1], [0, 0], [1, 1]])
-    (other.path / "dataset.json").write_text(
-        (other.path / "dataset.json").read_text().replace("written-by-a-test", "another")
-    )
     train(other.path, tmp_path / "run", settings=SMALL, console=Console(quiet=True))
     run = work / "sl"
     for command, message in (

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from made_studies import made_log, made_study
+from made_studies import made_log, made_study, replace_array
+from offrec.data.json_files import write_json
 from offrec.evaluation.metrics import compute_metrics
 from offrec.reports.answers import Answer, build_answers
 from offrec.reports.comparison import Comparer
 from offrec.reports.reading import read_studies
 from offrec.reports.tables import Cell, find_sl
 from offrec.studies.folder import write_study
-from offrec.studies.results import RANK_CAP
+from offrec.studies.stored_results import RANK_CAP
 from offrec.studies.study import Study
 
 SHOP = {"logging": 1.2, "oracle": 5.0}
@@ -104,10 +105,10 @@ def uneven(study: Study, learner: str, beyond: slice) -> None:
     array = study.path("results", f"yoochoose.{learner}.gru.1.ranks.npy")
     ranks = np.load(array)
     ranks[beyond] = RANK_CAP
-    np.save(array, ranks)
+    replace_array(study, path.stem, "ranks", ranks)
     facts = json.loads(path.read_text())
     facts["test"]["all"] |= compute_metrics(ranks.astype(np.int64), (5, 10, 20)).values
-    path.write_text(json.dumps(facts))
+    write_json(path, facts)
 
 
 @pytest.mark.parametrize("seeds", [2, 3])
@@ -199,7 +200,7 @@ def valued(folder: Path, values: dict[str, tuple[float, str]], seeds: int, hits:
         mean, verdict = values[study.group(run).policy]
         path = study.path("results", f"{run.name}.json")
         value = {"value": mean * (1 + 0.01 * run.seed), "low": 0.0, "high": 9.0, "verdict": verdict, "reason": ""}
-        path.write_text(json.dumps({**json.loads(path.read_text()), "value": value}))
+        write_json(path, {**json.loads(path.read_text()), "value": value})
     return only_answer(study)
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from made_studies import made_log, made_study, row
+from offrec.data.json_files import write_json
 from offrec.reports.comparison import Comparer
 from offrec.reports.diagnostics import diagnostics_tables
 from offrec.reports.earnings import earnings_tables
@@ -39,7 +40,7 @@ def test_diagnostics_say_which_runs_stopped_early_and_when(tmp_path: Path) -> No
     study = made_study(tmp_path / "study", [made_log()], {"sl": 0.5, "dc": 0.6})
     path = study.path("results", "yoochoose.sl.gru.1.json")
     facts = json.loads(path.read_text()) | {"stopped_early": True, "selected_epoch": 5}
-    path.write_text(json.dumps(facts))
+    write_json(path, facts)
     (table,) = diagnostics_tables(read_studies([study.folder]))
     assert table.heads[:3] == ["epochs run", "selected epoch", "stopped early"]
     assert [cell.text for cell in row(table, "SL")[:3]] == ["8", "7", "1 of 3 seeds"]
@@ -70,7 +71,7 @@ def test_small_rewards_are_not_rounded_to_zero(tmp_path: Path) -> None:
         facts = json.loads(path.read_text())
         if "shop" in facts:
             facts["shop"]["reward"] = {key: value / 1000 for key, value in facts["shop"]["reward"].items()}
-            path.write_text(json.dumps(facts))
+            write_json(path, facts)
     table = earnings_table(study)
     assert row(table, "DC")[0].text.startswith("0.001")
     assert row(table, "DC")[1].text.startswith("+0.000")
@@ -92,7 +93,7 @@ def test_estimated_values_have_columns(tmp_path: Path) -> None:
     path = study.path("results", "yoochoose.dc.gru.0.json")
     facts = json.loads(path.read_text())
     facts["value"] = {"value": 1.5, "low": -0.2, "high": 1.8, "verdict": "fair support"}
-    path.write_text(json.dumps(facts))
+    write_json(path, facts)
     table = earnings_table(study)
     assert table.heads == ["estimated value per session", "verdict"]
     assert [cell.text for cell in row(table, "DC")] == ["1.50", "fair support"]
@@ -105,5 +106,5 @@ def test_estimated_values_have_columns(tmp_path: Path) -> None:
     assert [one["text"] for one in values] == ["", "", "", "fair support"]
     assert {one["text"] for one in rows if one not in values} == {""}
     facts["value"] |= {"value": None, "low": None, "high": None, "verdict": "do not trust"}
-    path.write_text(json.dumps(facts))
+    write_json(path, facts)
     assert [cell.text for cell in row(earnings_table(study), "DC")] == ["withheld", "do not trust"]

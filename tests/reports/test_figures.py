@@ -6,6 +6,7 @@ from pathlib import Path
 
 from made_studies import LEARNERS, made_log, made_study, made_sweep
 from offrec.algorithms import LEARNERS as RECORDS
+from offrec.data.json_files import write_json
 from offrec.reports import figures, svg
 from offrec.reports.reading import read_studies
 
@@ -18,7 +19,7 @@ def test_values_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
         facts = json.loads(path.read_text())
         for epoch in facts["learning_curve"]:
             epoch["diagnostics"] = {"kl_to_logging": distance}
-        path.write_text(json.dumps(facts))
+        write_json(path, facts)
     (figure,) = [one for one in figures.trade_offs(read_studies([study.folder])) if one.key.startswith("kl-")]
     assert "nan" not in figure.svg
     assert ">DC<" in figure.svg
@@ -38,7 +39,7 @@ def test_the_overview_needs_a_measure_of_earnings(tmp_path: Path) -> None:
     for run in log_only.runs:
         path = log_only.path("results", f"{run.name}.json")
         value = {"value": 1.0 + run.seed, "low": 0.5, "high": 2.0, "verdict": "caution"}
-        path.write_text(json.dumps({**json.loads(path.read_text()), "value": value}))
+        write_json(path, {**json.loads(path.read_text()), "value": value})
     (figure,) = figures.overview(read_studies([log_only.folder]))
     assert "estimated value per session" in figure.svg
 

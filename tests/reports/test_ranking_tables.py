@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from made_studies import BASELINES, LEARNERS, OWN, made_log, made_study, row
+from made_studies import BASELINES, LEARNERS, OWN, made_log, made_study, replace_array, row
 from offrec.algorithms import LEARNERS as LEARNER_RECORDS
 from offrec.backbones import BACKBONES as BACKBONE_RECORDS
 from offrec.baselines import BASELINES as BASELINE_RECORDS
@@ -91,7 +91,7 @@ def test_the_bootstrap_samples_sessions_not_events(tmp_path: Path) -> None:
     gain = np.random.default_rng(0).random(200) < 0.3  # sessions in which DC hits and SL does not
     for name, hit in (("sl", np.zeros(200, bool)), ("dc", gain)):
         ranks = np.where(np.repeat(hit, 5), 1, 21).astype(np.uint8)
-        np.save(study.path("results", f"yoochoose.{name}.gru.0.ranks.npy"), ranks)
+        replace_array(study, f"yoochoose.{name}.gru.0", "ranks", ranks)
     results = read_studies([study.folder])
     sl, dc = results.policies
     comparison = Comparer(results).compare(dc, sl, "all", "HR@5")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from made_studies import made_log, made_study
+from offrec.data.json_files import write_json
 from offrec.errors import InputError
 from offrec.reports.reading import read_studies
 from offrec.reports.report import build_report
@@ -31,7 +32,7 @@ def test_of_two_results_of_a_seed_the_one_with_values_is_used(tmp_path: Path, me
         facts["value"] = {"value": 1.5, "low": 1.2, "high": 1.8, "verdict": "caution"}
     else:
         facts["test"]["all"]["value@5"] = 1.5
-    path.write_text(json.dumps(facts))
+    write_json(path, facts)
     for order in (studies, studies[::-1]):
         (policy,) = read_studies([study.folder for study in order]).policies
         assert policy.values("all", metric) == {1: 1.5}
@@ -58,5 +59,8 @@ def test_damaged_results_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"ranks.npy cannot be read .*; delete the run's .json file"):
         build_report([study.folder])
     study.path("results", "yoochoose.dc.gru.0.json").write_text("{")
-    with pytest.raises(InputError, match=r"json is damaged .*; delete it and repeat the study's command"):
+    with pytest.raises(
+        InputError,
+        match=r"json is damaged: .*; delete the run's .json file in that folder",
+    ):
         build_report([study.folder])

@@ -1,5 +1,6 @@
 """Sessions without an event (lists were shown, nothing was picked) do not change anything that reads events."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ def pair(tmp_path: Path) -> tuple[Dataset, Dataset]:
     ignored: list[list[Any]] = [[(0, [0, 1], 0.5, None)] for _ in sessions]
     plain = write_dataset(tmp_path, SESSIONS, splits=(30, 5, 5), items=8)
     padded = write_dataset(tmp_path, sessions, splits=splits, items=8, decisions=ignored)
-    for dataset in (plain, padded):
-        np.save(dataset.path / "times.npy", np.arange(len(dataset.sessions.items))[::-1].astype(np.int64))
+    times = np.arange(len(plain.sessions.items))[::-1].astype(np.int64)
+    plain, padded = replace(plain, times=times), replace(padded, times=times)
     assert [plain.split(name).events for name in ("train", "validation", "test")] == [
         padded.split(name).events for name in ("train", "validation", "test")
     ]

@@ -1,6 +1,5 @@
 """Runs with random weights, in folders as `offrec train` writes them. Serving does not depend on the training."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from offrec.data.arrays import describe_arrays
+from offrec.data.json_files import write_json
 from offrec.models.agent import Agent
-from offrec.runs.folder import RUN_VERSION
+from offrec.runs.folder import RUN_VERSION, read_run, run_id
 from offrec.runs.options import resolve_options
 from offrec.training import checkpoint
 
@@ -48,13 +49,17 @@ def write_run(
         "item_id_type": "int" if is_numeric else "string",
         "options": options.settings(),
     }
-    (path / "run.json").write_text(json.dumps(facts))
     if is_numeric:
-        np.save(path / "item_ids.npy", np.array(ids, np.int64))
+        arrays: dict[str, Any] = {"item_ids": np.array(ids, np.int64)}
     else:
         texts = [str(text).encode() for text in ids]
-        np.save(path / "item_ids.npy", np.frombuffer(b"".join(texts), np.uint8))
-        np.save(path / "item_ids_offsets.npy", np.cumsum([0, *map(len, texts)]))
+        arrays = {
+            "item_ids": np.frombuffer(b"".join(texts), np.uint8),
+            "item_ids_offsets": np.cumsum([0, *map(len, texts)]),
+        }
+    for name, array in arrays.items():
+        np.save(path / f"{name}.npy", array)
+    write_json(path / "run.json", facts | {"arrays": describe_arrays(arrays)})
     tensors = {f"module.{name}": tensor for name, tensor in agent.state_dict().items()}
-    checkpoint.save(path / "best.safetensors", tensors, {"data_hash": facts["data_hash"]})
+    checkpoint.save(path / "best.safetensors", tensors, {"run": run_id(read_run(path))})
     return path

@@ -10,6 +10,7 @@ import pytest
 
 from offrec.algorithms import LEARNERS
 from offrec.baselines import BASELINES
+from offrec.data.json_files import format_json
 from offrec.errors import InputError
 from offrec.reports.reading import read_studies
 from offrec.reports.report import build_report
@@ -219,27 +220,27 @@ def test_other_folders_and_damaged_studies_are_refused(dataset: Path, tmp_path: 
     stored = json.loads((study.folder / "study.json").read_text())
     for version, written_by in ((99, ""), (1, r" \(offrec 0.1\)")):
         (study.folder / "study.json").write_text(json.dumps({**stored, "study_version": version}))
-        message = f"study has study format {version}{written_by}; this version of offrec reads format 2; run the study"
+        message = f"study has study format {version}{written_by}; this version of offrec reads format 3; run the study"
         with pytest.raises(InputError, match=message):
             read_study(study.folder)
     known, *_ = stored["datasets"]
-    for text, reason in (
-        ("{", "it is not valid JSON \\(Expecting property name"),
-        ('{"a": 1}', "it lacks study_version;"),
-        ("[1]", "it is not a JSON object;"),
-        ('{"study_version": 2}', "it lacks kind, datasets;"),
-        (
-            json.dumps({**stored, "runs": [{"name": "a"}]}),
-            "an entry of 'runs' lacks group, dataset, seed;",
-        ),
-        (
-            json.dumps({**stored, "datasets": [{**known, "name": "x", "smell": 1}]}),
-            "it contains unexpected entries",
-        ),
-        (json.dumps({**stored, "datasets": [5]}), "an entry of 'datasets' is not a JSON object"),
-        (json.dumps({**stored, "datasets": 5}), "it contains unexpected entries"),
+    run = stored["runs"][0]
+    for content, reason in (
+        ("{", "Expecting property name"),
+        ("[1]", "it must contain an object;"),
+        (json.dumps({**stored, "visitors": 5}), "its checksum does not match;"),
+        ({"study_version": 3}, "the content lacks kind, datasets, groups, runs;"),
+        ({**stored, "runs": [{"name": "a"}]}, r"runs\[0\] lacks group, dataset, seed;"),
+        ({**stored, "runs": [{**run, "name": "../../../escaped"}]}, r"runs\[0\].name must match "),
+        ({**stored, "runs": [{**run, "name": ".."}]}, r"runs\[0\].name must match "),
+        ({**stored, "runs": [run, run]}, "a name occurs twice;"),
+        ({**stored, "runs": [{**run, "group": "x"}]}, ".* has no group or dataset;"),
+        ({**stored, "datasets": [{**known, "smell": 1}]}, r"'datasets\[0\].smell' is not a known key"),
+        ({**stored, "datasets": [5]}, r"datasets\[0\] must be an object; got 5"),
+        ({**stored, "datasets": 5}, "datasets must be a list"),
+        ({**stored, "visitors": 2**63}, "visitors must be a whole number"),
     ):
-        (study.folder / "study.json").write_text(text)
+        (study.folder / "study.json").write_text(content if isinstance(content, str) else format_json(content))
         with pytest.raises(InputError, match=f"study.json is damaged: {reason}"):
             read_study(study.folder)
     (tmp_path / "mine").mkdir()

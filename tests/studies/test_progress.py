@@ -1,6 +1,5 @@
 """Progress messages of a study."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from offrec.studies import progress as progress_module
 from offrec.studies import value
 from offrec.studies.progress import RunConsole, StudyProgress, format_duration
 from offrec.studies.run import run_study
+from offrec.studies.stored_results import write_failure
 from offrec.studies.study import Study
 from offrec.studies.worker import WorkerOptions
 from small_studies import small_dataset, small_study
@@ -19,7 +19,7 @@ from small_studies import small_dataset, small_study
 def half_done(folder: Path) -> Study:
     study = made_study(folder / "study", [made_log("shop")], {"sl": 0.4, "dc": 0.6, "recent": 0.3}, seeds=2)
     study.path("results", "shop.sl.gru.1.json").unlink()
-    study.path("failed", "shop.sl.gru.1.json").write_text(json.dumps({"reason": "out of memory"}))
+    write_failure(study, study.runs[1], {"reason": "out of memory"})
     study.path("results", "shop.dc.gru.1.json").unlink()
     return study
 

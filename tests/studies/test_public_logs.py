@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from made_studies import MACHINE, made_log, made_study
+from made_studies import MACHINE, made_log, made_study, replace_array
 from offrec.evaluation.metrics import compute_metrics
 from offrec.studies.folder import write_study
-from offrec.studies.results import RANK_CAP, Measurements, store_result
+from offrec.studies.stored_results import RANK_CAP, write_result
 from offrec.studies.study import Run, RunGroup, Study
 from small_datasets import write_dataset
 
@@ -42,15 +42,21 @@ def sweep(folder: Path, name: str, knob: str, value: float, hits: Callable[[floa
     write_study(study)
     session = np.repeat(np.arange(SESSIONS), 2)
     behaviour = np.tile([0, 1], SESSIONS)
-    np.save(study.path("results", "events.events.npy"), np.stack([session, behaviour]).astype(np.uint32))
+    events = np.stack([session, behaviour]).astype(np.uint32)
     for group, run in ((study.group(run), run) for run in runs):
         cart = group.options["reward.cart"]
         noise = ORDERS[int(cart) % 3][run.seed]
         wanted = np.array([hits(cart, kind) + noise for kind in log.behaviours])
         rank = np.where(session % 100 < wanted[behaviour], 1, RANK_CAP)
         table = {kind: compute_metrics(rank[behaviour == n], (5, 10)).values for n, kind in enumerate(log.behaviours)}
-        facts = {"validation": table, "test": table, "learning_curve": [{}], "selected_epoch": 1, "machine": MACHINE}
-        store_result(study, run.name, Measurements(facts, {"ranks": rank.astype(np.uint8)}))
+        facts = {
+            "validation": table,
+            "test": table,
+            "learning_curve": [{"epoch": 1}],
+            "selected_epoch": 1,
+            "machine": MACHINE,
+        }
+        write_result(study, run, facts, {"ranks": rank.astype(np.uint8), "events": events})
     return study
 
 
@@ -112,13 +118,16 @@ def test_metrics_by_what_the_session_contained_before(public_logs: ModuleType, t
     log = made_log(dataset.path.name, dataset.behaviours)
     study = made_study(tmp_path / f"strong-gru-{log.name}", [log], {"sl": 0.4}, seeds=1, sessions=2)
     ranks = np.array([RANK_CAP, 1, RANK_CAP, 3, RANK_CAP, 1, 3, 1], dtype=np.uint8)
-    np.save(study.path("results", f"{study.runs[0].name}.ranks.npy"), ranks)
+    events = np.load(study.path("results", f"{log.name}.events.npy"))
+    replace_array(study, study.runs[0].name, "events", events[:, :8])
+    replace_array(study, study.runs[0].name, "ranks", ranks)
     counted, *others, row, views, carts = seen.rows([dataset.path], tmp_path, public_logs.STUDIES)
     assert counted["events"] == {"first": 2, "again": 2, "before": 1, "new": 3}
     assert {row["behaviour"]: row["events"]["again"] for row in others} == {"view": 0, "cart": 2}
     assert (row["first"], row["again"], row["before"], row["new"]) == (0, 1, 0.5, 0.5)
     assert (carts["behaviour"], carts["all"], carts["again"], carts["new"]) == ("cart", 1, 1, None)
     assert (views["all"], views["again"]) == (pytest.approx(2 / 6), None)
-    np.save(study.path("results", f"{study.runs[0].name}.ranks.npy"), ranks[1:])
+    replace_array(study, study.runs[0].name, "events", events[:, :7])
+    replace_array(study, study.runs[0].name, "ranks", ranks[1:])
     with pytest.raises(SystemExit, match="test sessions"):
         seen.rows([dataset.path], tmp_path, public_logs.STUDIES)

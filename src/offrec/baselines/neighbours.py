@@ -126,9 +126,8 @@ def item_sets(dataset: Dataset) -> csr_array:
     edges = np.unique(np.asarray(train.offsets))  # without empty sessions
     length = np.diff(edges)
     number = np.arange(len(length))
-    if (dataset.path / "times.npy").exists():
-        times = np.load(dataset.path / "times.npy", mmap_mode="r")
-        number[np.argsort(times[edges[:-1]], kind="stable")] = np.arange(len(length))
+    if dataset.times is not None:
+        number[np.argsort(dataset.times[edges[:-1]], kind="stable")] = np.arange(len(length))
     items = np.asarray(train.items[base:stop])
     sets = csr_array((np.ones(len(items)), (np.repeat(number, length), items)), shape=(len(length), dataset.n_items))
     sets.data[:] = 1.0  # repeated items were summed

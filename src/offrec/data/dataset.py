@@ -19,36 +19,45 @@ Sessions are stored in the order train, validation, test; `splits` in dataset.js
 [first, last + 1) of each split.
 """
 
-import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from offrec.data import dataset_checks
+from offrec.data.arrays import Arrays, open_arrays
+from offrec.data.folder import FORMAT_VERSION
+from offrec.data.json_files import load_json, verify_json
 from offrec.data.protocol import Protocol, fingerprint
-from offrec.data.vocabulary import Vocabulary, load_array, read_vocabulary
+from offrec.data.vocabulary import ID_ARRAYS, Vocabulary, decode_vocabulary
 from offrec.errors import InputError
 from offrec.types import Decisions, Longs, Sessions
 
-FORMAT_VERSION = 2
+ADVICE = "prepare the log again"
+ATTEMPTS = 3  # to open a folder that another process replaces at the same time
 SplitName = Literal["train", "validation", "test"]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A prepared dataset. Open one with `Dataset.open`."""
+    """A prepared dataset. Open one with `Dataset.open`.
+
+    All arrays are memory-mapped when the dataset is opened. It therefore stays usable if its folder is replaced.
+    """
 
     path: Path
     meta: dict[str, Any]  # the contents of dataset.json
     sessions: Sessions
     protocol: Protocol
     decisions: Decisions | None = None  # only if the log has propensities
+    times: Longs | None = None  # [E] milliseconds; only if the log has times
+    item_id_arrays: Arrays = field(default_factory=dict)  # item_ids and, for text ids, item_ids_offsets
 
     @staticmethod
     def open(path: str | Path) -> "Dataset":
-        """Open a dataset folder.
+        """Open a dataset folder and verify its content: checksums, types, shapes and ranges.
 
         Args:
             path: The folder that `offrec prepare` wrote.
@@ -57,20 +66,19 @@ class Dataset:
             InputError: If it is not a dataset folder, was written by another version, or is damaged.
         """
         path = Path(path)
-        if not (path / "dataset.json").is_file():
-            raise InputError(f"{path} is not a dataset folder: it has no dataset.json; create one with offrec prepare.")
-        try:
-            meta = json.loads((path / "dataset.json").read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(f"{path}/dataset.json is damaged ({error}); prepare the log again.") from error
-        _check_version(path, meta.get("format_version"))
-        arrays = {name: load_array(path, name) for name in ("items", "behaviours", "offsets")}
-        counts = meta["counts"]
-        lengths = (len(arrays["items"]), len(arrays["behaviours"]), len(arrays["offsets"]) - 1)
-        if lengths != (counts["events"], counts["events"], counts["sessions"]):
-            raise _damaged(path)
-        protocol = Protocol.from_json(meta["protocol"])
-        return Dataset(path, meta, Sessions(**arrays), protocol, _open_decisions(path, meta))
+        for _ in range(ATTEMPTS):
+            if not (path / "dataset.json").is_file():
+                raise InputError(
+                    f"{path} is not a dataset folder: it has no dataset.json; create one with offrec prepare."
+                )
+            inode = (path / "dataset.json").stat().st_ino
+            try:
+                return _open(path)
+            except (InputError, FileNotFoundError) as error:
+                damaged = error
+                if path.exists() and (path / "dataset.json").stat().st_ino == inode:
+                    break
+        raise damaged
 
     @property
     def n_items(self) -> int:
@@ -116,7 +124,25 @@ class Dataset:
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The item ids."""
-        return read_vocabulary(self.path, self.meta["item_id_type"])
+        return decode_vocabulary(self.item_id_arrays, self.meta["item_id_type"], self.path)
+
+
+def _open(path: Path) -> Dataset:
+    content = load_json(path / "dataset.json", advice=ADVICE)
+    _check_version(path, content.get("format_version") if isinstance(content, dict) else None)
+    meta = verify_json(path / "dataset.json", content, dataset_checks.META, advice=ADVICE)
+    arrays = open_arrays(path, meta["arrays"], advice=ADVICE)
+    problem = dataset_checks.find_problem(meta, arrays)
+    if problem is not None:
+        raise InputError(f"{path} is damaged: {problem}; {ADVICE}.")
+    sessions = Sessions(**{one.name: arrays[one.name] for one in fields(Sessions)})
+    decisions = None
+    if "decisions" in meta:
+        decisions = Decisions(**{one.name: arrays[f"decision_{one.name}"] for one in fields(Decisions)})
+    ids = {name: arrays[name] for name in ID_ARRAYS if name in arrays}
+    return Dataset(
+        path, meta, sessions, Protocol.from_json(meta["protocol"]), decisions, arrays.get("times"), item_id_arrays=ids
+    )
 
 
 def _check_version(path: Path, stored: Any) -> None:
@@ -126,23 +152,3 @@ def _check_version(path: Path, stored: Any) -> None:
         raise InputError(
             f"{path} has dataset format {stored}, but this offrec reads format {FORMAT_VERSION}; prepare the log again."
         )
-
-
-def _open_decisions(path: Path, meta: dict[str, Any]) -> Decisions | None:
-    about = meta.get("decisions")
-    if about is None:
-        return None
-    decisions = Decisions(**{field.name: load_array(path, f"decision_{field.name}") for field in fields(Decisions)})
-    count, sessions = about["count"], meta["counts"]["sessions"]
-    expected = [((sessions + 1,), "int64"), ((count,), "int32"), ((count, about["k"]), "int32")]
-    expected += [((count,), "float64"), ((count,), "int64")]
-    arrays = [getattr(decisions, field.name) for field in fields(Decisions)]
-    if [(array.shape, array.dtype.name) for array in arrays] != expected or decisions.offsets[-1] != count:
-        raise _damaged(path)
-    return decisions
-
-
-def _damaged(path: Path) -> InputError:
-    return InputError(
-        f"{path} is damaged: its arrays do not have the sizes given in dataset.json; prepare the log again."
-    )

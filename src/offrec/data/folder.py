@@ -1,20 +1,21 @@
 """Write a dataset folder."""
 
-import hashlib
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from offrec.data.arrays import Array, Arrays, describe_arrays
 from offrec.data.files import publish_folder, remove_leftovers
+from offrec.data.json_files import checksum, format_json
+from offrec.data.protocol import Protocol, fingerprint
 from offrec.data.threads import run_concurrently
 from offrec.errors import InputError
 
-Arrays = dict[str, NDArray[Any]]
+FORMAT_VERSION = 3
+LABELS = ("behaviours", "splits", "item_id_type")  # what interprets the arrays
 
 
 def check_free(out: Path, force: bool) -> None:
@@ -34,14 +35,27 @@ def check_free(out: Path, force: bool) -> None:
         raise InputError(f"{out} is not a dataset folder, so --force does not replace it; choose another --out.")
 
 
-def hash_arrays(arrays: Arrays, labels: Any) -> str:
-    """Return a hash of the arrays, including their names, types and shapes, and of the labels that interpret them."""
-    state = hashlib.sha256(json.dumps(labels, sort_keys=True).encode())
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        state.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        state.update(array.data.cast("B") if array.size else b"")
-    return state.hexdigest()
+def hash_data(descriptions: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
+    """Return the `data_hash` of a dataset.
+
+    Args:
+        descriptions: `describe_array` of each array, by name.
+        labels: The values of dataset.json that interpret the arrays: its keys `LABELS`.
+    """
+    content = {"arrays": {name: one["sha256"] for name, one in descriptions.items()}}
+    return checksum(content | {key: labels[key] for key in LABELS})
+
+
+def complete_meta(meta: Mapping[str, Any], descriptions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the contents of dataset.json: `meta` with the hashes of the arrays and the fingerprint.
+
+    Args:
+        meta: All other contents.
+        descriptions: `describe_array` of each array, by name.
+    """
+    data_hash = hash_data(descriptions, meta)
+    hashes = {"fingerprint": fingerprint(data_hash, Protocol.from_json(meta["protocol"])), "data_hash": data_hash}
+    return {"format_version": FORMAT_VERSION, **hashes, **meta, "arrays": dict(descriptions)}
 
 
 def write(out: Path, arrays: Arrays, describe: Callable[[], dict[str, Any]]) -> None:
@@ -50,12 +64,13 @@ def write(out: Path, arrays: Arrays, describe: Callable[[], dict[str, Any]]) -> 
     Args:
         out: The folder. An existing one is replaced.
         arrays: The arrays by name.
-        describe: Returns the contents of dataset.json. It runs while the arrays are written.
+        describe: Returns the contents of dataset.json without hashes. It runs while the arrays are written.
     """
     with publish_folder(out, replace=True, advice="free disk space or choose another --out") as folder:
-        meta, *_ = run_concurrently(describe, *(partial(_save, folder, *named) for named in arrays.items()))
-        (folder / "dataset.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+        save = (partial(_save, folder, *named) for named in arrays.items())
+        meta, descriptions, *_ = run_concurrently(describe, lambda: describe_arrays(arrays), *save)
+        (folder / "dataset.json").write_text(format_json(complete_meta(meta, descriptions)), encoding="utf-8")
 
 
-def _save(folder: Path, name: str, array: NDArray[Any]) -> None:
+def _save(folder: Path, name: str, array: Array) -> None:
     np.save(folder / f"{name}.npy", array, allow_pickle=False)

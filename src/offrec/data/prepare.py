@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 
 from offrec.data import decisions, folder, item_indices, sessions, statistics
+from offrec.data.arrays import Arrays
 from offrec.data.bad_rows import BadRows
-from offrec.data.dataset import FORMAT_VERSION, Dataset
+from offrec.data.dataset import Dataset
 from offrec.data.formats import FORMATS
 from offrec.data.item_indices import IndexedEvents
 from offrec.data.log import TICKS_PER_SECOND, BatchChecker, CheckedBatch, Log, LogBuilder, TimeUnit
 from offrec.data.options import PrepareOptions, check, from_keywords, resolve_protocol
-from offrec.data.protocol import Protocol, fingerprint
+from offrec.data.protocol import Protocol
 from offrec.data.sessions import Events
 from offrec.data.shop_metadata import common_shop
 from offrec.data.sources import Source
 from offrec.data.tables import ReadTask
-from offrec.data.threads import WORKERS, run_concurrently
+from offrec.data.threads import WORKERS
 from offrec.data.vocabulary import read_catalogue
 from offrec.errors import InputError
 from offrec.types import Longs
@@ -84,30 +85,19 @@ def prepare(
         about["decisions"] = decisions.describe(indexed.events, arrays, notes)
     if (shop := common_shop(table.path for table in tables)) is not None:
         about["shop"] = shop
-    folder.write(out, arrays, lambda: {**_describe(indexed, splits, arrays, protocol), **about})
+    folder.write(out, arrays, lambda: {**_describe(indexed, splits), **about})
     return Dataset.open(out)
 
 
-def _describe(
-    indexed: IndexedEvents, splits: dict[str, list[int]], arrays: folder.Arrays, protocol: Protocol
-) -> dict[str, Any]:
+def _describe(indexed: IndexedEvents, splits: dict[str, list[int]]) -> dict[str, Any]:
     events, items = indexed.events, len(indexed.item_ids)
-    behaviours = list(indexed.behaviour_names)
-    id_type = "int" if isinstance(indexed.item_ids, np.ndarray) else "string"
-    data_hash, described = run_concurrently(
-        lambda: folder.hash_arrays(arrays, {"behaviours": behaviours, "splits": splits, "item_ids": id_type}),
-        lambda: statistics.describe(events, splits, indexed.behaviour_names, items),
-    )
     return {
-        "format_version": FORMAT_VERSION,
         "offrec_version": version("offrec"),
-        "fingerprint": fingerprint(data_hash, protocol),
-        "data_hash": data_hash,
         "counts": {"sessions": len(events), "events": events.total, "items": items},
-        "behaviours": behaviours,
+        "behaviours": list(indexed.behaviour_names),
         "splits": splits,
-        "item_id_type": id_type,
-        "statistics": described,
+        "item_id_type": "int" if isinstance(indexed.item_ids, np.ndarray) else "string",
+        "statistics": statistics.describe(events, splits, indexed.behaviour_names, items),
     }
 
 
@@ -184,9 +174,7 @@ def _make_sessions(log: Log, protocol: Protocol, say: Say, *, drop_unknown_items
     return events, steps
 
 
-def _index_items(
-    events: Events, log: Log, n_training: int, *, keep_all_items: bool
-) -> tuple[IndexedEvents, folder.Arrays]:
+def _index_items(events: Events, log: Log, n_training: int, *, keep_all_items: bool) -> tuple[IndexedEvents, Arrays]:
     """Number the remaining items consecutively; return the events and all arrays of the dataset."""
     names = log.behaviour_names
     if log.lists is None:
@@ -198,9 +186,9 @@ def _index_items(
     return indexed, _event_arrays(indexed, log.time_unit) | decision_arrays
 
 
-def _event_arrays(indexed: IndexedEvents, unit: TimeUnit | None) -> folder.Arrays:
+def _event_arrays(indexed: IndexedEvents, unit: TimeUnit | None) -> Arrays:
     events, item_ids = indexed.events, indexed.item_ids
-    arrays: folder.Arrays = {"items": events.items, "behaviours": events.behaviours, "offsets": events.offsets}
+    arrays: Arrays = {"items": events.items, "behaviours": events.behaviours, "offsets": events.offsets}
     if events.times is not None and unit is not None:
         arrays["times"] = _milliseconds(events.times, TICKS_PER_SECOND[unit])
     if isinstance(item_ids, np.ndarray):

@@ -48,7 +48,7 @@ class Protocol:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as JSON values, as in dataset.json."""
-        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     @staticmethod
     def from_json(stored: dict[str, Any]) -> "Protocol":

@@ -1,9 +1,10 @@
 """The description of the simulated shop that wrote a log, stored in the metadata of its Parquet files."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from offrec.data.json_files import parse_json
 
 SHOP_KEY = "offrec.shop"
 
@@ -20,7 +21,11 @@ def read_shop(path: str | Path) -> dict[str, Any] | None:
         text = pl.read_parquet_metadata(path).get(SHOP_KEY)
     except pl.exceptions.PolarsError:
         return None  # reading the table reports the error
-    return None if text is None else dict(json.loads(text))
+    try:
+        shop = None if text is None else parse_json(text)
+    except ValueError:
+        shop = None
+    return shop if isinstance(shop, dict) else None
 
 
 def common_shop(paths: Iterable[str | Path]) -> dict[str, Any] | None:

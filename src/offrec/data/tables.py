@@ -6,7 +6,6 @@ types.
 
 import csv
 import io
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 import polars as pl
 
 from offrec.data.bad_rows import BadRows, RowBatch
+from offrec.data.json_files import parse_json
 from offrec.data.sources import Block, Source, read_all, read_blocks, read_chunks
 from offrec.errors import InputError
 
@@ -191,7 +191,7 @@ def _read_json_lines(
 
 def _parse_object(line: bytes) -> dict[str, Any] | None:
     try:
-        tree = json.loads(line)
+        tree = parse_json(line)
     except ValueError:
         return None
     return tree if isinstance(tree, dict) else None

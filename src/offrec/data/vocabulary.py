@@ -1,16 +1,19 @@
 """Item vocabularies: the mapping between item indices and the log's own item ids."""
 
-import json
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from offrec.data.arrays import DESCRIPTION, Arrays, open_arrays
+from offrec.data.json_files import read_json
+from offrec.data.schema import Anything, OneOf, Table
 from offrec.errors import InputError
 from offrec.types import Longs
+
+ID_ARRAYS = ("item_ids", "item_ids_offsets")
 
 
 class Vocabulary:
@@ -80,35 +83,63 @@ class Vocabulary:
         return known, len(indices) - len(known)
 
 
-def read_vocabulary(folder: Path, kind: str) -> Vocabulary:
-    """Read the item ids from a dataset folder, or from a run folder, which contains a copy.
+def decode_vocabulary(arrays: Arrays, kind: str, folder: Path) -> Vocabulary:
+    """Return the item ids of a dataset or run folder.
 
     Args:
-        folder: The dataset or run folder.
-        kind: `item_id_type` of its JSON file: "int" or "string".
+        arrays: The arrays `item_ids` and, for text ids, `item_ids_offsets`.
+        kind: `item_id_type` of the folder's JSON file: "int" or "string".
+        folder: The folder, for messages.
+
+    Raises:
+        InputError: If the ids are not valid UTF-8, or if an id occurs twice.
     """
-    ids = load_array(folder, "item_ids")
+    ids: Longs | list[str]
+    try:
+        check_item_ids(arrays, kind)
+        if kind == "int":
+            ids = np.array(arrays["item_ids"])  # a copy, because a run can be overwritten while a server uses it
+        else:
+            text = arrays["item_ids"].tobytes()
+            ids = [text[begin:end].decode() for begin, end in pairwise(arrays["item_ids_offsets"].tolist())]
+            if len(set(ids)) < len(ids):
+                raise ValueError("an id occurs twice")
+    except ValueError as error:
+        raise InputError(f"{folder}/item_ids.npy is damaged: {error}; create {folder} again.") from error
+    return Vocabulary(ids)
+
+
+def check_item_ids(arrays: Arrays, kind: str, items: int | None = None) -> None:
+    """Raise ValueError if the item ids have a wrong type, shape, range or number; `items` is the expected number."""
+    ids = arrays["item_ids"]
     if kind == "int":
-        return Vocabulary(np.array(ids))  # a copy, because a run can be overwritten while a server uses it
-    offsets = load_array(folder, "item_ids_offsets").tolist()
-    text = ids.tobytes()
-    return Vocabulary([text[begin:end].decode() for begin, end in pairwise(offsets)])
+        if ids.dtype != np.int64 or ids.ndim != 1:
+            raise ValueError(f"it contains {ids.dtype.name} {list(ids.shape)} instead of int64 [items]")
+        if not (ids[1:] > ids[:-1]).all() and len(np.unique(ids)) < len(ids):
+            raise ValueError("an id occurs twice")
+        count = len(ids)
+    else:
+        offsets = arrays.get("item_ids_offsets", np.empty(0))
+        types = (ids.dtype.name, offsets.dtype.name, ids.ndim, offsets.ndim)
+        if types != ("uint8", "int64", 1, 1) or not len(offsets):
+            raise ValueError("text ids must be uint8 [bytes] with offsets int64 [items + 1]")
+        if offsets[0] != 0 or offsets[-1] != len(ids) or (offsets[1:] < offsets[:-1]).any():
+            raise ValueError("the offsets of the ids do not ascend from 0 to the number of bytes")
+        count = len(offsets) - 1
+    if count == 0 or items not in (None, count):
+        raise ValueError(f"it contains {count:,} ids instead of {items or 'at least one'}")
 
 
 def read_catalogue(folder: Path) -> Vocabulary:
     """Read the vocabulary of a dataset or run folder, for the option --catalogue."""
+    schema = Table(
+        {"item_id_type": OneOf(("int", "string")), "arrays": Table({"item_ids": DESCRIPTION}, others=DESCRIPTION)},
+        others=Anything(),
+    )
     for name in ("dataset.json", "run.json"):
         if (folder / name).is_file():
-            try:
-                return read_vocabulary(folder, json.loads((folder / name).read_text(encoding="utf-8"))["item_id_type"])
-            except (ValueError, KeyError) as error:
-                raise InputError(f"{folder}/{name} is damaged ({error}); create {folder} again.") from error
+            advice = f"create {folder} again"
+            meta = read_json(folder / name, schema, advice=advice)
+            arrays = {key: value for key, value in meta["arrays"].items() if key in ID_ARRAYS}
+            return decode_vocabulary(open_arrays(folder, arrays, advice=advice), meta["item_id_type"], folder)
     raise InputError(f"--catalogue {folder} is neither a dataset nor a run folder; give a folder that offrec wrote.")
-
-
-def load_array(folder: Path, name: str) -> Any:
-    """Memory-map one array of a folder."""
-    try:
-        return np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{folder}/{name}.npy cannot be read ({error}); create {folder} again.") from error

@@ -23,7 +23,9 @@ from offrec.catalogue.head import ALL_MASKED
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.files import publish_folder
+from offrec.data.json_files import format_json, read_json, seal
 from offrec.data.replay import automatic_batch_size
+from offrec.data.schema import Anything, Table
 from offrec.data.transitions import Floats
 from offrec.errors import InputError, first_line
 from offrec.estimation.decision_values import DecisionValues, ValueOptions, fit_values, return_unit
@@ -33,10 +35,9 @@ from offrec.evaluation.ranking import EvaluationSplit, is_scored
 from offrec.logging_policy import cache
 from offrec.models.network import eval_mode
 from offrec.policy import Policy
-from offrec.training import checkpoint
 from offrec.types import Batch
 
-VERSION = 3
+VERSION = 4
 K = 5
 METRIC = f"value@{K}"
 GAMMA = 0.9  # the same for all compared policies, independent of their training options
@@ -65,7 +66,7 @@ def load_or_fit(
         torch.manual_seed(options.seed)
         logging_q = LoggingQ(decisions, options, return_unit(mdp), gamma).to(device)
     description = _describe(dataset, rewards, gamma, options)
-    key = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:12]
+    key = _key(description)
     root = dataset.path / "values"
     if not cache.is_complete(root / key):
         root = cache.writable_root(root, console, SUBJECT)
@@ -76,7 +77,7 @@ def load_or_fit(
                     fit_values(logging_q, decisions, mdp, console, SUBJECT)
                     _write(logging_q, description, folder)
                 return logging_q
-    _read(logging_q, root / key)
+    _read(logging_q, description, root / key)
     return logging_q.eval()
 
 
@@ -125,16 +126,22 @@ def _describe(dataset: Dataset, rewards: Floats, gamma: float, options: ValueOpt
     }
 
 
+def _key(description: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:12]
+
+
 def _write(logging_q: LoggingQ, description: dict[str, Any], folder: Path) -> None:
-    facts = {"data_hash": description["data_hash"]}
-    checkpoint.save(folder / "network.safetensors", logging_q.critic.state_dict(), facts)
-    (folder / "about.json").write_text(json.dumps(description, indent=2) + "\n")
+    cache.save_network(logging_q.critic, folder, _key(description))
+    (folder / "about.json").write_text(format_json(description), encoding="utf-8")
 
 
-def _read(logging_q: LoggingQ, folder: Path) -> None:
+def _read(logging_q: LoggingQ, description: dict[str, Any], folder: Path) -> None:
     try:
-        logging_q.critic.load_state_dict(checkpoint.load(folder / "network.safetensors")[0])
-    except (RuntimeError, InputError) as error:
+        stored = read_json(folder / "about.json", Table(others=Anything()), advice="fit the values again")
+        if seal(stored) != seal(description):
+            raise InputError("about.json describes other values")
+        cache.load_network(logging_q.critic, folder, _key(description))
+    except (OSError, ValueError, InputError) as error:
         raise InputError(
             f"{folder} cannot be read ({first_line(error)}); remove the folder to fit the values again."
         ) from error

@@ -15,19 +15,25 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from offrec.backbones import BACKBONES
 from offrec.console import Console
+from offrec.data.arrays import DESCRIPTION as ARRAY
+from offrec.data.arrays import describe_arrays, open_arrays
 from offrec.data.dataset import Dataset
+from offrec.data.dataset_checks import ROUNDING
+from offrec.data.json_files import CHECKSUM, format_json, read_json, seal
+from offrec.data.schema import Anything, Number, Table
 from offrec.errors import InputError, first_line
 from offrec.models.network import Network, NetworkOptions
 from offrec.training import checkpoint
 from offrec.training.loop import TrainingOptions
 
-VERSION = 3  # of the cached files; part of the key
+VERSION = 4  # of the cached files; part of the key
 EXECUTION_OPTIONS = ("capture", "memory_check")  # training options that do not change the result
 SUBJECT = "the logging policy"
+DESCRIPTION = Table({"calibration": Table(others=Number(finite=False)), "arrays": Table(others=ARRAY)}, {}, Anything())
 
 Part = Literal["network", "log_b"]
 
@@ -78,8 +84,7 @@ def is_complete(folder: Path) -> bool:
 def read_description(folder: Path) -> dict[str, Any]:
     """Return the contents of about.json."""
     with _readable(folder):
-        description: dict[str, Any] = json.loads((folder / "about.json").read_text())
-        return description
+        return read_json(folder / "about.json", DESCRIPTION, advice="fit it again")
 
 
 def read_network(spec: FitSpec, folder: Path) -> Network:
@@ -87,19 +92,51 @@ def read_network(spec: FitSpec, folder: Path) -> Network:
     with torch.random.fork_rng():  # the initial weights are random and then overwritten
         network = Network(spec.dataset.n_items, spec.network)
     with _readable(folder):
-        network.load_state_dict(checkpoint.load(folder / "network.safetensors")[0])
+        _check_key(spec, "network", folder)
+        load_network(network, folder, spec.folder(folder.parent, "network").name)
     return network.requires_grad_(False).eval()
+
+
+def save_network(network: nn.Module, folder: Path, key: str) -> None:
+    """Write the weights of a fit with the key of the fit, so that the files of two fits cannot be mixed."""
+    checkpoint.save(folder / "network.safetensors", network.state_dict(), {"key": key})
+
+
+def load_network(network: nn.Module, folder: Path, key: str) -> None:
+    """Load the weights of the fit with this key.
+
+    Raises:
+        InputError: If the file is damaged, or has other tensors than the network.
+        ValueError: If the weights belong to another fit.
+    """
+    expected = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in network.state_dict().items()}
+    tensors, facts = checkpoint.load(folder / "network.safetensors", expected)
+    if facts.get("key") != key:
+        raise ValueError("network.safetensors belongs to another fit")
+    network.load_state_dict(tensors)
 
 
 def read_log_b(spec: FitSpec, folder: Path) -> Tensor:
     """Load log π̂_b(a|s) of every event, [E]."""
     with _readable(folder):
-        log_b = np.load(folder / "log_b.npy", allow_pickle=False)
+        description = _check_key(spec, "log_b", folder)
+        arrays = open_arrays(folder, description["arrays"], advice="fit it again")
+        log_b = np.array(arrays["log_b"])  # a copy: the folder may be replaced
         train = spec.dataset.split("train")
         rows = slice(int(train.offsets[0]), int(train.offsets[-1]))
-        if log_b.shape != spec.dataset.sessions.items.shape or not np.isfinite(log_b[rows]).all():
-            raise ValueError("log_b.npy lacks finite values for some training events")
+        is_valid = log_b.dtype == np.float32 and log_b.shape == spec.dataset.sessions.items.shape
+        if not is_valid or not np.isfinite(log_b[rows]).all() or (log_b[rows] > ROUNDING).any():
+            raise ValueError("log_b.npy lacks log-probabilities of some training events")
     return torch.from_numpy(log_b)
+
+
+def _check_key(spec: FitSpec, part: Part, folder: Path) -> dict[str, Any]:
+    """Return the description of a folder, and check that it is the description of this fit."""
+    description = read_description(folder)
+    expected = seal(spec.describe(part))
+    if any(description.get(key) != value for key, value in expected.items() if key != CHECKSUM):
+        raise ValueError("about.json describes another fit")
+    return description
 
 
 @contextmanager
@@ -116,20 +153,21 @@ def _readable(folder: Path) -> Iterator[None]:
 
 def write_network(spec: FitSpec, network: Network, calibration: dict[str, float], folder: Path) -> None:
     """Write a fitted network into a folder that is about to be published."""
-    facts = {"data_hash": spec.dataset.meta["data_hash"]}
-    checkpoint.save(folder / "network.safetensors", network.state_dict(), facts)
-    _write_description(spec, "network", calibration, folder)
+    save_network(network, folder, spec.folder(folder.parent, "network").name)
+    _write_description(spec, "network", calibration, {}, folder)
 
 
 def write_log_b(spec: FitSpec, log_b: NDArray[np.float32], calibration: dict[str, float], folder: Path) -> None:
     """Write the log-probabilities into a folder that is about to be published."""
     np.save(folder / "log_b.npy", log_b, allow_pickle=False)
-    _write_description(spec, "log_b", calibration, folder)
+    _write_description(spec, "log_b", calibration, describe_arrays({"log_b": log_b}), folder)
 
 
-def _write_description(spec: FitSpec, part: Part, calibration: dict[str, float], folder: Path) -> None:
-    description = spec.describe(part) | {"calibration": calibration}
-    (folder / "about.json").write_text(json.dumps(description, indent=2) + "\n")
+def _write_description(
+    spec: FitSpec, part: Part, calibration: dict[str, float], arrays: dict[str, Any], folder: Path
+) -> None:
+    description = spec.describe(part) | {"calibration": calibration, "arrays": arrays}
+    (folder / "about.json").write_text(format_json(description), encoding="utf-8")
 
 
 def writable_root(root: Path, console: Console, subject: str = SUBJECT) -> Path:

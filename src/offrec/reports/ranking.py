@@ -1,11 +1,11 @@
 """Tables of ranking metrics, optionally with the paper's figures next to ours."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
+from offrec.data.json_files import parse_json
 from offrec.errors import InputError
 from offrec.reports import formatting, labels
 from offrec.reports.comparison import Comparer
@@ -29,7 +29,7 @@ Column = tuple[str, str, str]  # log, behaviour and metric
 
 def paper_figures() -> ReferenceFigures:
     """Load the figures that the paper prints."""
-    content: ReferenceFigures = json.loads(files("offrec.reports").joinpath("paper.json").read_text(encoding="utf-8"))
+    content: ReferenceFigures = parse_json(files("offrec.reports").joinpath("paper.json").read_bytes())
     return content
 
 

@@ -14,6 +14,7 @@ from offrec.algorithms import LEARNERS
 from offrec.errors import InputError
 from offrec.studies.compatibility import check_protocols
 from offrec.studies.folder import read_study
+from offrec.studies.stored_results import read_array, read_failure, read_result
 from offrec.studies.study import Run, RunGroup, Study, StudyDataset
 
 
@@ -51,24 +52,12 @@ class RunResult:
 
     def array(self, kind: str) -> NDArray[Any]:
         """Load "ranks" [events] or "rewards" [visitors]."""
-        return _load_array(self.study, f"{self.run.name}.{kind}")
+        return read_array(self.study, self.run, self.facts, kind)
 
     @property
     def events(self) -> NDArray[Any]:
         """[2, events]: session and behaviour of each scored test event."""
-        return _load_array(self.study, f"{self.run.dataset}.events")
-
-
-def _load_array(study: Study, name: str) -> NDArray[Any]:
-    path = study.path("results", f"{name}.npy")
-    try:
-        array: NDArray[Any] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path} cannot be read ({error}); delete the run's .json file in the same folder and repeat the study's "
-            "command."
-        ) from error
-    return array
+        return read_array(self.study, self.run, self.facts, "events")
 
 
 @dataclass(frozen=True)
@@ -205,7 +194,7 @@ def read_studies(folders: Sequence[Path]) -> StudyResults:
         for policy in _read_policies(study):
             _merge(policies, policy)
         failed = [run for run in study.runs if study.has_failed(run) and not study.is_done(run)]
-        reasons = [_read_json(study.path("failed", f"{run.name}.json"))["reason"] for run in failed]
+        reasons = [read_failure(study, run)["reason"] for run in failed]
         failures += [FailedRun(study, run, reason) for run, reason in zip(failed, reasons, strict=True)]
     if not any(policy.results for policy in policies.values()) and not failures:
         raise InputError(f"No run of {', '.join(map(str, folders))} is done yet; run the study first.")
@@ -227,7 +216,7 @@ def _read_policies(study: Study) -> Iterable[PolicyResults]:
     for group in study.groups:
         runs = runs_of.get(group.name, [])
         done = [run for run in runs if study.is_done(run)]
-        facts = [_read_json(study.path("results", f"{run.name}.json")) for run in done]
+        facts = [read_result(study, run) for run in done]
         results = tuple(RunResult(study, run, one) for run, one in zip(done, facts, strict=True))
         yield PolicyResults(group, (study,), results, len(runs))
 
@@ -246,11 +235,3 @@ def _merge(policies: dict[object, PolicyResults], policy: PolicyResults) -> None
         studies = before.studies + policy.studies
         policy = PolicyResults(before.group, studies, tuple(by_seed.values()), max(before.expected, policy.expected))
     policies[key] = policy
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is damaged ({error}); delete it and repeat the study's command.") from error
-    return content

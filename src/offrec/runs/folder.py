@@ -1,22 +1,45 @@
 """The folder of a run: run.json and run.toml with its options, the item ids, and the files of the training loop."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES
+from offrec.data.arrays import DESCRIPTION, open_arrays
 from offrec.data.dataset import Dataset
+from offrec.data.dataset_checks import MAX_ITEMS
 from offrec.data.files import publish_folder
+from offrec.data.json_files import checksum, format_json, load_json, verify_json
+from offrec.data.schema import Anything, Maybe, Number, OneOf, Scalar, Table, Text, Whole
+from offrec.data.vocabulary import Vocabulary, decode_vocabulary
 from offrec.errors import InputError
 from offrec.plugins import Registry
 from offrec.runs.option_text import to_toml
 from offrec.runs.options import RunOptions
 from offrec.runs.version import offrec_version
 
-RUN_VERSION = 3
-KEYS = ("run_version", "dataset", "fingerprint", "data_hash", "items", "item_id_type", "options")
+RUN_VERSION = 4
+ADVICE = "train the run again"
+SCHEMA = Table(
+    {
+        "run_version": Whole(),
+        "dataset": Text(),
+        "fingerprint": Text(),
+        "data_hash": Text(),
+        "items": Whole(1, MAX_ITEMS),
+        "item_id_type": OneOf(("int", "string")),
+        "arrays": Table({"item_ids": DESCRIPTION}, {"item_ids_offsets": DESCRIPTION}),
+        "options": Table(others=Scalar()),
+    },
+    {
+        "plugins": Table(others=Text()),
+        "shop": Maybe(Table(others=Anything())),
+        "logging_policy": Maybe(Table(others=Number(finite=False))),
+    },
+    Anything(),
+)
 # Options that determine where and how a run is computed. A run may be resumed with other values.
 FREE = ("device", "catalogue", "diagnostics", "training.capture", "training.memory_check")
 REGISTERED: dict[str, Registry[Any]] = {
@@ -49,17 +72,18 @@ def create_run_folder(
         "data_hash": dataset.meta["data_hash"],
         "items": dataset.n_items,
         "item_id_type": dataset.meta["item_id_type"],
+        "arrays": {name: dataset.meta["arrays"][name] for name in dataset.item_id_arrays},
         "options": settings,
         "plugins": {key: package for key, package in packages.items() if package},
         "shop": dataset.meta.get("shop"),
         "logging_policy": logging_policy or None,
     }
     with publish_folder(out, replace=force, advice="free disk space or choose another --out") as temporary:
-        (temporary / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
-        (temporary / "run.toml").write_text(to_toml({"dataset": path, "out": str(out.resolve()), **settings}))
-        for name in ("item_ids.npy", "item_ids_offsets.npy"):
-            if (dataset.path / name).exists():
-                shutil.copyfile(dataset.path / name, temporary / name)
+        (temporary / "run.json").write_text(format_json(facts), encoding="utf-8")
+        toml = to_toml({"dataset": path, "out": str(out.resolve()), **settings})
+        (temporary / "run.toml").write_text(toml, encoding="utf-8", errors="replace")  # a path need not be UTF-8
+        for name, array in dataset.item_id_arrays.items():
+            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
 
 
 def read_run(run: Path) -> dict[str, Any]:
@@ -76,22 +100,19 @@ def read_run(run: Path) -> dict[str, Any]:
             installed.
     """
     try:
-        facts = json.loads((run / "run.json").read_text())
+        content = load_json(run / "run.json", advice=ADVICE)
     except (FileNotFoundError, NotADirectoryError) as error:
         if not run.exists():
             raise InputError(
                 f"{run} does not exist; expected the folder of a run, as `offrec train` makes it."
             ) from error
         raise InputError(f"{run} is not a run: it has no run.json; create one with `offrec train`.") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{run}/run.json is damaged ({error}); train the run again.") from error
-    if not isinstance(facts, dict) or any(key not in facts for key in KEYS):
-        raise InputError(f"{run}/run.json is damaged: it needs the keys {', '.join(KEYS)}; train the run again.")
-    if facts["run_version"] != RUN_VERSION:
+    version = content.get("run_version", RUN_VERSION) if isinstance(content, dict) else RUN_VERSION
+    if version != RUN_VERSION:
         raise InputError(
-            f"{run} has run format {facts['run_version']}; this version of offrec reads format {RUN_VERSION}; train "
-            "the run again."
+            f"{run} has run format {version}; this version of offrec reads format {RUN_VERSION}; train the run again."
         )
+    facts = verify_json(run / "run.json", content, SCHEMA, advice=ADVICE)
     for key, registry in REGISTERED.items():
         name = facts["options"].get(key)
         if name is not None and name not in registry:
@@ -100,6 +121,19 @@ def read_run(run: Path) -> dict[str, Any]:
                 f"{run} needs the {registry.kind} {name!r} of {package}, which is not installed; install the package."
             )
     return facts
+
+
+def run_id(facts: dict[str, Any]) -> str:
+    """Return the checksum of run.json. Checkpoints contain it, so that the files of two runs cannot be mixed."""
+    return checksum(facts)
+
+
+def read_item_ids(run: Path, facts: dict[str, Any]) -> Vocabulary:
+    """Read the item ids of a run; `facts` is the content of run.json."""
+    vocabulary = decode_vocabulary(open_arrays(run, facts["arrays"], advice=ADVICE), facts["item_id_type"], run)
+    if len(vocabulary) != facts["items"]:
+        raise InputError(f"{run} has {len(vocabulary):,} item ids for {facts['items']:,} items; {ADVICE}.")
+    return vocabulary
 
 
 def _check_replaceable(dataset: Dataset, out: Path, force: bool) -> None:

@@ -5,13 +5,12 @@ from pathlib import Path
 import torch
 
 from offrec.data.dataset import Dataset
-from offrec.data.vocabulary import read_vocabulary
 from offrec.errors import InputError, first_line
 from offrec.models.agent import Agent
 from offrec.models.network_policy import NetworkPolicy
-from offrec.runs.folder import read_run
+from offrec.runs.folder import read_item_ids, read_run, run_id
 from offrec.runs.options import RunOptions, build_options
-from offrec.training.loop import load_module
+from offrec.training import checkpoint
 
 
 def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
@@ -34,19 +33,25 @@ def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
     run = Path(run)
     facts = read_run(run)
     options, where = build_options(facts["options"]), pick_device(device)
+    path, vocabulary = run / "best.safetensors", read_item_ids(run, facts)
+    tensors, stored = checkpoint.load(path, _expected_tensors(facts["items"], options))
+    if stored.get("run") != run_id(facts):
+        raise InputError(f"{path} belongs to another run than run.json; train the run again.")
     agent = Agent(facts["items"], options.learner, options.network, options.critic, restored=True)
-    try:
-        stored = load_module(agent, run / "best.safetensors")
-    except RuntimeError as error:
-        raise InputError(
-            f"{run}/best.safetensors does not fit the network in run.json ({error}); train it again."
-        ) from error
-    if stored["data_hash"] != facts["data_hash"]:
-        raise InputError(f"{run}/best.safetensors comes from a run on another dataset; train it again.")
-    vocabulary = read_vocabulary(run, facts["item_id_type"])
+    agent.load_state_dict({name.removeprefix("module."): tensor for name, tensor in tensors.items()})
     policy = NetworkPolicy(policy_name(options), agent, vocabulary, where, facts["data_hash"])
     policy.source_shop = facts.get("shop")
     return policy
+
+
+def _expected_tensors(items: int, options: RunOptions) -> checkpoint.Expected:
+    """Return the shape and type of every tensor in a checkpoint, without allocating memory for the tensors.
+
+    A file from elsewhere is compared with them before a network of its claimed size is built.
+    """
+    with torch.device("meta"):
+        agent = Agent(items, options.learner, options.network, options.critic, restored=True)
+    return {f"module.{name}": (tuple(one.shape), one.dtype) for name, one in agent.state_dict().items()}
 
 
 def policy_name(options: RunOptions) -> str:

@@ -4,7 +4,6 @@ import ast
 import inspect
 import re
 import textwrap
-import tomllib
 from collections.abc import Iterable
 from dataclasses import is_dataclass
 from itertools import pairwise
@@ -13,6 +12,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES
+from offrec.data import json_files
 from offrec.errors import InputError
 from offrec.plugins import Registry, Settings, bounds_of
 from offrec.runs.options import RunOptions
@@ -41,14 +41,7 @@ def parse_settings(pairs: Iterable[str]) -> Settings:
 
 def read_toml(path: Path) -> Settings:
     """Read settings from a TOML file."""
-    try:
-        return flatten(tomllib.loads(path.read_text()))
-    except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist; check the path.") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a TOML file ({error}); correct it.") from error
+    return flatten(json_files.read_toml(path))
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> Settings:

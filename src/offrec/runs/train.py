@@ -20,7 +20,7 @@ from offrec.models.agent import Agent
 from offrec.models.network import Network, item_tables
 from offrec.models.network_policy import NetworkPolicy
 from offrec.policy import Policy
-from offrec.runs.folder import check_run_folder, create_run_folder
+from offrec.runs.folder import check_run_folder, create_run_folder, read_run, run_id
 from offrec.runs.loading import policy_name
 from offrec.runs.options import logging_training, resolve_options
 from offrec.runs.plan import RunPlan, plan_runs
@@ -200,7 +200,8 @@ def build_trainer(
     policy = NetworkPolicy(policy_name(options), agent, dataset.vocabulary, plan.device, dataset.meta["data_hash"])
     policy.source_shop = dataset.meta.get("shop")
     task = build_task(plan, policy, logging.network if agent.prior is None else None, _value_scorer(plan, console))
-    trainer = Trainer(task, options.training, out, {"data_hash": policy.data_hash}, options.seed, console)
+    facts = {"data_hash": policy.data_hash, "run": run_id(read_run(out))}
+    trainer = Trainer(task, options.training, out, facts, options.seed, console)
     if resume and (out / "last.safetensors").exists():
         trainer.resume()
         if trainer.progress.finished:

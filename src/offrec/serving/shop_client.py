@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor
 
+from offrec.data.json_files import parse_json
 from offrec.errors import InputError, RunError
 from offrec.shop.players import Play, Player
 from offrec.shop.visitors import BEHAVIOURS, Dynamics, Step, Visitors
@@ -73,7 +74,7 @@ class Client:
                 try:
                     connection.request("POST", path, json.dumps(body), self.headers)
                     response = connection.getresponse()
-                    responses.append(json.loads(response.read()))
+                    responses.append(parse_json(response.read()))
                 except (OSError, HTTPException, ValueError) as error:
                     raise RunError(
                         f"{self.address} does not answer ({error}); check that `offrec serve` is running there."

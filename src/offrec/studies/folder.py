@@ -1,18 +1,47 @@
 """Read and write study.json, and extend the study of a folder."""
 
-import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from offrec.data.dataset import Dataset
-from offrec.data.files import publish_text
+from offrec.data.json_files import load_json, verify_json, write_json
+from offrec.data.schema import (
+    FILE_NAME,
+    Anything,
+    Flag,
+    ListOf,
+    OneOf,
+    Scalar,
+    Table,
+    Text,
+    Whole,
+    schema_of,
+)
 from offrec.errors import InputError
-from offrec.studies.study import Run, RunGroup, Study, StudyDataset
+from offrec.studies.study import Run, RunGroup, Study, StudyDataset, StudyKind
 
-STUDY_VERSION = 2
+STUDY_VERSION = 3
+ADVICE = "run the study again in another folder"
+NAME = Text(FILE_NAME)
+DATASET = schema_of(StudyDataset, name=NAME, log=NAME)
+SCHEMA = Table(
+    {
+        "study_version": Whole(),
+        "kind": OneOf(get_args(StudyKind)),
+        "datasets": ListOf(Table({**DATASET.required, "relative_path": Text()}, DATASET.optional)),
+        "groups": ListOf(schema_of(RunGroup, name=NAME, options=Table(others=Scalar()), varied=Table(others=Scalar()))),
+        "runs": ListOf(schema_of(Run, name=NAME, seed=Whole())),
+    },
+    {
+        "evaluate_test": Flag(),
+        "estimate_value": Flag(),
+        "visitors": Whole(1, 10**9),
+        "request": Table(others=Anything()),
+    },
+)
 
 
 def write_study(study: Study) -> None:
@@ -29,12 +58,7 @@ def write_study(study: Study) -> None:
             (study.folder / kind).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{study.folder} cannot be written ({error.strerror}); choose another --out.") from error
-    write_json(study.folder / "study.json", {"study_version": STUDY_VERSION, **content})
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON atomically."""
-    publish_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_json(study.folder / "study.json", {"study_version": STUDY_VERSION, **content}, indent=1)
 
 
 def is_study_folder(folder: Path) -> bool:
@@ -50,45 +74,43 @@ def read_study(folder: str | Path) -> Study:
     """
     folder = Path(folder)
     try:
-        content = json.loads((folder / "study.json").read_text())
+        content = load_json(folder / "study.json", advice=ADVICE)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(
             f"{folder} is not a study folder: it contains no study.json; create one with `offrec compare` or "
             "`offrec sweep`."
         ) from error
-    except (OSError, ValueError) as error:
-        raise _damaged(folder, f"it is not valid JSON ({error})") from error
-    version = _check_keys(folder, "it", content, ("study_version",)).pop("study_version")
+    version = content.get("study_version", STUDY_VERSION) if isinstance(content, dict) else STUDY_VERSION
     if version != STUDY_VERSION:
         written_by = " (offrec 0.1)" if version == 1 else ""
         raise InputError(
             f"{folder} has study format {version}{written_by}; this version of offrec reads format {STUDY_VERSION}; "
             "run the study again in another folder."
         )
-    try:
-        for key, record in (("datasets", StudyDataset), ("groups", RunGroup), ("runs", Run)):
-            required = [one.name for one in fields(record) if one.default is MISSING and one.default_factory is MISSING]
-            for entry in _check_keys(folder, "it", content, ("kind", key))[key]:
-                _check_keys(folder, f"an entry of {key!r}", entry, required)
-        datasets = tuple(StudyDataset(**_locate(folder, dataset)) for dataset in content.pop("datasets"))
-        groups = tuple(RunGroup(**group) for group in content.pop("groups"))
-        runs = tuple(Run(**run) for run in content.pop("runs"))
-        return Study(folder, datasets=datasets, groups=groups, runs=runs, **content)
-    except (TypeError, KeyError) as error:
-        raise _damaged(folder, f"it contains unexpected entries ({error})") from error
+    content = verify_json(folder / "study.json", content, SCHEMA, advice=ADVICE)
+    del content["study_version"]
+    datasets = tuple(StudyDataset(**_locate(folder, dataset)) for dataset in content.pop("datasets"))
+    groups = tuple(RunGroup(**group) for group in content.pop("groups"))
+    runs = tuple(Run(**run) for run in content.pop("runs"))
+    study = Study(folder, datasets=datasets, groups=groups, runs=runs, **content)
+    _check_references(study)
+    return study
 
 
-def _check_keys(folder: Path, what: str, content: Any, required: Iterable[str]) -> dict[str, Any]:
-    if not isinstance(content, dict):
-        raise _damaged(folder, f"{what} is not a JSON object")
-    missing = [key for key in required if key not in content]
-    if missing:
-        raise _damaged(folder, f"{what} lacks {', '.join(missing)}")
-    return content
-
-
-def _damaged(folder: Path, reason: str) -> InputError:
-    return InputError(f"{folder}/study.json is damaged: {reason}; run the study again in another folder.")
+def _check_references(study: Study) -> None:
+    """Check that names are unique, and that every run has a group and a dataset."""
+    for entries in (study.datasets, study.groups, study.runs):
+        names = [entry.name for entry in entries]
+        if len(set(names)) < len(names):
+            raise InputError(f"{study.folder}/study.json is damaged: a name occurs twice; {ADVICE}.")
+    groups, datasets = {group.name for group in study.groups}, {dataset.name for dataset in study.datasets}
+    logs = {dataset.log for dataset in study.datasets}
+    for run in study.runs:
+        if run.group not in groups or run.dataset not in datasets:
+            raise InputError(f"{study.folder}/study.json is damaged: {run.name} has no group or dataset; {ADVICE}.")
+    for group in study.groups:
+        if group.log not in logs:
+            raise InputError(f"{study.folder}/study.json is damaged: {group.name} has no dataset; {ADVICE}.")
 
 
 def _locate(folder: Path, dataset: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 Progress is read from the study's folder, so it includes the runs of other processes.
 """
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,6 +10,7 @@ from statistics import mean
 from types import TracebackType
 
 from offrec.console import Advance, Console
+from offrec.studies.stored_results import read_failure, read_result
 from offrec.studies.study import Run, Study
 
 MESSAGE_LENGTH = 72  # characters of a run's message on a terminal
@@ -109,14 +109,13 @@ class StudyProgress:
                 self.ended.add(run.name)
             elif self.study.has_failed(run):
                 self.ended.add(run.name)
-                path = self.study.path("failed", f"{run.name}.json")
-                self.console.line(f"{run.name} failed: {json.loads(path.read_text())['reason']}")
+                self.console.line(f"{run.name} failed: {read_failure(self.study, run)['reason']}")
 
     def _add(self, run: Run) -> None:
         group = self.study.group(run)
-        facts = json.loads(self.study.path("results", f"{run.name}.json").read_text())
+        facts = read_result(self.study, run)
         for key in (group.policy, group.kind):
-            self.seconds.setdefault(key, []).append(facts["seconds"])
+            self.seconds.setdefault(key, []).append(facts.get("seconds", 0.0))
         ndcg = facts.get("validation", {}).get("all", {}).get("NDCG@10")
         if ndcg is not None:
             self.last_log = group.log

@@ -12,18 +12,16 @@ from numpy.typing import NDArray
 
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.files import publish_file
 from offrec.data.transitions import reward_vector_or_none
 from offrec.evaluation import Evaluation, evaluate
 from offrec.evaluation.ranking import EvaluationSplit
 from offrec.policy import Policy
 from offrec.shop import Shop
 from offrec.studies import value
-from offrec.studies.folder import write_json
+from offrec.studies.stored_results import RANK_CAP
 from offrec.studies.study import Study
 
 VISITORS_SEED = 1_000_000  # no log is simulated with this seed, so these visitors are new
-RANK_CAP = 21  # ranks above 20 are stored as 21: no metric at 20 or less distinguishes them
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Measurements:
 
     Attributes:
         facts: The content of <run>.json.
-        arrays: "ranks" uint8 [events], "rewards" float32 [visitors].
+        arrays: "ranks" uint8 [events], "events" uint32 [2, events], "rewards" float32 [visitors].
     """
 
     facts: dict[str, Any]
@@ -60,7 +58,7 @@ def measure_policy(
         evaluation = _evaluate(policy, dataset, "test", console)
         facts["test"] = _metrics(evaluation, dataset, rewards)
         arrays["ranks"] = np.minimum(evaluation.ranks.rank, RANK_CAP).astype(np.uint8)
-        _store_events(study, dataset, evaluation)
+        arrays["events"] = _events(dataset, evaluation)
         if study.estimate_value and study.kind == "sweep":  # default rewards: the sweep may vary the run's own rewards
             facts["test"]["all"][value.VALUE_AT_5] = value.compute_value_at_5(policy, dataset, {}, "test", console)
         elif study.estimate_value and reward_vector_or_none(dataset.behaviours, dict(rewards)) is not None:
@@ -81,13 +79,6 @@ def measure_shop_policy(study: Study, name: str, dataset: Dataset, device: torch
     return Measurements({"shop": rollout.as_json()}, {"rewards": rollout.rewards.astype(np.float32)})
 
 
-def store_result(study: Study, name: str, measurements: Measurements) -> None:
-    """Write the arrays, then the JSON: a run is done when its JSON exists."""
-    for kind, array in measurements.arrays.items():
-        _save(study.path("results", f"{name}.{kind}.npy"), array)
-    write_json(study.path("results", f"{name}.json"), {"run": name, **measurements.facts})
-
-
 def _evaluate(policy: Policy, dataset: Dataset, split: EvaluationSplit, console: Console) -> Evaluation:
     with console.counter(f"ranking {split} events") as progress:
         return evaluate(policy, dataset, split, progress=progress)
@@ -101,18 +92,12 @@ def _metrics(evaluation: Evaluation, dataset: Dataset, rewards: Mapping[str, flo
     return tables
 
 
-def _store_events(study: Study, dataset: Dataset, evaluation: Evaluation) -> None:
-    """Store the session and the behaviour of each scored test event, once per dataset. All ranks refer to them."""
-    path = study.path("results", f"{dataset.path.resolve().name}.events.npy")
-    if not path.exists():
-        offsets = np.asarray(dataset.sessions.offsets)
-        session = np.searchsorted(offsets, evaluation.ranks.event, side="right") - 1
-        _save(path, np.stack([session - session.min(), evaluation.ranks.behaviour]).astype(np.uint32))
-
-
-def _save(path: Path, array: NDArray[Any]) -> None:
-    with publish_file(path) as temporary, temporary.open("wb") as file:
-        np.save(file, array, allow_pickle=False)
+def _events(dataset: Dataset, evaluation: Evaluation) -> NDArray[np.uint32]:
+    """[2, events] the session and the behaviour of each scored test event. All ranks refer to them."""
+    offsets = np.asarray(dataset.sessions.offsets)
+    session = np.searchsorted(offsets, evaluation.ranks.event, side="right") - 1
+    first = session.min(initial=len(offsets))
+    return np.stack([session - first, evaluation.ranks.behaviour]).astype(np.uint32)
 
 
 def _shop(dataset: Dataset, device: torch.device) -> Shop:

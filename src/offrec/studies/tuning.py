@@ -5,7 +5,6 @@ the same trials as an uninterrupted one.
 """
 
 import fcntl
-import json
 import math
 import shlex
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ from offrec.studies.design import create_or_extend, resolve_settings
 from offrec.studies.folder import is_study_folder, locate_datasets, read_study, write_study
 from offrec.studies.labels import add_labels
 from offrec.studies.run import run_study
+from offrec.studies.stored_results import read_result
 from offrec.studies.study import Run, RunGroup, Study, describe_dataset
 from offrec.studies.value import VALUE_AT_5
 from offrec.studies.worker import WorkerOptions
@@ -218,8 +218,7 @@ def _objective_values(study: Study) -> dict[str, float | None]:
     for run in study.runs:
         value = None
         if study.is_done(run):
-            facts = json.loads(study.path("results", f"{run.name}.json").read_text())
-            value = facts["validation"]["all"].get(metric)
+            value = read_result(study, run).get("validation", {}).get("all", {}).get(metric)
         by_trial.setdefault(run.group, []).append(value)
     return {
         name: None if any(value is None for value in values) else sum(v for v in values if v is not None) / len(values)

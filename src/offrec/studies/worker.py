@@ -1,7 +1,6 @@
 """Execute the runs of a study's queue in one process."""
 
 import gc
-import json
 import math
 import time
 import traceback
@@ -15,6 +14,8 @@ import torch
 
 from offrec.console import Console
 from offrec.data.dataset import Dataset
+from offrec.data.json_files import MAX_BYTES, parse_json
+from offrec.data.regular_files import read_limited
 from offrec.errors import InputError, Interrupted, RunError, first_line
 from offrec.policy import Policy
 from offrec.runs.folder import read_run
@@ -22,9 +23,10 @@ from offrec.runs.loading import pick_device
 from offrec.runs.train import train, train_many
 from offrec.studies import results
 from offrec.studies.claims import Claim
-from offrec.studies.folder import open_dataset, write_json
+from offrec.studies.folder import open_dataset
 from offrec.studies.machine import PeakMemory, describe_machine
 from offrec.studies.progress import RunConsole, StudyProgress, describe_runs
+from offrec.studies.stored_results import write_failure, write_result
 from offrec.studies.study import Run, RunGroup, Study
 
 
@@ -183,7 +185,7 @@ class _Worker:
             policy = baseline(group.policy, dataset, device=self.device)
             measurements = results.measure_policy(self.study, policy, dataset, {}, console)
         measurements.facts.update(self._costs(started, peak))
-        results.store_result(self.study, run.name, measurements)
+        write_result(self.study, run, measurements.facts, measurements.arrays)
 
     def _execute_learner(self, group: RunGroup, runs: Sequence[Run], dataset: Dataset, console: Console) -> None:
         started, peak = time.monotonic(), PeakMemory(self.device)
@@ -195,11 +197,11 @@ class _Worker:
             if run.name in policies:
                 measurements = results.measure_policy(self.study, policies.pop(run.name), dataset, rewards, console)
                 measurements.facts.update(self._training_facts(run), resumed=resumed[run.name], **costs)
-                results.store_result(self.study, run.name, measurements)
+                write_result(self.study, run, measurements.facts, measurements.arrays)
 
     def _training_facts(self, run: Run) -> dict[str, Any]:
         folder = self.study.path("runs", run.name)
-        curve = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        curve = [parse_json(line) for line in read_limited(folder / "metrics.jsonl", MAX_BYTES).splitlines()]
         return {
             "learning_curve": curve,
             "selected_epoch": curve[-1]["best_epoch"],
@@ -238,13 +240,12 @@ class _Worker:
     def _record_failure(self, run: Run, error: Exception) -> None:
         reason = first_line(error) if isinstance(error, InputError | RunError) else f"{type(error).__name__}: {error}"
         failure = {
-            "run": run.name,
             "reason": reason.splitlines()[0],
             "machine": describe_machine(str(self.device)),
             "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "traceback": "".join(traceback.format_exception(error)),
         }
-        write_json(self.study.path("failed", f"{run.name}.json"), failure)
+        write_failure(self.study, run, failure)
         try:
             torch.zeros(1, device=self.device).cpu()
         except RuntimeError as lost:

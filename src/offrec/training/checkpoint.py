@@ -1,7 +1,8 @@
-"""Checkpoints: one safetensors file with JSON metadata and a checksum, without pickle."""
+"""Checkpoints: one safetensors file with JSON metadata and a SHA-256, without pickle."""
 
+import hashlib
 import json
-import zlib
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from offrec.data.files import publish_file
-from offrec.errors import InputError
+from offrec.data.json_files import parse_json
+from offrec.data.regular_files import check_regular
+from offrec.data.threads import WORKERS
+from offrec.errors import InputError, first_line
 
 Tensors = dict[str, Tensor]
+Expected = Mapping[str, tuple[tuple[int, ...], torch.dtype]]  # shape and type of each tensor
+TYPES = {  # as safetensors names them
+    torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64",
+    torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+PARALLEL_BYTES = 32 << 20  # smaller checkpoints are hashed faster by one thread
 
 
 def save(path: Path, tensors: Tensors, facts: dict[str, Any]) -> None:
@@ -26,7 +36,8 @@ def save(path: Path, tensors: Tensors, facts: dict[str, Any]) -> None:
         facts: JSON values to store with them.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {"facts": json.dumps(facts), "crc32": str(_checksum(tensors))}
+    text = json.dumps(facts)
+    header = {"facts": text, "sha256": _checksum(tensors, text)}
     with publish_file(path, advice="free disk space, then resume the run") as temporary:
         try:
             save_file(tensors, temporary, header)
@@ -71,33 +82,63 @@ def _save_all(checkpoints: dict[Path, tuple[Tensors, dict[str, Any]]]) -> None:
         save(path, tensors, facts)
 
 
-def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
+def load(path: Path, expected: Expected | None = None) -> tuple[Tensors, dict[str, Any]]:
     """Read a checkpoint and verify its checksum.
+
+    Args:
+        path: The file.
+        expected: The shape and type of every tensor. They are compared with the file's header before anything else is
+            read, so that a file from elsewhere cannot claim more memory than its network needs. None: not compared.
 
     Returns:
         The tensors and the facts stored with them.
 
     Raises:
-        InputError: If the file does not exist or is damaged.
+        InputError: If the file does not exist, is damaged, or contains other tensors than expected.
     """
     try:
+        check_regular(path)
         with safe_open(path, "pt") as file:
+            if expected is not None:
+                _check_header(file, expected)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             header = file.metadata() or {}
-        facts: dict[str, Any] = json.loads(header["facts"])
-        is_intact = int(header["crc32"]) == _checksum(tensors)
+        if header["sha256"] != _checksum(tensors, header["facts"]):
+            raise ValueError("its checksum does not match")
+        facts: dict[str, Any] = parse_json(header["facts"])
     except FileNotFoundError as error:
         raise InputError(f"The checkpoint {path} does not exist; train the run first.") from error
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise InputError(f"The checkpoint {path} is damaged ({error}); train the run again.") from error
-    if not is_intact:
-        raise InputError(f"The checkpoint {path} is damaged: its checksum does not match; train the run again.")
+    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
+        raise InputError(f"The checkpoint {path} is damaged ({first_line(error)}); train the run again.") from error
     return tensors, facts
 
 
-def _checksum(tensors: Tensors) -> int:
-    total = 0
-    for name in sorted(tensors):
-        flat = tensors[name].contiguous().flatten().view(torch.uint8)
-        total = zlib.crc32(flat.numpy().data, zlib.crc32(name.encode(), total))
-    return total
+def _check_header(file: Any, expected: Expected) -> None:
+    names = set(file.keys())
+    if names != set(expected):
+        name = min(names ^ set(expected))
+        problem = "lacks" if name in expected else "has an unexpected"
+        raise ValueError(f"it {problem} tensor {name[:100]!r} compared with the network in run.json")
+    for name, (shape, dtype) in expected.items():
+        view = file.get_slice(name)
+        if tuple(view.get_shape()) != shape or view.get_dtype() != TYPES[dtype]:
+            stored = f"{view.get_dtype()} {view.get_shape()}"
+            raise ValueError(f"{name} is {stored} instead of {TYPES[dtype]} {list(shape)}, as run.json requires")
+
+
+def _checksum(tensors: Tensors, facts: str) -> str:
+    """Return the SHA-256 of names, types, shapes and values of tensors, and of the facts."""
+    names = sorted(tensors)
+    if sum(tensor.nbytes for tensor in tensors.values()) > PARALLEL_BYTES:
+        with ThreadPoolExecutor(WORKERS) as pool:
+            digests = list(pool.map(lambda name: _digest(tensors[name]), names))
+    else:
+        digests = [_digest(tensors[name]) for name in names]
+    state = hashlib.sha256(facts.encode())
+    for name, digest in zip(names, digests, strict=True):
+        state.update(f"\n{name} {tensors[name].dtype} {tuple(tensors[name].shape)} ".encode() + digest)
+    return state.hexdigest()
+
+
+def _digest(tensor: Tensor) -> bytes:
+    return hashlib.sha256(tensor.contiguous().flatten().view(torch.uint8).numpy().data).digest()

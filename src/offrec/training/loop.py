@@ -5,9 +5,11 @@ in the epoch. On a CPU, a run that was stopped and resumed therefore equals an u
 """
 
 import json
+import os
 import signal
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -18,6 +20,8 @@ from typing import Any, Literal
 from torch import nn
 
 from offrec.console import Console
+from offrec.data.regular_files import check_regular
+from offrec.data.schema import Anything, Number, Table, schema_of
 from offrec.errors import InputError, Interrupted, RunError, first_line
 from offrec.plugins import option
 from offrec.training import checkpoint
@@ -77,7 +81,11 @@ class Progress:
     finished: bool = False
     stopped_early: bool = False  # whether early stopping ended the run before `TrainingOptions.epochs`
     log_bytes: int = 0  # length of metrics.jsonl at the time of the checkpoint
+    log_crc32: int = 0  # checksum of metrics.jsonl at the time of the checkpoint
     sums: dict[str, float] = field(default_factory=dict)  # of the loss terms in this epoch
+
+
+FACTS = Table({"progress": schema_of(Progress)}, {"rate": Number(0.0)}, Anything())  # of a checkpoint
 
 
 class Trainer:
@@ -134,7 +142,10 @@ class Trainer:
         tensors, facts = checkpoint.load(path)
         try:
             if any(facts[key] != value for key, value in self.facts.items()):
-                raise ValueError("it belongs to another dataset")
+                raise ValueError("it belongs to another run or dataset")
+            problem = FACTS.problem(facts, "")
+            if problem is not None:
+                raise ValueError(problem)
             self.progress = Progress(**facts["progress"])
             _load_state(self.task.module, tensors, "module.")
             self.optimiser.load(tensors, facts["rate"])
@@ -142,9 +153,22 @@ class Trainer:
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             reason = first_line(error)
             raise InputError(f"The checkpoint {path} does not fit this run ({reason}); train it again.") from error
-        with (self.folder / "metrics.jsonl").open("ab") as log:
-            log.truncate(self.progress.log_bytes)
+        self._restore_log()
         self.resumed = True
+
+    def _restore_log(self) -> None:
+        """Remove the epochs after the checkpoint from metrics.jsonl, and verify the others."""
+        path = self.folder / "metrics.jsonl"
+        try:
+            check_regular(path)
+            with path.open("r+b") as log:
+                content = log.read(self.progress.log_bytes)
+                if len(content) < self.progress.log_bytes or zlib.crc32(content) != self.progress.log_crc32:
+                    raise ValueError("its checksum does not match")
+                log.truncate(self.progress.log_bytes)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{path} is damaged ({reason}); train the run again.") from error
 
     def run(self) -> Progress:
         """Train until the last epoch or until early stopping.
@@ -275,9 +299,13 @@ class Trainer:
             self.console.line(f"           {line}")
 
     def _log(self, record: dict[str, Any]) -> None:
-        with (self.folder / "metrics.jsonl").open("a") as log:
-            log.write(json.dumps(record) + "\n")
-            self.progress.log_bytes = log.tell()
+        line = json.dumps(record).encode() + b"\n"
+        with (self.folder / "metrics.jsonl").open("ab") as log:
+            log.write(line)
+            log.flush()
+            os.fsync(log.fileno())  # the checkpoint that follows refers to this line
+        self.progress.log_bytes += len(line)
+        self.progress.log_crc32 = zlib.crc32(line, self.progress.log_crc32)
 
     def _save(self, *names: str) -> None:
         module = {f"module.{key}": value for key, value in self.task.module.state_dict().items()}

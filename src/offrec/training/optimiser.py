@@ -77,10 +77,12 @@ class Optimiser:
 
     def load(self, tensors: Tensors, rate: float) -> None:
         """Restore the state from a checkpoint."""
-        state_dict = self.adam.state_dict()
+        state_dict, parameters = self.adam.state_dict(), self.adam.param_groups[0]["params"]
         for name, tensor in tensors.items():
             if name.startswith("optimiser.") and not name.startswith("optimiser.rowwise."):
                 _, index, key = name.split(".")
+                if tensor.shape != (() if key == "step" else parameters[int(index)].shape):
+                    raise ValueError(f"{name} has the shape {list(tensor.shape)}")
                 state_dict["state"].setdefault(int(index), {})[key] = tensor
         self.adam.load_state_dict(state_dict)
         for key, tensor in self.rowwise.tensors().items():
