@@ -27,7 +27,8 @@ IDS = [f"item-{number}" for number in range(ITEMS)]
 @pytest.fixture
 def dataset(tmp_path: Path, make_dataset: Any) -> Dataset:
     sessions = [[(start + 3 * step) % ITEMS for step in range(2 + start % 4)] for start in range(30)]
-    made: Dataset = make_dataset(tmp_path, sessions, splits=(24, 3, 3), items=ITEMS, ids=IDS)
+    lists = [[(0, [session[0], (session[0] + 1) % ITEMS], 0.5, 0)] for session in sessions]
+    made: Dataset = make_dataset(tmp_path, sessions, splits=(24, 3, 3), items=ITEMS, ids=IDS, decisions=lists)
     return made
 
 

@@ -26,13 +26,19 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_default_is_every_learner_and_baseline(dataset: Path, tmp_path: Path) -> None:
     study = design.plan_comparison([dataset], tmp_path / "study", backbones="gru,caser", seeds="0,3")
-    assert len(study.groups) == len(BASELINES) + 2 * len(LEARNERS)
-    assert len(study.runs) == len(BASELINES) + 2 * 2 * len(LEARNERS), "a baseline has one run"
+    baselines = [name for name in BASELINES if not BASELINES[name].needs_lists]  # the dataset has no lists
+    assert len(study.groups) == len(baselines) + 2 * len(LEARNERS)
+    assert len(study.runs) == len(baselines) + 2 * 2 * len(LEARNERS), "a baseline has one run"
     assert {run.seed for run in study.runs if run.group == "small.dc.caser"} == {0, 3}
     dc = next(group for group in study.groups if group.name == "small.dc.gru")
     assert dc.options["algorithm.alpha"] == 0.02, "presets are resolved"
     assert dc.options["select"] == "last"
     assert not (tmp_path / "study").exists(), "planning writes nothing"
+
+
+def test_a_baseline_that_needs_lists_is_named_if_there_are_none(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--baselines pick-rate needs served lists"):
+        design.plan_comparison([dataset], tmp_path / "study", algorithms="sl", baselines="recent,pick-rate")
 
 
 def test_study_json_stores_the_plan(dataset: Path, tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ Every comparison includes them: a learner that does not beat them has learned no
 
 import torch
 
-from offrec.baselines import counting, item_neighbours, mean_reward, neighbours
+from offrec.baselines import counting, item_neighbours, mean_reward, neighbours, pick_rate
 from offrec.baselines.counting import Markov, Popular, Recent
 from offrec.baselines.item_neighbours import ItemNeighbours
 from offrec.baselines.mean_reward import MeanReward, TotalReward
 from offrec.baselines.neighbours import SessionNeighbours, VectorSessionNeighbours
+from offrec.baselines.pick_rate import PickRate
 from offrec.baselines.record import BASELINES, BaselineRecord, register_baseline
 from offrec.data.dataset import Dataset
 from offrec.policy import Policy
@@ -17,6 +18,7 @@ from offrec.policy import Policy
 for _record in (
     counting.POPULAR,
     *mean_reward.RECORDS,
+    pick_rate.RECORD,
     counting.RECENT,
     counting.MARKOV,
     item_neighbours.RECORD,
@@ -30,6 +32,7 @@ __all__ = [
     "ItemNeighbours",
     "Markov",
     "MeanReward",
+    "PickRate",
     "Popular",
     "Recent",
     "SessionNeighbours",
@@ -53,7 +56,7 @@ def baseline(name: str, dataset: Dataset, history: int = 50, device: torch.devic
         A policy with the same interface as a trained one.
 
     Raises:
-        InputError: No baseline has this name.
+        InputError: No baseline has this name, or the dataset lacks what it needs.
 
     Example:
         >>> policy = offrec.baseline("recent", dataset)

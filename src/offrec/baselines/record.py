@@ -22,6 +22,7 @@ class BaselineRecord:
         short_label: The name in figures, where space is scarce; by default the label.
         skip_recent: When a simulated shop plays the policy, how many of the visitor's last picks rank below all other
             items.
+        needs_lists: Whether it needs a log with served lists. Comparisons on other logs leave it out.
     """
 
     name: str
@@ -30,6 +31,7 @@ class BaselineRecord:
     help: str
     short_label: str = ""
     skip_recent: int = 0
+    needs_lists: bool = False
 
 
 def _check(record: BaselineRecord) -> str | None:

@@ -70,7 +70,11 @@ def plan_comparison(
     groups: list[RunGroup] = []
     for log, dataset in _logs(repeats):
         groups += _shop_groups(log, dataset)
-        groups += [RunGroup(f"{log}.{name}", log, "baseline", name) for name in baseline_names]
+        names = [name for name in baseline_names if dataset.decisions is not None or not BASELINES[name].needs_lists]
+        if baselines != "all" and len(names) < len(baseline_names):
+            name = next(name for name in baseline_names if name not in names)
+            raise InputError(f"--baselines {name} needs served lists, but {dataset.path} contains none; leave it out.")
+        groups += [RunGroup(f"{log}.{name}", log, "baseline", name) for name in names]
     for backbone in backbone_names:
         for log, dataset in _logs(repeats):
             for name in learner_names:
