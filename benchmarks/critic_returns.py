@@ -40,6 +40,7 @@ from offrec.catalogue import reduce
 from offrec.console import Console
 from offrec.logging_policy import LoggingPolicy
 from offrec.runs import train as runs
+from offrec.runs.option_text import parse_settings
 from offrec.shop.store import Shop
 from shop_learners import VISITORS_SEED
 
@@ -131,12 +132,12 @@ def charge_logging_policy() -> None:
 charge_logging_policy()  # every process imports this module once
 
 
-def measure(job: tuple[Path, str, str, int, int]) -> dict[str, Any]:
-    folder, shop, learner, seed, epochs = job
+def measure(job: tuple[Path, str, str, int, dict[str, Any]]) -> dict[str, Any]:
+    folder, shop, learner, seed, given = job
     torch.set_num_threads(1)
     started = time.time()
     dataset = offrec.Dataset.open(folder / shop)
-    settings: dict[str, Any] = {"diagnostics": "some"} | ({"training.epochs": epochs} if epochs else {})
+    settings: dict[str, Any] = {"diagnostics": "some", **given}
     with tempfile.TemporaryDirectory() as out:
         policy = offrec.train(
             dataset, Path(out, "run"), algorithm=learner, seed=seed, settings=settings, console=Console(quiet=True)
@@ -162,14 +163,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--shops", default="demo-10,demo-11,demo-12")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--epochs", type=int, default=0, help="0: the preset's")
+    parser.add_argument("--set", action="append", default=[], help="an option of the runs, as in `offrec train`")
     parser.add_argument("--jobs", type=int, default=16)
     options = parser.parse_args()
     names = [f"{name}-{variant}" for name, variants in VARIANTS.items() for variant in variants]
     learners = [name for name in names if name.endswith("charged")]  # these fit π̂_b and take longest
     learners += [*VARIANTS, *(name for name in names if name not in learners)]
+    given = parse_settings(options.set)
     jobs = [
-        (options.datasets, shop, learner, seed, options.epochs)
+        (options.datasets, shop, learner, seed, given)
         for seed in range(options.seeds)
         for learner in learners
         for shop in options.shops.split(",")
@@ -177,7 +179,7 @@ def main() -> None:
     context = torch.multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
         rows = list(pool.map(measure, jobs))
-    made_with = {name: learner_options(algorithm=name) for name in VARIANTS}
+    made_with = {name: learner_options(given, algorithm=name) for name in VARIANTS}
     made_with |= {shop.rsplit("-", 1)[0]: world(shop.rsplit("-", 1)[0]) for shop in options.shops.split(",")}
     device = "cuda" if torch.cuda.is_available() else "cpu"
     write_results(options.out, rows, made_with, device=device)

@@ -159,11 +159,14 @@ class Evaluate:
         dataset = dataset.with_protocol(**{key: value for key, value in protocol.items() if value is not None})
         with console_for(self.json).counter(f"ranking {self.on} events") as at:
             evaluation = evaluate(policy, dataset, self.on, progress=at)
+        warnings = list(getattr(policy, "warnings", ()))
         if self.json:
-            print_json(evaluation.as_json())
+            print_json(evaluation.as_json() | ({"warnings": warnings} if warnings else {}))
         else:
             columns, rows = metrics_table(evaluation)
             print_table(f"{evaluation.policy} on {self.on}  {evaluation.fingerprint}", columns, rows)
+            for sentence in warnings:
+                Console().line(f"Warning: {sentence}")
 
 
 @dataclass(frozen=True)

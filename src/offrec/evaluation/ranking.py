@@ -15,6 +15,7 @@ from offrec.data.protocol import Protocol
 from offrec.data.replay import Replay
 from offrec.data.transitions import transitions
 from offrec.errors import InputError
+from offrec.evaluation.exposure import LIST_LENGTH, Exposure, ExposureCounter
 from offrec.evaluation.metrics import MetricValues, compute_metrics, ndcg
 from offrec.policy import Policy
 from offrec.types import Batch, Bytes, Longs, Sessions
@@ -24,6 +25,7 @@ Progress = Callable[[int, int], None]  # (events ranked so far, total)
 
 KS = (5, 10, 20)
 BATCH_SIZE = 1024
+LIST_ROWS = 2048  # events whose lists are counted after each epoch; a list costs more than a rank
 CACHE_BYTES = 1 << 30  # batches of larger splits are not cached but gathered for every pass
 
 
@@ -243,6 +245,25 @@ class ScoredEvents:
     def ranks(self, policy: Policy, progress: Progress | None = None) -> Ranks:
         """Rank the logged items under a policy."""
         return self.in_log_order([rank(policy.head(batch), batch.action) for batch in self.batches(progress)])
+
+    @torch.no_grad()
+    def ranks_and_exposure(self, policy: Policy) -> tuple[Ranks, Exposure]:
+        """Rank the logged items, and count the items of the lists of about `LIST_ROWS` events, in one pass.
+
+        The counted batches are spread evenly over the lengths of histories.
+        """
+        counter, batch_ranks, counted = ExposureCounter(self.dataset.train_counts, self.device), list[Tensor](), 0
+        total, done = sum(self.sizes), 0
+        for batch in self.batches():
+            head, done = policy.head(batch), done + len(batch)
+            if counted < min(1.0, LIST_ROWS / total) * done:
+                position, values, items = rank_and_top_k(head, batch.action, LIST_LENGTH)
+                counter.add(values, items)
+                counted += len(batch)
+            else:
+                position = rank(head, batch.action)
+            batch_ranks.append(position)
+        return self.in_log_order(batch_ranks), counter.figures()
 
     def in_log_order(self, batch_ranks: list[Tensor]) -> Ranks:
         """Sort the ranks of all batches by event."""

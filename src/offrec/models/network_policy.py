@@ -19,7 +19,12 @@ class NetworkPolicy(Policy):
         vocabulary: The catalogue's items.
         device: The device to compute on.
         data_hash: Hash of the training dataset.
+
+    Attributes:
+        warnings: What training found wrong with the policy, such as a collapse; see docs/explanation/collapse.md.
     """
+
+    warnings: tuple[str, ...] = ()
 
     def __init__(
         self,

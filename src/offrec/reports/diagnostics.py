@@ -44,6 +44,18 @@ def diagnostics_tables(results: StudyResults) -> list[Table]:
     return tables
 
 
+def collapse_notes(results: StudyResults) -> list[str]:
+    """Return one note per policy and condition of a collapse, with the sentence of its first seed."""
+    notes = []
+    for policy in results.compared:
+        for condition in dict.fromkeys(name for one in policy.warnings.values() for name in one):
+            seeds = [seed for seed, one in policy.warnings.items() if condition in one]
+            where = f"{labels.policy_label(policy)} ({labels.backbone_label(policy)}) on {policy.group.log}"
+            share = f"{len(seeds)} of {len(policy.results)} seeds; seed {seeds[0]}: "
+            notes.append(f"Warning, {where}: {share}{policy.warnings[seeds[0]][condition]}")
+    return notes
+
+
 def _diagnostic_cells(policy: PolicyResults, names: list[str]) -> list[Cell]:
     cells = [_number(policy.diagnostics.get(name)) for name in names]
     if "q_logged" in names:

@@ -101,6 +101,16 @@ class PolicyResults:
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
 
+    @cached_property
+    def warnings(self) -> dict[int, dict[str, str]]:
+        """Warnings at the selected epoch by condition, for each seed that has any."""
+        by_seed = {
+            result.run.seed: result.facts["learning_curve"][result.facts["selected_epoch"] - 1].get("warnings", {})
+            for result in self.results
+            if result.facts.get("learning_curve")
+        }
+        return {seed: warnings for seed, warnings in by_seed.items() if warnings}
+
 
 @dataclass(frozen=True)
 class FailedRun:

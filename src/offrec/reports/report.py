@@ -9,7 +9,7 @@ from offrec.errors import InputError
 from offrec.reports import figures, run_tables
 from offrec.reports.answers import Answer, build_answers
 from offrec.reports.comparison import CUTOFFS, Comparer
-from offrec.reports.diagnostics import diagnostics_tables
+from offrec.reports.diagnostics import collapse_notes, diagnostics_tables
 from offrec.reports.earnings import earnings_tables
 from offrec.reports.figures import Figure
 from offrec.reports.ranking import ReferenceFigures, ranking_tables, reference_figures
@@ -116,7 +116,13 @@ def build_report(
         ),
         Section(TUNING, [], run_tables.trial_tables(results), []),
         Section("Learning curves", [CURVES_NOTE], [], figures.learning_curves(results), family_legend=True),
-        Section("Diagnostics", [], diagnostics_tables(results), figures.diagnostic_curves(results), family_legend=True),
+        Section(
+            "Diagnostics",
+            collapse_notes(results),
+            diagnostics_tables(results),
+            figures.diagnostic_curves(results),
+            family_legend=True,
+        ),
         Section(UNFINISHED, _waiting_note(results), run_tables.failures_table(results), []),
         Section(
             "Setup",

@@ -41,6 +41,7 @@ def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
     agent.load_state_dict({name.removeprefix("module."): tensor for name, tensor in tensors.items()})
     policy = NetworkPolicy(policy_name(options), agent, vocabulary, where, facts["data_hash"])
     policy.source_shop = facts.get("shop")
+    policy.warnings = tuple(stored["progress"]["warnings"].values())
     return policy
 
 

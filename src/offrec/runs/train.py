@@ -15,18 +15,20 @@ from offrec.data.transitions import reward_vector
 from offrec.errors import InputError, first_line
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions
+from offrec.evaluation.exposure import Exposure
 from offrec.logging_policy import LoggingPolicy
 from offrec.models.agent import Agent
 from offrec.models.network import Network, item_tables
 from offrec.models.network_policy import NetworkPolicy
 from offrec.policy import Policy
+from offrec.runs.collapse import find_collapse
 from offrec.runs.folder import check_run_folder, create_run_folder, read_run, run_id
 from offrec.runs.loading import policy_name
 from offrec.runs.options import logging_training, resolve_options
 from offrec.runs.plan import RunPlan, plan_runs
 from offrec.training.interleaved import train_interleaved
 from offrec.training.loop import Trainer, load_module
-from offrec.training.update import TrainingTask
+from offrec.training.update import ListCheck, TrainingTask
 from offrec.types import Batch
 
 DIAGNOSTICS = {
@@ -166,6 +168,9 @@ class BuiltRun:
         )
         self.trainer.console.line(f"Trained: {ended}; {selected}.")
         load_module(self.policy.agent, self.trainer.folder / "best.safetensors")
+        self.policy.warnings = tuple(progress.warnings.values())
+        for sentence in self.policy.warnings:
+            self.trainer.console.line(f"Warning: {sentence}")
         return self.policy
 
 
@@ -255,8 +260,11 @@ def build_task(
     """
     agent, select = policy.agent, SELECTED_BY[plan.options.select]
 
+    exposures: list[Exposure] = []
+
     def validate() -> dict[str, float]:
-        ranks = plan.scored_events.ranks(policy)
+        ranks, exposure = plan.scored_events.ranks_and_exposure(policy)
+        exposures[:] = [exposure]
         metrics = ranks.metrics((10,))
         figures = {name: metrics[name] for name in ("HR@10", "NDCG@10")}
         figures |= {} if value is None else {"value@5": value(policy)}
@@ -264,6 +272,10 @@ def build_task(
 
     def diagnose() -> dict[str, float]:
         return mean_diagnostics(agent, plan.diagnostic_batches, prior)
+
+    def check(diagnostics: dict[str, float]) -> ListCheck:
+        (exposure,) = exposures  # of the validation before
+        return ListCheck(exposure.as_json(), find_collapse(plan.options, exposure, diagnostics, policy))
 
     has_diagnostics = agent.target is not None or agent.prior is not None or prior is not None
     return TrainingTask(
@@ -276,6 +288,7 @@ def build_task(
         tables=[table for table in item_tables(agent, policy.n_items) if table.requires_grad],
         around=lambda: catalogue.use_backend(plan.options.catalogue),
         diagnose=diagnose if plan.diagnostic_batches and has_diagnostics else None,
+        check=check,
     )
 
 

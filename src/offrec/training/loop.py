@@ -27,7 +27,7 @@ from offrec.plugins import option
 from offrec.training import checkpoint
 from offrec.training.isolation import Isolation
 from offrec.training.optimiser import Optimiser, TableState
-from offrec.training.update import TrainingTask, Update
+from offrec.training.update import ListCheck, TrainingTask, Update
 from offrec.types import Size
 
 READ_EVERY = 50  # updates between reads of the losses; a read synchronises with the device
@@ -83,6 +83,9 @@ class Progress:
     log_bytes: int = 0  # length of metrics.jsonl at the time of the checkpoint
     log_crc32: int = 0  # checksum of metrics.jsonl at the time of the checkpoint
     sums: dict[str, float] = field(default_factory=dict)  # of the loss terms in this epoch
+    warnings: dict[str, str] = field(default_factory=dict)  # of the best epoch, by condition
+    suspected: list[str] = field(default_factory=list)  # conditions of the previous epoch
+    warned: list[str] = field(default_factory=list)  # conditions that were printed
 
 
 FACTS = Table({"progress": schema_of(Progress)}, {"rate": Number(0.0)}, Anything())  # of a checkpoint
@@ -98,6 +101,8 @@ class Trainer:
         validation     the figures of `TrainingTask.validate`
         learning_rate  the learning rate of the epoch
         diagnostics    the figures of `TrainingTask.diagnose`, if the task has any
+        lists          the figures of `TrainingTask.check`, if the task has any
+        warnings       its warnings by condition, if there are any
         best_epoch     in the last object only: the epoch of the checkpoint `best`, counted from 1
         stopped_early  in the last object only: whether the run ended before `TrainingOptions.epochs`
 
@@ -257,11 +262,14 @@ class Trainer:
         progress, options = self.progress, self.options
         figures = self.task.validate()
         diagnostics = {} if self.task.diagnose is None else self.task.diagnose()
+        check = ListCheck({}, {}) if self.task.check is None else self.task.check(diagnostics)
         rate = self.optimiser.rate
         losses = {name: total / max(1, progress.step) for name, total in progress.sums.items()}
         is_best = self._compare(figures)
         record = {"epoch": progress.epoch + 1, "loss": losses, "validation": figures, "learning_rate": rate}
-        record |= {"diagnostics": diagnostics} if diagnostics else {}
+        extra = {"diagnostics": diagnostics, "lists": check.figures, "warnings": check.warnings}
+        record |= {name: values for name, values in extra.items() if values}
+        progress.warnings = check.warnings if is_best else progress.warnings
         self._show_epoch({**losses, **figures}, diagnostics, is_best)
         progress.epoch, progress.step, progress.sums = progress.epoch + 1, 0, {}
         if options.schedule == "linear":
@@ -270,8 +278,18 @@ class Trainer:
         if progress.finished:
             progress.stopped_early = progress.epoch < options.epochs
             record |= {"best_epoch": progress.best_epoch + 1, "stopped_early": progress.stopped_early}
+        self._warn(check.warnings)
         self._log(record)
         self._save(*(["best"] if is_best else []), "last")
+
+    def _warn(self, warnings: dict[str, str]) -> None:
+        """Print each condition once, when it holds for two epochs in a row or in the last one."""
+        progress = self.progress
+        for condition, sentence in warnings.items():
+            if condition not in progress.warned and (condition in progress.suspected or progress.finished):
+                progress.warned.append(condition)
+                self.console.line(f"Warning: {sentence}")
+        progress.suspected = list(warnings)
 
     def _compare(self, figures: dict[str, float]) -> bool:
         """Compare the epoch with the best so far; return whether it is the new best."""

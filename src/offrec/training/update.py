@@ -49,6 +49,15 @@ class TrainingTask:
     tables: Sequence[nn.Parameter] = ()  # item tables
     around: Callable[[], AbstractContextManager[None]] = nullcontext  # context of all computation
     diagnose: Callable[[], dict[str, float]] | None = None  # diagnostics, logged after each epoch
+    check: Callable[[dict[str, float]], "ListCheck"] | None = None  # called with the diagnostics after `validate`
+
+
+@dataclass(frozen=True)
+class ListCheck:
+    """What the policy recommends after an epoch, and what is wrong with it."""
+
+    figures: dict[str, float]
+    warnings: dict[str, str]  # condition → sentence
 
 
 @dataclass(frozen=True)
