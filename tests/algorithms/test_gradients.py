@@ -16,6 +16,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, set[str]]]] = [
     ("dqn", {"double": True}, {"critic": Q}),
     ("pg", {"k": 4}, {"actor": PI}),
     ("pg", {"self_normalised": True}, {"actor": PI}),
+    ("pg", {"logging": "logged"}, {"actor": PI}),
     ("pg", {"logging": "own"}, {"actor": PI, "logging_cross_entropy": OWN_B}),
     ("sl+dqn", {}, {"cross_entropy": PI, "critic": Q}),
     ("sl+dqn", {"double": True}, {"cross_entropy": PI, "critic": Q}),

@@ -2,7 +2,8 @@
 
     L = −sg[min(π/π̂_b, c) · K(1−π)^(K−1)] · G · log π(a|s)        π, π̂_b of the logged item; G: its return
 
-π̂_b is either fitted by SL before training or, as in Chen et al., a second head on the policy's detached state:
+π̂_b is fitted by SL before training, read from the log, or, as in Chen et al., a second head on the policy's detached
+state:
 
     L_b = −log π̂_b(a|sg[s])
 """
@@ -27,8 +28,9 @@ class PolicyGradient:
     """c: upper limit of the importance weights."""
     self_normalised: bool = False
     """Divide the importance weights by their mean over the batch."""
-    logging: Literal["fitted", "own"] = "fitted"
-    """Source of π̂_b: fitted by SL before training, or a second head on the policy's detached state."""
+    logging: Literal["fitted", "own", "logged"] = "fitted"
+    """Source of π̂_b: fitted by SL before training, a second head on the policy's detached state, or the propensities in
+    the log (only for lists of one item)."""
     start: Literal["fresh", "supervised"] = "fresh"
     """Start from random weights or from the weights of the fitted π̂_b."""
 
@@ -36,7 +38,8 @@ class PolicyGradient:
 
     @property
     def needs(self) -> Needs:
-        return Needs(logging="own" if self.logging == "own" else "values", start=self.start == "supervised")
+        sources: dict[str, Literal["own", "logged", "values"]] = {"own": "own", "logged": "logged", "fitted": "values"}
+        return Needs(logging=sources[self.logging], start=self.start == "supervised")
 
     def loss(self, x: Symbols) -> LossTerms:
         return self.logged_terms(x, log_prob(x.pi, x.logged)[:, 0])
@@ -50,9 +53,7 @@ class PolicyGradient:
         weight = importance * losses.top_k_factor(log_pi, self.k) * x.return_to_go
         terms = {"actor": losses.weighted_likelihood(log_pi, weight)}
         return (
-            terms
-            if self.logging == "fitted"
-            else terms | {"logging_cross_entropy": losses.negative_log_likelihood(log_b)}
+            terms if self.logging != "own" else terms | {"logging_cross_entropy": losses.negative_log_likelihood(log_b)}
         )
 
 

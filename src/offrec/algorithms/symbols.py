@@ -75,7 +75,7 @@ class Symbols:
     next_online_q: Head = ABSENT  # Q(s′,·)
     b: Head = ABSENT  # π̂_b(·|s)
     next_b: Head = ABSENT  # π̂_b(·|s′)
-    log_b: Tensor = ABSENT  # [B] log π̂_b(a|s) of the logged item
+    log_b: Tensor = ABSENT  # [B] log π̂_b(a|s) of the logged item, or its logged propensity
     noise: Noise = ABSENT  # for samples at s
     next_noise: Noise = ABSENT  # for samples at s′
     multiplier: Tensor = ABSENT  # [] Lagrange multiplier
@@ -113,9 +113,9 @@ class Needs:
     """A network for π."""
     critic: Literal["none", "own", "shared"] = "none"
     """own: a separate network for Q. shared: a second head on the actor's backbone."""
-    logging: Literal["none", "values", "here", "next", "own"] = "none"
-    """π̂_b. values: log π̂_b of the logged items. here: its head at s. next: its heads at s and s′. own: a second head
-    on the actor's state, trained with it."""
+    logging: Literal["none", "values", "logged", "here", "next", "own"] = "none"
+    """π̂_b. values: log π̂_b of the logged items. logged: their log propensities, which the log contains. here: its head
+    at s. next: its heads at s and s′. own: a second head on the actor's state, trained with it."""
     online_next: bool = False
     """Q at s′, in addition to the target network's Q̄ (double Q)."""
     noise: bool = False

@@ -97,7 +97,7 @@ class Agent(nn.Module):
         self._register("updates", torch.zeros((), dtype=torch.long) if needs.updates else None, True)
         counts = self.facts.counts if self._samples_unlogged("popular") else None
         self._register("cumulative", None if counts is None else counts.double().cumsum(0), False)
-        self._register("log_b", self.facts.log_b if needs.logging == "values" else None, False)
+        self._register("log_b", self.facts.log_b if needs.logging in ("values", "logged") else None, False)
         self.constraint: Tensor | None = None  # mean of the term that the multiplier bounds, in the current update
         self._check(restored)
 
@@ -106,7 +106,7 @@ class Agent(nn.Module):
         has_prior = needs.logging in ("here", "next") or needs.min_probability > 0 or self._samples_unlogged("logging")
         if (has_prior or needs.start) and prior is None and not restored:
             raise ValueError("the learner needs π̂_b; prior is None")
-        if needs.logging == "values" and self.facts.log_b is None and not restored:
+        if needs.logging in ("values", "logged") and self.facts.log_b is None and not restored:
             raise ValueError("the learner needs log π̂_b of the events; facts.log_b is None")
         if needs.start and prior is not None and self.actor is not None:
             if prior.options != self.options:
@@ -197,7 +197,7 @@ class Agent(nn.Module):
         sides.join(retain=(columns, heads))
         if self.needs.noise:
             heads |= {name: random_noise(batch.action.device) for name in ("noise", "next_noise")}
-        if self.needs.logging == "values":
+        if self.needs.logging in ("values", "logged"):
             heads["log_b"] = self.log_b[batch.event]
         return Symbols(
             **columns,

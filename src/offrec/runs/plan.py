@@ -13,6 +13,7 @@ from offrec.data.transitions import Floats, reward_vector, reward_vector_or_none
 from offrec.errors import InputError
 from offrec.evaluation import ScoredEvents
 from offrec.logging_policy import Need
+from offrec.logging_policy.propensities import logged_propensities
 from offrec.models.agent import Agent, LogFacts
 from offrec.models.network import Network, item_tables
 from offrec.runs.loading import pick_device
@@ -88,6 +89,8 @@ def plan_run(shared: SharedData, options: RunOptions, device: torch.device) -> R
     by_kernel = _uses_kernels(options, device)
     captured = by_kernel and options.training.capture != "off"
     replay, facts = shared.replay(options, device), shared.log_facts(options, device)
+    if options.learner.needs.logging == "logged":
+        facts = replace(facts, log_b=logged_propensities(shared.dataset))
     batch_size = options.training.batch_size or automatic_batch_size(len(replay.items))
     epochs = Epochs(replay, batch_size, options.seed, round_sizes=captured, use_kernel=by_kernel)
     agent = _agent_without_memory(shared.dataset, options, facts)
@@ -147,7 +150,7 @@ def _agent_without_memory(dataset: Dataset, options: RunOptions, facts: LogFacts
 def _logging_need(agent: Agent, options: RunOptions) -> Need | None:
     """Return the parts of π̂_b that the learner or its diagnostics need."""
     log_b = agent.needs.logging == "values"
-    for_diagnostics = options.diagnostics == "all" and (log_b or agent.target is not None)
+    for_diagnostics = options.diagnostics == "all" and (agent.log_b is not None or agent.target is not None)
     if agent.prior is not None or agent.needs.start or for_diagnostics:
         return "both" if log_b else "network"
     return "log_b" if log_b else None

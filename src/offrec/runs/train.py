@@ -236,7 +236,7 @@ def build_agent(plan: RunPlan, prior: Network | None = None, log_b: Tensor | Non
                 options.learner,
                 options.network,
                 options.critic,
-                replace(plan.facts, log_b=log_b),
+                plan.facts if log_b is None else replace(plan.facts, log_b=log_b),
                 prior,
                 bfloat16_products=options.training.precision == "bf16",
             ).to(plan.device)
