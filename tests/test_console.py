@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from offrec.commands.printing import print_table
-from offrec.console import Console, plain_text
+from offrec.console import Console
+from offrec.errors import plain_text
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

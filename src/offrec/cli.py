@@ -6,12 +6,11 @@ from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any
 
-from offrec.console import plain_text
-from offrec.errors import InputError, Interrupted, RunError
+from offrec.errors import InputError, exit_code
 
 
 def main() -> None:
-    """Run the command in sys.argv. Exit codes: 2 for wrong input, 1 for a failed run, 130 for an interruption."""
+    """Run the command in sys.argv; `offrec.errors.exit_code` lists the exit codes."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `offrec … | head` is not an error
     if sys.argv[1:] in (["--version"], ["-V"]):
@@ -19,14 +18,9 @@ def main() -> None:
 
         print(f"offrec {offrec_version()}")
         return
-    try:
-        _command().run()
-    except InputError as error:
-        sys.exit(_print_error(error, 2))
-    except RunError as error:
-        sys.exit(_print_error(error, 1))
-    except (Interrupted, KeyboardInterrupt) as error:
-        sys.exit(_print_error(str(error) or "Stopped.", 130))
+    code = exit_code(lambda: _command().run())
+    if code:
+        sys.exit(code)
 
 
 def commands() -> dict[str, type]:
@@ -119,8 +113,3 @@ def _flags(command: Any) -> list[str]:
         value = getattr(command, one.name)
         names += _flags(value) if is_dataclass(value) else [one.name.strip("_").replace("_", "-")]
     return names
-
-
-def _print_error(error: object, code: int) -> int:
-    print(plain_text(f"offrec: {error}"), file=sys.stderr)
-    return code

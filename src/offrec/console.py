@@ -6,15 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
 
+from offrec.errors import plain_text
+
 PLAIN_SECONDS = 10.0  # the minimum time between two progress lines without a terminal
 WIDE = 120  # the minimum width of a terminal for a long progress bar
-
-
-def plain_text(text: str) -> str:
-    r"""Escape control characters, so that an id from a log cannot control the terminal: ESC becomes `\x1b`."""
-    return "".join(
-        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 class Advance(Protocol):

@@ -14,9 +14,8 @@ import pytest
 import zstandard
 from small_logs import Prepare, error_message
 
-from offrec.console import plain_text
 from offrec.data.prepare import prepare
-from offrec.errors import InputError
+from offrec.errors import InputError, plain_text
 
 GOOD = "session,item,time\n" + "".join(f"{number},{number % 3},{number}\n" for number in range(30))
 RETAIL = "timestamp,visitorid,event,itemid,transactionid\n"

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_logs import Prepare, error_message, items_of, sessions_of
+from small_logs import Prepare, items_of, sessions_of
 
 from offrec.data import files, folder, statistics
 from offrec.data.arrays import describe_arrays
 from offrec.data.dataset import Dataset
 from offrec.data.prepare import prepare
-from offrec.errors import InputError
+from offrec.errors import InputError, RunError
 
 TEXT = "session,item,time\n" + "".join(f"{number},{number * 7 % 5},{number * 3 % 11}\n" for number in range(40))
 OTHER = TEXT + "99,99,99\n"
@@ -132,7 +132,7 @@ def test_an_interrupted_prepare_leaves_the_old_dataset(
 ) -> None:
     before = contents(prepare_log(("log.csv", TEXT)).path) if exists else None
     monkeypatch.setattr(np, "save", save_that_fails_at("offsets", error))
-    with pytest.raises(InputError if isinstance(error, OSError) else type(error)):
+    with pytest.raises(RunError if isinstance(error, OSError) else type(error)):
         prepare_log(("log.csv", OTHER), force=True)
     assert {path.name for path in tmp_path.iterdir()} == ({"log.csv", "dataset"} if exists else {"log.csv"})
     if exists:
@@ -187,8 +187,12 @@ def test_a_full_disk_is_reported_in_one_sentence(
     prepare_log: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, reason: object
 ) -> None:
     monkeypatch.setattr(np, "save", save_that_fails_at("items", error))
-    message = error_message(prepare_log, ("log.csv", TEXT))
-    assert message == f"{tmp_path / 'dataset'} cannot be written ({reason}); free disk space or choose another --out."
+    with pytest.raises(RunError) as caught:
+        prepare_log(("log.csv", TEXT))
+    assert (
+        str(caught.value)
+        == f"{tmp_path / 'dataset'} cannot be written ({reason}); free disk space or choose another --out."
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from offrec.data import files
 from offrec.data.files import publish_file, publish_files, publish_folder, publish_text, remove_leftovers
-from offrec.errors import InputError
+from offrec.errors import InputError, RunError
 
 
 def names(folder: Path) -> list[str]:
@@ -140,7 +140,7 @@ def test_a_parent_that_is_a_file_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), OSError("8 requested, 0 written")])
 def test_a_full_disk_is_one_sentence(tmp_path: Path, error: OSError) -> None:
-    with pytest.raises(InputError) as caught, publish_folder(tmp_path / "dataset") as temporary:
+    with pytest.raises(RunError) as caught, publish_folder(tmp_path / "dataset") as temporary:
         write_half(temporary / "items.npy", error)
     reason = error.strerror or str(error)
     assert str(caught.value) == (
@@ -176,6 +176,48 @@ def test_a_folder_that_is_not_empty_is_replaced_only_on_request(tmp_path: Path) 
     assert names(tmp_path) == ["dataset"]
 
 
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_readers_never_miss_a_folder_that_is_replaced_if_names_can_be_exchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
+) -> None:
+    path = tmp_path / "dataset"
+    path.mkdir()
+    present: list[bool] = []
+    if not can_exchange:
+        monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    rename, remove = Path.rename, files.shutil.rmtree
+    monkeypatch.setattr(Path, "rename", lambda one, other: (rename(one, other), present.append(path.exists()))[0])
+    monkeypatch.setattr(
+        files.shutil, "rmtree", lambda *args, **options: (present.append(path.exists()), remove(*args, **options))[1]
+    )
+    with publish_folder(path, replace=True) as temporary:
+        (temporary / "new").write_text("")
+    assert names(path) == ["new"]
+    assert names(tmp_path) == ["dataset"]
+    assert all(present) == can_exchange
+
+
+def test_a_process_killed_between_two_moves_is_finished_by_the_next(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("model.ids.json", "model.json", "model.onnx")]
+    for path in paths:
+        path.write_text("old")
+    complete = leftover(paths[-1], finished_process(), files.COMPLETE)
+    complete.mkdir()
+    paths[0].write_text("new")
+    for path in paths[1:]:
+        (complete / path.name).write_text("new")
+    remove_leftovers(paths[-1])
+    assert [path.read_text() for path in paths] == ["new"] * 3
+    assert len(names(tmp_path)) == 3
+
+
+def test_devices_and_other_special_files_are_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (Path("/dev/null"), tmp_path / "fifo", tmp_path):
+        with pytest.raises(InputError, match="it exists and is not a regular file"):
+            publish_text(path, "new")
+
+
 def test_an_error_in_the_middle_leaves_the_old_folder(tmp_path: Path) -> None:
     path = tmp_path / "dataset"
     path.mkdir()
@@ -198,8 +240,9 @@ def test_an_error_between_the_two_renames_restores_the_old_folder(
             raise OSError(errno.EIO, "Input/output error")
         return rename(source, target)
 
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
     monkeypatch.setattr(Path, "rename", fail_for_the_new_folder)
-    with pytest.raises(InputError, match="Input/output error"), publish_folder(path, replace=True):
+    with pytest.raises(RunError, match="Input/output error"), publish_folder(path, replace=True):
         pass
     assert names(path) == ["old"]
     assert names(tmp_path) == ["dataset"]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from offrec.console import Console, plain_text
+from offrec.console import Console
+from offrec.errors import plain_text
 
 if TYPE_CHECKING:
     from offrec.evaluation import Evaluation

@@ -2,8 +2,12 @@
 
 A reader sees either the old content or the complete new content, even after a crash or a power failure. Every file that
 offrec replaces is written here; only append-only logs (the decision log, metrics.jsonl) are not.
+
+A folder is replaced by exchanging the names of the old and the new folder in one step, where the file system can do
+that. The old content is removed last. The next process that writes the same path removes what killed processes left.
 """
 
+import ctypes
 import errno
 import hashlib
 import os
@@ -11,14 +15,16 @@ import re
 import secrets
 import shutil
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from offrec.errors import InputError
+from offrec.errors import MACHINE_ERRORS, InputError, RunError
 
 ADVICE = "free disk space or choose another path"
-TEMPORARY, REPLACED = "partial", "replaced"  # the kinds of temporary names
+TEMPORARY, COMPLETE, REPLACED = "partial", "complete", "replaced"  # the kinds of temporary names
+RENAME_EXCHANGE, AT_FDCWD = 2, -100  # from Linux's headers
 
 
 @contextmanager
@@ -36,7 +42,8 @@ def publish_file(path: Path, *, advice: str = ADVICE) -> Iterator[Path]:
         The temporary path, next to `path`. The caller writes the file there.
 
     Raises:
-        InputError: If the operating system refuses to write the file.
+        InputError: If the file cannot be written there.
+        RunError: If the disk is full or fails.
 
     Example:
         >>> with publish_file(Path("figures.json")) as temporary:
@@ -44,6 +51,8 @@ def publish_file(path: Path, *, advice: str = ADVICE) -> Iterator[Path]:
     """
     with _errors_named(path, advice):
         remove_leftovers(path)
+        if path.exists() and not path.is_file():  # renaming over a device such as /dev/null would remove it
+            raise FileExistsError(errno.EEXIST, "it exists and is not a regular file")
         _make_parent(path)
         temporary = _temporary_name(path, TEMPORARY, path.suffix)
         temporary.touch()
@@ -77,7 +86,8 @@ def publish_folder(path: Path, *, replace: bool = False, advice: str = ADVICE) -
         The temporary folder, next to `path`. The caller writes the files there.
 
     Raises:
-        InputError: If the operating system refuses to write the folder, or if it exists and `replace` is false.
+        InputError: If the folder cannot be written there, or if it exists and `replace` is false.
+        RunError: If the disk is full or fails.
     """
     with _errors_named(path, advice):
         remove_leftovers(path)
@@ -97,8 +107,10 @@ def publish_folder(path: Path, *, replace: bool = False, advice: str = ADVICE) -
 def publish_files(paths: Sequence[Path], *, advice: str = ADVICE) -> Iterator[Path]:
     """Fill a temporary folder and move its files to `paths`, in that order, when the block ends without an exception.
 
-    For files that refer to each other by name. Put the file that readers open first at the end of `paths`: if it
-    exists, all others exist too. A path for which the caller wrote no file is removed.
+    For files that refer to each other by name. Put the file that readers open first at the end of `paths`. It is
+    removed first and moved last: if it exists, all others exist too and belong to it. A process that is killed between
+    two moves leaves a complete temporary folder, and `remove_leftovers` finishes its moves. A path for which the caller
+    wrote no file is removed.
 
     Args:
         paths: The files to write, all in one folder.
@@ -108,7 +120,8 @@ def publish_files(paths: Sequence[Path], *, advice: str = ADVICE) -> Iterator[Pa
         The temporary folder. The caller writes files there, under the names of `paths`.
 
     Raises:
-        InputError: If the operating system refuses to write a file.
+        InputError: If the files cannot be written there.
+        RunError: If the disk is full or fails.
     """
     last = paths[-1]
     with _errors_named(last, advice):
@@ -120,21 +133,37 @@ def publish_files(paths: Sequence[Path], *, advice: str = ADVICE) -> Iterator[Pa
             yield temporary
             _flush_tree(temporary)
             for path in paths:
-                if (temporary / path.name).exists():
-                    (temporary / path.name).replace(path)
-                else:
-                    path.unlink(missing_ok=True)
+                if path.is_dir():
+                    raise IsADirectoryError(errno.EISDIR, f"{path} is a folder")
+            complete = temporary.with_suffix(f".{COMPLETE}")
+            temporary.rename(complete)
             _flush(last.parent)
+            for path in paths[:-1]:
+                if not (complete / path.name).exists():
+                    path.unlink(missing_ok=True)
+            _move_files(complete, last)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _move_files(complete: Path, last: Path) -> None:
+    """Move all files of a complete temporary folder next to it; the file called `last.name` comes last."""
+    if (complete / last.name).exists():
+        last.unlink(missing_ok=True)
+    for file in sorted(complete.iterdir(), key=lambda file: file.name == last.name):
+        file.replace(last.with_name(file.name))
+    _flush(last.parent)
+    complete.rmdir()
 
 
 def remove_leftovers(path: Path) -> None:
     """Remove the temporary files that killed processes of this machine left next to `path`.
 
-    If such a process was killed while it replaced the folder `path`, restore the old folder.
+    If such a process was killed while it replaced the folder `path`, restore the old folder. If it was killed while it
+    moved the files of a complete export, move the others.
     """
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}-(\d+)-[0-9a-f]+\.({TEMPORARY}|{REPLACED})")
+    kinds = f"{TEMPORARY}|{COMPLETE}|{REPLACED}"
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}-(\d+)-[0-9a-f]+\.({kinds})")
     siblings = list(path.parent.iterdir()) if path.parent.is_dir() else []
     for sibling in siblings:
         match = pattern.match(sibling.name)
@@ -142,6 +171,8 @@ def remove_leftovers(path: Path) -> None:
             continue
         if match[2] == REPLACED and not path.exists():
             sibling.rename(path)
+        elif match[2] == COMPLETE:
+            _move_files(sibling, path)
         else:
             _remove(sibling)
 
@@ -153,8 +184,10 @@ def _errors_named(path: Path, advice: str) -> Iterator[None]:
     except ConnectionError:  # a closed pipe or socket is not a fault of the file
         raise
     except OSError as error:
-        reason = error.strerror or error  # numpy sets no strerror when the disk is full
-        raise InputError(f"{path} cannot be written ({reason}); {advice}.") from error
+        reason = error.strerror or error
+        # numpy and safetensors set no errno when the disk is full
+        kind = RunError if error.errno is None or error.errno in MACHINE_ERRORS else InputError
+        raise kind(f"{path} cannot be written ({reason}); {advice}.") from error
 
 
 def _make_parent(path: Path) -> None:
@@ -178,6 +211,8 @@ def _rename_folder(temporary: Path, path: Path, replace: bool) -> None:
     if not (replace and path.exists()):
         temporary.rename(path)  # fails if `path` is a folder that is not empty
         return
+    if _exchange(temporary, path):
+        return  # the old folder now has the temporary name, which the caller removes
     replaced = _temporary_name(path, REPLACED)
     path.rename(replaced)
     try:
@@ -186,6 +221,16 @@ def _rename_folder(temporary: Path, path: Path, replace: bool) -> None:
         replaced.rename(path)
         raise
     _remove(replaced)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two paths in one step. Return False if the system or the file system cannot do that."""
+    sys.audit("offrec.exchange", str(one), str(other))
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    return bool(rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
 
 
 def _remove(path: Path) -> None:

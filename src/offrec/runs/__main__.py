@@ -9,7 +9,7 @@ folder as run.toml.
 import sys
 from pathlib import Path
 
-from offrec.errors import InputError, Interrupted, RunError
+from offrec.errors import InputError, exit_code
 from offrec.runs.option_text import read_toml
 from offrec.runs.train import train
 
@@ -19,20 +19,16 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m offrec.runs RUN.toml", file=sys.stderr)
         return 2
-    try:
-        settings = read_toml(Path(arguments[0]))
-        missing = [key for key in ("dataset", "out") if key not in settings]
-        if missing:
-            raise InputError(f'{arguments[0]} has no {missing[0]}; add a line {missing[0]} = "…" at its top.')
-        dataset, out = settings.pop("dataset"), settings.pop("out")
-        train(dataset, out, settings=settings, resume=Path(out, "run.json").exists())
-    except InputError as error:
-        print(f"offrec: {error}", file=sys.stderr)
-        return 2
-    except (RunError, Interrupted) as error:
-        print(f"offrec: {error}", file=sys.stderr)
-        return 130 if isinstance(error, Interrupted) else 1
-    return 0
+    return exit_code(lambda: _train(Path(arguments[0])))
+
+
+def _train(path: Path) -> None:
+    settings = read_toml(path)
+    missing = [key for key in ("dataset", "out") if key not in settings]
+    if missing:
+        raise InputError(f'{path} has no {missing[0]}; add a line {missing[0]} = "…" at its top.')
+    dataset, out = str(settings.pop("dataset")), str(settings.pop("out"))
+    train(dataset, out, settings=settings, resume=Path(out, "run.json").exists())
 
 
 if __name__ == "__main__":

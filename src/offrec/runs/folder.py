@@ -10,7 +10,7 @@ from offrec.backbones import BACKBONES
 from offrec.data.arrays import DESCRIPTION, open_arrays
 from offrec.data.dataset import Dataset
 from offrec.data.dataset_checks import MAX_ITEMS
-from offrec.data.files import publish_folder
+from offrec.data.files import publish_folder, remove_leftovers
 from offrec.data.json_files import checksum, format_json, load_json, verify_json
 from offrec.data.schema import Anything, Maybe, Number, OneOf, Scalar, Table, Text, Whole
 from offrec.data.vocabulary import Vocabulary, decode_vocabulary
@@ -138,6 +138,7 @@ def read_item_ids(run: Path, facts: dict[str, Any]) -> Vocabulary:
 
 def _check_replaceable(dataset: Dataset, out: Path, force: bool) -> None:
     """Check that `out` is new or that `force` may replace it: only a run or an empty folder."""
+    remove_leftovers(out)
     if not out.exists() and not out.is_symlink():
         return
     if not force:

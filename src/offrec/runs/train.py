@@ -1,6 +1,7 @@
 """Train runs: options → plan → trainer → policy."""
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 from offrec import catalogue, logging_policy
 from offrec.console import Console
 from offrec.data.dataset import Dataset
+from offrec.data.locks import lock_folder
 from offrec.data.transitions import reward_vector
 from offrec.errors import InputError, first_line
 from offrec.estimation import value_at_5
@@ -39,6 +41,7 @@ DIAGNOSTICS = {
     "~kl_to_logging": "kl_to_logging",
     "~rare": "mass_rare",
 }
+LOCKED = "wait for it to end, or choose another --out"
 SELECTED_BY = {"ndcg": "NDCG@10", "reward": "reward@10", "value": "value@5", "last": None}
 
 
@@ -94,9 +97,10 @@ def train(
     }
     options = resolve_options(settings or {}, dataset.protocol.format, flags)
     (plan,) = plan_runs(dataset, {out.name: options}, console).values()
-    run = build_trainer(plan, out, console, resume=resume, force=force)
-    run.trainer.run()
-    return run.finish()
+    with lock_folder(out, advice=LOCKED):
+        run = build_trainer(plan, out, console, resume=resume, force=force)
+        run.trainer.run()
+        return run.finish()
 
 
 def train_many(
@@ -130,8 +134,10 @@ def train_many(
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
     console = console or Console()
     options = {name: resolve_options(settings, dataset.protocol.format) for name, settings in runs.items()}
-    with console.board() as board:
+    with console.board() as board, ExitStack() as locks:
         plans = plan_runs(dataset, options, console)
+        for name in plans:
+            locks.enter_context(lock_folder(Path(out) / name, advice=LOCKED))
         for name, plan in plans.items():  # check all folders before building the first run
             check_run_folder(dataset, Path(out) / name, plan.options, resume=resume, force=force)
         loaded: dict[object, LoggingPolicy] = {}

@@ -15,7 +15,7 @@ import torch
 
 from offrec.backbones import BACKBONES
 from offrec.console import Console
-from offrec.data.files import publish_files
+from offrec.data.files import publish_files, remove_leftovers
 from offrec.errors import InputError, RunError
 from offrec.models.agent import Agent
 from offrec.models.network_policy import NetworkPolicy
@@ -73,6 +73,7 @@ def _check_packages() -> None:
 def _check_out(out: Path, force: bool) -> None:
     if out.suffix != ".onnx":
         raise InputError(f"--out must end in .onnx; got {out}.")
+    remove_leftovers(out)
     for path in _files(out):
         if path.exists() and not path.is_file():
             raise InputError(f"{path} exists and is not a file; choose another --out.")

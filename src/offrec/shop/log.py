@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrec.data.files import publish_folder
+from offrec.data.files import publish_folder, remove_leftovers
 from offrec.data.shop_metadata import SHOP_KEY
 from offrec.errors import InputError
 from offrec.shop.logging_policy import Mixture, propensities
@@ -125,6 +125,7 @@ def write_log(
 
 
 def _check_free(out: Path, force: bool) -> None:
+    remove_leftovers(out)
     if not out.exists():
         return
     if not out.is_dir():

@@ -8,14 +8,14 @@ Needs torch, numpy and safetensors only. Baselines also need scipy; without it t
 import argparse
 import json
 import math
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from offrec.console import Console
-from offrec.errors import InputError, Interrupted, RunError
+from offrec.errors import exit_code
 from offrec.studies.folder import locate_datasets, read_study
+from offrec.studies.processes import end_with_parent
 from offrec.studies.run import run_study
 from offrec.studies.worker import WorkerOptions
 
@@ -23,20 +23,17 @@ from offrec.studies.worker import WorkerOptions
 def main(arguments: list[str]) -> int:
     """Run the command and return its exit code."""
     parsed = _parser().parse_args(arguments)
+    return exit_code(lambda: _run(parsed))
+
+
+def _run(parsed: argparse.Namespace) -> None:
     options = WorkerOptions(parsed.device, parsed.jobs, parsed.time_limit, parsed.concurrent_seeds, parsed.retry_failed)
-    try:
-        study = locate_datasets(read_study(parsed.study), parsed.data)
-        parent_alive = (lambda: os.getppid() == parsed.parent) if parsed.parent else (lambda: True)
-        counts = run_study(study, options, Console(quiet=parsed.json and not sys.stderr.isatty()), parent_alive)
-    except InputError as error:
-        return _print_error(error, 2)
-    except RunError as error:
-        return _print_error(error, 1)
-    except (Interrupted, KeyboardInterrupt) as error:
-        return _print_error(str(error) or "Stopped; repeat the command to continue.", 130)
+    study = locate_datasets(read_study(parsed.study), parsed.data)
+    if parsed.parent:
+        end_with_parent(parsed.parent)
+    counts = run_study(study, options, Console(quiet=parsed.json and not sys.stderr.isatty()))
     if parsed.json:
         print(json.dumps(asdict(counts)))
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,11 +56,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     return parser
-
-
-def _print_error(error: object, code: int) -> int:
-    print(f"offrec: {error}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from typing import Any
 from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES
 from offrec.data.dataset import Dataset
+from offrec.data.files import remove_leftovers
+from offrec.data.locks import lock_folder
 from offrec.data.transitions import REWARDS, reward_vector, reward_vector_or_none
 from offrec.errors import InputError
 from offrec.plugins import Settings
@@ -177,6 +179,12 @@ def create_or_extend(study: Study) -> Study:
     Raises:
         InputError: If the folder contains something else, or a study that cannot be extended in this way.
     """
+    with lock_folder(study.folder, advice="wait for it, or choose another --out"):
+        return _create_or_extend(study)
+
+
+def _create_or_extend(study: Study) -> Study:
+    remove_leftovers(study.folder)
     if is_study_folder(study.folder):
         study = extend_study(read_study(study.folder), study)
         check_protocols(study.datasets)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from offrec.data.dataset import Dataset
-from offrec.data.json_files import load_json, verify_json, write_json
+from offrec.data.files import publish_folder
+from offrec.data.json_files import format_json, load_json, verify_json, write_json
 from offrec.data.schema import (
     FILE_NAME,
     Anything,
@@ -53,12 +54,14 @@ def write_study(study: Study) -> None:
     del content["folder"]
     for dataset in content["datasets"]:
         dataset["relative_path"] = os.path.relpath(dataset["path"], study.folder.resolve())
-    try:
+    content = {"study_version": STUDY_VERSION, **content}
+    if is_study_folder(study.folder):
+        write_json(study.folder / "study.json", content, indent=1)
+        return
+    with publish_folder(study.folder, advice="choose another --out") as temporary:
         for kind in ("runs", "results", "failed", "locks"):
-            (study.folder / kind).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{study.folder} cannot be written ({error.strerror}); choose another --out.") from error
-    write_json(study.folder / "study.json", {"study_version": STUDY_VERSION, **content}, indent=1)
+            (temporary / kind).mkdir()
+        (temporary / "study.json").write_text(format_json(content, indent=1), encoding="utf-8")
 
 
 def is_study_folder(folder: Path) -> bool:

@@ -4,17 +4,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 from offrec.console import Console
+from offrec.data.arrays import verified_files
 from offrec.studies.progress import StudyProgress
 from offrec.studies.study import Study
 from offrec.studies.worker import RunCounts, WorkerOptions, interruption
 
 POLL_SECONDS = 0.5
+GRACE_SECONDS = 5.0  # for saving a run after the parent process has died
 
 
 @dataclass
@@ -64,6 +67,19 @@ def run_processes(study: Study, options: WorkerOptions, console: Console) -> Run
     return RunCounts.of(study)
 
 
+def end_with_parent(parent: int) -> None:
+    """End this process soon after its parent has died: first as by SIGTERM, which saves a run, then in any case."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(POLL_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="offrec-parent", daemon=True).start()
+
+
 def _raise_interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
@@ -82,6 +98,7 @@ def _start(
     environment: dict[str, Any] = dict(os.environ)
     threads = max(1, (os.cpu_count() or 1) // options.jobs)
     environment.setdefault("OMP_NUM_THREADS", str(threads))
+    environment |= verified_files()
     with open(_log(study, number), "ab") as log:
         # A separate session: Ctrl-C reaches the parent only, which then stops each process once.
         return subprocess.Popen(

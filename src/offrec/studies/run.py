@@ -1,7 +1,5 @@
 """Execute a study in this process or in several."""
 
-from collections.abc import Callable
-
 from offrec.console import Console
 from offrec.errors import InputError
 from offrec.studies import worker
@@ -11,16 +9,13 @@ from offrec.studies.study import Study
 from offrec.studies.worker import RunCounts, WorkerOptions
 
 
-def run_study(
-    study: Study, options: WorkerOptions, console: Console, parent_alive: Callable[[], bool] = lambda: True
-) -> RunCounts:
+def run_study(study: Study, options: WorkerOptions, console: Console) -> RunCounts:
     """Execute the waiting runs of a study. Completed runs are not repeated.
 
     Args:
         study: The study, as written to its folder.
         options: Device, number of processes and limits.
         console: Shows progress.
-        parent_alive: Returns whether the process that started this one still runs; if not, no run is started.
 
     Returns:
         How many runs are done, failed and waiting.
@@ -39,10 +34,8 @@ def run_study(
         worker.forget_failures(study)
     for name in dict.fromkeys(run.dataset for run in study.runs if not study.is_done(run)):
         open_dataset(study, name)  # so that a missing dataset fails once, not once per run
-    if options.jobs == 1:
-        counts = worker.run_queue(study, options, console, parent_alive)
-    else:
-        counts = run_processes(study, options, console)
+    run = worker.run_queue if options.jobs == 1 else run_processes
+    counts = run(study, options, console)
     message = f"{counts.done} of {len(study.runs)} runs done"
     message += f", {counts.failed} failed (reasons in {study.path('failed')})" if counts.failed else ""
     message += f", {counts.waiting} waiting; repeat the command to continue" if counts.waiting else ""

@@ -4,7 +4,7 @@ import gc
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -65,9 +65,7 @@ class RunCounts:
         return RunCounts(done, failed, len(study.runs) - done - failed)
 
 
-def run_queue(
-    study: Study, options: WorkerOptions, console: Console, parent_alive: Callable[[], bool] = lambda: True
-) -> RunCounts:
+def run_queue(study: Study, options: WorkerOptions, console: Console) -> RunCounts:
     """Execute every waiting run that is not claimed. Call it again after an interruption to continue the study."""
     device = pick_device(options.device)
     seeds = options.concurrent_seeds or (len(study.runs) if device.type == "cuda" else 1)
@@ -76,7 +74,7 @@ def run_queue(
     with StudyProgress(study, console) as progress:
         for claim in _claims(study, seeds):
             with claim:
-                if time.monotonic() - started > options.time_limit or not parent_alive():
+                if time.monotonic() - started > options.time_limit:
                     break
                 try:
                     worker.execute(claim.runs, RunConsole(progress, claim.runs))
