@@ -1,4 +1,4 @@
-"""Rank items by what showing them earns: how often they are picked when shown, and the reward of a pick."""
+"""Rank items by what showing them adds: how often they are picked when shown, and the reward of a pick."""
 
 from collections.abc import Mapping
 
@@ -11,18 +11,15 @@ from offrec.data.dataset import Dataset
 from offrec.errors import InputError
 from offrec.types import Doubles, Longs
 
-ROUNDS = 100  # of the fixed point, which takes about five
-
 
 class PickRate(MeanReward):
-    """Rank items so that the list with the best k items earns most at once.
+    """Rank items by the reward that showing them adds, compared with an average pick.
 
-        score(a) = rate(a) · (reward(a) − λ)
+        score(a) = rate(a) · (reward(a) − μ)
 
     rate(a) is how often a is picked when it is shown, and reward(a) is the mean reward of a pick, both shrunk towards
-    their means over all items. λ is what the best list itself earns: an item that is picked takes the place of another
-    pick. If a visitor picks a with odds rate(a) against "nothing", the k items with the highest scores are the list
-    with the largest expected reward. No personalisation and no look-ahead.
+    their means over all items. μ is the mean reward of all picks: a visitor who picks a does not pick another item of
+    the list. No personalisation and no look-ahead.
 
     Args:
         dataset: A dataset with served lists; only its train split is read.
@@ -46,17 +43,17 @@ class PickRate(MeanReward):
         *,
         pseudo_events: float = 20.0,
     ) -> None:
-        self.rate, self.none_share, self.k = pick_rates(dataset, pseudo_events)
+        self.rate = pick_rates(dataset, pseudo_events)
         super().__init__(dataset, history, device, rewards, pseudo_events=pseudo_events)
 
     def scores(self, total: Doubles, count: Longs) -> Doubles:
-        reward = super().scores(total, count)
-        scores: Doubles = self.rate * (reward - best_list_reward(self.rate, reward, self.none_share, self.k))
+        mean = float(total.sum()) / max(1, int(count.sum()))
+        scores: Doubles = self.rate * (super().scores(total, count) - mean)
         return scores
 
 
-def pick_rates(dataset: Dataset, pseudo_events: float) -> tuple[Doubles, float, int]:
-    """Return the shrunk pick rate of each item [A], the share of lists without a pick and the length of lists.
+def pick_rates(dataset: Dataset, pseudo_events: float) -> Doubles:
+    """[A] how often each item was picked when it was shown, shrunk towards the mean over all shown items.
 
     Raises:
         InputError: The dataset has no lists.
@@ -73,26 +70,14 @@ def pick_rates(dataset: Dataset, pseudo_events: float) -> tuple[Doubles, float, 
     picks = np.bincount(np.asarray(dataset.sessions.items)[event[event >= 0]], minlength=dataset.n_items)
     mean = picks.sum() / max(1, shows.sum())
     rate: Doubles = (picks + pseudo_events * mean) / (shows + pseudo_events)
-    return rate, float(np.mean(event < 0)), lists.k
-
-
-def best_list_reward(rate: Doubles, reward: Doubles, none_share: float, k: int) -> float:
-    """Return λ, the largest Σ rate · reward / (none + Σ rate) over all lists of k items (Dinkelbach's algorithm)."""
-    best = 0.0
-    for _ in range(ROUNDS):
-        top = np.argsort(-rate * (reward - best), kind="stable")[:k]
-        value = float((rate[top] * reward[top]).sum() / (none_share + rate[top].sum()))
-        if value <= best:
-            break
-        best = value
-    return best
+    return rate
 
 
 RECORD = BaselineRecord(
     "pick-rate",
-    "Reward per shown item",
+    "Excess reward per show",
     PickRate,
-    "The list that earns most at once, by pick rates and mean rewards; needs a log with lists.",
+    "The items whose shows add most reward: pick rate times mean reward above average; needs a log with lists.",
     "Pick rate",
     needs_lists=True,
 )
