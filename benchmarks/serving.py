@@ -1,12 +1,18 @@
 """Compare the server under load with a plain server that makes a forward pass for each request.
 
     python benchmarks/serving.py [--items 100000 1000000] [--seconds 8] [--out results/serving.json]
+    python benchmarks/serving.py --servers offrec before durable --before ../old/src --items 1000 --out …
 
 A GRU with random weights, width 64, histories of 10, lists of 20. Both servers run on uvicorn with the same run; the
 plain one calls `policy.recommend` in a FastAPI route. Each connection sends its next request as soon as it is answered;
-the clients share the machine's cores with the server. The two are measured in turns, `--rounds` times, and the median
-round is reported. `cpu_ms` is the server's CPU time per request, which depends least on other load; `waiting` is the
-load average when the round began. Memory is the server's peak, and its use before the first request.
+the clients share the machine's cores with the server. All servers run at the same time, but only one has clients; they
+are measured in turns, `--rounds` times, and the median round is reported. `cpu_ms` is the server's CPU time per
+request, which depends least on other load; `waiting` is the load average when the round began. Memory is the server's
+peak, and its use before the first request.
+
+Further servers: `before` is offrec from another source folder, `unlogged` has no decision log, `durable` answers after
+an fsync, and `workers` has two processes. `of_offrec` compares a server with `offrec`: the median over the rounds of
+the ratio of requests per second, and of the ratio of CPU time per request, each within one round.
 """
 
 import argparse
@@ -32,7 +38,8 @@ from random_runs import write_run
 
 HISTORY, K, WIDTH = 10, 20, 64
 CONNECTIONS = (1, 16, 64)
-WARM_UP = 1.5  # seconds
+WARM_UP = 0.5  # seconds
+OPTIONS = {"offrec": [], "before": [], "unlogged": [], "durable": ["--durable"], "workers": ["--workers", "2"]}
 PLAIN = """
 import sys, torch, uvicorn, offrec
 from fastapi import FastAPI
@@ -105,13 +112,15 @@ def bodies(items: int, sample: bool) -> list[list[bytes]]:
 
 
 class Server:
-    def __init__(self, kind: str, run: Path, port: int, threads: int, log: Path) -> None:
-        command = [sys.executable, "-c", PLAIN, str(run), str(port), str(threads)]
-        if kind == "offrec":
-            words = ["serve", str(run), "--port", str(port), "--threads", str(threads), "--log", str(log)]
+    def __init__(self, kind: str, run: Path, port: int, args: argparse.Namespace, log: Path) -> None:
+        command = [sys.executable, "-c", PLAIN, str(run), str(port), str(args.plain_threads)]
+        if kind != "plain":
+            words = ["serve", str(run), "--port", str(port), "--threads", str(args.threads), *OPTIONS[kind]]
+            words += [] if kind == "unlogged" else ["--log", str(log)]
             command = [sys.executable, "-m", "offrec", *words]
+        environment = {**os.environ, "PYTHONPATH": str(args.before)} if kind == "before" else None
         self.port = port
-        self.child = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        self.child = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment)
         for _ in range(600):
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz").read()
@@ -129,13 +138,18 @@ class Server:
 
     def batch_sum_and_count(self) -> tuple[float, float]:
         text = urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics").read().decode()
-        total, count = (re.search(rf"offrec_batch_size_{end}{{[^}}]*}} ([\d.]+)", text) for end in ("sum", "count"))
-        return (float(total[1]), float(count[1])) if total and count else (0.0, 0.0)
+        values = [re.findall(rf"offrec_batch_size_{end}{{[^}}]*}} ([\d.]+)", text) for end in ("sum", "count")]
+        total, count = (sum(map(float, one)) for one in values)  # of all workers
+        return total, count
 
     def cpu(self) -> float:
-        """Return the CPU time of the server so far, in seconds."""
-        fields = Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Return the CPU time of the server and its workers so far, in seconds."""
+        total = 0
+        children = Path(f"/proc/{self.child.pid}/task/{self.child.pid}/children").read_text().split()
+        for process in (self.child.pid, *children):
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+        return total / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> dict[str, float]:
         peak = self._memory("VmHWM")
@@ -146,31 +160,26 @@ class Server:
 
 def measure(run: Path, items: int, args: argparse.Namespace, log: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    kinds = {"plain": args.plain_threads, "offrec": args.threads}
+    servers = {kind: Server(kind, run, 18200 + n, args, log / kind) for n, kind in enumerate(args.servers)}
+    cases = [(kind, False) for kind in args.servers] + [("offrec", True)] * ("plain" in servers)
     for round_ in range(args.rounds):
-        for index, (kind, threads) in enumerate(kinds.items()):
-            server = Server(kind, run, 18200 + index, threads, log)
-            for sample in (False, True) if kind == "offrec" else (False,):
-                for connections in CONNECTIONS:
-                    before = server.batch_sum_and_count() if kind == "offrec" else None
-                    figures: dict[str, Any] = {"waiting": os.getloadavg()[0]}
-                    figures |= asyncio.run(load(server, connections, args.seconds, bodies(items, sample)))
-                    if before is not None:
-                        after = server.batch_sum_and_count()
-                        figures["mean_batch"] = (after[0] - before[0]) / (after[1] - before[1])
-                    row = {
-                        "items": items,
-                        "server": kind,
-                        "sample": sample,
-                        "connections": connections,
-                        "round": round_,
-                    }
-                    rows.append({**row, **figures})
-                    print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-            memory = server.stop()
-            for row in rows:
-                if row["server"] == kind and row["round"] == round_:
-                    row |= memory
+        for connections in CONNECTIONS:
+            for kind, sample in cases if round_ % 2 == 0 else cases[::-1]:
+                server = servers[kind]
+                before = server.batch_sum_and_count() if kind != "plain" else (0.0, 0.0)
+                figures: dict[str, Any] = {"waiting": os.getloadavg()[0]}
+                figures |= asyncio.run(load(server, connections, args.seconds, bodies(items, sample)))
+                if kind != "plain":
+                    after = server.batch_sum_and_count()
+                    figures["mean_batch"] = (after[0] - before[0]) / max(1.0, after[1] - before[1])
+                row = {"items": items, "server": kind, "sample": sample, "connections": connections, "round": round_}
+                rows.append({**row, **figures})
+                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    for kind, server in servers.items():
+        memory = server.stop()
+        for row in rows:
+            if row["server"] == kind:
+                row |= memory
     return rows
 
 
@@ -181,13 +190,25 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         mine = [row for row in rows if tuple(row[name] for name in keys) == key]
         names = [name for name in mine[0] if name not in (*keys, "round")]
         medians.append(dict(zip(keys, key, strict=True)) | {n: round(median(r[n] for r in mine), 3) for n in names})
+    for row in medians:
+        if not row["sample"] and row["server"] not in ("plain", "offrec"):
+            row["of_offrec"] = {name: _ratio(rows, row, name) for name in ("requests_per_second", "cpu_ms")}
     plain = {(row["items"], row["connections"]): row for row in medians if row["server"] == "plain"}
     for row in medians:
-        if row["server"] == "offrec" and not row["sample"]:
+        if row["server"] == "offrec" and not row["sample"] and plain:
             other = plain[row["items"], row["connections"]]
             row["times_plain"] = round(row["requests_per_second"] / other["requests_per_second"], 2)
             row["cpu_of_plain"] = round(row["cpu_ms"] / other["cpu_ms"], 3)
     return medians
+
+
+def _ratio(rows: list[dict[str, Any]], row: dict[str, Any], name: str) -> float:
+    """Return the median over rounds of the ratio of a server to offrec."""
+    keys = ("items", "connections", "sample")
+    values = {(one["server"], one["round"]): one[name] for one in rows if all(one[key] == row[key] for key in keys)}
+    rounds = [round_ for server, round_ in values if server == "offrec"]
+    ratio = median(values[row["server"], round_] / values["offrec", round_] for round_ in rounds)
+    return round(ratio, 3)
 
 
 def main() -> None:
@@ -197,6 +218,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--plain-threads", type=int, default=1)
+    parser.add_argument("--servers", nargs="+", choices=["plain", *OPTIONS], default=["plain", "offrec"])
+    parser.add_argument("--before", type=Path, help="source folder of the server `before`")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     rows = []

@@ -32,14 +32,14 @@ def lost_counts(folder: Path) -> list[int]:
     return [record["count"] for record in read_records(folder)[0] if record["kind"] == "lost"]
 
 
-def test_a_record_is_in_the_file_when_add_returns(tmp_path: Path) -> None:
+def test_a_record_is_in_the_file_when_write_returns(tmp_path: Path) -> None:
     log = open_log(tmp_path, flush_seconds=60.0)
     for number in range(100):
-        assert log.add(list_record(number, text="é\u2028\n"))
+        assert log.write([list_record(number, text="é\u2028\n")])
         assert len(read_records(tmp_path)[0]) == number + 1
     (file,) = tmp_path.iterdir()
     assert file.name.endswith(f"-{os.getpid()}-0.jsonl.open")
-    log.add({"kind": "event"})
+    log.write([{"kind": "event"}])
     assert log.close() == 0
     (file,) = tmp_path.iterdir()
     assert file.suffix == ".jsonl"
@@ -52,7 +52,7 @@ def test_a_record_is_in_the_file_when_add_returns(tmp_path: Path) -> None:
 
 def test_records_are_flushed_at_the_interval_without_further_records(tmp_path: Path) -> None:
     log = open_log(tmp_path, flush_seconds=0.05)
-    log.add(list_record(0))
+    log.write([list_record(0)])
     wait_until(lambda: log.counts.flushed == 1, 2.0)
     log.close()
 
@@ -67,9 +67,9 @@ def test_a_slow_fsync_does_not_delay_other_records(tmp_path: Path, monkeypatch: 
 
     log = open_log(tmp_path)
     monkeypatch.setattr(decision_log_segment.os, "fsync", fsync)
-    log.add(list_record(0))
+    log.write([list_record(0)])
     assert is_flushing.wait(20)
-    assert log.add(list_record(1)), "returns during the fsync"
+    assert log.write([list_record(1)]), "returns during the fsync"
     assert request_ids(tmp_path) == ["0", "1"]
     may_end.set()
     log.close()
@@ -102,6 +102,27 @@ def test_durable_records_share_an_fsync_and_wait_for_it(tmp_path: Path, monkeypa
     log.close()
 
 
+def test_records_of_one_turn_of_the_event_loop_are_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes, real = [], os.write
+
+    def write(file: int, data: bytes) -> int:
+        writes.append(data)
+        return real(file, data)
+
+    async def write_records(log: DecisionLog) -> list[bool]:
+        return list(await asyncio.gather(*(log.record(list_record(number)) for number in range(50))))
+
+    log = open_log(tmp_path)
+    monkeypatch.setattr(decision_log_segment.os, "write", write)
+    assert asyncio.run(write_records(log)) == [True] * 50
+    assert len(writes) == 1
+    assert request_ids(tmp_path) == [str(number) for number in range(50)]
+    log.close()
+    assert asyncio.run(write_records(log)) == [False] * 50, "a closed log loses records, and says so"
+
+
 @pytest.mark.parametrize("durable", [False, True])
 def test_records_of_a_failed_fsync_count_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
@@ -121,7 +142,7 @@ def test_records_of_a_failed_fsync_count_as_lost(
     wait_until(lambda: failures == ["Input/output error"])
     broken[0] = False
     wait_until(lambda: log.failure is None)
-    assert log.add(list_record(1))
+    assert log.write([list_record(1)])
     assert log.close() == 1
     assert lost_counts(tmp_path) == [1]
     assert request_ids(tmp_path)[-1] == "1"
@@ -137,7 +158,7 @@ def test_an_empty_log_leaves_no_file(tmp_path: Path) -> None:
 def test_a_new_file_begins_at_a_size_and_at_an_age(tmp_path: Path, options: dict[str, Any]) -> None:
     log = open_log(tmp_path, **options)
     for number in range(6):
-        log.add(list_record(number, padding="x" * 100))
+        log.write([list_record(number, padding="x" * 100)])
         wait_until(lambda number=number: len(read_records(tmp_path)[0]) == number + 1)
         time.sleep(0.03)
     log.close()
@@ -161,18 +182,18 @@ def test_after_a_full_disk_writing_goes_on(tmp_path: Path, monkeypatch: pytest.M
     printed: list[str] = []
     failures: list[str] = []
     log = DecisionLog(tmp_path, DecisionLogOptions(flush_seconds=0.02), printed.append, failures.append)
-    log.add(list_record(0))
+    log.write([list_record(0)])
     wait_until(lambda: read_records(tmp_path)[0])
     full[0] = True
-    assert not log.add(list_record(1, padding="x" * 100))
+    assert not log.write([list_record(1, padding="x" * 100)])
     assert log.failure == DISK_FULL
-    assert [log.add(list_record(number)) for number in (2, 3)] == [False, False]
+    assert [log.write([list_record(number)]) for number in (2, 3)] == [False, False]
     time.sleep(0.1)
     assert failures == [DISK_FULL], "reported once"
     assert read_records(tmp_path) == ([list_record(0)], 0)
     full[0] = False
     wait_until(lambda: log.failure is None)
-    assert log.add(list_record(4))
+    assert log.write([list_record(4)])
     assert log.close() == 3
     assert [record["kind"] for record in read_records(tmp_path)[0]] == ["list", "lost", "list"]
     assert lost_counts(tmp_path) == [3]
@@ -184,7 +205,7 @@ def test_after_a_full_disk_writing_goes_on(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_torn_record_that_cannot_be_removed_ends_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log(tmp_path)
-    log.add(list_record(0))
+    log.write([list_record(0)])
     wait_until(lambda: read_records(tmp_path)[0])
     real = os.write
 
@@ -196,11 +217,11 @@ def test_a_torn_record_that_cannot_be_removed_ends_its_file(tmp_path: Path, monk
             decision_log_segment.os, "write", lambda file, data: real(file, data[:9]) if len(data) > 9 else fail()
         )
         broken.setattr(decision_log_segment.os, "ftruncate", fail)
-        log.add(list_record(1, padding="x" * 50))
+        log.write([list_record(1, padding="x" * 50)])
         assert log.failure == "Input/output error"
         time.sleep(0.05)
     wait_until(lambda: log.failure is None)
-    log.add(list_record(2))
+    log.write([list_record(2)])
     log.close()
     assert read_records(tmp_path)[1] >= 1
     assert request_ids(tmp_path) == ["0", "2"]
@@ -239,10 +260,10 @@ def test_logs_opened_in_the_same_millisecond_use_different_files(
     monkeypatch.setattr(decision_log_segment.time, "time", lambda: 1.0)
     logs = [open_log(tmp_path), open_log(tmp_path)]
     for number, log in enumerate(logs):
-        log.add(list_record(number))
+        log.write([list_record(number)])
         log.close()
     again = open_log(tmp_path)
-    again.add(list_record(2))
+    again.write([list_record(2)])
     again.close()
     assert sorted(request_ids(tmp_path)) == ["0", "1", "2"]
     assert len(list(tmp_path.iterdir())) == 3
@@ -265,11 +286,11 @@ def test_the_log_goes_on_if_standard_error_cannot_be_written(tmp_path: Path, mon
     monkeypatch.setattr(decision_log_segment.os, "write", write)
     log = DecisionLog(tmp_path, DecisionLogOptions(flush_seconds=0.01), fail_to_print, failures.append)
     full[0] = True
-    log.add(list_record(0))
+    log.write([list_record(0)])
     wait_until(lambda: failures == [DISK_FULL])
     full[0] = False
     wait_until(lambda: log.failure is None)
-    assert log.add(list_record(1))
+    assert log.write([list_record(1)])
     assert log.close() == 1
     assert request_ids(tmp_path) == ["1"]
 
@@ -282,11 +303,11 @@ def test_a_log_whose_thread_ended_accepts_nothing(tmp_path: Path, monkeypatch: p
     log = DecisionLog(tmp_path, DecisionLogOptions(flush_seconds=0.01), lambda line: None, failures.append)
     with monkeypatch.context() as patched:
         patched.setattr(decision_log_segment.Segment, "flush", fail)
-        log.add(list_record(0))
+        log.write([list_record(0)])
         wait_until(lambda: failures)
     assert log.failure is not None
     assert "MemoryError: no more" in log.failure
-    assert not log.add(list_record(1))
+    assert not log.write([list_record(1)])
     assert log.close() == 2
 
 
@@ -339,7 +360,7 @@ def test_no_other_server_takes_a_file_from_its_creation_to_its_end(
     log = open_log(tmp_path)
     assert len(printed) == 1, "the unlocked empty file looked abandoned"
     monkeypatch.setattr(Path, "rename", rename)
-    log.add(list_record(0))
+    log.write([list_record(0)])
     assert log.close() == 0
     assert len(printed) == 1
     assert request_ids(tmp_path) == ["0"]

@@ -11,7 +11,7 @@ once writing works again, the log itself contains their number.
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,10 +88,9 @@ class DecisionLog:
         self.failure: str | None = None  # the reason why the log currently cannot be written
         self._unflushed = 0  # records written since the last fsync
         self._unreported = 0  # lost records that are not yet recorded in the log
+        self._batch: list[tuple[dict[str, Any], asyncio.Future[bool]]] = []  # to write in this turn of the event loop
         self._waiting: list[asyncio.Future[bool]] = []  # responses that wait for an fsync
-        self._changed = threading.Condition(
-            threading.RLock()
-        )  # never held during an fsync, because `add` runs in the event loop
+        self._changed = threading.Condition(threading.RLock())  # never held during an fsync: the event loop writes
         self._closing = False
         self._next_number = 0
         try:
@@ -106,39 +105,58 @@ class DecisionLog:
     async def record(self, record: dict[str, Any]) -> bool:
         """Write a record and, with `durable`, wait until it is on the disk.
 
-        Args:
-            record: A list or an event, with its "kind".
-
-        Returns:
-            False if the record was lost.
-        """
-        if not self.options.durable:
-            return self.add(record)
-        is_flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        return self.add(record, is_flushed) and await is_flushed
-
-    def add(self, record: dict[str, Any], is_flushed: "asyncio.Future[bool] | None" = None) -> bool:
-        """Write a record to the file, without waiting for the disk.
+        Requests that were computed in one batch are answered in one turn of the event loop. Their records are written
+        together, because each write lets other threads run first.
 
         Args:
             record: A list or an event, with its "kind".
-            is_flushed: Receives whether the record reached the disk.
 
         Returns:
             False if the record was lost, because the log cannot be written.
         """
-        line = seal_record(record)
+        loop = asyncio.get_running_loop()
+        is_written: asyncio.Future[bool] = loop.create_future()
+        self._batch.append((record, is_written))
+        if len(self._batch) == 1:
+            loop.call_soon(self._write_batch)
+        return await is_written
+
+    def _write_batch(self) -> None:
+        batch, self._batch = self._batch, []
+        waiting = [is_written for _, is_written in batch]
+        if not self.write([record for record, _ in batch], waiting if self.options.durable else []):
+            _set_results(waiting, False)
+        elif not self.options.durable:
+            _set_results(waiting, True)
+
+    def write(self, records: Sequence[dict[str, Any]], waiting: Sequence["asyncio.Future[bool]"] = ()) -> bool:
+        """Write records to the file, without waiting for the disk.
+
+        Args:
+            records: Lists and events.
+            waiting: Receive whether the records reached the disk, unless the result is False.
+
+        Returns:
+            False if the records were lost, because the log cannot be written.
+        """
+        lines = b"".join(map(seal_record, records))
         with self._changed:
             if self.failure is not None or self._closing:
-                self._count_lost(1)
+                self._count_lost(len(records))
                 return False
             try:
-                self._append(line)
+                self._append(lines)
             except OSError as error:
-                self._count_lost(1)
+                self._count_lost(len(records))
                 reason = _reason(error)
             else:
-                self._count_written(record["kind"], is_flushed)
+                lists = sum(record["kind"] == "list" for record in records)
+                self.counts.lists += lists
+                self.counts.events += len(records) - lists
+                self._unflushed += len(records)
+                if waiting:
+                    self._waiting += waiting
+                    self._changed.notify()
                 return True
         self._fail(reason)
         return False
@@ -159,19 +177,9 @@ class DecisionLog:
             self._fail(_reason(error))
         return self.counts.lost
 
-    def _append(self, line: bytes) -> None:
-        self._segment.append(line)
-        self.counts.bytes += len(line)
-
-    def _count_written(self, kind: str, is_flushed: "asyncio.Future[bool] | None") -> None:
-        self._unflushed += 1
-        if kind == "list":
-            self.counts.lists += 1
-        else:
-            self.counts.events += 1
-        if is_flushed is not None:
-            self._waiting.append(is_flushed)
-            self._changed.notify()
+    def _append(self, lines: bytes) -> None:
+        self._segment.append(lines)
+        self.counts.bytes += len(lines)
 
     def _count_lost(self, records: int) -> None:
         self.counts.lost += records
@@ -263,13 +271,13 @@ def _reason(error: OSError) -> str:
 
 
 def _answer(waiting: list["asyncio.Future[bool]"], flushed: bool) -> None:
-    """Set the results in the event loop, with one call for all of them."""
-
-    def set_results() -> None:
-        for future in waiting:
-            if not future.done():  # the client may have disconnected
-                future.set_result(flushed)
-
+    """Set the results from another thread, with one call for all of them."""
     if waiting:
         with suppress(RuntimeError):  # the event loop ended, and all clients with it
-            waiting[0].get_loop().call_soon_threadsafe(set_results)
+            waiting[0].get_loop().call_soon_threadsafe(_set_results, waiting, flushed)
+
+
+def _set_results(futures: list["asyncio.Future[bool]"], result: bool) -> None:
+    for future in futures:
+        if not future.done():  # the client may have disconnected
+            future.set_result(result)

@@ -41,16 +41,16 @@ class Segment:
         is_old = time.time() - self.opened >= limits.segment_seconds
         return self.broken or self.size >= limits.segment_bytes or (is_old and self.size > 0)
 
-    def append(self, line: bytes) -> None:
-        """Write a line to the file completely, or leave the file unchanged.
+    def append(self, lines: bytes) -> None:
+        """Write lines to the file completely, or leave the file unchanged.
 
         Args:
-            line: The line.
+            lines: Whole lines.
 
         Raises:
-            OSError: If the line cannot be written.
+            OSError: If the lines cannot be written.
         """
-        rest = line
+        rest = lines
         try:
             while rest:
                 rest = rest[os.write(self.file, rest) :]
@@ -60,7 +60,7 @@ class Segment:
             os.ftruncate(self.file, self.size)
             self.broken = False
             raise
-        self.size += len(line)
+        self.size += len(lines)
 
     def flush(self) -> None:
         """Write the file to the disk.
