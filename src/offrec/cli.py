@@ -34,6 +34,7 @@ def commands() -> dict[str, type]:
     from offrec.commands.serve import Serve
     from offrec.commands.shop import Simulate, WriteShop
     from offrec.commands.studies import Compare, Report, Sweep, Tune
+    from offrec.commands.verify import Verify
 
     return {
         "prepare": Prepare,
@@ -50,6 +51,7 @@ def commands() -> dict[str, type]:
         "tune": Tune,
         "report": Report,
         "options": Options,
+        "verify": Verify,
         "demo": Demo,
     }
 

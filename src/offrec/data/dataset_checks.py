@@ -14,6 +14,7 @@ from offrec.data.arrays import DESCRIPTION, Array, Arrays
 from offrec.data.folder import hash_data
 from offrec.data.protocol import Protocol, fingerprint
 from offrec.data.schema import Anything, Flag, ListOf, Maybe, Number, OneOf, Table, Text, Whole
+from offrec.data.shop_metadata import SHOP
 from offrec.data.vocabulary import check_item_ids
 
 SPLITS = ("train", "validation", "test")
@@ -52,7 +53,7 @@ META = Table(
     },
     {
         "decisions": Table({"count": Whole(), "k": Whole(1, MAX_ITEMS)}, {"notes": ListOf(Text())}, Anything()),
-        "shop": Table(others=Anything()),
+        "shop": SHOP,
     },
     Anything(),
 )

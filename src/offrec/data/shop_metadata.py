@@ -5,8 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from offrec.data.json_files import parse_json
+from offrec.data.schema import Anything, Scalar, Table, Text, Whole
 
 SHOP_KEY = "offrec.shop"
+SHOP = Table(
+    {"world": Text(), "seed": Whole(), "k": Whole(1, 1_000_000), "knobs": Table(others=Scalar())}, others=Anything()
+)
 
 
 def read_shop(path: str | Path) -> dict[str, Any] | None:
@@ -25,7 +29,7 @@ def read_shop(path: str | Path) -> dict[str, Any] | None:
         shop = None if text is None else parse_json(text)
     except ValueError:
         shop = None
-    return shop if isinstance(shop, dict) else None
+    return shop if SHOP.problem(shop, "shop") is None else None
 
 
 def common_shop(paths: Iterable[str | Path]) -> dict[str, Any] | None:

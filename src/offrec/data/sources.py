@@ -2,6 +2,10 @@
 
 A block is a part of a text file that ends at the end of a row. Reading by blocks bounds the memory for files of any
 size. A block knows its offset in the file, so that messages can name file and line.
+
+Three limits protect against files that would fill the memory: a row has at most 64 MiB, an archive at most 10,000
+members, and a compressed file unpacks to at most 1 GiB or 250 times its size, whichever is more. Only regular files are
+read, because a device or a FIFO may never end.
 """
 
 import glob
@@ -21,6 +25,9 @@ from offrec.errors import InputError
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 BLOCK_BYTES = 16 << 20
 MAX_ROW_BYTES = 64 << 20
+MAX_MEMBERS = 10_000
+UNPACKED_BYTES, UNPACKED_RATIO = 1 << 30, 250  # a compressed file may unpack to the larger of both limits
+ZSTD_INPUT = 4 << 10  # 4 compressed bytes can unpack to 128 KiB, so one step yields at most 128 MiB
 MAGIC_BYTES = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip"}
 SUFFIXES = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".zip": "zip"}
 
@@ -111,6 +118,8 @@ def _expand(pattern: str | Path) -> list[Path]:
     path = Path(pattern)
     if path.is_file():
         return [path]
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{pattern} is not a regular file; write its content to a file first.")
     if path.is_dir():
         raise InputError(f"{pattern} is a folder; name its files, for instance '{path / '*.csv'}'.")
     if not glob.has_magic(str(pattern)):
@@ -141,9 +150,11 @@ def _members(path: Path) -> list[Source]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = [info.filename for info in archive.infolist() if not info.is_dir()]
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, OSError) as error:
         _damaged(path.name, error)
     names = [name for name in names if not name.startswith("__MACOSX/")]
+    if len(names) > MAX_MEMBERS:
+        raise InputError(f"{path.name} contains {len(names):,} files; expected at most {MAX_MEMBERS:,}: unpack it.")
     if not names:
         raise InputError(f"{path.name} is an archive without files; expected a table of events.")
     return [Source(path, name) for name in names]
@@ -159,6 +170,20 @@ def _damaged(name: str, error: Exception | str) -> NoReturn:
 def read_chunks(source: Source, size: int = BLOCK_BYTES) -> Iterator[bytes]:
     """Yield the decompressed bytes of a table in chunks of about `size` bytes."""
     compression = _compression(source.path)
+    stored = source.path.stat().st_size
+    limit = max(UNPACKED_BYTES, UNPACKED_RATIO * stored)
+    unpacked = 0
+    for chunk in _read_all_chunks(source, compression, size):
+        unpacked += len(chunk)
+        if compression is not None and unpacked > limit:
+            raise InputError(
+                f"{source.name} unpacks from {stored:,} to more than {limit:,} bytes; expected at most "
+                f"{UNPACKED_RATIO} times its size: unpack the file and check its content."
+            )
+        yield chunk
+
+
+def _read_all_chunks(source: Source, compression: str | None, size: int) -> Iterator[bytes]:
     try:
         with source.path.open("rb") as file:
             if compression == "gzip":
@@ -176,20 +201,27 @@ def read_chunks(source: Source, size: int = BLOCK_BYTES) -> Iterator[bytes]:
 
 def _read(file: IO[bytes] | gzip.GzipFile, size: int) -> Iterator[bytes]:
     while chunk := file.read(size):
-        yield chunk + file.readline()  # ends at a line end, so that fewer rows are split between chunks
+        # Ends at a line end, so that fewer rows are split between chunks. Rows that are too long are reported later.
+        yield chunk + file.readline(MAX_ROW_BYTES + 1)
 
 
 def _decompress_zstd(file: IO[bytes], size: int) -> Iterator[bytes]:
     """Decompress frame by frame: the library's own file reader treats a truncated frame as the end of the file."""
     frame = zstandard.ZstdDecompressor().decompressobj()
     has_data = False
-    while compressed := file.read(size // 16):
+    chunks, length = list[bytes](), 0
+    while compressed := file.read(ZSTD_INPUT):
         while compressed:
             if frame.eof:
                 frame = zstandard.ZstdDecompressor().decompressobj()
-            if chunk := frame.decompress(compressed):
-                yield chunk
+            chunks.append(frame.decompress(compressed))
+            length += len(chunks[-1])
+            if length >= size:
+                yield b"".join(chunks)
+                chunks, length = [], 0
             compressed, has_data = frame.unused_data, True
+    if length:
+        yield b"".join(chunks)
     if has_data and not frame.eof:
         raise EOFError("it ends inside a compressed frame")
 
@@ -249,7 +281,7 @@ def _normalise(block: Block, stream: Iterable[bytes]) -> Block:
             data.decode()
         except UnicodeDecodeError as error:
             line = block.first_line() + data.count(b"\n", 0, error.start)
-            lines = sum(map(_is_not_utf8, b"".join([data, *stream]).split(b"\n")))
+            lines = _count_bad_lines(chain([data], stream))
             count = "the only such line" if lines == 1 else f"the first of {lines:,} such lines"
             raise InputError(
                 f"{block.source.name}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8 ({count}); "
@@ -257,6 +289,17 @@ def _normalise(block: Block, stream: Iterable[bytes]) -> Block:
             ) from error
         data = data.removeprefix(BYTE_ORDER_MARK) if block.offset == 0 else data
     return Block(block.source, block.offset, data.replace(b"\r\n", b"\n") if b"\r" in data else data)
+
+
+def _count_bad_lines(chunks: Iterable[bytes]) -> int:
+    """Count the lines that are not UTF-8; a line may continue in the next chunk."""
+    bad, rest = 0, b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        bad += sum(map(_is_not_utf8, lines))
+        if len(rest) > MAX_ROW_BYTES:
+            break
+    return bad + _is_not_utf8(rest)
 
 
 def _is_not_utf8(line: bytes) -> bool:

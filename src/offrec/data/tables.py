@@ -16,7 +16,7 @@ import polars as pl
 
 from offrec.data.bad_rows import BadRows, RowBatch
 from offrec.data.json_files import parse_json
-from offrec.data.sources import Block, Source, read_all, read_blocks, read_chunks
+from offrec.data.sources import UNPACKED_BYTES, UNPACKED_RATIO, Block, Source, read_all, read_blocks, read_chunks
 from offrec.errors import InputError
 
 # Chooses columns: a source and the names of its columns → {offrec's name: the table's name}.
@@ -221,6 +221,20 @@ def _add_bad_json(block: Block, bad_rows: BadRows) -> bool:
     return bool(bad)
 
 
+def check_parquet_rows(source: Source, scan: pl.LazyFrame, columns: int) -> None:
+    """Refuse a Parquet file that would fill the memory: its few bytes can describe any number of equal rows."""
+    try:
+        rows = int(scan.select(pl.len()).collect().item())
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        _unreadable(source, "Parquet", error)
+    stored = source.path.stat().st_size
+    if 8 * rows * columns > max(UNPACKED_BYTES, UNPACKED_RATIO * stored):
+        raise InputError(
+            f"{source.name} has {rows:,} rows in {stored:,} bytes; expected at most {UNPACKED_RATIO} times as many "
+            "bytes of content as the file has: check it, or write it again without compression."
+        )
+
+
 def parquet(source: Source, resolve: Resolve) -> Iterator[ReadTask]:
     """Return one task with all rows of a Parquet table."""
     is_compressed = source.member is not None or source.path.suffix in {".gz", ".zst", ".zstd"}
@@ -231,6 +245,7 @@ def parquet(source: Source, resolve: Resolve) -> Iterator[ReadTask]:
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         _unreadable(source, "Parquet", error)
     columns = resolve(source, schema.names())
+    check_parquet_rows(source, scan, len(columns))
     for name, column in columns.items():
         dtype: Any = schema[column]
         expected = "numbers, text or dates"

@@ -33,6 +33,7 @@ from offrec.training.loop import TrainingOptions
 VERSION = 4  # of the cached files; part of the key
 EXECUTION_OPTIONS = ("capture", "memory_check")  # training options that do not change the result
 SUBJECT = "the logging policy"
+VALUES_OR_FIT = Table({}, {"arrays": Table(others=ARRAY)}, Anything())  # about.json of any cached fit
 DESCRIPTION = Table({"calibration": Table(others=Number(finite=False)), "arrays": Table(others=ARRAY)}, {}, Anything())
 
 Part = Literal["network", "log_b"]

@@ -13,6 +13,7 @@ from offrec.data.dataset_checks import MAX_ITEMS
 from offrec.data.files import publish_folder, remove_leftovers
 from offrec.data.json_files import checksum, format_json, load_json, verify_json
 from offrec.data.schema import Anything, Maybe, Number, OneOf, Scalar, Table, Text, Whole
+from offrec.data.shop_metadata import SHOP
 from offrec.data.vocabulary import Vocabulary, decode_vocabulary
 from offrec.errors import InputError
 from offrec.plugins import Registry
@@ -35,7 +36,7 @@ SCHEMA = Table(
     },
     {
         "plugins": Table(others=Text()),
-        "shop": Maybe(Table(others=Anything())),
+        "shop": Maybe(SHOP),
         "logging_policy": Maybe(Table(others=Number(finite=False))),
     },
     Anything(),

@@ -7,7 +7,9 @@
 docs/how-to/export.md explains how to call it.
 """
 
+import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ import torch
 from offrec.backbones import BACKBONES
 from offrec.console import Console
 from offrec.data.files import publish_files, remove_leftovers
+from offrec.data.json_files import read_json, seal
+from offrec.data.regular_files import check_regular
+from offrec.data.schema import Anything, Table, Text
 from offrec.errors import InputError, RunError
 from offrec.models.agent import Agent
 from offrec.models.network_policy import NetworkPolicy
@@ -23,6 +28,7 @@ from offrec.runs.folder import read_run
 from offrec.serving import served_policy
 from offrec.serving.served_policy import ServedPolicy
 
+DESCRIPTION = Table({"files": Table(others=Text("[0-9a-f]{64}"))}, others=Anything())
 CHECKED_HISTORIES, CHECKED_K = 256, 20
 ONE_FILE_BYTES = 1 << 30  # a protobuf file is limited to 2 GiB, so larger weights are stored in a second file
 
@@ -58,8 +64,42 @@ def export_onnx(run: Path, out: Path, *, force: bool = False, console: Console |
         description["agreement"] = _compare_with_torch(policy, temporary / out.name)
         ids = [policy.vocabulary.id(item) for item in range(policy.n_items)]
         _write_json(temporary / description["ids"], ids)
+        description["files"] = {file.name: _hash_file(file) for file in sorted(temporary.iterdir())}
+        description = seal(description)
         _write_json(temporary / f"{out.stem}.json", description, indent=2)
     return description
+
+
+def verify_export(out: Path) -> Iterator[str]:
+    """Verify the files of an exported model against the checksums in its description.
+
+    Args:
+        out: The file of the model, which ends in .onnx.
+
+    Yields:
+        What is wrong.
+    """
+    advice = "export the run again"
+    try:
+        description = read_json(out.with_suffix(".json"), DESCRIPTION, advice=advice)
+    except (InputError, FileNotFoundError) as error:
+        yield str(error)
+        return
+    for name, digest in description["files"].items():
+        path = out.parent / Path(name).name
+        try:
+            check_regular(path)
+            if _hash_file(path) != digest:
+                yield f"{path} is damaged: its checksum does not match; {advice}."
+        except (OSError, ValueError) as error:
+            yield f"{path} cannot be read ({error}); {advice}."
+    if out.name not in description["files"]:
+        yield f"{out.with_suffix('.json')} does not describe {out.name}; {advice}."
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check_packages() -> None:

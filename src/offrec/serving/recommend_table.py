@@ -23,7 +23,7 @@ from offrec.data.factorize import run_starts
 from offrec.data.files import publish_file
 from offrec.data.formats import FORMATS, Columns, events
 from offrec.data.sources import Source
-from offrec.data.tables import ReadTask
+from offrec.data.tables import ReadTask, check_parquet_rows
 from offrec.errors import InputError, first_line
 from offrec.policy import Policy
 from offrec.serving.engine import Engine, Query
@@ -227,6 +227,7 @@ def _read_parquet(file: Source, columns: Columns) -> Iterator[ReadTask]:
     try:
         scan = pl.scan_parquet(file.path)
         names = events.resolve(file, scan.collect_schema().names(), columns, events.COLUMNS, ("item",))
+        check_parquet_rows(file, scan, len(names))
         rows = int(scan.select(pl.len()).collect().item())
         renamed = scan.select(pl.col(column).alias(name) for name, column in names.items())
         for first in range(0, rows, PARQUET_ROWS):

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from offrec.console import Console
+from offrec.data.json_files import parse_json
 from offrec.errors import RunError, first_line
 from offrec.models.network_policy import NetworkPolicy
 from offrec.serving import served_policy
@@ -350,4 +351,4 @@ def _receive_all(worker: Worker) -> Iterator[Message]:
             return
         if not data:
             return
-        yield json.loads(data)
+        yield parse_json(data)

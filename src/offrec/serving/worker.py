@@ -24,6 +24,7 @@ import torch
 import uvicorn
 
 from offrec.console import Console
+from offrec.data.json_files import parse_json
 from offrec.errors import InputError, first_line
 from offrec.models.network_policy import NetworkPolicy
 from offrec.serving import served_policy
@@ -178,7 +179,7 @@ class SupervisorLink:
         if not data:  # the supervisor ended
             self._stop()
             return
-        message = json.loads(data)
+        message = parse_json(data)
         if message["do"] == "prepare":
             self._start(self._prepare(message["policies"]))
         elif message["do"] == "swap":

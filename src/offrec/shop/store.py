@@ -6,6 +6,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from offrec.data.schema import Whole, schema_of
 from offrec.errors import InputError
 from offrec.policy import Policy
 from offrec.shop.informed import Informed
@@ -24,6 +25,13 @@ SHOP_POLICIES: dict[str, type[Player]] = {
     "random": Random,
     "informed": Informed,
 }
+
+
+SIZE = Whole(1, 10_000_000)
+KNOBS = schema_of(
+    World, items=SIZE, k=Whole(1, 10_000), dimensions=Whole(1, 4096), categories=SIZE, memory=Whole(0, 1000)
+)
+MAX_NUMBERS = 1 << 28  # of all items' taste vectors
 
 
 class Shop:
@@ -78,6 +86,11 @@ class Shop:
             raise InputError(
                 f"The shop {meta.get('world')!r} of the log was written by another version of offrec "
                 f"({meta.get('version')}), whose worlds have other parameters; write the log again."
+            )
+        problem = KNOBS.problem(knobs, "knobs")
+        if problem is not None or knobs["items"] * knobs["dimensions"] > MAX_NUMBERS:
+            raise InputError(
+                f"The shop of the log is not possible ({problem or 'it has too many items'}); write the log again."
             )
         return Shop(World(**knobs), int(meta["seed"]), device=device)
 

@@ -158,22 +158,10 @@ class Trainer:
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             reason = first_line(error)
             raise InputError(f"The checkpoint {path} does not fit this run ({reason}); train it again.") from error
-        self._restore_log()
+        _verify_log(self.folder, self.progress)
+        with (self.folder / "metrics.jsonl").open("r+b") as log:  # remove the epochs after the checkpoint
+            log.truncate(self.progress.log_bytes)
         self.resumed = True
-
-    def _restore_log(self) -> None:
-        """Remove the epochs after the checkpoint from metrics.jsonl, and verify the others."""
-        path = self.folder / "metrics.jsonl"
-        try:
-            check_regular(path)
-            with path.open("r+b") as log:
-                content = log.read(self.progress.log_bytes)
-                if len(content) < self.progress.log_bytes or zlib.crc32(content) != self.progress.log_crc32:
-                    raise ValueError("its checksum does not match")
-                log.truncate(self.progress.log_bytes)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InputError(f"{path} is damaged ({reason}); train the run again.") from error
 
     def run(self) -> Progress:
         """Train until the last epoch or until early stopping.
@@ -331,6 +319,29 @@ class Trainer:
         run = module | self.optimiser.tensors() | self.isolation.tensors()
         kinds = {"best": (module, facts), "last": (run, {**facts, "rate": self.optimiser.rate})}
         self.saver.save({self.folder / f"{name}.safetensors": kinds[name] for name in names})
+
+
+def verify_last_checkpoint(folder: Path) -> None:
+    """Raise InputError if last.safetensors or the epochs before it in metrics.jsonl are damaged."""
+    _, facts = checkpoint.load(folder / "last.safetensors")
+    problem = FACTS.problem(facts, "")
+    if problem is not None:
+        raise InputError(f"{folder}/last.safetensors is damaged: {problem}; train the run again.")
+    _verify_log(folder, Progress(**facts["progress"]))
+
+
+def _verify_log(folder: Path, progress: Progress) -> None:
+    """Raise InputError if the epochs before a checkpoint are not in metrics.jsonl as they were written."""
+    path = folder / "metrics.jsonl"
+    try:
+        check_regular(path)
+        with path.open("rb") as log:
+            content = log.read(progress.log_bytes)
+        if len(content) < progress.log_bytes or zlib.crc32(content) != progress.log_crc32:
+            raise ValueError("its checksum does not match")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} is damaged ({reason}); train the run again.") from error
 
 
 def load_module(module: nn.Module, path: Path) -> dict[str, Any]:
