@@ -61,5 +61,6 @@ def write_run(
         np.save(path / f"{name}.npy", array)
     write_json(path / "run.json", facts | {"arrays": describe_arrays(arrays)})
     tensors = {f"module.{name}": tensor for name, tensor in agent.state_dict().items()}
-    checkpoint.save(path / "best.safetensors", tensors, {"run": run_id(read_run(path))})
+    progress: dict[str, Any] = {"warnings": {}}
+    checkpoint.save(path / "best.safetensors", tensors, {"run": run_id(read_run(path)), "progress": progress})
     return path

@@ -1,6 +1,7 @@
 """Load trained runs: the policy, its dataset, and the device to use."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -41,8 +42,16 @@ def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
     agent.load_state_dict({name.removeprefix("module."): tensor for name, tensor in tensors.items()})
     policy = NetworkPolicy(policy_name(options), agent, vocabulary, where, facts["data_hash"])
     policy.source_shop = facts.get("shop")
-    policy.warnings = tuple(stored["progress"]["warnings"].values())
+    policy.warnings = _stored_warnings(path, stored)
     return policy
+
+
+def _stored_warnings(path: Path, stored: dict[str, Any]) -> tuple[str, ...]:
+    progress = stored.get("progress")
+    warnings = progress.get("warnings") if isinstance(progress, dict) else None
+    if not isinstance(warnings, dict) or not all(isinstance(text, str) for text in warnings.values()):
+        raise InputError(f"{path} does not contain the progress of its training; train the run again.")
+    return tuple(warnings.values())
 
 
 def _expected_tensors(items: int, options: RunOptions) -> checkpoint.Expected:
