@@ -164,11 +164,13 @@ def main() -> None:
     parser.add_argument("--shops", default="demo-10,demo-11,demo-12")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], help="an option of the runs, as in `offrec train`")
+    parser.add_argument("--only", default=",".join(VARIANTS), help="learners")
     parser.add_argument("--jobs", type=int, default=16)
     options = parser.parse_args()
-    names = [f"{name}-{variant}" for name, variants in VARIANTS.items() for variant in variants]
+    only = options.only.split(",")
+    names = [f"{name}-{variant}" for name in only for variant in VARIANTS[name]]
     learners = [name for name in names if name.endswith("charged")]  # these fit π̂_b and take longest
-    learners += [*VARIANTS, *(name for name in names if name not in learners)]
+    learners += [*only, *(name for name in names if name not in learners)]
     given = parse_settings(options.set)
     jobs = [
         (options.datasets, shop, learner, seed, given)
@@ -179,7 +181,7 @@ def main() -> None:
     context = torch.multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
         rows = list(pool.map(measure, jobs))
-    made_with = {name: learner_options(given, algorithm=name) for name in VARIANTS}
+    made_with = {name: learner_options(given, algorithm=name) for name in only}
     made_with |= {shop.rsplit("-", 1)[0]: world(shop.rsplit("-", 1)[0]) for shop in options.shops.split(",")}
     device = "cuda" if torch.cuda.is_available() else "cpu"
     write_results(options.out, rows, made_with, device=device)

@@ -127,6 +127,17 @@ def test_a_uniform_prior_is_a_prior() -> None:
     torch.testing.assert_close(losses.soft_value(pi, q, 0.3, "uniform"), flat)
 
 
+def test_only_a_uniform_prior_charges_the_logging_policy() -> None:
+    """With π = π̂_b, V of DC and of RE is E_b[Q]: a logged return, which contains no cost, is consistent with them."""
+    b, alpha = chances(B), 0.3
+    expected_q = sum(p * q for p, q in zip(B, Q, strict=True))
+    q_re = dense([q + alpha * log(p) for p, q in zip(B, Q, strict=True)])
+    divergence = sum(p * log(3 * p) for p in B)
+    assert losses.soft_value(b, dense(Q), alpha, b).item() == pytest.approx(expected_q)
+    assert losses.soft_value(b, q_re, alpha).item() == pytest.approx(expected_q)
+    assert losses.soft_value(b, dense(Q), alpha, "uniform").item() == pytest.approx(expected_q - alpha * divergence)
+
+
 def test_soft_value_is_largest_at_the_boltzmann_policy() -> None:
     """There V = α log Σ prior exp(Q/α), with Q/α in numerator and denominator."""
     alpha = 0.7

@@ -65,7 +65,12 @@ class Soft:
         return value, losses.soft_value(x.pi.detach(), x.target_q, self.alpha, prior, self.target_sample(x.noise))
 
     def td_loss(self, x: Symbols, rewards: Tensor, next_value: Tensor, value_if_ignored: Tensor | None) -> Tensor:
-        """Return ½ (Q − sg[r + discount · V])² of the logged item, plus the same loss of any unlogged items: [B]."""
+        """Return ½ (Q − sg[r + discount · V])² of the logged item, plus the same loss of any unlogged items: [B].
+
+        V contains the cost α KL(π‖prior) of later steps. The logged return contains none, which is consistent for DC
+        and RE: the logging policy does not diverge from itself. With a uniform prior (SDAC, SC, SR) it omits
+        α KL(π_b‖uniform); docs/evidence/defaults.md has the measured effect.
+        """
 
         def error() -> Tensor:
             target_value = losses.mix_logged_return(next_value, x.next_return_to_go, x.returns)
