@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from offrec.data import folder
-from offrec.data.dataset import FORMAT_VERSION, Dataset
-from offrec.data.protocol import Protocol, fingerprint
+from offrec.data.dataset import Dataset
+from offrec.data.protocol import Protocol
 from offrec.shop import Shop
 from offrec.shop.log import RecordingPolicy, _times
 from offrec.shop.rollout import MAX_STEPS, run_sessions
@@ -70,11 +70,7 @@ def _split(columns: dict[str, Any]) -> tuple[folder.Arrays, dict[str, Any]]:
         "item_ids": ids.astype(np.int64),
     }
     splits = {"train": [0, first], "validation": [first, second], "test": [second, total]}
-    data_hash = folder.hash_arrays(arrays, {"behaviours": behaviours, "splits": splits, "item_ids": "int"})
     about = {
-        "format_version": FORMAT_VERSION,
-        "fingerprint": fingerprint(data_hash, protocol),
-        "data_hash": data_hash,
         "counts": {"sessions": total, "events": len(events), "items": len(ids)},
         "behaviours": behaviours,
         "splits": splits,

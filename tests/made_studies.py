@@ -20,7 +20,9 @@ from offrec.studies.study import PolicyKind, Run, RunGroup, Study, StudyDataset,
 
 LEARNERS = ("sl", "dqn", "pg", "sl+dqn", "sl+pg", "sdac", "sc", "sr", "pc", "dc", "re")
 BASELINES = ("popular", "recent", "mean-reward", "markov", "sknn", "vsknn")
-OWN = ("random", "logging", "greedy", "oracle")
+OWN = ("random", "logging", "greedy", "informed", "oracle")
+TWIN, SAMPLED = " twin", "sl sampled"
+VISITORS, INFORMED_VISITORS = 500, 100
 MACHINE = {"offrec": "0.1.0", "commit": "abc1234", "python": "3.11", "torch": "2.13.0", "system": "Linux",
            "processor": "2 × invented", "device": "cpu"}  # fmt: skip
 
@@ -47,18 +49,25 @@ def made_study(
     """Make a study.
 
     Args:
-        hits: Policy → share of events whose item is among its top 20.
-        earned: Policy → true reward per session.
+        hits: Policy → share of events whose item is among its top 20. "dc twin" is DC without look-ahead.
+        earned: Policy → true reward per session. "sl sampled" is the reward of lists sampled from SL.
     """
+    names = [name for name in dict.fromkeys([*hits, *(earned or {})]) if name != SAMPLED]
     groups: list[RunGroup] = []
     for log in logs:
-        for name in dict.fromkeys([*hits, *(earned or {})]):
-            if name in LEARNERS:
-                options = {"select": "ndcg", "algorithm.name": name}
+        for name in names:
+            learner = name.removesuffix(TWIN)
+            if learner in LEARNERS:
+                is_twin = name != learner
+                options = {"select": "ndcg", "algorithm.name": learner, "gamma": 0.0 if is_twin else 0.9}
+                label = f"{learner.upper()}, γ = 0" if is_twin else None
                 groups += [
-                    RunGroup(f"{log.name}.{name}.{b}", log.name, "learner", name, b, "strong", options)
+                    RunGroup(
+                        f"{log.name}.{name.replace(' ', '.')}.{b}", log.name, "learner", learner, b, "strong", options,
+                        policy_label=label, is_twin=is_twin, ranks_by_critic=learner in ("dqn", "dc"),
+                    )
                     for b in backbones
-                ]
+                ]  # fmt: skip
             else:
                 own: PolicyKind = "shop" if name in OWN else "baseline"
                 groups.append(RunGroup(f"{log.name}.{name}", log.name, own, name))
@@ -67,11 +76,16 @@ def made_study(
         for group in groups
         for seed in range(seeds if group.kind == "learner" else 1)
     ]
-    study = Study(folder, kind, tuple(logs), tuple(groups), tuple(runs), visitors=500)
+    study = Study(folder, kind, tuple(logs), tuple(groups), tuple(runs), visitors=VISITORS)
     write_study(study)
     for run in runs:
         group = study.group(run)
-        result = made_result(study, run, hits.get(group.policy), (earned or {}).get(group.policy), sessions)
+        name = group.policy + TWIN * group.is_twin
+        result = made_result(study, run, hits.get(name), (earned or {}).get(name), sessions)
+        if group.policy == "sl" and earned and SAMPLED in earned:
+            other = made_result(study, run, None, earned[SAMPLED], sessions)
+            result.facts["shop_sampled"] = other.facts["shop"]
+            result.arrays["rewards_sampled"] = other.arrays["rewards"]
         write_result(study, run, result.facts, result.arrays)
     return study
 
@@ -109,12 +123,16 @@ def made_result(study: Study, run: Run, hit: float | None, reward: float | None,
         facts["test"]["all"]["reward@10"] = facts["test"]["all"]["NDCG@10"]
         facts["validation"] = facts["test"]
     if reward is not None:
-        luck = np.random.default_rng(1).exponential(1.0, 500)
-        rewards = reward * luck + 0.02 * random.standard_normal(500)
+        luck = np.random.default_rng(1).exponential(1.0, VISITORS)
+        rewards = reward * luck + 0.02 * random.standard_normal(VISITORS)
+        rewards = rewards[:INFORMED_VISITORS] if group.policy == "informed" else rewards
         arrays["rewards"] = rewards.astype(np.float32)
-        middle, half = float(rewards.mean()), 1.96 * float(rewards.std()) / 500**0.5
+        middle, half = float(rewards.mean()), 1.96 * float(rewards.std()) / len(rewards) ** 0.5
         mean = {"mean": middle, "low": middle - half, "high": middle + half}
-        facts["shop"] = {"reward": mean, "length": {"mean": 4.0}, "purchases": {"mean": 0.2}}
+        facts["shop"] = {
+            "world": "demo", "seed": 3, "rollout_seed": 7, "sessions": len(rewards), "population": VISITORS,
+            "reward": mean, "length": {"mean": 4.0}, "purchases": {"mean": 0.2},
+        }  # fmt: skip
     if group.kind == "learner":
         facts["learning_curve"] = [made_epoch(group.policy, n, hit or 0.3, random) for n in range(1, 9)]
         facts |= {"selected_epoch": 8, "resumed": False, "logging_policy": None}

@@ -12,6 +12,7 @@ from offrec.errors import InputError
 def test_the_demo_writes_a_report_and_replaces_only_demos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_study, "LOG_SESSIONS", 600)
     monkeypatch.setattr(demo_study, "VISITORS", 150)
+    monkeypatch.setattr(demo_study, "INFORMED_VISITORS", 10)
     assert "diagnostics=some" in demo_study.SETTINGS, "otherwise π̂_b is fitted, which takes longer"
     monkeypatch.setattr(demo_study, "SETTINGS", ("network.width=8", "training.epochs=1", "diagnostics=some"))
     monkeypatch.setattr(demo_study, "JOBS", 1)
@@ -22,20 +23,27 @@ def test_the_demo_writes_a_report_and_replaces_only_demos(tmp_path: Path, monkey
         "Random lists",
         "Logging policy",
         "Greedy (knows all preferences)",
-        "Oracle",
+        "Informed (knows the items)",
+        "Oracle (knows everything)",
         "Popular items",
         "Mean reward per item",
+        "Total reward per item",
         "Most recent items",
-        "Markov",
-        "SKNN",
-        "VSKNN",
+        "Item neighbours",
         "SL",
+        "SL, sampled",
         "SR",
+        "SR, γ = 0",
     ]
+    by_label = {row[0]: dict(zip(demo_study.COLUMNS, row, strict=True)) for row in printed}
+    assert by_label["Informed (knows the items)"]["share of Informed"] == "100 %"
+    assert by_label["SR"]["share of Informed"].endswith(" %")
+    assert by_label["SR"]["ranks by"] == "actor"
     earned = {entry.group.policy: entry.values("", "reward")[0] for entry in page.results.policies}
     assert earned["oracle"] > 2 * earned["logging"]
     report = (tmp_path / "demo/report.md").read_text()
     assert "Is the RL doing anything here?" in report
+    assert "the best simple policy" in report
     assert report.count("| ") > 60
     html = (tmp_path / "demo/report.html").read_text()
     assert html.count("<svg role") >= 4

@@ -19,7 +19,7 @@ from offrec.studies.folder import write_study
 from offrec.studies.stored_results import RANK_CAP
 from offrec.studies.study import Study
 
-SHOP = {"logging": 1.2, "oracle": 5.0}
+SHOP = {"logging": 1.2, "informed": 4.0, "oracle": 5.0}
 HITS = {"sl": 0.5, "dc": 0.3, "recent": 0.4}
 
 
@@ -47,39 +47,49 @@ def cell(answer: Answer, label: str, head: str) -> Cell:
 
 
 @pytest.mark.parametrize(
-    ("earned", "expected", "verdict"),
+    ("earned", "simple", "expected", "verdict"),
     [
-        ({"sl": 1.0, "dc": 2.0, "recent": 0.8}, ("more", "more"), "Yes"),
-        ({"sl": 1.0, "dc": 2.0, "recent": 3.0}, ("more", "less"), "Partly"),
-        ({"sl": 1.0, "dc": 2.0, "recent": 2.0}, ("more", "unclear"), "Partly"),
-        ({"sl": 1.0, "dc": 2.0}, ("more", None), "Partly"),
-        ({"sl": 1.0, "dc": 1.0, "recent": 0.5}, ("unclear", "more"), "Not shown"),
-        ({"sl": 1.0, "dc": 0.5, "recent": 0.8}, ("less", "less"), "No"),
+        ({"dc": 2.0, "dc twin": 1.5, "recent": 1.3}, "Most recent items", ("more", "more"), "Yes"),
+        ({"dc": 2.0, "dc twin": 2.0, "recent": 1.3}, "Most recent items", ("more", "unclear"), "Partly"),
+        ({"dc": 2.0, "dc twin": 2.5, "recent": 1.3}, "Most recent items", ("more", "less"), "Partly"),
+        ({"dc": 2.0, "sl sampled": 1.4}, "SL, sampled", ("more", None), "Partly"),
+        ({"dc": 2.0, "dc twin": 1.0, "recent": 0.5}, "Logging policy", ("more", "more"), "Yes"),
+        ({"dc": 2.0, "dc twin": 1.0, "recent": 2.0}, "Most recent items", ("unclear", "more"), "Not shown"),
+        ({"dc": 1.1, "dc twin": 1.1, "recent": 0.8}, "Logging policy", ("less", "unclear"), "No"),
     ],
 )
-def test_true_reward_is_compared_with_sl_and_the_best_baseline(
-    tmp_path: Path, earned: dict[str, float], expected: tuple[str, str | None], verdict: str
+def test_true_reward_is_compared_with_the_best_simple_policy_and_the_twin(
+    tmp_path: Path, earned: dict[str, float], simple: str, expected: tuple[str, str | None], verdict: str
 ) -> None:
-    made = answer(tmp_path, HITS, earned=earned | SHOP)
+    hits = HITS | ({"dc twin": 0.3} if "dc twin" in earned else {})
+    made = answer(tmp_path, hits, earned={"sl": 1.0, **earned} | SHOP)
     assert (made.about, made.measure, made.best) == ("yoochoose, GRU", "reward", "DC")
-    assert signs(made) == expected
+    assert made.in_shop is not None
+    twin = made.in_shop.versus_twin
+    assert (made.in_shop.versus_simple.sign(), twin.sign() if twin else None) == expected
     assert made.short.split(":")[0] == verdict
-    assert made.baseline == ("Most recent items" if "recent" in earned else None)
-    assert made.baseline is None or made.baseline in made.short, "no claim about earnings without the best baseline"
+    assert f"the best simple policy, {simple}" in made.short
+    assert ("DC, γ = 0" in made.short) == ("dc twin" in earned)
+    assert ("its twin without look-ahead was not run" in made.short) == ("dc twin" not in earned)
+
+
+def test_a_twin_is_never_the_best_learner(tmp_path: Path) -> None:
+    made = answer(tmp_path, {**HITS, "dc twin": 0.3}, earned={"sl": 1.0, "dc": 2.0, "dc twin": 3.0, "recent": 0.8})
+    assert made.best == "DC"
 
 
 def test_the_table_shows_ranking_and_earnings_of_each_policy(tmp_path: Path) -> None:
-    earned = {"sl": 1.0, "dc": 2.0, "recent": 0.8, "popular": 0.9} | SHOP
-    made = answer(tmp_path, {**HITS, "popular": 0.2}, earned=earned)
+    earned = {"sl": 1.0, "sl sampled": 1.1, "dc": 2.0, "dc twin": 1.5, "recent": 0.8, "popular": 0.9} | SHOP
+    made = answer(tmp_path, {**HITS, "popular": 0.2, "dc twin": 0.3}, earned=earned)
     assert made.table is not None
     assert [row.label for row in made.table.rows] == [
-        "SL", "DC", "Most recent items", "Popular items", "Logging policy", "Oracle"
+        "SL", "SL, sampled", "DC", "DC, γ = 0", "Most recent items", "Popular items", "Logging policy",
+        "Informed (knows the items)", "Oracle (knows everything)",
     ], "the best baseline by ranking and by reward"  # fmt: skip
-    assert cell(made, "DC", "compared with SL").stars == "**", "by reward, which comes first"
-    ranking = made.table.heads.index("NDCG@10, all test events")
-    dc = next(row for row in made.table.rows if row.label == "DC")
-    assert dc.cells[ranking + 1].stars == "▾", "by ranking"
-    assert cell(made, "Oracle", "true reward per session").stars == ""
+    assert cell(made, "DC", "compared with the best simple policy (Logging)").stars == "**"
+    assert cell(made, "DC", "compared with its twin without look-ahead").stars == "**"
+    assert cell(made, "DC", "NDCG@10 compared with SL").stars == "▾", "by ranking"
+    assert cell(made, "Oracle (knows everything)", "true reward per session").stars == ""
 
 
 def test_the_best_learner_is_named(tmp_path: Path) -> None:
@@ -162,7 +172,7 @@ def test_other_imitation_learners_are_listed_but_are_not_the_reference(tmp_path:
     assert made.versus_sl.gain == pytest.approx(1.0, abs=0.1), "compared with SL"
     assert made.table is not None
     assert [row.label for row in made.table.rows] == ["SL", "Smoothed SL", "DC", "Most recent items"]
-    assert cell(made, "Smoothed SL", "compared with SL").stars == "**"
+    assert cell(made, "Smoothed SL", "compared with the best simple policy (SL)").stars == "**"
 
 
 @pytest.mark.parametrize(

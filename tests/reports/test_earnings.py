@@ -15,6 +15,7 @@ from offrec.reports.report import build_report
 from offrec.reports.tables import Table
 from offrec.reports.text_formats import csv as to_csv
 from offrec.reports.text_formats import markdown
+from offrec.reports.yardsticks import best_simple, compare_with_simple
 from offrec.studies.study import Study
 
 HITS = {"sl": 0.5, "dc": 0.62, "dqn": 0.3, "recent": 0.4}
@@ -47,22 +48,62 @@ def test_diagnostics_say_which_runs_stopped_early_and_when(tmp_path: Path) -> No
     assert [cell.text for cell in row(table, "DC")[:3]] == ["8", "8", "no"]
 
 
-def test_true_rewards_are_compared_with_sl_the_best_baseline_and_the_logging_policy(tmp_path: Path) -> None:
-    earned = {"sl": 1.0, "dc": 2.0, "dqn": 0.5, "recent": 0.9, "popular": 0.3, "logging": 1.2, "oracle": 5.0}
-    table = earnings_table(made_study(tmp_path / "study", [made_log()], HITS, earned=earned))
+EARNED = {"sl": 1.0, "sl sampled": 1.1, "dc": 2.0, "dc twin": 1.5, "dqn": 0.5, "recent": 0.9, "popular": 0.3,
+          "logging": 1.2, "informed": 4.0, "oracle": 5.0}  # fmt: skip
+
+
+def test_true_rewards_are_compared_with_the_yardsticks(tmp_path: Path) -> None:
+    table = earnings_table(made_study(tmp_path / "study", [made_log()], {**HITS, "dc twin": 0.5}, earned=EARNED))
     assert table.heads == [
-        "true reward per session", "compared with SL", "compared with the best baseline (Recent)",
-        "compared with the logging policy", "picks", "purchases",
+        "true reward per session", "share of Informed", "compared with the best simple policy (Logging)",
+        "compared with its twin without look-ahead", "ranks by", "compared with the logging policy", "picks",
+        "purchases",
+    ]  # fmt: skip
+    assert [label.label for label in table.rows] == [
+        "Logging policy", "Informed (knows the items)", "Oracle (knows everything)", "Most recent items",
+        "Popular items", "SL", "SL, sampled", "DQN", "DC", "DC, γ = 0",
     ]  # fmt: skip
     assert next(title for title, _ in table.sections) == "Shop policies"
-    dc, oracle, dqn = (row(table, name) for name in ("DC", "Oracle", "DQN"))
+    dc, oracle, dqn = (row(table, name) for name in ("DC", "Oracle (knows everything)", "DQN"))
     assert dc[0].rank == "best"
-    assert [cell.stars for cell in dc[1:4]] == ["**", "**", "**"]
-    assert dc[1].text.startswith("+0.9")
-    assert dc[2].text.startswith("+1.0")
-    assert [cell.stars for cell in dqn[1:3]] == ["▾", "▾"]
+    assert [cell.stars for cell in (dc[2], dc[3], dc[5])] == ["**", "**", "**"]
+    assert dc[2].text.startswith("+0.7")
+    assert dc[3].text.startswith(("+0.4", "+0.5"))
+    assert [cell.stars for cell in (dqn[2], dqn[5])] == ["▾", "▾"]
+    ranks_by = [row(table, name)[4].text for name in ("DC", "DQN", "SL", "Popular items")]
+    assert ranks_by == ["critic", "critic", "actor", "–"]
     assert oracle[0].rank == "", "shop policies are not ranked"
     assert {cell.stars for cell in oracle} == {""}
+    assert "World demo, shop seed 3, visitors' seed 7." in table.note
+    assert "the first 100 visitors, and shares are over these visitors." in table.note
+
+
+def test_shares_of_informed_are_over_the_same_visitors(tmp_path: Path) -> None:
+    table = earnings_table(made_study(tmp_path / "study", [made_log()], HITS, earned=EARNED))
+    share, logging = (table.heads.index(head) for head in ("share of Informed", "compared with the logging policy"))
+    assert row(table, "DC")[share].text == "50 %", "2 of 4, although the first visitors are luckier than all"
+    assert row(table, "SL, sampled")[share].text in ("27 %", "28 %")
+    informed = row(table, "Informed (knows the items)")
+    assert informed[share].text == "100 %"
+    assert informed[logging].text == "–", "other policies served other visitors as well"
+
+
+def test_p_values_are_corrected_over_all_learners_of_the_table(tmp_path: Path) -> None:
+    earned = {"sl": 1.0, "dc": 1.004, "dc twin": 1.0, "dqn": 1.001, "sr": 0.999, "logging": 0.5, "recent": 0.9}
+    hits = {"sl": 0.5, "dc": 0.6, "dc twin": 0.5, "dqn": 0.3, "sr": 0.3, "recent": 0.4}
+    results = read_studies([made_study(tmp_path / "study", [made_log()], hits, earned=earned, seeds=1).folder])
+    comparer, learners = Comparer(results), [p for p in results.played if p.group.kind == "learner"]
+    simple = best_simple(results, "yoochoose")
+    assert simple is not None
+    others = [policy for policy in learners if policy is not simple]
+    raw = [one.p or 0.0 for policy in others if (one := comparer.compare(policy, simple, "", "reward")) is not None]
+    by_hand, largest = {}, 0.0
+    for rank, index in enumerate(sorted(range(len(raw)), key=lambda index: raw[index])):
+        largest = max(largest, min(1.0, (len(raw) - rank) * raw[index]))
+        by_hand[id(others[index])] = largest
+    assert len(raw) >= 4
+    for policy, comparison in zip(learners, compare_with_simple(comparer, learners, simple), strict=True):
+        assert (comparison.corrected if comparison else None) == by_hand.get(id(policy))
 
 
 def test_small_rewards_are_not_rounded_to_zero(tmp_path: Path) -> None:
@@ -83,9 +124,11 @@ def test_earnings_without_sl(tmp_path: Path) -> None:
     for earned in ({"logging": 1.2, "oracle": 5.0}, {"logging": 1.2, "dc": 2.0}):
         hits = {"dc": 0.6} if "dc" in earned else {}
         table = earnings_table(made_study(tmp_path / "".join(earned), [made_log()], hits, earned=earned))
-        assert table.heads == ["true reward per session", "compared with the logging policy", "picks", "purchases"]
-        assert {len(one.cells) for one in table.rows} == {4}
-        assert row(table, "Oracle" if "oracle" in earned else "DC")[1].text.startswith("+")
+        others = ["compared with the logging policy", "picks", "purchases"]
+        yardsticks = ["compared with the best simple policy (Logging)", "ranks by"] if "dc" in earned else []
+        assert table.heads == ["true reward per session", *yardsticks, *others]
+        cells = row(table, "Oracle (knows everything)" if "oracle" in earned else "DC")
+        assert cells[table.heads.index("compared with the logging policy")].text.startswith("+")
 
 
 def test_estimated_values_have_columns(tmp_path: Path) -> None:

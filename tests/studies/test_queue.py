@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from offrec.errors import InputError, Interrupted, RunError
-from offrec.policy import Policy
 from offrec.reports.report import build_report
 from offrec.reports.text_formats import csv
 from offrec.studies import results, worker
@@ -158,10 +157,10 @@ def test_the_message_of_an_interruption_says_how_runs_continue(
     study = small_study(dataset, tmp_path / "study", algorithms="sl", seeds="1")
     judge = results.measure_policy
 
-    def stopping(study: Study, policy: Policy, *arguments: Any) -> results.Measurements:
+    def stopping(study: Study, *arguments: Any) -> results.Measurements:
         if study.is_done(study.runs[0]):
             raise Interrupted("Stopped.")
-        return judge(study, policy, *arguments)
+        return judge(study, *arguments)
 
     monkeypatch.setattr(results, "measure_policy", stopping)
     with pytest.raises(Interrupted, match=r"1 of 2 runs done; small.sl.gru.0 will continue from the last checkpoint"):

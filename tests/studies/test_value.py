@@ -70,7 +70,9 @@ def test_values_are_estimated_only_on_request(tmp_path: Path, monkeypatch: pytes
         assert one["value"]["verdict"] in ("caution", "do not trust")
     without = small_study(dataset, tmp_path / "plain", algorithms="sl", baselines="none", seeds="1")
     assert not without.estimate_value
-    assert "value" not in results.measure_policy(without, baseline("popular", opened), opened, {}).facts
+    assert (
+        "value" not in results.measure_policy(without, without.groups[0], baseline("popular", opened), opened, {}).facts
+    )
     with pytest.raises(InputError, match="plain was created without --value; repeat that"):
         small_study(dataset, tmp_path / "plain", algorithms="sl", baselines="none", seeds="1", value=True)
 

@@ -14,24 +14,35 @@ from offrec.console import Console
 from offrec.data.prepare import prepare
 from offrec.errors import InputError, RunError
 from offrec.reports import formatting, labels
-from offrec.reports.reading import PolicyResults
+from offrec.reports.reading import PolicyResults, StudyResults
 from offrec.reports.report import Report, build_report
 from offrec.reports.writing import write_report
+from offrec.reports.yardsticks import informed_note, ranks_by, share_of_informed
 from offrec.shop import Shop
 from offrec.shop.log import write_log
 from offrec.studies import design
 from offrec.studies.run import run_study
-from offrec.studies.study import Study
+from offrec.studies.study import Run, Study
 from offrec.studies.worker import WorkerOptions
 
-LOG_SESSIONS, VISITORS = 20_000, 4_000
+LOG_SESSIONS, VISITORS, INFORMED_VISITORS = 20_000, 4_000, 1_000
 JOBS = min(2, os.cpu_count() or 1)  # small networks do not benefit from a second core, so two runs use one core each
 # An imitation learner, and a learner that plans ahead without π̂_b, which keeps the demo short. The longer run starts
 # first.
 LEARNERS = ("sr", "sl")
+BASELINES = ("popular", "mean-reward", "total-reward", "recent", "item-neighbours")  # the others take longer
 SETTINGS = ("network.width=32", "diagnostics=some", "sl:training.epochs=12")
 MARK = ".offrec-demo"  # a folder that contains this file may be replaced
-COLUMNS = ["policy", "test HR@5", "test NDCG@10", "true reward per session", "picks", "purchases"]
+COLUMNS = [
+    "policy",
+    "test HR@5",
+    "test NDCG@10",
+    "true reward per session",
+    "share of Informed",
+    "picks",
+    "purchases",
+    "ranks by",
+]
 
 
 def run_demo(out: Path, seed: int, console: Console) -> Report:
@@ -67,7 +78,8 @@ def run_demo(out: Path, seed: int, console: Console) -> Report:
         )
     page = build_report([study.folder], title=f"The demo shop, seed {seed}")
     title = f"{page.title}: how each policy scores in the log, and what it earns in the shop"
-    print_table(title, COLUMNS, [_row(policy) for policy in page.results.policies])
+    print_table(title, COLUMNS, [_row(page.results, policy) for policy in page.results.played])
+    console.line(informed_note(page.results, dataset.path.name))
     for answer in page.answers:
         console.line(f"Is the RL doing anything here? {answer.text()}")
     path, _ = write_report(page, [out / "report.html", out / "report.md"])
@@ -79,13 +91,26 @@ def run_demo(out: Path, seed: int, console: Console) -> Report:
 def _design(dataset: Path, folder: Path, seed: int) -> Study:
     """Plan a comparison whose longest runs come first, so that no core is idle at the end."""
     study = design.plan_comparison(
-        [dataset], folder, algorithms=",".join(LEARNERS), seeds=f"{seed},", settings=SETTINGS, visitors=VISITORS
+        [dataset],
+        folder,
+        algorithms=",".join(LEARNERS),
+        baselines=",".join(BASELINES),
+        seeds=f"{seed},",
+        settings=SETTINGS,
+        visitors=VISITORS,
+        informed_visitors=INFORMED_VISITORS,
     )
-    runs = sorted(study.runs, key=lambda run: study.group(run).kind != "learner")
+    runs = sorted(study.runs, key=lambda run: _start_order(study, run))
     return design.create_or_extend(replace(study, runs=tuple(runs)))
 
 
-def _row(policy: PolicyResults) -> list[str]:
+def _start_order(study: Study, run: Run) -> tuple[bool, bool]:
+    """Sort learners first, then `informed`, then all other policies, which take seconds."""
+    group = study.group(run)
+    return group.kind != "learner", group.policy != "informed"
+
+
+def _row(results: StudyResults, policy: PolicyResults) -> list[str]:
     """Return the cells of a policy: its metrics in the log, if it ranks items, and what it earned in the shop."""
     (result,) = policy.results
     earned = result.facts["shop"]
@@ -94,6 +119,8 @@ def _row(policy: PolicyResults) -> list[str]:
         labels.policy_label(policy),
         *(formatting.format_metric(result.metric("all", metric), 3) for metric in ("HR@5", "NDCG@10")),
         f"{reward['mean']:.2f} ± {reward['high'] - reward['mean']:.2f}",
+        formatting.format_percent(share_of_informed(results, policy)),
         f"{earned['length']['mean']:.1f}",
         f"{earned['purchases']['mean']:.2f}",
+        ranks_by(policy),
     ]

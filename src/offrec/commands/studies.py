@@ -96,6 +96,13 @@ class Compare:
     """An option for all learners (training.epochs=3) or for one (dc:algorithm.alpha=0.1). Can be repeated."""
     visitors: int = 4000
     """Simulated visitors per policy, for logs of the simulated shop."""
+    informed_visitors: int = 1000
+    """How many of these visitors the shop's policy `informed` serves, which is slow; 0 leaves it out."""
+    skip_recent: Annotated[int | None, unset("N")] = None
+    """In the shop, rank a visitor's last N picks below all other items. Default: the better of 0 and 8 for each policy,
+    measured in other shops."""
+    twins: bool = True
+    """On logs of the simulated shop, also train each learner that looks ahead without look-ahead (γ = 0)."""
     repeated_splits: bool = False
     """The datasets are splits of one log with different values of `--split-seed`. Each is one repeat, with its own
     seed."""
@@ -117,6 +124,9 @@ class Compare:
             select=self.select,
             settings=self.set,
             visitors=self.visitors,
+            informed_visitors=self.informed_visitors,
+            skip_recent=self.skip_recent,
+            twins=self.twins,
             repeated_splits=self.repeated_splits,
             value=self.value,
         )
@@ -154,6 +164,8 @@ class Sweep:
     """An option for all runs. Can be repeated."""
     visitors: int = 4000
     """Simulated visitors per policy, for logs of the simulated shop."""
+    informed_visitors: int = 1000
+    """How many of these visitors the shop's policy `informed` serves, which is slow; 0 leaves it out."""
     value: bool = False
     """Also compute value@5 on test sessions, in default rewards. This fits one network per log, which is cached next to
     the dataset."""
@@ -173,6 +185,7 @@ class Sweep:
             select=self.select,
             settings=self.set,
             visitors=self.visitors,
+            informed_visitors=self.informed_visitors,
             value=self.value,
         )
         self.execution.execute(design.create_or_extend(study))

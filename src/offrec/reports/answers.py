@@ -1,9 +1,12 @@
 """Answer "Is the RL doing anything here?" for each log and backbone.
 
-An answer compares the best RL learner with the learner `sl` and with the best baseline. Other imitation learners are
-listed in the table. Without SL the question is not answered, and the best RL learner is compared with the best baseline
-only. An answer uses the best measure of earnings that the study has: true reward in the shop, else estimated values
-that are trusted and tested. Ranking metrics reward imitation, so they do not answer the question.
+An answer uses the best measure of earnings that the study has: true reward in the shop, else estimated values that are
+trusted and tested. Ranking metrics reward imitation, so they do not answer the question.
+
+In the shop, the best RL learner is compared with the best simple policy and with its twin without look-ahead
+(`shop_answers`). Elsewhere it is compared with the learner `sl` and with the best baseline. Other imitation learners
+are listed in the table. Without SL the question is not answered, and the best RL learner is compared with the best
+baseline only.
 """
 
 from collections.abc import Sequence
@@ -14,7 +17,9 @@ from offrec.reports import formatting, labels
 from offrec.reports.comparison import Comparer, Comparison
 from offrec.reports.earnings import has_value, verdicts
 from offrec.reports.reading import PolicyResults, StudyResults
+from offrec.reports.shop_answers import ShopComparison, compare_in_shop
 from offrec.reports.tables import Cell, Row, Table, column_ranks, metric_cell, policy_summary, stars
+from offrec.reports.yardsticks import best_simple, yardstick_columns
 
 QUESTION = "Is the RL doing anything here?"
 METRIC: Final = "NDCG@10"
@@ -37,11 +42,12 @@ NOTES = {
 
 @dataclass(frozen=True)
 class _Learners:
-    """The learners of one answer. Only RL learners are compared with SL; other imitation learners are listed."""
+    """The learners of one answer. Only RL learners are candidates; others and twins are listed in the table."""
 
     sl: PolicyResults | None
     other_imitation: list[PolicyResults]
     rl: list[PolicyResults]
+    listed: list[PolicyResults]  # all of them, with sampled SL and the twins, in the order of the table
 
     @property
     def all(self) -> list[PolicyResults]:
@@ -65,6 +71,7 @@ class Answer:
         baseline: Label of the best baseline by that measure.
         versus_baseline: The best RL learner compared with the best baseline.
         table: All policies of the answer.
+        in_shop: In the shop: the best RL learner compared with the best simple policy and with its twin.
     """
 
     about: str
@@ -75,6 +82,7 @@ class Answer:
     baseline: str | None = None
     versus_baseline: Comparison | None = None
     table: Table | None = None
+    in_shop: ShopComparison | None = None
 
     @property
     def one_seed_note(self) -> str:
@@ -132,7 +140,7 @@ def build_answers(results: StudyResults, comparer: Comparer) -> list[Answer]:
     answers = []
     for about, key, learners in learner_groups(results):
         sl = next((policy for policy in learners if labels.is_sl(policy)), None)
-        rl = [policy for policy in learners if not labels.is_imitation(policy)]
+        rl = [policy for policy in learners if not labels.is_imitation(policy) and not policy.group.is_twin]
         has_baseline = any(
             p.group.kind == "baseline" and p.group.log == learners[0].group.log for p in results.compared
         )
@@ -142,8 +150,15 @@ def build_answers(results: StudyResults, comparer: Comparer) -> list[Answer]:
             answers.append(Answer(about, f"{NO_SL} There is no baseline to compare with either."))
         else:
             others = [policy for policy in learners if labels.is_imitation(policy) and policy is not sl]
-            answers.append(_answer(results, comparer, about, key, _Learners(sl, others, rl)))
+            sampled = [policy for policy in results.sampled if sl is not None and _plays(policy, sl)]
+            with_twins = [one for policy in rl for one in (policy, results.twin(policy)) if one is not None]
+            listed = [*([sl] if sl is not None else []), *sampled, *others, *with_twins]
+            answers.append(_answer(results, comparer, about, key, _Learners(sl, others, rl, listed)))
     return answers
+
+
+def _plays(sampled: PolicyResults, sl: PolicyResults) -> bool:
+    return (sampled.study.folder, sampled.group.name) == (sl.study.folder, sl.group.name)
 
 
 def earnings_measure(policies: Sequence[PolicyResults]) -> Measure | None:
@@ -158,8 +173,10 @@ def _answer(results: StudyResults, comparer: Comparer, about: str, key: str, lea
     ranking = _compare(results, comparer, METRIC, sl, rl)
     earning = earnings_measure(learners.all)
     compared, reason = ranking, "no reward was measured"
+    in_shop = None
     if earning == "reward":
         compared = _compare(results, comparer, "reward", sl, rl)
+        in_shop = compare_in_shop(results, comparer, rl, learners.listed) if sl is not None else None
     elif earning == "value":
         trusted = [policy for policy in rl if not _is_distrusted(policy)]
         if sl is not None and _is_distrusted(sl):
@@ -173,7 +190,11 @@ def _answer(results: StudyResults, comparer: Comparer, about: str, key: str, lea
     best = compared.best()
     versus_sl, versus_baseline = compared.versus_sl[best], compared.versus_baseline[best]
     name, baseline = labels.policy_label(compared.learners[best]), compared.baseline
-    if sl is None:
+    if in_shop is not None:
+        best = compared.learners.index(in_shop.best)
+        name, short = labels.policy_label(in_shop.best), in_shop.sentence()
+        versus_sl, versus_baseline = compared.versus_sl[best], compared.versus_baseline[best]
+    elif sl is None:
         short = _sentence_without_sl(compared)
     else:
         short = _ranking_sentence(ranking, reason) if compared.measure == METRIC else _earnings_sentence(compared)
@@ -186,6 +207,7 @@ def _answer(results: StudyResults, comparer: Comparer, about: str, key: str, lea
         labels.policy_label(baseline) if baseline else None,
         versus_baseline,
         _table(results, comparer, key, learners, ranking, earning),
+        in_shop,
     )
 
 
@@ -277,15 +299,21 @@ def _table(
     ranking: _Compared,
     earning: Measure | None,
 ) -> Table:
-    """Show all learners and the best baselines; in a shop, also the logging policy and the oracle."""
+    """Show all learners and the best baselines; in a shop, also the shop's policies."""
     log, sl = learners.log, learners.sl
     best = [ranking.baseline, results.best_baseline(log, "", earning) if earning else None]
-    shop = [results.find(log, name) for name in ("logging", "oracle")] if earning == "reward" else []
-    rows = list({id(policy): policy for policy in (*learners.all, *best, *shop) if policy is not None}.values())
-    columns = _columns(comparer, rows, sl, earning, best[1]) if earning is not None else []
+    shop = [results.find(log, name) for name in ("logging", "informed", "oracle")] if earning == "reward" else []
+    listed = learners.listed if earning == "reward" else learners.all
+    rows = list({id(policy): policy for policy in (*listed, *best, *shop) if policy is not None}.values())
+    if earning == "reward":
+        columns = _columns(comparer, rows, None, "reward", None)
+        simple = best_simple(results, log, learners.rl[0].group.backbone)
+        columns += yardstick_columns(results, comparer, rows, simple, _decimals(rows, "reward"))
+    else:
+        columns = _columns(comparer, rows, sl, earning, best[1]) if earning is not None else []
     if any(map(has_value, rows)):
         columns.append(("verdict", [Cell("; ".join(verdicts(policy)) or formatting.MISSING) for policy in rows]))
-    columns += _columns(comparer, rows, sl, METRIC, ranking.baseline)
+    columns += _columns(comparer, rows, sl, METRIC, None if earning == "reward" else ranking.baseline)
     sections: dict[str, list[Row]] = {}
     for index, policy in enumerate(rows):
         section = "Best baseline" if policy.group.kind == "baseline" else labels.section_label(policy)
@@ -304,7 +332,7 @@ def _columns(
 ) -> list[tuple[str, list[Cell]]]:
     behaviour = BEHAVIOUR[measure]
     means = [policy.mean(behaviour, measure) for policy in rows]
-    decimals = 4 if measure == METRIC else formatting.reward_decimals(*means)
+    decimals = _decimals(rows, measure)
 
     def formatter(value: float | None) -> str:
         if measure == METRIC:
@@ -326,6 +354,12 @@ def _columns(
         if any(comparisons):
             columns.append((head, [_comparison_cell(one, measure, decimals) for one in comparisons]))
     return columns
+
+
+def _decimals(rows: list[PolicyResults], measure: Measure) -> int:
+    return (
+        4 if measure == METRIC else formatting.reward_decimals(*(row.mean(BEHAVIOUR[measure], measure) for row in rows))
+    )
 
 
 def _comparison_cell(comparison: Comparison | None, measure: Measure, decimals: int) -> Cell:

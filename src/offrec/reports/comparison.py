@@ -103,7 +103,8 @@ class Comparer:
     def _metrics(self, log: str, metric: str) -> "_ResampledMetrics":
         kind = metric if metric in ("reward", "value") else "ranks"
         if (log, kind) not in self._resampled:
-            policies = [policy for policy in self.results.policies if policy.group.log == log and policy.results]
+            every = (*self.results.policies, *self.results.sampled)
+            policies = [policy for policy in every if policy.group.log == log and policy.results]
             self._resampled[log, kind] = _ResampledMetrics(policies, kind, ["all", *self.results.behaviours(log)])
         return self._resampled[log, kind]
 
@@ -156,7 +157,9 @@ class _ResampledMetrics:
         if not results or self.kind == "value":
             return {}
         if self.kind == "reward":
-            rewards = np.stack([result.array("rewards") for result in results]).astype(np.float64).mean(0)
+            if any(has_fewer_visitors(result) for result in results):
+                return {}
+            rewards = mean_rewards(results)
             return {("all", "reward"): (rewards, np.ones_like(rewards))}
         parts: dict[tuple[str, str], list[PerSession]] = {}
         for dataset in dict.fromkeys(result.run.dataset for result in self._all_results()):
@@ -186,6 +189,17 @@ class _ResampledMetrics:
 
     def _all_results(self) -> list[RunResult]:
         return [result for policy in self.policies for result in policy.results if result.facts.get("test")]
+
+
+def has_fewer_visitors(result: RunResult) -> bool:
+    """Return whether a shop policy served only the first of the visitors, as `informed` does."""
+    shop = result.facts["shop"]
+    return bool(shop.get("sessions", 0) < shop.get("population", 0))
+
+
+def mean_rewards(results: Sequence[RunResult]) -> Doubles:
+    """[visitors] rewards, averaged over seeds."""
+    return np.asarray(np.stack([result.array("rewards") for result in results]).astype(np.float64).mean(0))
 
 
 def _concatenate(parts: list[PerSession], which: int) -> Doubles:

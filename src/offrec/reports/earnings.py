@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from statistics import mean
 
 from offrec.reports import formatting, labels
-from offrec.reports.comparison import Comparer, Comparison
+from offrec.reports.comparison import Comparer, Comparison, has_fewer_visitors
 from offrec.reports.reading import PolicyResults, StudyResults
-from offrec.reports.tables import Cell, Row, Table, column_ranks, find_sl, gain_cell, metric_cell, policy_summary
+from offrec.reports.tables import Cell, Row, Table, column_ranks, gain_cell, metric_cell, policy_summary
+from offrec.reports.yardsticks import best_simple, informed_note, seeds_note, skipped_note, yardstick_columns
 
 SHOP_NOTE = (
     "True reward per session: each policy's top-k lists serve the same {visitors:,} new visitors until they leave. "
-    "Shop policies use knowledge that no log contains; they are not ranked and not tested."
+    "Shop policies use knowledge that no log contains; they are not ranked and not tested. Simple policies are the "
+    "baselines, SL and the logging policy; the best one is known from these visitors."
 )
 VALUE_NOTE = "Estimated value per session: fitted Q evaluation on test sessions. The verdict says how far to trust it."
 
@@ -19,7 +21,7 @@ def earnings_tables(results: StudyResults, comparer: Comparer) -> list[Table]:
     """Build one table per log that has true rewards or estimated values."""
     tables = []
     for log in results.logs:
-        of_log = [policy for policy in results.compared if policy.group.log == log]
+        of_log = [policy for policy in results.played if policy.group.log == log]
         policies = [policy for policy in of_log if policy.values("", "reward") or has_value(policy)]
         if policies:
             tables.append(_table(results, comparer, log, policies))
@@ -42,6 +44,7 @@ def _table(results: StudyResults, comparer: Comparer, log: str, policies: list[P
     notes = []
     if any(policy.values("", "reward") for policy in policies):
         notes.append(SHOP_NOTE.format(visitors=max(policy.study.visitors for policy in policies)))
+        notes += [text for text in (seeds_note(policies), informed_note(results, log), skipped_note(policies)) if text]
         columns += _reward_columns(results, comparer, log, policies)
     if any(map(has_value, policies)):
         notes.append(VALUE_NOTE)
@@ -60,22 +63,16 @@ def _reward_columns(
     summaries = [policy_summary(policy, "", "reward") for policy in policies]
     ranked = [s.mean if s and p.group.kind != "shop" else None for p, s in zip(policies, summaries, strict=True)]
     decimals = formatting.reward_decimals(*(summary.mean for summary in summaries if summary))
-    baseline = results.best_baseline(log, "", "reward")
-    versus_sl = _compare(comparer, policies, [find_sl(results, policy) for policy in policies])
-    versus_baseline = _compare(comparer, policies, [baseline] * len(policies))
     versus_logging = _compare(comparer, policies, [results.find(log, "logging")] * len(policies))
     reward = [
         metric_cell(summary, None, rank, lambda value: formatting.format_reward(value, decimals))
         for summary, rank in zip(summaries, column_ranks(ranked), strict=True)
     ]
     columns = [("true reward per session", reward)]
-    for head, comparisons in (
-        ("compared with SL", versus_sl),
-        (f"compared with the best baseline ({labels.short_label(baseline)})" if baseline else "", versus_baseline),
-        ("compared with the logging policy", versus_logging),
-    ):
-        if any(comparisons):
-            columns.append((head, [gain_cell(comparison, decimals) for comparison in comparisons]))
+    columns += yardstick_columns(results, comparer, policies, best_simple(results, log), decimals)
+    if any(versus_logging):
+        cells = [gain_cell(comparison, decimals) for comparison in versus_logging]
+        columns.append(("compared with the logging policy", cells))
     columns.append(("picks", [_shop_mean(policy, "length", 1) for policy in policies]))
     columns.append(("purchases", [_shop_mean(policy, "purchases", 2) for policy in policies]))
     return columns
@@ -84,7 +81,11 @@ def _reward_columns(
 def _compare(
     comparer: Comparer, policies: list[PolicyResults], others: Sequence[PolicyResults | None]
 ) -> list[Comparison | None]:
-    """Compare rewards. Shop policies are compared without a test, so they do not enlarge the family."""
+    """Compare rewards. Shop policies are compared without a test, so they do not enlarge the family.
+
+    Policies that served only some of the visitors are not compared.
+    """
+    others = [None if any(map(has_fewer_visitors, p.results)) else o for p, o in zip(policies, others, strict=True)]
     tested = [None if p.group.kind == "shop" else other for p, other in zip(policies, others, strict=True)]
     comparisons = comparer.compare_family(policies, tested, "", "reward")
     return [

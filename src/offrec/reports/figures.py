@@ -95,7 +95,7 @@ def earnings(results: StudyResults) -> list[Figure]:
     """Draw the true reward of every policy of a log with its 95 % interval over visitors."""
     drawings = []
     for log in results.logs:
-        policies = [p for p in results.compared if p.group.log == log and p.values("", "reward")]
+        policies = [p for p in results.played if p.group.log == log and p.values("", "reward")]
         if policies:
             policies.sort(key=lambda policy: policy.mean("", "reward") or 0.0)
             drawings.append(_ladder(results, log, policies))

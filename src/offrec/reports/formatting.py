@@ -50,8 +50,16 @@ def format_interval(low: float | None, high: float | None, formatter: Callable[[
 
 
 def format_share(value: float | None) -> str:
-    """Format a relative difference as a percentage."""
-    return "" if value is None else f"{100 * value:+.1f} %".replace("-", "−")
+    """Format a relative difference as a percentage; a difference that is rounded to zero has no sign."""
+    if value is None:
+        return ""
+    text = f"{100 * value:+.1f} %".replace("-", "−")
+    return text[1:] if round(100 * value, 1) == 0 else text
+
+
+def format_percent(value: float | None) -> str:
+    """Format a share of a whole as a percentage."""
+    return MISSING if value is None else f"{100 * value:.0f} %"
 
 
 def format_p_value(p: float | None) -> str:

@@ -14,9 +14,16 @@ SHOP_POLICIES = {
     "random": "Random lists",
     "logging": "Logging policy",
     "greedy": "Greedy (knows all preferences)",
+    "informed": "Informed (knows the items)",
+    "oracle": "Oracle (knows everything)",
+}
+SHORT_SHOP_POLICIES = {
+    "random": "Random",
+    "logging": "Logging",
+    "greedy": "Greedy",
+    "informed": "Informed",
     "oracle": "Oracle",
 }
-SHORT_SHOP_POLICIES = {"random": "Random", "logging": "Logging", "greedy": "Greedy", "oracle": "Oracle"}
 CLICKS = ("view", "click")
 PURCHASES = ("cart", "buy", "purchase")
 OPTIONS = {
@@ -68,7 +75,7 @@ def learner_family(group: RunGroup) -> str:
 
 def is_sl(policy: PolicyResults) -> bool:
     """Return whether a policy is SL, with which other policies are compared."""
-    return policy.group.kind == "learner" and policy.group.policy == "sl"
+    return policy.group.kind == "learner" and policy.group.policy == "sl" and not policy.group.is_sampled
 
 
 def is_imitation(policy: PolicyResults) -> bool:
@@ -101,6 +108,10 @@ def comparison_label(group: RunGroup) -> str:
 
 
 def _label(group: RunGroup) -> str:
+    return f"{_plain_label(group)}, sampled" if group.is_sampled else _plain_label(group)
+
+
+def _plain_label(group: RunGroup) -> str:
     """Return the stored label if there is one, otherwise the registered label.
 
     If the plug-in is not installed, return the name.

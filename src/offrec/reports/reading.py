@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from offrec.algorithms import LEARNERS
 from offrec.errors import InputError
 from offrec.studies.compatibility import check_protocols
 from offrec.studies.folder import read_study
-from offrec.studies.stored_results import read_array, read_failure, read_result
+from offrec.studies.stored_results import SAMPLED, read_array, read_failure, read_result
 from offrec.studies.study import Run, RunGroup, Study, StudyDataset
 
 
@@ -26,11 +26,13 @@ class RunResult:
         study: The study of the run.
         run: The run.
         facts: The content of its JSON file.
+        is_sampled: Whether the rewards are those of sampled lists, which the files contain in addition.
     """
 
     study: Study
     run: Run
     facts: dict[str, Any]
+    is_sampled: bool = False
 
     def metric(self, behaviour: str, name: str, split: str = "test") -> float | None:
         """Return a ranking metric of a behaviour ("all": every event), or None if it was not measured.
@@ -52,7 +54,7 @@ class RunResult:
 
     def array(self, kind: str) -> NDArray[Any]:
         """Load "ranks" [events] or "rewards" [visitors]."""
-        return read_array(self.study, self.run, self.facts, kind)
+        return read_array(self.study, self.run, self.facts, kind + (SAMPLED if self.is_sampled else ""))
 
     @property
     def events(self) -> NDArray[Any]:
@@ -128,6 +130,7 @@ class StudyResults:
     Attributes:
         studies: The studies.
         policies: One entry per policy and log, in the order of tables.
+        sampled: SL, played by sampling in the shop: further results of the same runs.
         failures: The failed runs.
         logs: The datasets of each log, by the name that tables use.
     """
@@ -136,6 +139,7 @@ class StudyResults:
     policies: tuple[PolicyResults, ...]
     failures: tuple[FailedRun, ...]
     logs: dict[str, list[StudyDataset]] = field(default_factory=dict)
+    sampled: tuple[PolicyResults, ...] = ()
 
     @property
     def waiting(self) -> int:
@@ -147,6 +151,22 @@ class StudyResults:
         """Policies of comparisons that have a result, without sweeps and trials."""
         groups = ((policy, policy.group) for policy in self.policies if policy.results)
         return [p for p, group in groups if not group.varied and group.compare_with is None and group.trial is None]
+
+    @property
+    def played(self) -> list[PolicyResults]:
+        """The compared policies, with sampled SL after SL."""
+        sampled = {(policy.study.folder, policy.group.name): policy for policy in self.sampled}
+        rows = ((policy, sampled.get((policy.study.folder, policy.group.name))) for policy in self.compared)
+        return [policy for pair in rows for policy in pair if policy is not None]
+
+    def twin(self, policy: PolicyResults) -> PolicyResults | None:
+        """Return the twin of a learner, which does not look ahead, or None if it was not run."""
+        group = policy.group
+        if group.kind != "learner" or group.is_twin or group.is_sampled:
+            return None
+        key = (group.log, group.policy, group.backbone, group.preset)
+        twins = (p for p in self.compared if p.group.is_twin)
+        return next((p for p in twins if (p.group.log, p.group.policy, p.group.backbone, p.group.preset) == key), None)
 
     @property
     def swept(self) -> list[PolicyResults]:
@@ -208,15 +228,32 @@ def read_studies(folders: Sequence[Path]) -> StudyResults:
         failures += [FailedRun(study, run, reason) for run, reason in zip(failed, reasons, strict=True)]
     if not any(policy.results for policy in policies.values()) and not failures:
         raise InputError(f"No run of {', '.join(map(str, folders))} is done yet; run the study first.")
-    return StudyResults(studies, tuple(sorted(policies.values(), key=_table_order)), tuple(failures), logs)
+    ordered = tuple(sorted(policies.values(), key=_table_order))
+    sampled = tuple(played for policy in ordered if (played := _play_sampled(policy)) is not None)
+    return StudyResults(studies, ordered, tuple(failures), logs, sampled)
 
 
-def _table_order(policy: PolicyResults) -> tuple[int, int]:
+def _play_sampled(policy: PolicyResults) -> PolicyResults | None:
+    """Return the results of a policy's sampled lists, or None if it was not played by sampling."""
+    results = tuple(
+        RunResult(
+            result.study,
+            result.run,
+            {"shop": result.facts[f"shop{SAMPLED}"], "arrays": result.facts["arrays"]},
+            is_sampled=True,
+        )
+        for result in policy.results
+        if f"shop{SAMPLED}" in result.facts
+    )
+    return replace(policy, group=replace(policy.group, is_sampled=True), results=results) if results else None
+
+
+def _table_order(policy: PolicyResults) -> tuple[int, int, bool]:
     """Order by shop policies, baselines, then learners as registered; sweeps keep the order of their plan."""
     learners = [*LEARNERS, policy.group.policy]  # a plug-in that is not installed comes last
     kind = ("shop", "baseline", "learner").index(policy.group.kind)
     in_sweep = policy.group.varied or policy.group.compare_with
-    return kind, learners.index(policy.group.policy) if kind == 2 and not in_sweep else -1
+    return kind, learners.index(policy.group.policy) if kind == 2 and not in_sweep else -1, policy.group.is_twin
 
 
 def _read_policies(study: Study) -> Iterable[PolicyResults]:

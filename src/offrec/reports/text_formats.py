@@ -7,6 +7,7 @@ from offrec.reports.answers import QUESTION
 from offrec.reports.reading import StudyResults
 from offrec.reports.report import Report, Section
 from offrec.reports.tables import Cell, Table
+from offrec.studies.stored_results import SAMPLED
 
 
 def markdown(report: Report) -> str:
@@ -76,6 +77,7 @@ def _csv_rows(results: StudyResults) -> list[list[object]]:
     for result in results.results():
         run, group, facts = result.run, result.study.group(result.run), result.facts
         varied = group.compare_with or ", ".join(f"{key}={value}" for key, value in group.varied.items())
+        varied = "twin without look-ahead" if group.is_twin else varied
         dataset = result.study.dataset(run.dataset)
         seed = run.seed if group.kind == "learner" else ""
         about: list[object] = [result.study.folder.name, group.log, run.dataset, dataset.fingerprint, group.policy]
@@ -83,9 +85,10 @@ def _csv_rows(results: StudyResults) -> list[list[object]]:
         for split in ("validation", "test"):
             for behaviour, metrics in facts.get(split, {}).items():
                 rows += [[*about, split, behaviour, name, value, ""] for name, value in metrics.items()]
-        if facts.get("shop"):
-            means = ("reward", "length", "purchases")
-            rows += [[*about, "shop", "all", name, facts["shop"][name]["mean"], ""] for name in means]
+        for split in ("shop", f"shop{SAMPLED}"):
+            if facts.get(split):
+                means = ("reward", "length", "purchases")
+                rows += [[*about, split, "all", name, facts[split][name]["mean"], ""] for name in means]
         if facts.get("value"):
             names = {"value": "value", "low": "value low", "high": "value high"}
             rows += [[*about, "test", "all", name, facts["value"].get(key), ""] for key, name in names.items()]

@@ -22,9 +22,9 @@ from offrec.studies.arguments import RUN_OPTIONS, parse_learner_settings, parse_
 from offrec.studies.compatibility import check_protocols, check_splits
 from offrec.studies.folder import extend_study, is_study_folder, read_study, write_study
 from offrec.studies.labels import add_labels
-from offrec.studies.study import Run, RunGroup, Study, StudyKind, describe_dataset
+from offrec.studies.study import INFORMED_VISITORS, Run, RunGroup, Study, StudyKind, describe_dataset
+from offrec.studies.yardsticks import check_visitors, played, shop_groups
 
-SHOP_POLICIES = ("random", "logging", "greedy", "oracle")
 LEARNER_OPTIONS = ("algorithm.", "critic.")  # prefixes of options that do not carry over to another learner
 
 
@@ -40,6 +40,9 @@ def plan_comparison(
     select: str | None = None,
     settings: Sequence[str] = (),
     visitors: int = 4000,
+    informed_visitors: int = INFORMED_VISITORS,
+    skip_recent: int | None = None,
+    twins: bool = True,
     repeated_splits: bool = False,
     value: bool = False,
 ) -> Study:
@@ -56,6 +59,9 @@ def plan_comparison(
         select: How checkpoints are selected; None: as each learner's preset says.
         settings: KEY=VALUE for all learners, or LEARNER:KEY=VALUE for one.
         visitors: Simulated visitors per policy.
+        informed_visitors: How many of them the shop's policy `informed` serves; 0 leaves it out.
+        skip_recent: How many of a visitor's last picks each policy skips; None: as its record says.
+        twins: Whether each learner that looks ahead gets a twin that does not, on logs of the simulated shop.
         repeated_splits: Whether the datasets are splits of one log; each dataset then has one seed.
         value: Whether the value of each policy is estimated.
 
@@ -71,12 +77,13 @@ def plan_comparison(
     learner_settings = parse_learner_settings(settings, learner_names)
     groups: list[RunGroup] = []
     for log, dataset in _logs(repeats):
-        groups += _shop_groups(log, dataset)
+        groups += shop_groups(log, dataset, informed_visitors)
         names = [name for name in baseline_names if dataset.decisions is not None or not BASELINES[name].needs_lists]
         if baselines != "all" and len(names) < len(baseline_names):
             name = next(name for name in baseline_names if name not in names)
             raise InputError(f"--baselines {name} needs served lists, but {dataset.path} contains none; leave it out.")
-        groups += [RunGroup(f"{log}.{name}", log, "baseline", name) for name in names]
+        untrained = [RunGroup(f"{log}.{name}", log, "baseline", name) for name in names]
+        groups += [played(group, dataset, skip_recent) for group in untrained]
     for backbone in backbone_names:
         for log, dataset in _logs(repeats):
             for name in learner_names:
@@ -88,7 +95,14 @@ def plan_comparison(
                 }
                 own_settings = merge_flags(flags, learner_settings[name])
                 options = resolve_settings(dataset, name, own_settings, estimate_value=value)
-                groups.append(RunGroup(f"{log}.{name}.{backbone}", log, "learner", name, backbone, preset, options))
+                group = RunGroup(f"{log}.{name}.{backbone}", log, "learner", name, backbone, preset, options)
+                groups.append(played(group, dataset, skip_recent))
+                myopic = LEARNERS[name].myopic if twins and "shop" in dataset.meta else None
+                if myopic is not None:
+                    own_settings |= myopic
+                    options = resolve_settings(dataset, name, own_settings, estimate_value=value)
+                    twin = replace(groups[-1], name=f"{group.name}.twin", options=options, is_twin=True)
+                    groups += [twin] if options != group.options else []
     request = {
         "algorithms": learner_names,
         "backbones": backbone_names,
@@ -97,7 +111,7 @@ def plan_comparison(
         "repeated_splits": repeated_splits,
         "settings": list(settings),
     }
-    study = _study("compare", out, groups, repeats, visitors, request)
+    study = _study("compare", out, groups, repeats, visitors, informed_visitors, request)
     check_splits(study.datasets)
     return replace(study, estimate_value=value)
 
@@ -115,6 +129,7 @@ def plan_sweep(
     select: str | None = None,
     settings: Sequence[str] = (),
     visitors: int = 4000,
+    informed_visitors: int = INFORMED_VISITORS,
     value: bool = False,
 ) -> Study:
     """Plan one learner with one option at a time set to each of several values.
@@ -131,6 +146,7 @@ def plan_sweep(
         select: How checkpoints are selected; None: as the learner's preset says.
         settings: KEY=VALUE for all runs.
         visitors: Simulated visitors per policy.
+        informed_visitors: How many of them the shop's policy `informed` serves; 0 leaves it out.
         value: Whether value@5 is computed on test sessions.
 
     Raises:
@@ -152,14 +168,16 @@ def plan_sweep(
     for log, dataset in _logs(repeats):
         if value:
             _check_default_rewards(dataset)
-        groups += _shop_groups(log, dataset)
+        groups += shop_groups(log, dataset, informed_visitors)
         for key, values in map(parse_vary, vary):
             for text in values:
                 options = resolve_settings(dataset, algorithm, {**shared, key: text})
                 name = f"{log}.{algorithm}.{network}.{key}={text}"
                 varied = {key: options[key]}
-                groups.append(RunGroup(name, log, "learner", algorithm, network, preset, options, varied=varied))
-        groups += [_comparison_group(log, dataset, algorithm, shared, text) for text in compare_with]
+                group = RunGroup(name, log, "learner", algorithm, network, preset, options, varied=varied)
+                groups.append(played(group, dataset, None))
+        compared = [_comparison_group(log, dataset, algorithm, shared, text) for text in compare_with]
+        groups += [played(group, dataset, None) for group in compared]
     request = {
         "algorithm": algorithm,
         "backbone": network,
@@ -167,7 +185,7 @@ def plan_sweep(
         "vary": list(vary),
         "settings": list(settings),
     }
-    return replace(_study("sweep", out, groups, repeats, visitors, request), estimate_value=value)
+    return replace(_study("sweep", out, groups, repeats, visitors, informed_visitors, request), estimate_value=value)
 
 
 def create_or_extend(study: Study) -> Study:
@@ -221,10 +239,6 @@ def resolve_settings(
     return {key: value for key, value in options.settings().items() if key not in RUN_OPTIONS}
 
 
-def _shop_groups(log: str, dataset: Dataset) -> list[RunGroup]:
-    return [RunGroup(f"{log}.{name}", log, "shop", name) for name in SHOP_POLICIES] if "shop" in dataset.meta else []
-
-
 def _check_default_rewards(dataset: Dataset) -> None:
     """Raise an error if a behaviour has no default reward; a sweep estimates values in default rewards."""
     if reward_vector_or_none(dataset.behaviours, {}) is None:
@@ -252,10 +266,10 @@ def _study(
     groups: Sequence[RunGroup],
     repeats: Sequence[tuple[str, Dataset, int]],
     visitors: int,
+    informed_visitors: int,
     request: dict[str, Any],
 ) -> Study:
-    if visitors < 1:
-        raise InputError(f"--visitors must be at least 1; got {visitors}.")
+    check_visitors(visitors, informed_visitors)
     runs: list[Run] = []
     for group in groups:
         of_log = [(dataset, seed) for log, dataset, seed in repeats if log == group.log]
@@ -265,7 +279,16 @@ def _study(
     described = {dataset.fingerprint: describe_dataset(dataset, log) for log, dataset, _ in repeats}
     check_protocols(described.values())
     labelled = tuple(map(add_labels, groups))
-    return Study(out, kind, tuple(described.values()), labelled, tuple(runs), visitors=visitors, request=request)
+    return Study(
+        out,
+        kind,
+        tuple(described.values()),
+        labelled,
+        tuple(runs),
+        visitors=visitors,
+        informed_visitors=min(informed_visitors, visitors),
+        request=request,
+    )
 
 
 def _open(paths: Sequence[Path]) -> list[Dataset]:

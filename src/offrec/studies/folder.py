@@ -40,6 +40,7 @@ SCHEMA = Table(
         "evaluate_test": Flag(),
         "estimate_value": Flag(),
         "visitors": Whole(1, 10**9),
+        "informed_visitors": Whole(0, 10**9),
         "request": Table(others=Anything()),
     },
 )
@@ -158,7 +159,8 @@ def extend_study(before: Study, now: Study) -> Study:
     """
     if before.kind != now.kind:
         raise InputError(f"{before.folder} contains a study created by `offrec {before.kind}`; choose another --out.")
-    for name, option in (("visitors", "visitors"), ("estimate_value", "value")):
+    fixed = (("visitors", "visitors"), ("informed_visitors", "informed-visitors"), ("estimate_value", "value"))
+    for name, option in fixed:
         if getattr(before, name) != getattr(now, name):
             raise InputError(
                 f"{before.folder} was created {_as_typed(option, getattr(before, name))}; repeat that, or choose "
@@ -177,6 +179,11 @@ def extend_study(before: Study, now: Study) -> Study:
             key, old, new = _first_difference(known[group.name].options, group.options)
             raise InputError(
                 f"{before.folder} contains runs of {group.name} with {key} = {old}, not {new}; choose another --out."
+            )
+        if group.name in known and known[group.name].skip_recent != group.skip_recent:
+            raise InputError(
+                f"{before.folder} contains runs of {group.name} with --skip-recent {known[group.name].skip_recent}, "
+                f"not {group.skip_recent}; choose another --out."
             )
     return replace(
         now,

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES
+from offrec.runs.options import build_options
 from offrec.studies.study import RunGroup
+from offrec.studies.yardsticks import twin_label
 
 
 def add_labels(group: RunGroup) -> RunGroup:
@@ -17,9 +19,11 @@ def add_labels(group: RunGroup) -> RunGroup:
     if group.kind != "learner" or group.backbone is None:
         return group
     learner, backbone = LEARNERS[group.policy], BACKBONES[group.backbone]
+    needs = build_options(group.options).learner.needs
     return replace(
         group,
-        policy_label=learner.label,
+        policy_label=twin_label(learner.label, group.policy) if group.is_twin else learner.label,
+        ranks_by_critic=needs.ranks == "critic",
         family=learner.family,
         backbone_label=backbone.label,
         backbone_family=backbone.family,

@@ -15,11 +15,12 @@ from offrec.data.dataset import Dataset
 from offrec.data.transitions import reward_vector_or_none
 from offrec.evaluation import Evaluation, evaluate
 from offrec.evaluation.ranking import EvaluationSplit
-from offrec.policy import Policy
+from offrec.policy import Policy, SkipRecent
 from offrec.shop import Shop
+from offrec.shop.players import Play
 from offrec.studies import value
-from offrec.studies.stored_results import RANK_CAP
-from offrec.studies.study import Study
+from offrec.studies.stored_results import RANK_CAP, SAMPLED
+from offrec.studies.study import RunGroup, Study
 
 VISITORS_SEED = 1_000_000  # no log is simulated with this seed, so these visitors are new
 
@@ -30,7 +31,8 @@ class Measurements:
 
     Attributes:
         facts: The content of <run>.json.
-        arrays: "ranks" uint8 [events], "events" uint32 [2, events], "rewards" float32 [visitors].
+        arrays: "ranks" uint8 [events], "events" uint32 [2, events], "rewards" and, for SL, "rewards_sampled" float32
+            [visitors].
     """
 
     facts: dict[str, Any]
@@ -38,12 +40,20 @@ class Measurements:
 
 
 def measure_policy(
-    study: Study, policy: Policy, dataset: Dataset, rewards: Mapping[str, float], console: Console | None = None
+    study: Study,
+    group: RunGroup,
+    policy: Policy,
+    dataset: Dataset,
+    rewards: Mapping[str, float],
+    console: Console | None = None,
 ) -> Measurements:
     """Evaluate a policy on validation and test sessions, estimate its value and run it in the shop, as planned.
 
+    The shop plays the top k items of the policy, and lists sampled from SL as well.
+
     Args:
         study: The study, which defines what is measured.
+        group: How the shop plays the policy.
         policy: The policy.
         dataset: The dataset of the run.
         rewards: Reward per behaviour, if the run's options set it.
@@ -63,20 +73,30 @@ def measure_policy(
             facts["test"]["all"][value.VALUE_AT_5] = value.compute_value_at_5(policy, dataset, {}, "test", console)
         elif study.estimate_value and reward_vector_or_none(dataset.behaviours, dict(rewards)) is not None:
             console.line(value.PROGRESS_LABEL)
-            facts["value"] = value.estimate_value(policy, dataset, rewards, console)
+            in_shop = SkipRecent(policy, group.skip_recent) if group.skip_recent else policy
+            facts["value"] = value.estimate_value(in_shop, dataset, rewards, console)
     if study.request.get("objective") == value.VALUE_AT_5:
         score = value.compute_value_at_5(policy, dataset, rewards, console=console)
         facts["validation"]["all"][value.VALUE_AT_5] = score
     if study.evaluate_test and "shop" in dataset.meta:
-        rollout = _shop(dataset, policy.device).rollout(policy, study.visitors, "topk", seed=VISITORS_SEED)
-        facts["shop"], arrays["rewards"] = rollout.as_json(), rollout.rewards.astype(np.float32)
+        shop = _shop(dataset, policy.device)
+        plays: dict[str, Play] = {"": "topk", **({SAMPLED: "sample"} if _is_sl(group) else {})}
+        for suffix, play in plays.items():
+            rollout = shop.rollout(policy, study.visitors, play, skip_recent=group.skip_recent, seed=VISITORS_SEED)
+            facts[f"shop{suffix}"] = rollout.as_json()
+            arrays[f"rewards{suffix}"] = rollout.rewards.astype(np.float32)
     return Measurements(facts, arrays)
 
 
 def measure_shop_policy(study: Study, name: str, dataset: Dataset, device: torch.device) -> Measurements:
     """Run one of the shop's own policies in the shop; it does not rank the items of a log."""
-    rollout = _shop(dataset, device).rollout(name, study.visitors, seed=VISITORS_SEED)
+    first = study.informed_visitors if name == "informed" else None
+    rollout = _shop(dataset, device).rollout(name, study.visitors, seed=VISITORS_SEED, first=first)
     return Measurements({"shop": rollout.as_json()}, {"rewards": rollout.rewards.astype(np.float32)})
+
+
+def _is_sl(group: RunGroup) -> bool:
+    return group.kind == "learner" and group.policy == "sl"
 
 
 def _evaluate(policy: Policy, dataset: Dataset, split: EvaluationSplit, console: Console) -> Evaluation:

@@ -13,16 +13,19 @@ from offrec.data.schema import Anything, Flag, ListOf, Maybe, Number, Table, Tex
 from offrec.errors import InputError
 from offrec.studies.study import Run, Study
 
+SAMPLED = "_sampled"  # the suffix of the results of sampled lists in the shop
 RANK_CAP = 21  # ranks above 20 are stored as 21: no metric at 20 or less distinguishes them
 ADVICE = "delete the run's .json file in that folder and repeat the study's command"
 METRICS = Table(others=Table(others=Maybe(Number(finite=False))))  # by behaviour and metric
 EPOCH = Table({"epoch": Whole(1)}, {"diagnostics": Table(others=Number(finite=False))}, Anything())
+SHOP = Maybe(Table({"reward": Table({"mean": Number()}, others=Anything())}, others=Anything()))
 RESULT = Table(
     {"run": Text(), "arrays": Table(others=DESCRIPTION)},
     {
         "validation": METRICS,
         "test": METRICS,
-        "shop": Maybe(Table({"reward": Table({"mean": Number()}, others=Anything())}, others=Anything())),
+        "shop": SHOP,
+        f"shop{SAMPLED}": SHOP,
         "value": Maybe(Table({"value": Maybe(Number(finite=False))}, others=Anything())),
         "seconds": Number(0.0),
         "learning_curve": ListOf(EPOCH),
@@ -43,7 +46,8 @@ def write_result(study: Study, run: Run, facts: dict[str, Any], arrays: Mapping[
         study: The study.
         run: The run.
         facts: JSON values.
-        arrays: "ranks" uint8 [events] and "events" uint32 [2, events], "rewards" float32 [visitors], as measured.
+        arrays: "ranks" uint8 [events] and "events" uint32 [2, events], "rewards" and, for lists sampled from
+            SL, "rewards_sampled" float32 [visitors], as measured.
     """
     described = {kind: describe_array(array) for kind, array in arrays.items()}
     for kind, array in arrays.items():
@@ -107,7 +111,7 @@ def read_array(study: Study, run: Run, facts: dict[str, Any], kind: str) -> Arra
         study: The study.
         run: The run.
         facts: Its result.
-        kind: "ranks", "events" or "rewards".
+        kind: "ranks", "events", "rewards" or "rewards_sampled".
 
     Raises:
         InputError: If the file is missing or damaged.

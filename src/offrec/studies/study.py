@@ -7,6 +7,7 @@ from typing import Any, Literal
 from offrec.data.dataset import Dataset
 
 StudyKind = Literal["compare", "sweep", "tune"]
+INFORMED_VISITORS = 1000
 PolicyKind = Literal["learner", "baseline", "shop"]
 
 
@@ -58,6 +59,10 @@ class RunGroup:
         family: Family of a learner.
         backbone_label: Label of the backbone in tables.
         backbone_family: Family of the backbone.
+        skip_recent: How many of a visitor's last picks rank below all other items when the shop plays the policy.
+        is_twin: Whether this is the twin of a learner: the same options, apart from those that remove look-ahead.
+        ranks_by_critic: Whether a learner ranks by its critic, not by its actor.
+        is_sampled: Whether the shop plays the policy by sampling. The results are part of the policy's other results.
     """
 
     name: str
@@ -75,6 +80,10 @@ class RunGroup:
     family: str | None = None
     backbone_label: str | None = None
     backbone_family: str | None = None
+    skip_recent: int = 0
+    is_twin: bool = False
+    ranks_by_critic: bool = False
+    is_sampled: bool = False
 
     @property
     def label(self) -> str:
@@ -104,6 +113,7 @@ class Study:
         evaluate_test: Whether test sessions are evaluated. Tuning evaluates validation sessions only.
         estimate_value: Whether the policies' value is estimated from test sessions (in a sweep: by value@5).
         visitors: Number of simulated visitors per policy, for logs of the simulated shop.
+        informed_visitors: How many of these visitors the shop's policy `informed` serves, which is slow.
         request: Further arguments of the command, for the reader of study.json.
     """
 
@@ -115,6 +125,7 @@ class Study:
     evaluate_test: bool = True
     estimate_value: bool = False
     visitors: int = 4000
+    informed_visitors: int = INFORMED_VISITORS
     request: dict[str, Any] = field(default_factory=dict)
 
     def group(self, run: Run) -> RunGroup:

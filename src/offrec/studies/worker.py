@@ -181,7 +181,7 @@ class _Worker:
             from offrec.baselines import baseline  # needs scipy
 
             policy = baseline(group.policy, dataset, device=self.device)
-            measurements = results.measure_policy(self.study, policy, dataset, {}, console)
+            measurements = results.measure_policy(self.study, group, policy, dataset, {}, console)
         measurements.facts.update(self._costs(started, peak))
         write_result(self.study, run, measurements.facts, measurements.arrays)
 
@@ -193,7 +193,8 @@ class _Worker:
         rewards = {key.removeprefix("reward."): v for key, v in group.options.items() if key.startswith("reward.")}
         for run in runs:
             if run.name in policies:
-                measurements = results.measure_policy(self.study, policies.pop(run.name), dataset, rewards, console)
+                policy = policies.pop(run.name)
+                measurements = results.measure_policy(self.study, group, policy, dataset, rewards, console)
                 measurements.facts.update(self._training_facts(run), resumed=resumed[run.name], **costs)
                 write_result(self.study, run, measurements.facts, measurements.arrays)
 
