@@ -45,6 +45,9 @@ def test_invalid_options_are_refused_by_name(run: Path, tmp_path: Path, monkeypa
     refuses("abacus", device="abacus")
     (run / "file").write_text("")
     refuses("--log .*cannot be written", log=run / "file")
+    refuses("--log .*cannot be written", log=run / "file", workers=2)
+    refuses("--workers must be positive; got 0", workers=0)
+    refuses("--allow-host .* 'shop.example:80'", allow_host="shop.example:80")
     refuses("--port 0 on host 203.0.113.7", host="203.0.113.7", insecure=True)
     refuses("--port .* 70000", port=70_000)
     with socket.socket() as taken:

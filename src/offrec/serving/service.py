@@ -16,6 +16,7 @@ from offrec.serving.decision_log import DecisionLog
 from offrec.serving.engine import Query, QueryResult
 from offrec.serving.errors import RequestError
 from offrec.serving.item_search import ItemSearch
+from offrec.serving.memory import release_memory
 from offrec.serving.metrics import Metrics
 from offrec.serving.micro_batching import MicroBatcher, QueueFullError
 from offrec.serving.options import BatchingOptions
@@ -42,6 +43,7 @@ class PolicySlot:
         return await asyncio.shield(self._search)
 
 
+RELEASE_SECONDS = 1.0  # after a reload; by then, requests to the old policies have been answered
 LoadPolicy = Callable[[str], ServedPolicy]  # loads and checks the policy of a name
 RequestReload = Callable[[str | None], Awaitable[dict[str, Any]]]
 
@@ -280,6 +282,8 @@ class Service:
             self.slots[served.name] = self._create_slot(served)
             old.batcher.close()
         self.metrics.count_reload(succeeded=True)
+        loop = asyncio.get_running_loop()
+        loop.call_later(RELEASE_SECONDS, loop.run_in_executor, None, release_memory)
 
     def log_status(self) -> str | None:
         """Return "ok", the reason why the decision log cannot be written, or None if there is no decision log."""

@@ -22,9 +22,11 @@ import torch
 
 from offrec.console import Console
 from offrec.data.json_files import parse_json
-from offrec.errors import RunError, first_line
+from offrec.errors import InputError, RunError, first_line
 from offrec.models.network_policy import NetworkPolicy
 from offrec.serving import served_policy
+from offrec.serving.decision_log import DecisionLog
+from offrec.serving.memory import release_memory
 from offrec.serving.options import ServerOptions
 from offrec.serving.served_policy import ServedPolicy
 from offrec.serving.server import SHUTDOWN_SECONDS, announce
@@ -91,12 +93,15 @@ class Supervisor:
         """Load the policies, start the workers and run them until a signal arrives.
 
         Raises:
+            InputError: If a policy cannot be loaded or the decision log cannot be written.
             RunError: If a worker cannot start, or its decision log failed and `on_log_failure` is "stop".
         """
         # With one thread, torch starts no thread pool, which a forked process could not use.
         torch.set_num_threads(1)
         for name in self.options.sources:
             self.served[name] = self._load(name)
+        if self.options.log is not None:  # workers open their own files; here only the folder is checked
+            DecisionLog(self.options.log, self.options.log_options, self.console.line).close()
         with tempfile.TemporaryDirectory(prefix="offrec-serve-") as folder:
             self._share(list(self.served.values()), Path(folder))
         gc.freeze()  # so that garbage collections do not copy the pages that workers share
@@ -182,7 +187,9 @@ class Supervisor:
             run_worker(self._worker_options(worker), list(self.served.values()), place, console)
             code = 0
         except BaseException as error:
-            if isinstance(error, (SystemExit, KeyboardInterrupt)):
+            if isinstance(error, InputError):
+                self.console.line(f"worker {worker.index} cannot start: {error}")
+            elif isinstance(error, (SystemExit, KeyboardInterrupt)):
                 code = 0
             else:
                 traceback.print_exc()
@@ -301,6 +308,7 @@ class Supervisor:
             self.console.line(f"reloaded {served.name}: {old.fingerprint} → {served.fingerprint}")
         gc.collect()
         gc.freeze()
+        release_memory()
         self._answer(reload, {"reloaded": {served.name: served.fingerprint for served in loaded}})
 
     def _prepare_workers(self, facts: dict[str, dict[str, str | None]]) -> None:
