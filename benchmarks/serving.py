@@ -7,8 +7,8 @@ A GRU with random weights, width 64, histories of 10, lists of 20. Both servers 
 plain one calls `policy.recommend` in a FastAPI route. Each connection sends its next request as soon as it is answered;
 the clients share the machine's cores with the server. All servers run at the same time, but only one has clients; they
 are measured in turns, `--rounds` times, and the median round is reported. `cpu_ms` is the server's CPU time per
-request, which depends least on other load; `waiting` is the load average when the round began. Memory is the server's
-peak, and its use before the first request.
+request, and `least_cpu_ms` that of the best round, which depends least on other load; `waiting` is the load average
+when the round began. Memory is the server's peak, and its use before the first request.
 
 Further servers: `before` is offrec from another source folder, `unlogged` has no decision log, `durable` answers after
 an fsync, and `workers` has two processes. `of_offrec` compares a server with `offrec`: the median over the rounds of
@@ -190,6 +190,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         mine = [row for row in rows if tuple(row[name] for name in keys) == key]
         names = [name for name in mine[0] if name not in (*keys, "round")]
         medians.append(dict(zip(keys, key, strict=True)) | {n: round(median(r[n] for r in mine), 3) for n in names})
+        medians[-1]["least_cpu_ms"] = round(min(row["cpu_ms"] for row in mine), 3)
     for row in medians:
         if not row["sample"] and row["server"] not in ("plain", "offrec"):
             row["of_offrec"] = {name: _ratio(rows, row, name) for name in ("requests_per_second", "cpu_ms")}
