@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -62,6 +62,14 @@ class Policy:
         """Return the scores of all items for each row of a batch."""
         raise NotImplementedError
 
+    def sessions(self, rows: int) -> "SessionStates":
+        """Return the state of new sessions, for a policy that is played step by step.
+
+        Args:
+            rows: The number of sessions.
+        """
+        return PickHistory(self, rows)
+
     def recommend(
         self,
         history: Sequence[Id],
@@ -120,6 +128,52 @@ class Policy:
         return known
 
 
+class SessionStates(Protocol):
+    """What a policy knows about running sessions. Items are numbered as in the policy's catalogue."""
+
+    def head(self, rows: Tensor) -> Head:
+        """Return the scores of all items for some sessions."""
+        ...
+
+    def observe(self, rows: Tensor, lists: Tensor, items: Tensor) -> None:
+        """Receive the lists [n, k] that some sessions were shown and their picks [n]; n_items means no pick."""
+        ...
+
+
+class PickHistory:
+    """The last picks of sessions, for policies that read nothing else.
+
+    Args:
+        policy: The policy.
+        rows: The number of sessions.
+    """
+
+    def __init__(self, policy: Policy, rows: int) -> None:
+        self.policy = policy
+        self.recent = torch.full((rows, policy.history), policy.n_items, device=policy.device)
+
+    def head(self, rows: Tensor) -> Head:
+        """Return the scores of all items for some sessions."""
+        return self.policy.head(batch_of_recent(self.recent[rows], self.policy.n_items))
+
+    def observe(self, rows: Tensor, lists: Tensor, items: Tensor) -> None:
+        """Append the picks of some sessions. The lists are not used."""
+        rows, items = (part[items < self.policy.n_items] for part in (rows, items))
+        self.recent[rows] = torch.cat([items[:, None], self.recent[rows, :-1]], 1)
+
+
+def batch_of_recent(recent: Tensor, n_items: int) -> Batch:
+    """Return a batch of histories [B, H], most recent first and padded with n_items, with one row each."""
+    position = (recent < n_items).sum(1)
+    index = position[:, None] - 1 - torch.arange(max(1, int(position.max())), device=recent.device)
+    oldest_first = recent.gather(1, index.clamp(min=0))
+    tokens = torch.where(index >= 0, oldest_first, n_items)
+    rows = torch.arange(len(recent), device=recent.device)
+    zeros, no_reward = torch.zeros_like(rows), torch.zeros(len(recent), device=recent.device)
+    weight = torch.full_like(no_reward, 1 / max(1, len(recent)))
+    return Batch(tokens, rows, position, recent, zeros, zeros, no_reward, no_reward, no_reward, weight)
+
+
 class SkipRecent(Policy):
     """A policy that ranks the last picks of the visitor below all other items, in their own order.
 
@@ -142,6 +196,23 @@ class SkipRecent(Policy):
     def head(self, batch: Batch) -> Head:
         """Return the head of the policy, with the last picks of each row ranked last."""
         return rank_last(self.policy.head(batch), batch.recent[:, : self.picks])
+
+    def sessions(self, rows: int) -> SessionStates:
+        """Return the state of new sessions: that of the policy, and the picks that are ranked last."""
+        return _SkipRecentStates(self, rows)
+
+
+class _SkipRecentStates(PickHistory):
+    def __init__(self, policy: SkipRecent, rows: int) -> None:
+        super().__init__(policy, rows)
+        self.picks, self.states = policy.picks, policy.policy.sessions(rows)
+
+    def head(self, rows: Tensor) -> Head:
+        return rank_last(self.states.head(rows), self.recent[rows, : self.picks])
+
+    def observe(self, rows: Tensor, lists: Tensor, items: Tensor) -> None:
+        super().observe(rows, lists, items)
+        self.states.observe(rows, lists, items)
 
 
 def check_skip_recent(picks: int) -> None:

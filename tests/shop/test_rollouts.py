@@ -13,10 +13,10 @@ from offrec.data.prepare import prepare
 from offrec.data.replay import batch_from_histories
 from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
-from offrec.policy import Policy
+from offrec.policy import Policy, batch_of_recent
 from offrec.shop import WORLDS, Rollout, Shop, World, get_world, paired_difference, write_log
 from offrec.shop.oracle import Oracle
-from offrec.shop.players import Greedy, PolicyPlayer, batch_of_recent
+from offrec.shop.players import Greedy, PolicyPlayer
 from offrec.shop.randomness import outcome_uniforms
 from offrec.shop.visitors import Visitors
 from offrec.types import Batch

@@ -14,6 +14,7 @@ from offrec.algorithms import (
     supervised_policy_gradient,
     supervised_regularisation,
     support_constraint,
+    user_model,
 )
 from offrec.algorithms.record import LEARNERS, LearnerRecord, register_learner
 from offrec.algorithms.symbols import ABSENT, Learner, LossTerms, Multiplier, Needs, Symbols
@@ -33,6 +34,7 @@ for _module in (
     reward_extrapolation,
     supervised_negative_q,
     supervised_advantage,
+    user_model,
 ):
     register_learner(_module.RECORD)
 

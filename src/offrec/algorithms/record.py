@@ -16,7 +16,7 @@ from offrec.plugins import (
     check_texts,
 )
 
-Family = Literal["imitation", "mixed", "unconstrained", "constrained"]
+Family = Literal["imitation", "mixed", "unconstrained", "constrained", "planner"]
 
 
 @dataclass(frozen=True)

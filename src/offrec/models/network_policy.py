@@ -6,7 +6,8 @@ from offrec.catalogue import Head
 from offrec.data.vocabulary import Vocabulary
 from offrec.models.agent import Agent
 from offrec.models.network import eval_mode
-from offrec.policy import Policy
+from offrec.models.user_agent import UserModelAgent
+from offrec.policy import Policy, SessionStates
 from offrec.types import Batch
 
 
@@ -29,13 +30,20 @@ class NetworkPolicy(Policy):
     def __init__(
         self,
         name: str,
-        agent: Agent,
+        agent: Agent | UserModelAgent,
         vocabulary: Vocabulary,
         device: torch.device,
         data_hash: str | None = None,
     ) -> None:
         super().__init__(vocabulary, agent.options.history, device, data_hash)
         self.name, self.agent, self.stochastic = name, agent.to(device), agent.stochastic
+
+    def sessions(self, rows: int) -> SessionStates:
+        """Return the state of new sessions. A user model also learns from lists that were shown and ignored."""
+        if isinstance(self.agent, UserModelAgent):
+            self.agent.eval()
+            return self.agent.sessions(rows)
+        return super().sessions(rows)
 
     def head(self, batch: Batch) -> Head:
         """Return the scores of all items for each row of a batch."""

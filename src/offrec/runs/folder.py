@@ -16,12 +16,14 @@ from offrec.data.schema import Anything, Maybe, Number, OneOf, Scalar, Table, Te
 from offrec.data.shop_metadata import SHOP
 from offrec.data.vocabulary import Vocabulary, decode_vocabulary
 from offrec.errors import InputError
+from offrec.models.log_shape import LogShape
 from offrec.plugins import Registry
 from offrec.runs.option_text import to_toml
 from offrec.runs.options import RunOptions
 from offrec.runs.version import offrec_version
 
-RUN_VERSION = 4
+RUN_VERSION = 5
+MAX_LIST = 100_000  # items per list
 ADVICE = "train the run again"
 SCHEMA = Table(
     {
@@ -33,6 +35,7 @@ SCHEMA = Table(
         "item_id_type": OneOf(("int", "string")),
         "arrays": Table({"item_ids": DESCRIPTION}, {"item_ids_offsets": DESCRIPTION}),
         "options": Table(others=Scalar()),
+        "log": Table({"behaviours": Whole(1, 256), "list_length": Whole(0, MAX_LIST)}),
     },
     {
         "plugins": Table(others=Text()),
@@ -75,6 +78,7 @@ def create_run_folder(
         "item_id_type": dataset.meta["item_id_type"],
         "arrays": {name: dataset.meta["arrays"][name] for name in dataset.item_id_arrays},
         "options": settings,
+        "log": LogShape.of(dataset).as_json(),
         "plugins": {key: package for key, package in packages.items() if package},
         "shop": dataset.meta.get("shop"),
         "logging_policy": logging_policy or None,

@@ -5,10 +5,13 @@ from typing import Any
 
 import torch
 
+from offrec.algorithms.user_model import UserModel
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError, first_line
 from offrec.models.agent import Agent
+from offrec.models.log_shape import LogShape
 from offrec.models.network_policy import NetworkPolicy
+from offrec.models.user_agent import UserModelAgent, build_user_agent
 from offrec.runs.folder import read_item_ids, read_run, run_id
 from offrec.runs.options import RunOptions, build_options
 from offrec.training import checkpoint
@@ -34,11 +37,12 @@ def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
     run = Path(run)
     facts = read_run(run)
     options, where = build_options(facts["options"]), pick_device(device)
+    shape = LogShape(**facts["log"])
     path, vocabulary = run / "best.safetensors", read_item_ids(run, facts)
-    tensors, stored = checkpoint.load(path, _expected_tensors(facts["items"], options))
+    tensors, stored = checkpoint.load(path, _expected_tensors(facts["items"], options, shape))
     if stored.get("run") != run_id(facts):
         raise InputError(f"{path} belongs to another run than run.json; train the run again.")
-    agent = Agent(facts["items"], options.learner, options.network, options.critic, restored=True)
+    agent = _untrained_agent(facts["items"], options, shape)
     agent.load_state_dict({name.removeprefix("module."): tensor for name, tensor in tensors.items()})
     policy = NetworkPolicy(policy_name(options), agent, vocabulary, where, facts["data_hash"])
     policy.source_shop = facts.get("shop")
@@ -54,17 +58,25 @@ def _stored_warnings(path: Path, stored: dict[str, Any]) -> tuple[str, ...]:
     return tuple(warnings.values())
 
 
-def _expected_tensors(items: int, options: RunOptions) -> checkpoint.Expected:
+def _expected_tensors(items: int, options: RunOptions, shape: LogShape) -> checkpoint.Expected:
     """Return the shape and type of every tensor in a checkpoint, without allocating memory for the tensors.
 
     A file from elsewhere is compared with them before a network of its claimed size is built.
     """
     with torch.device("meta"):
-        agent = Agent(items, options.learner, options.network, options.critic, restored=True)
+        agent = _untrained_agent(items, options, shape)
     return {f"module.{name}": (tuple(one.shape), one.dtype) for name, one in agent.state_dict().items()}
 
 
+def _untrained_agent(items: int, options: RunOptions, shape: LogShape) -> Agent | UserModelAgent:
+    if isinstance(options.learner, UserModel):
+        return build_user_agent(items, options.learner, options.network, shape)
+    return Agent(items, options.learner, options.network, options.critic, restored=True)
+
+
 def policy_name(options: RunOptions) -> str:
+    if isinstance(options.learner, UserModel):
+        return options.algorithm
     return f"{options.algorithm}/{options.network.backbone}"
 
 

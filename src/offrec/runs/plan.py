@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from offrec.algorithms.user_model import UserModel
 from offrec.catalogue import backend
 from offrec.console import Console
 from offrec.data.dataset import Dataset
+from offrec.data.list_log import ListEpochs, ListLog
 from offrec.data.replay import Epochs, automatic_batch_size
 from offrec.data.transitions import Floats, reward_vector, reward_vector_or_none
 from offrec.errors import InputError
@@ -19,6 +21,7 @@ from offrec.models.network import Network, item_tables
 from offrec.runs.loading import pick_device
 from offrec.runs.options import RunOptions
 from offrec.runs.shared_data import SharedData
+from offrec.runs.user_model import plan_lists
 from offrec.training import memory
 from offrec.training.memory import MemoryPlan
 from offrec.types import Batch
@@ -31,13 +34,14 @@ class RunPlan:
     shared: SharedData
     options: RunOptions
     device: torch.device
-    epochs: Epochs  # the batches of every epoch
+    epochs: Epochs | ListEpochs  # the batches of every epoch
     scored_events: ScoredEvents  # of validation
     diagnostic_batches: list[Batch]  # empty: no diagnostics
     rewards: Floats | None  # per behaviour, if all are known
     facts: LogFacts
     logging: Need | None  # the parts of π̂_b that must be fitted first
     memory: MemoryPlan  # without the log, which other runs may share
+    validation_lists: ListLog | None = None  # of a user model
 
     @property
     def dataset(self) -> Dataset:
@@ -86,25 +90,30 @@ def plan_run(shared: SharedData, options: RunOptions, device: torch.device) -> R
         InputError: The run cannot be trained with these options.
     """
     _check_rewards(shared.dataset, options)
+    if isinstance(options.learner, UserModel):
+        epochs, lists, facts, memory_plan = plan_lists(shared, options, device)
+        events = shared.scored_events(options, device)
+        rewards = reward_vector_or_none(shared.dataset.behaviours, options.reward)
+        return RunPlan(shared, options, device, epochs, events, [], rewards, facts, None, memory_plan, lists)
     by_kernel = _uses_kernels(options, device)
     captured = by_kernel and options.training.capture != "off"
     replay, facts = shared.replay(options, device), shared.log_facts(options, device)
     if options.learner.needs.logging == "logged":
         facts = replace(facts, log_b=logged_propensities(shared.dataset))
     batch_size = options.training.batch_size or automatic_batch_size(len(replay.items))
-    epochs = Epochs(replay, batch_size, options.seed, round_sizes=captured, use_kernel=by_kernel)
+    batches = Epochs(replay, batch_size, options.seed, round_sizes=captured, use_kernel=by_kernel)
     agent = _agent_without_memory(shared.dataset, options, facts)
     return RunPlan(
         shared,
         options,
         device,
-        epochs,
+        batches,
         shared.scored_events(options, device),
         shared.diagnostic_batches(options, device) if options.learner.needs_reward else [],
         reward_vector_or_none(shared.dataset.behaviours, options.reward),
         facts,
         _logging_need(agent, options),
-        _memory(agent, options, epochs, captured),
+        _memory(agent, options, batches, captured),
     )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from offrec import catalogue, logging_policy
 from offrec.console import Console
 from offrec.data.dataset import Dataset
+from offrec.data.list_log import ListEpochs
 from offrec.data.locks import lock_folder
 from offrec.data.transitions import reward_vector
 from offrec.errors import InputError, first_line
@@ -22,12 +23,14 @@ from offrec.logging_policy import LoggingPolicy
 from offrec.models.agent import Agent
 from offrec.models.network import Network, item_tables
 from offrec.models.network_policy import NetworkPolicy
+from offrec.models.user_agent import UserModelAgent
 from offrec.policy import Policy
 from offrec.runs.collapse import find_collapse
 from offrec.runs.folder import check_run_folder, create_run_folder, read_run, run_id
 from offrec.runs.loading import policy_name
 from offrec.runs.options import logging_training, resolve_options
 from offrec.runs.plan import RunPlan, plan_runs
+from offrec.runs.user_model import build_trained_model, user_model_task
 from offrec.training.interleaved import train_interleaved
 from offrec.training.loop import Trainer, load_module
 from offrec.training.update import ListCheck, TrainingTask
@@ -225,7 +228,7 @@ def build_trainer(
     return BuiltRun(plan, policy, trainer)
 
 
-def build_agent(plan: RunPlan, prior: Network | None = None, log_b: Tensor | None = None) -> Agent:
+def build_agent(plan: RunPlan, prior: Network | None = None, log_b: Tensor | None = None) -> Agent | UserModelAgent:
     """Build the networks from the run's seed.
 
     Args:
@@ -234,6 +237,8 @@ def build_agent(plan: RunPlan, prior: Network | None = None, log_b: Tensor | Non
         log_b: [E] log π̂_b of the log's events, for learners that need it.
     """
     options = plan.options
+    if isinstance(plan.epochs, ListEpochs):
+        return build_trained_model(plan.shared, options, plan.epochs, plan.device)
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
         try:
@@ -275,6 +280,11 @@ def build_task(
         figures = {name: metrics[name] for name in ("HR@10", "NDCG@10")}
         figures |= {} if value is None else {"value@5": value(policy)}
         return figures if plan.rewards is None else {**figures, "reward@10": ranks.reward_ndcg(plan.rewards, 10)}
+
+    if isinstance(agent, UserModelAgent):
+        assert isinstance(plan.epochs, ListEpochs)
+        assert plan.validation_lists is not None
+        return user_model_task(policy, plan.options, plan.epochs, plan.validation_lists, validate)
 
     def diagnose() -> dict[str, float]:
         return mean_diagnostics(agent, plan.diagnostic_batches, prior)

@@ -11,7 +11,6 @@ from offrec.policy import Policy, SkipRecent
 from offrec.shop.logging_policy import Mixture, draw_lists, mixture
 from offrec.shop.randomness import Purpose, generator
 from offrec.shop.visitors import Dynamics, Step, Visitors
-from offrec.types import Batch
 
 Play = Literal["topk", "sample"]
 ROWS = 1024  # sessions per batch of lists
@@ -99,7 +98,7 @@ def chunks(visitors: Visitors) -> list[Visitors]:
 
 
 class PolicyPlayer(Player):
-    """Plays a `Policy`, which sees only the picks of items that it knows.
+    """Plays a `Policy`, which sees only its lists and the picks of items that it knows.
 
     Args:
         dynamics: The shop's equations and items.
@@ -126,8 +125,7 @@ class PolicyPlayer(Player):
 
     def begin(self, sessions: int, seed: int) -> None:
         super().begin(sessions, seed)
-        shape = (sessions, self.policy.history)
-        self.recent = torch.full(shape, self.policy.n_items, device=self.policy.device)
+        self.states = self.policy.sessions(sessions)
 
     @torch.no_grad()
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
@@ -135,14 +133,15 @@ class PolicyPlayer(Player):
         lists = []
         rows = rows.to(self.policy.device)
         for part in (rows[first : first + ROWS] for first in range(0, len(rows), ROWS)):
-            head = self.policy.head(batch_of_recent(self.recent[part], self.policy.n_items))
+            head = self.states.head(part)
             lists.append(sample_k(head, self.k, random) if self.play == "sample" else top_k(head, self.k)[1])
-        return self.to_shop[torch.cat(lists)].to(self.dynamics.device)
+        self.lists = torch.cat(lists)
+        return self.to_shop[self.lists].to(self.dynamics.device)
 
+    @torch.no_grad()
     def observe(self, rows: Tensor, item: Tensor) -> None:
-        rows, item = rows.to(self.policy.device), self.to_policy[item.to(self.policy.device)]
-        rows, item = (part[item < self.policy.n_items] for part in (rows, item))
-        self.recent[rows] = torch.cat([item[:, None], self.recent[rows, :-1]], 1)
+        item = self.to_policy[item.to(self.policy.device)]
+        self.states.observe(rows.to(self.policy.device), self.lists, item)
 
 
 def shop_items(policy: Policy, n_items: int) -> Tensor:
@@ -156,15 +155,3 @@ def shop_items(policy: Policy, n_items: int) -> Tensor:
             f"0 to {n_items - 1}; simulate it in the shop that wrote its log."
         )
     return torch.tensor(ids, dtype=torch.long)
-
-
-def batch_of_recent(recent: Tensor, n_items: int) -> Batch:
-    """Return a batch of histories [B, H], most recent first and padded with n_items, with one row each."""
-    position = (recent < n_items).sum(1)
-    index = position[:, None] - 1 - torch.arange(max(1, int(position.max())), device=recent.device)
-    oldest_first = recent.gather(1, index.clamp(min=0))
-    tokens = torch.where(index >= 0, oldest_first, n_items)
-    rows = torch.arange(len(recent), device=recent.device)
-    zeros, no_reward = torch.zeros_like(rows), torch.zeros(len(recent), device=recent.device)
-    weight = torch.full_like(no_reward, 1 / max(1, len(recent)))
-    return Batch(tokens, rows, position, recent, zeros, zeros, no_reward, no_reward, no_reward, weight)

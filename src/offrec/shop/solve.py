@@ -20,10 +20,10 @@ from torch import Tensor
 
 from offrec.catalogue.reference import logits
 from offrec.errors import InputError
-from offrec.policy import Policy
+from offrec.policy import Policy, batch_of_recent
 from offrec.shop.items import make_items
 from offrec.shop.logging_policy import mixture
-from offrec.shop.players import Play, Player, batch_of_recent, shop_items
+from offrec.shop.players import Play, Player, shop_items
 from offrec.shop.randomness import Purpose, generator
 from offrec.shop.visitors import Dynamics, Visitors, sample_index
 from offrec.shop.worlds import World

@@ -1,0 +1,125 @@
+"""User model: how visitors choose, convert and leave, fitted to served lists; the policy plans its lists in this model.
+
+Each visitor has one of K latent types c. For a list ℓ shown after the picks m:
+
+    utility     u(i|c,m) = a_i + x_i·(U_c + Σ_l g_l x_{m_l}) + s[times i is in m] + p[place of i]
+    choice      P(i|ℓ,c,m) = exp u(i|c,m) / (exp u₀ + Σ_{j∈ℓ} exp u(j|c,m)),  u₀ for picking nothing
+    conversion  P(b|i,c,m) ∝ exp(α_b + β_b z),  z = κ x_i·(U_c + …) + q_i + s′[times i is in m]
+    exposure    P(i shown|c) ∝ exp(e_i + x_i·Y_c)
+    leaving     logit P(leave|m) = h₀ + h[picks] − Σ_l ω_l w_{m_l} + idle·1[no pick] + same·similarity(m)
+
+The loss of a session is −log Σ_c π_c Π_t P(choice_t) P(conversion_t) P(exposure_t), plus the cross-entropy of leaving,
+plus Gaussian priors. Exposure is part of the likelihood because the policy that wrote the log may know the visitor:
+without it, an item that is shown mainly to visitors who like it seems attractive to everybody.
+
+Item effects share knowledge: q_i = ε_i + ρ a_i and w_i = ε′_i + ρ₁ a_i + ρ₂ q_i, with ε and ε′ shrunk towards 0. How
+strongly ε′ is shrunk and how fast picks are forgotten (ω_l ∝ decay^l) is selected on validation sessions.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from offrec.algorithms.record import LearnerRecord
+from offrec.algorithms.symbols import LossTerms, Needs
+from offrec.plugins import option
+
+
+@dataclass(frozen=True)
+class UserSymbols:
+    """The symbols of the user model's loss, for a batch of S sessions with D lists."""
+
+    log_prior: Tensor  # [K] log π_c
+    choice: Tensor  # [D, K] log P(choice|list, c)
+    conversion: Tensor  # [D, K] log P(behaviour|pick, c); 0 without a pick
+    exposure: Tensor  # [D, K] log P(list|c), up to a constant; 0 for logs without lists
+    leave_logit: Tensor  # [D, G] for each of G candidates of shrinkage and decay
+    leaves: Tensor  # [D] whether the visitor left after the list
+    session: Tensor  # [D] index of the list's session in the batch
+    penalty: Tensor  # [] negative log density of the priors, per list of the log
+    lists_per_session: Tensor  # [] mean number of lists in the batch's sessions
+
+
+@dataclass(frozen=True)
+class UserModel:
+    types: int = option(48, minimum=1, maximum=4096)
+    """K: number of latent types of visitors."""
+    width: int = option(16, minimum=1, maximum=1024)
+    """Width of item and type vectors."""
+    memory: int = option(8, minimum=1, maximum=64)
+    """Number of last picks that choice, conversion and leaving depend on."""
+    horizon: int = option(-1, minimum=-1, maximum=0)
+    """-1: plan for the whole session. 0: plan for the next pick alone."""
+    list_length: int = option(0, minimum=0, maximum=1000)
+    """Length of the planned lists; 0: that of the log's lists, or 10 if the log has no lists. Items after the planned
+    list are ranked by a linear score."""
+    candidate_types: int = option(4, minimum=1)
+    """Number of likeliest types that propose candidates for a list."""
+    candidates_per_type: int = option(30, minimum=1)
+    """Number of candidates that each of them proposes."""
+    planned_types: int = option(16, minimum=1)
+    """Number of likeliest types over which the value of a list is averaged."""
+    vector_precision: float = option(20.0, minimum=0.0)
+    """Precision of the Gaussian prior of item vectors."""
+    effect_precision: float = option(1.0, minimum=0.0)
+    """Precision of the Gaussian priors of type vectors, attractiveness and conversion effects."""
+    none_share: float = option(0.5, above=0.0, maximum=0.99)
+    """For logs without lists: the assumed share of lists from which nothing is picked."""
+    negatives: int = option(15, minimum=1, maximum=10_000)
+    """For logs without lists: number of sampled items that are compared with each pick."""
+
+    @property
+    def needs(self) -> Needs:
+        """None of the agent's networks: `offrec.models.user_model` has its own parameters."""
+        return Needs(actor=False)
+
+    @property
+    def needs_reward(self) -> bool:
+        """Whether the policy reads rewards."""
+        return True
+
+    def loss(self, x: Any) -> LossTerms:
+        """Return the loss terms, one number per session."""
+        assert isinstance(x, UserSymbols)
+        sessions = int(x.session[-1]) + 1
+        log_likelihood = torch.zeros(sessions, x.choice.shape[1], dtype=x.choice.dtype, device=x.choice.device)
+        log_likelihood = log_likelihood.index_add(0, x.session, x.choice + x.conversion + x.exposure)
+        target = x.leaves.to(x.leave_logit.dtype)[:, None].expand_as(x.leave_logit)
+        leaving = binary_cross_entropy_with_logits(x.leave_logit, target, reduction="none").sum(1)
+        return {
+            "likelihood": -(x.log_prior + log_likelihood).logsumexp(1),
+            "leaving": torch.zeros_like(log_likelihood[:, 0]).index_add(0, x.session, leaving),
+            "prior": (x.penalty * x.lists_per_session).expand(sessions),
+        }
+
+
+NO_NETWORK = "the user model has its own parameters instead of a network"
+RECORD = LearnerRecord(
+    name="user-model",
+    label="User model",
+    learner=UserModel,
+    help="Fit how visitors choose, convert and leave, and plan lists in this model.",
+    family="planner",
+    presets={
+        name: {
+            "select": "last",
+            "training.epochs": 8,
+            "training.learning_rate": 0.02,
+            "training.schedule": "linear",
+            "training.capture": "off",
+        }
+        for name in ("strong", "paper")
+    },
+    myopic={"algorithm.horizon": 0},
+    ignored={
+        **{
+            f"network.{name}": NO_NETWORK
+            for name in ("backbone", "width", "layers", "dropout", "tied", "repeat", "repeat_state", "heads", "window")
+        },
+        "gamma": "it plans until the visitor leaves",
+        "training.encode": NO_NETWORK,
+    },
+)

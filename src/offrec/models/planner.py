@@ -1,0 +1,264 @@
+"""Plan lists in a user model.
+
+The value of a list ℓ for type c is Σ_{i∈ℓ} P(i|ℓ,c) · e(i,c), with
+
+    e(i,c) = E[reward of i|c] + V(memory after i) − V(memory after no pick)
+
+V is the expected reward of the rest of the session. It assumes that later lists earn a mean reward r̄ and that later
+picks have a mean effect w̄ on leaving; both are measured by simulating the planner in the model. The planner adds the
+item that increases the mean value over the posterior of c most, until the list is complete.
+
+Candidates come from heads over the catalogue, one per likely type: the logarithm of exp(u) · (e − λ), where λ is the
+value of the list, is linearised in match, q and w around the lists that the planner makes for visitors of known type.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from offrec.catalogue import Head, top_k
+from offrec.models.user_model import STEPS, UserModelNetwork
+
+SIMULATED, SIMULATED_LISTS = 256, 16
+STEP = 0.01  # of numerical derivatives
+ROWS = 512  # lists that are planned at once
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """The linear score of candidates: (1 + zeta · κ) x_i·state + a_i + zeta · q_i + xi · w_i."""
+
+    zeta: float
+    xi: float
+
+
+class Planner:
+    """Plans lists with the current parameters of a user model.
+
+    Args:
+        model: The model.
+        k: Length of the lists.
+        look_ahead: Whether to plan beyond the next pick.
+    """
+
+    @torch.no_grad()
+    def __init__(self, model: UserModelNetwork, k: int, look_ahead: bool) -> None:
+        self.model, self.k, self.look_ahead = model, min(k, model.n_items), look_ahead
+        self.a, self.q = model.centred(), model.interest()
+        best = int(model.best)
+        self.w = torch.cat([model.worth()[:, best], model.leave_missing[best : best + 1]])  # the last is for padding
+        self.weight = model.grid_log_weight[:, best].exp()
+        self.base = model.leave_base[best] + model.leave_picks[:, best]  # [STEPS]
+        self.idle, self.same = model.leave_idle[best], model.leave_same[best]
+        self.unit_x = torch.cat([normalize(model.x, dim=1), model.x.new_zeros(1, model.x.shape[1])])
+        self.log_prior = model.type_logit.log_softmax(0)
+        self.reward, self.later_w, self.none_share = model.statistics.tolist()
+        self.none = model.none if model.has_lists else self._assumed_none()
+        self.slopes = Slopes(1.0, 0.0)
+        for _ in range(3):  # the slopes depend on the lists, and the lists on the candidates
+            self.slopes = self._slopes()
+
+    def _assumed_none(self) -> Tensor:
+        """Return u₀ such that nothing is picked from the assumed share of lists of k items sampled as in the log."""
+        share, model = self.model.learner.none_share, self.model
+        utility = model.types @ model.x.T + self.a + model.shown.clamp(min=1e-12).log()
+        total = (self.log_prior[:, None] + utility).flatten().logsumexp(0) + torch.tensor(float(self.k)).log()
+        return total + torch.tensor(share / (1 - share)).log()
+
+    def start(self, rows: int) -> Tensor:
+        """[rows, K] log posterior of new visitors."""
+        return self.log_prior.expand(rows, -1).clone()
+
+    def after_list(self, lists: Tensor, memory: Tensor, place: Tensor) -> Tensor:
+        """[n, K] log P(place|list, c), by which the posterior changes; place 0 is no pick."""
+        logits, _ = self._outcomes(lists, memory)
+        return logits.log_softmax(2).gather(2, place[:, None, None].expand(-1, logits.shape[1], 1))[..., 0]
+
+    def after_picks(self, recent: Tensor) -> Tensor:
+        """[n, K] log posterior from picks alone, [n, h] most recent first; the lists are unknown.
+
+        Each pick is compared with a list of items as they were shown in the log.
+        """
+        model, memory = self.model, self.model.learner.memory
+        shown = model.types @ model.x.T + self.a + model.shown.clamp(min=1e-12).log()
+        total = torch.logaddexp(self.none, shown.logsumexp(1) + torch.tensor(float(self.k)).log())
+        posterior = self.start(len(recent))
+        types = torch.arange(len(model.types), device=recent.device).expand(len(recent), -1)
+        padded = torch.nn.functional.pad(recent, (0, memory), value=model.n_items)
+        for j in range(recent.shape[1]):
+            item = padded[:, j]
+            if not bool((item < model.n_items).any()):
+                break
+            before = padded[:, j + 1 : j + 1 + memory]
+            utility, _ = model.utility_and_interest(types, before, item[:, None])
+            posterior += torch.where((item < model.n_items)[:, None], utility[..., 0] - total, 0.0)
+        return posterior
+
+    @torch.no_grad()
+    def plan(self, posterior: Tensor, memory: Tensor, picks: Tensor) -> Tensor:
+        """Return the lists [n, k] for visitors with a log posterior [n, K], last picks [n, m] and pick counts [n]."""
+        parts = [slice(first, first + ROWS) for first in range(0, len(memory), ROWS)]
+        lists = [self._plan(posterior[part], memory[part], picks[part]) for part in parts]
+        return torch.cat(lists) if lists else memory.new_zeros(0, self.k)
+
+    def _plan(self, posterior: Tensor, memory: Tensor, picks: Tensor) -> Tensor:
+        model, options = self.model, self.model.learner
+        share, types = posterior.softmax(1).topk(min(options.planned_types, posterior.shape[1]), 1)
+        share = share / share.sum(1, keepdim=True)
+        candidates, is_repeated = self._candidates(types[:, : options.candidate_types], memory)
+        utility, interest = model.utility_and_interest(types, memory, candidates)
+        earns = model.expected_reward(interest)
+        if self.look_ahead:
+            earns = earns + self.advantage(memory, picks, candidates)[:, None]
+        return candidates.gather(1, self._best_list(utility, earns, share, is_repeated))
+
+    def _candidates(self, types: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return candidates [n, M] and whether each repeats another one."""
+        model, zeta = self.model, self.slopes.zeta
+        state = (model.types[types] + model.taste_shift(memory)[:, None]) * (1 + zeta * model.match_conversion)
+        head = Head(state.reshape(-1, state.shape[-1]), model.x, self._item_score())
+        # Lists need k different candidates, even if all types propose the same.
+        count = min(model.n_items, model.learner.candidates_per_type + self.k)
+        items = top_k(head, count)[1].reshape(len(memory), -1).sort(1).values
+        is_repeated = torch.zeros_like(items, dtype=torch.bool)
+        is_repeated[:, 1:] = items[:, 1:] == items[:, :-1]
+        return items, is_repeated
+
+    def _item_score(self) -> Tensor:
+        return self.a + self.slopes.zeta * self.q + self.slopes.xi * self.w[:-1]
+
+    def _best_list(self, utility: Tensor, earns: Tensor, share: Tensor, excluded: Tensor) -> Tensor:
+        """[n, k] indices of the candidates, chosen one by one. utility, earns: [n, C, M]; share: [n, C]."""
+        top = torch.maximum(utility.amax(2, keepdim=True), self.none)
+        odds = (utility - top).exp()
+        total = (self.none - top)[..., 0].exp()  # [n, C] Σ over the list and nothing
+        value = torch.zeros_like(total)
+        gain, places, excluded, chosen = odds * earns, self._places(), excluded.clone(), []
+        for place in places:
+            mean = ((value[..., None] + place * gain) / (total[..., None] + place * odds) * share[..., None]).sum(1)
+            item = mean.masked_fill(excluded, -torch.inf).argmax(1, keepdim=True)
+            chosen.append(item)
+            excluded.scatter_(1, item, True)
+            index = item[:, None].expand(-1, odds.shape[1], 1)
+            value = value + place * gain.gather(2, index)[..., 0]
+            total = total + place * odds.gather(2, index)[..., 0]
+        return torch.cat(chosen, 1)
+
+    def _places(self) -> list[float]:
+        """Return exp(p) for each place of a list."""
+        if not self.model.has_lists:
+            return [1.0] * self.k
+        places = self.model.place.exp().tolist()
+        return (places + [places[-1]] * self.k)[: self.k]
+
+    # ---- the value of staying
+
+    def advantage(self, memory: Tensor, picks: Tensor, items: Tensor) -> Tensor:
+        """[n, c] V after a pick of each of the items [n, c], minus V after no pick."""
+        length, n_items = memory.shape[1], self.model.n_items
+        w, known = self.w[memory.clamp(max=n_items)], self.unit_x[memory.clamp(max=n_items)]
+        similar = (self.unit_x[items] @ known[:, : length - 1].transpose(1, 2)).relu()
+        largest = similar.amax(2) if length > 1 else torch.zeros_like(items, dtype=w.dtype)
+        older = torch.nn.functional.pad(memory[:, : length - 1], (0, 1), value=n_items)
+        same_after_pick = self.model.similarity(older)[:, None] + largest / length
+        picked = self._value(w, picks, same_after_pick, self.w[items])
+        return picked - self._value(w, picks, self.model.similarity(memory)[:, None], None)
+
+    def _value(self, w: Tensor, picks: Tensor, same: Tensor, new: Tensor | None) -> Tensor:
+        """[n, c] expected reward after the current list. After l more lists, memory has moved back by l places.
+
+        Args:
+            w: [n, m] effects of the last picks on leaving.
+            picks: [n] number of picks.
+            same: [n, c] similarity in memory after the list.
+            new: [n, c] effects of picks from the current list; None if nothing is picked.
+        """
+        length, weight, after = w.shape[1], self.weight, 0 if new is None else 1
+        value, alive = torch.zeros_like(same), torch.ones_like(same)
+        for ahead in range(length + 1):
+            back = min(length, ahead + after)
+            effect = (w[:, : length - back] * weight[back:]).sum(1, keepdim=True) + self.later_w * weight[:ahead].sum()
+            if new is not None and ahead < length:
+                effect = effect + weight[ahead] * new
+            none = self.none_share if ahead else 1.0 - after
+            base = self.base[(picks + ahead).clamp(max=STEPS - 1)][:, None]
+            leave = base - effect + self.idle * none + self.same * same * (length - ahead) / length
+            stay = 1 - leave.sigmoid()
+            alive = alive * stay
+            value = value + alive * self.reward
+        return value + alive * stay / (1 - stay).clamp(min=1e-3) * self.reward
+
+    # ---- calibration
+
+    def _outcomes(self, lists: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return choice logits [n, K, 1 + k] and expected rewards [n, K, k] of lists for every type."""
+        types = torch.arange(len(self.model.types), device=lists.device).expand(len(lists), -1)
+        utility, interest = self.model.utility_and_interest(types, memory, lists)
+        logits = self.model.choice_logits(utility)
+        if not self.model.has_lists:
+            logits = torch.cat([self.none.expand_as(logits[..., :1]), utility], -1)
+        return logits, self.model.expected_reward(interest)
+
+    def _slopes(self) -> Slopes:
+        """Linearise log(e − λ) around the lists for visitors of known type, weighted by how often items are picked."""
+        model = self.model
+        count = len(model.types)
+        memory = torch.full((count, model.learner.memory), model.n_items, device=model.x.device)
+        picks = torch.zeros(count, dtype=torch.long, device=model.x.device)
+        known = torch.full((count, count), -50.0, device=model.x.device).fill_diagonal_(0.0)
+        lists = self.plan(known, memory, picks)
+        own = torch.arange(count, device=model.x.device)[:, None]
+        utility, interest = (part[:, 0] for part in model.utility_and_interest(own, memory, lists))
+        reward = model.expected_reward(interest)
+        reward_slope = (model.expected_reward(interest + STEP) - reward) / STEP
+        earns, stay_slope = reward, torch.zeros_like(reward)
+        if self.look_ahead:
+            now = self.advantage(memory, picks, lists)
+            self.w[:-1] += STEP
+            stay_slope = (self.advantage(memory, picks, lists) - now) / STEP
+            self.w[:-1] -= STEP
+            earns = reward + now
+        probability = torch.cat([self.none.expand(count, 1), utility], 1).softmax(1)[:, 1:]
+        value = (probability * earns).sum(1, keepdim=True)
+        share = self.log_prior.exp()[:, None] * probability
+        share = share / share.sum().clamp(min=1e-12)
+        excess = (share * (earns - value)).sum().clamp(min=1e-3)
+        return Slopes(float((share * reward_slope).sum() / excess), float((share * stay_slope).sum() / excess))
+
+    @torch.no_grad()
+    def simulate(self, generator: torch.Generator) -> tuple[Tensor, float]:
+        """Let visitors of the model meet the planner.
+
+        Returns:
+            Mean reward per list, mean effect of picks on leaving and share of lists without a pick, and the expected
+            reward per session.
+        """
+        model, n = self.model, SIMULATED
+        prior = self.log_prior.exp().cpu()
+        types = torch.multinomial(prior, n, replacement=True, generator=generator).to(model.x.device)
+        posterior, picks = self.start(n), torch.zeros(n, dtype=torch.long, device=types.device)
+        memory = torch.full((n, model.learner.memory), model.n_items, device=types.device)
+        alive, rows = torch.ones(n, device=types.device), torch.arange(n, device=types.device)
+        sums = torch.zeros(4, device=types.device)  # reward, effect of picks, no picks, lists
+        best = int(model.best)
+        for _ in range(SIMULATED_LISTS):
+            lists = self.plan(posterior, memory, picks)
+            logits, rewards = self._outcomes(lists, memory)
+            chosen = logits.softmax(2)[rows, types]
+            reward = (chosen[:, 1:] * rewards[rows, types]).sum(1)
+            place = torch.multinomial(chosen.cpu(), 1, generator=generator)[:, 0].to(types.device)
+            picked = place > 0
+            item = torch.where(picked, lists.gather(1, (place - 1).clamp(min=0)[:, None])[:, 0], model.n_items)
+            parts = (reward, torch.where(picked, self.w[item], 0.0), chosen[:, 0], torch.ones_like(reward))
+            sums += torch.stack([(alive * part).sum() for part in parts])
+            posterior = posterior + logits.log_softmax(2)[rows, :, place]
+            memory = torch.where(picked[:, None], torch.cat([item[:, None], memory[:, :-1]], 1), memory)
+            alive = alive * (1 - model.leave_logits(memory, picked, picks)[:, best].sigmoid())
+            picks = picks + picked
+        reward_sum, effect, none, lists_seen = sums.tolist()
+        mean = torch.tensor(
+            [reward_sum / lists_seen, effect / max(1e-6, lists_seen - none), none / lists_seen], device=types.device
+        )
+        return mean, reward_sum / n

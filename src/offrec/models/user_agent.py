@@ -1,0 +1,149 @@
+"""The user model behind the interface of an agent: loss, ranking by plans, and the state of running sessions."""
+
+import torch
+from torch import Tensor
+
+from offrec.algorithms import LossTerms
+from offrec.algorithms.user_model import UserModel
+from offrec.catalogue import Head
+from offrec.data.list_log import ListBatch, ListLog
+from offrec.models.log_shape import LogShape
+from offrec.models.network import NetworkOptions
+from offrec.models.planner import Planner
+from offrec.models.user_model import UserModelNetwork
+from offrec.types import Batch
+
+CALIBRATIONS = 2  # simulations; the second one uses the statistics of the first
+VALIDATED = 2048  # validation sessions that select the model of leaving
+
+
+class UserModelAgent(UserModelNetwork):
+    """A user model that ranks items by planning.
+
+    `forward` ranks the planned list first and all other items by a linear score. `sessions` keeps the posterior of
+    running sessions and also learns from lists that were shown and ignored.
+    """
+
+    lists_in_log = 1  # set before training
+    _planner: tuple[object, Planner] | None = None
+
+    def loss(self, batch: ListBatch) -> LossTerms:
+        """Return the loss terms of a batch, one number per session."""
+        return self.learner.loss(self.symbols(batch, self.lists_in_log))
+
+    def start(self, log: ListLog, rewards: list[float]) -> None:
+        """Prepare for training: exposure from the counts of what was shown, and the rewards that plans maximise."""
+        offered = log.rows.offered.flatten()
+        counts = torch.bincount(offered[offered < self.n_items], minlength=self.n_items)
+        self.set_exposure(counts)
+        self.reward.copy_(torch.tensor(rewards))
+        self.lists_in_log = max(1, len(log.rows))
+
+    def after_update(self) -> None:
+        """Do nothing: the model has no state outside the optimiser."""
+
+    @property
+    def list_length(self) -> int:
+        """The length of planned lists."""
+        return self.learner.list_length or (self.k if self.has_lists else 10)
+
+    def planner(self) -> Planner:
+        """Return the planner for the current parameters."""
+        key = (self.x.device, *(tensor._version for tensor in (*self.parameters(), *self.buffers())))
+        if self._planner is None or self._planner[0] != key:
+            self._planner = (key, Planner(self, self.list_length, self.learner.horizon != 0))
+        return self._planner[1]
+
+    @torch.no_grad()
+    def validate(self, log: ListLog, last: bool, seed: int) -> dict[str, float]:
+        """Select the model of leaving on validation sessions, and calibrate the planner after the last epoch.
+
+        Args:
+            log: Validation lists.
+            last: Whether this is the last epoch.
+            seed: Seed of the simulation.
+
+        Returns:
+            Log-likelihoods per list of validation sessions and, after the last epoch, the reward per session that
+            the planner expects.
+        """
+        figures = {}
+        if log.sessions:
+            batch = log.batch(torch.arange(min(VALIDATED, log.sessions), device=log.first.device))
+            terms = self.symbols(batch, 1)
+            target = terms.leaves.to(terms.leave_logit.dtype)[:, None].expand_as(terms.leave_logit)
+            leaving = -torch.nn.functional.binary_cross_entropy_with_logits(
+                terms.leave_logit, target, reduction="none"
+            ).mean(0)
+            self.best.copy_(leaving.argmax())
+            sessions = torch.zeros(len(batch.weight), len(self.types), device=leaving.device)
+            choices = terms.log_prior + sessions.index_add(0, batch.session, terms.choice + terms.conversion)
+            figures = {
+                "choice log-likelihood": float(choices.logsumexp(1).sum() / len(batch)),
+                "leaving log-likelihood": float(leaving.max()),
+            }
+        if last:
+            generator = torch.Generator().manual_seed(seed)
+            for _ in range(CALIBRATIONS):
+                statistics, value = self.planner().simulate(generator)
+                self.statistics.copy_(statistics)
+            figures["planned reward"] = value
+        return figures
+
+    def forward(self, batch: Batch) -> Head:
+        """Return the head that ranks the planned list first. It knows the picks of each row, but not the lists."""
+        planner = self.planner()
+        posterior = planner.after_picks(batch.recent[:, : self.options.history])
+        memory = batch.recent[:, : self.learner.memory]
+        missing = self.learner.memory - memory.shape[1]
+        memory = torch.nn.functional.pad(memory, (0, max(0, missing)), value=self.n_items)
+        return self.planned_head(posterior, memory, (batch.recent < self.n_items).sum(1))
+
+    def planned_head(self, posterior: Tensor, memory: Tensor, picks: Tensor) -> Head:
+        """Return the head of visitors with a log posterior, last picks and pick counts."""
+        planner = self.planner()
+        lists = planner.plan(posterior, memory, picks)
+        state = posterior.softmax(1) @ self.types + self.taste_shift(memory)
+        state = state * (1 + planner.slopes.zeta * self.match_conversion)
+        bias = planner._item_score()
+        bound = state.norm(dim=1) * self.x.norm(dim=1).max() + bias.max()  # no other item has a higher score
+        order = torch.arange(lists.shape[1], 0, -1, device=lists.device)
+        return Head(state, self.x, bias, lists, bound[:, None] + order, replaces_base=True)
+
+    def sessions(self, rows: int) -> "UserSessions":
+        """Return the state of `rows` new sessions."""
+        return UserSessions(self, rows)
+
+
+class UserSessions:
+    """The posterior, the last picks and the number of picks of running sessions."""
+
+    def __init__(self, agent: UserModelAgent, rows: int) -> None:
+        self.agent, planner, device = agent, agent.planner(), agent.x.device
+        self.posterior = planner.start(rows)
+        self.memory = torch.full((rows, agent.learner.memory), agent.n_items, device=device)
+        self.picks = torch.zeros(rows, dtype=torch.long, device=device)
+
+    @torch.no_grad()
+    def head(self, rows: Tensor) -> Head:
+        """Return the head of some sessions."""
+        return self.agent.planned_head(self.posterior[rows], self.memory[rows], self.picks[rows])
+
+    @torch.no_grad()
+    def observe(self, rows: Tensor, lists: Tensor, items: Tensor) -> None:
+        """Update some sessions after lists [n, k] and picks [n]; n_items means that nothing was picked."""
+        match, picked = lists == items[:, None], items < self.agent.n_items
+        place = torch.where(match.any(1) & picked, match.int().argmax(1) + 1, 0)
+        is_known = match.any(1) | ~picked  # a pick that was not on the list says nothing about the list
+        change = self.agent.planner().after_list(lists, self.memory[rows], place)
+        self.posterior[rows] += torch.where(is_known[:, None], change, 0.0)
+        memory = self.memory[rows]
+        self.memory[rows] = torch.where(picked[:, None], torch.cat([items[:, None], memory[:, :-1]], 1), memory)
+        self.picks[rows] += picked
+
+
+def build_user_agent(n_items: int, learner: UserModel, network: NetworkOptions, shape: LogShape) -> UserModelAgent:
+    """Build a user model for logs of a shape. `start` or a checkpoint sets the rewards."""
+    has_lists = shape.list_length > 0
+    k = shape.list_length if has_lists else 1 + learner.negatives
+    return UserModelAgent(n_items, learner, k, [0.0] * shape.behaviours, has_lists, network)

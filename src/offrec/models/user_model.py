@@ -1,0 +1,233 @@
+"""The parameters of the user model and its likelihood. `offrec.algorithms.user_model` has the equations."""
+
+from itertools import product
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from offrec.algorithms import Needs
+from offrec.algorithms.user_model import UserModel, UserSymbols
+from offrec.catalogue import Head, logsumexp
+from offrec.catalogue.head import MASKED
+from offrec.data.list_log import ListBatch
+from offrec.models.network import NetworkOptions
+
+PRECISIONS = (5.0, 10.0, 20.0, 40.0, 100.0, 1000.0)  # of the prior of ε′, the item's own effect on leaving
+DECAYS = (0.3, 0.6, 0.75, 0.9)  # of the weights of earlier picks in leaving
+STEPS = 12  # numbers of picks with an effect on leaving of their own; the last is for all larger numbers
+SEEN = 3  # effects of an item that is in memory 0, 1, or more times
+
+
+class UserModelNetwork(nn.Module):
+    """How visitors choose, convert and leave.
+
+    Args:
+        n_items: Size of the catalogue.
+        learner: The options.
+        k: Length of the lists in the log.
+        rewards: Reward of each behaviour.
+        has_lists: Whether the log has lists; otherwise exposure is unknown, and so is how often nothing is picked.
+        options: Network options, of which only `history` is read.
+    """
+
+    stochastic = False
+    best: Tensor
+    statistics: Tensor
+    reward: Tensor
+    grid_precision: Tensor
+    grid_log_weight: Tensor
+    shown: Tensor
+
+    def __init__(
+        self,
+        n_items: int,
+        learner: UserModel,
+        k: int,
+        rewards: list[float],
+        has_lists: bool = True,
+        options: NetworkOptions | None = None,
+    ) -> None:
+        super().__init__()
+        self.n_items, self.learner, self.k, self.has_lists = n_items, learner, k, has_lists
+        self.options = options or NetworkOptions()
+        self.needs: Needs = learner.needs
+        self.actor = self.critic = self.target = self.prior = None  # the networks of other agents
+        types, width, memory, others = learner.types, learner.width, learner.memory, max(1, len(rewards) - 1)
+
+        def zeros(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.zeros(shape))
+
+        self.x = nn.Parameter(0.3 * torch.randn(n_items, width))
+        self.types = nn.Parameter(0.5 * torch.randn(types, width))  # U
+        self.type_logit = zeros(types)  # log π, up to a constant
+        self.attractiveness = zeros(n_items)  # a
+        self.none = zeros()  # u₀
+        self.lag = nn.Parameter(torch.full((memory,), 0.05))  # g
+        self.seen_choice, self.seen_conversion = zeros(SEEN - 1), zeros(SEEN - 1)  # s, s′
+        self.place = zeros(k)  # p
+        self.match_conversion = nn.Parameter(torch.ones(()))  # κ
+        self.conversion_effect, self.conversion_slope = zeros(n_items), zeros()  # ε, ρ
+        self.behaviour_base = nn.Parameter(torch.full((others,), -3.0))  # α
+        self.behaviour_slope = nn.Parameter(torch.ones(others))  # β
+        self.exposed_types = nn.Parameter(0.5 * torch.randn(types, width))  # Y
+        self.exposed = zeros(n_items)  # e
+        grid = list(product(PRECISIONS, DECAYS))
+        count = len(grid)
+        self.leave_effect = zeros(n_items, count)  # ε′
+        self.leave_slopes = zeros(2, count)  # ρ₁, ρ₂
+        self.leave_base = nn.Parameter(torch.full((count,), -2.0))  # h₀
+        self.leave_picks = zeros(STEPS, count)  # h
+        self.leave_missing, self.leave_idle, self.leave_same = zeros(count), zeros(count), zeros(count)
+        weight = torch.tensor([decay for _, decay in grid])[None] ** torch.arange(memory)[:, None]
+        self.register_buffer("grid_precision", torch.tensor([precision for precision, _ in grid]), persistent=False)
+        self.register_buffer("grid_log_weight", (weight / weight.sum(0)).log(), persistent=False)
+        self.register_buffer("reward", torch.tensor(rewards))
+        self.register_buffer("best", torch.zeros((), dtype=torch.long))  # index of the selected leave model
+        self.register_buffer("shown", torch.full((n_items,), 1.0 / n_items))  # share of each item in what was shown
+        self.register_buffer("statistics", torch.tensor([0.0, 0.0, 0.5]))  # reward, effect on leaving, none share
+
+    def set_exposure(self, shown: Tensor) -> None:
+        """Initialise exposure with the number of times each item was shown."""
+        with torch.no_grad():
+            self.shown.copy_((shown / shown.sum()).to(self.shown))
+            self.exposed.copy_((shown + 1).log().to(self.exposed))
+
+    # ---- parts of the equations; items at or above n_items are padding
+
+    def centred(self) -> Tensor:
+        """[A] a, with mean 0."""
+        return self.attractiveness - self.attractiveness.mean()
+
+    def interest(self) -> Tensor:
+        """[A] q."""
+        return self.conversion_effect + self.conversion_slope * self.centred()
+
+    def worth(self) -> Tensor:
+        """[A, G] w, the reduction of the log-odds of leaving."""
+        slopes = self.leave_slopes
+        # Leaving must not change what is learned from choices and conversions, so a and q are detached.
+        return (
+            self.leave_effect
+            + self.centred().detach()[:, None] * slopes[0]
+            + self.interest().detach()[:, None] * slopes[1]
+        )
+
+    def at(self, table: Tensor, items: Tensor) -> Tensor:
+        """Return rows of a table; 0 for padding."""
+        is_item = (items < self.n_items).to(table.dtype)
+        values = table[items.clamp(max=self.n_items - 1)]
+        return values * is_item.reshape(*items.shape, *[1] * (table.ndim - 1))
+
+    def taste_shift(self, memory: Tensor) -> Tensor:
+        """[n, d] Σ_l g_l x_{m_l}."""
+        return torch.einsum("nm,nmd->nd", self.lag.expand(memory.shape), self.at(self.x, memory))
+
+    def times_seen(self, memory: Tensor, items: Tensor) -> Tensor:
+        """[n, c] how often each of the items [n, c] is in memory, at most SEEN − 1."""
+        return (items[:, :, None] == memory[:, None, :]).sum(-1).clamp(max=SEEN - 1)
+
+    def match(self, types: Tensor, memory: Tensor, items: Tensor) -> Tensor:
+        """[n, C, c] x_i·(U_c + Σ_l g_l x_{m_l}) for types [n, C] and items [n, c]."""
+        state = self.types[types] + self.taste_shift(memory)[:, None]
+        return torch.einsum("ncd,nid->nci", state, self.at(self.x, items))
+
+    def utility_and_interest(self, types: Tensor, memory: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+        """Return u without the effect of the place, and z, for types [n, C] and items [n, c]: [n, C, c] each."""
+        match, seen = self.match(types, memory, items), self.times_seen(memory, items)
+        utility = self.at(self.centred(), items) + _level(self.seen_choice, seen)
+        interest = self.at(self.interest(), items) + _level(self.seen_conversion, seen)
+        utility = utility.masked_fill(items >= self.n_items, MASKED)
+        return match + utility[:, None], self.match_conversion * match + interest[:, None]
+
+    def behaviour_logits(self, interest: Tensor) -> Tensor:
+        """[…, b] logits of the behaviours for z [...]. The first behaviour is the reference."""
+        others = self.behaviour_base + self.behaviour_slope * interest[..., None]
+        logits = torch.cat([torch.zeros_like(interest)[..., None], others], -1)
+        return logits[..., : len(self.reward)]
+
+    def expected_reward(self, interest: Tensor) -> Tensor:
+        """[…] expected reward of a pick with z."""
+        return self.behaviour_logits(interest).softmax(-1) @ self.reward
+
+    def choice_logits(self, utility: Tensor) -> Tensor:
+        """[…, 1 + k] logits of picking nothing and of each item of a list with u […, k]."""
+        k = utility.shape[-1]
+        place = (
+            self.place[:k]
+            if k <= len(self.place)
+            else torch.cat([self.place, self.place[-1:].expand(k - len(self.place))])
+        )
+        none = self.none.expand(*utility.shape[:-1], 1)
+        return torch.cat([none, utility + place], -1)
+
+    def similarity(self, memory: Tensor) -> Tensor:
+        """[n] mean over memory of the largest cosine similarity of each pick with an earlier one, at least 0."""
+        vectors = normalize(self.at(self.x.detach(), memory), dim=-1)
+        return (vectors @ vectors.transpose(1, 2)).tril(-1).relu().amax(2).sum(1) / memory.shape[1]
+
+    def leave_logits(self, memory: Tensor, picked: Tensor, picks: Tensor) -> Tensor:
+        """[n, G] log-odds of leaving after a list. `memory` includes the pick, `picks` does not."""
+        missing = (memory >= self.n_items).to(self.leave_missing.dtype)[..., None] * self.leave_missing
+        satisfaction = ((self.at(self.worth(), memory) + missing) * self.grid_log_weight.exp()).sum(1)
+        idle = (~picked).to(satisfaction.dtype)[:, None] * self.leave_idle
+        same = self.similarity(memory)[:, None] * self.leave_same
+        return self.leave_base + self.leave_picks[picks.clamp(max=STEPS - 1)] - satisfaction + idle + same
+
+    # ---- likelihood
+
+    def symbols(self, batch: ListBatch, lists: int) -> UserSymbols:
+        """Compute the symbols of the loss. The priors are divided by `lists`, the number of lists in the log."""
+        offered, count = batch.offered, len(self.types)
+        types = torch.arange(count, device=offered.device).expand(len(offered), -1)
+        utility, interest = self.utility_and_interest(types, batch.memory, offered)
+        logits = self.choice_logits(utility)
+        if not self.has_lists:  # every row has a pick, and how often nothing is picked is unknown
+            logits = torch.cat([torch.full_like(logits[..., :1], MASKED), logits[..., 1:] - self.place], -1)
+        choice = _at(logits.log_softmax(-1), batch.place)
+        picked = batch.place > 0
+        conversion = self.behaviour_logits(_at(interest, (batch.place - 1).clamp(min=0))).log_softmax(-1)
+        conversion = _at(conversion, batch.behaviour) * picked.to(choice.dtype)[:, None]
+        item = torch.where(picked, batch.picked_item, self.n_items)
+        shifted = torch.cat([item[:, None], batch.memory[:, :-1]], 1)
+        memory = torch.where(picked[:, None], shifted, batch.memory)
+        return UserSymbols(
+            log_prior=self.type_logit.log_softmax(0),
+            choice=choice,
+            conversion=conversion,
+            exposure=self._exposure(batch) if self.has_lists else torch.zeros_like(choice),
+            leave_logit=self.leave_logits(memory, picked, batch.picks),
+            leaves=batch.leaves,
+            session=batch.session,
+            penalty=self._penalty() / lists,
+            lists_per_session=choice.new_tensor(len(batch) / len(batch.weight)),
+        )
+
+    def _exposure(self, batch: ListBatch) -> Tensor:
+        """[D, K] log P(list|c). Items in memory do not count: many shops show them again to everybody."""
+        offered = batch.offered
+        counts = (offered < self.n_items) & (self.times_seen(batch.memory, offered) == 0)
+        vectors = self.at(self.x, offered)
+        shown = torch.einsum("nid,kd->nki", vectors, self.exposed_types) + self.at(self.exposed, offered)[:, None]
+        total = logsumexp(Head(self.exposed_types, self.x, self.exposed))
+        return ((shown - total[:, None]) * counts[:, None]).sum(-1)
+
+    def _penalty(self) -> Tensor:
+        options = self.learner
+        vectors = options.vector_precision * self.x.square().sum()
+        effects = [self.types, self.exposed_types, self.centred(), self.conversion_effect]
+        shared = options.effect_precision * sum(
+            (effect.square().sum() for effect in effects), torch.zeros_like(vectors)
+        )
+        leaving = (self.grid_precision * self.leave_effect.square()).sum()
+        return (vectors + shared + leaving) / 2
+
+
+def _level(effects: Tensor, level: Tensor) -> Tensor:
+    """Return the effect of each level; level 0 has none."""
+    return torch.cat([effects.new_zeros(1), effects])[level]
+
+
+def _at(table: Tensor, index: Tensor) -> Tensor:
+    """[n, C] entries of table [n, C, c] at index [n]."""
+    return table.gather(2, index[:, None, None].expand(-1, table.shape[1], 1))[..., 0]

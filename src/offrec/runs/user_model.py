@@ -1,0 +1,111 @@
+"""Plan and train a user model: the parts of a run that differ from those of learners with networks."""
+
+from collections.abc import Callable
+
+import torch
+
+from offrec import catalogue
+from offrec.algorithms.user_model import UserModel
+from offrec.data.list_log import ListEpochs, ListLog, read_lists
+from offrec.data.transitions import reward_vector
+from offrec.errors import InputError
+from offrec.models.agent import LogFacts
+from offrec.models.log_shape import LogShape
+from offrec.models.network_policy import NetworkPolicy
+from offrec.models.user_agent import UserModelAgent, build_user_agent
+from offrec.runs.options import RunOptions
+from offrec.runs.shared_data import SharedData
+from offrec.training.memory import MemoryPlan
+from offrec.training.update import TrainingTask
+
+ACTIVATIONS = 64  # estimated bytes per (list, type, item) of a batch for the backward pass
+
+
+def plan_lists(
+    shared: SharedData, options: RunOptions, device: torch.device
+) -> tuple[ListEpochs, ListLog, LogFacts, MemoryPlan]:
+    """Read the lists of training and validation sessions.
+
+    Args:
+        shared: The data of the run.
+        options: Its options.
+        device: Where it trains.
+
+    Returns:
+        Training batches, validation lists, facts about the log, and the memory of the run.
+
+    Raises:
+        InputError: If an option does not apply to the user model.
+    """
+    learner, dataset = options.learner, shared.dataset
+    assert isinstance(learner, UserModel)
+    if options.select != "last":
+        raise InputError(f"select must be last for user-model, which always trains all epochs; got {options.select}.")
+    if options.training.capture == "on":
+        raise InputError("training.capture must be off for user-model: its batches have different sizes.")
+    reward_vector(dataset.behaviours, options.reward)  # every behaviour needs a reward
+    train, validation = (
+        read_lists(dataset, split, learner.memory, learner.negatives, device) for split in ("train", "validation")
+    )
+    epochs = ListEpochs(train, options.training.batch_size, options.seed)
+    return epochs, validation, LogFacts(), _memory(dataset.n_items, options, epochs, LogShape.of(dataset))
+
+
+def _memory(n_items: int, options: RunOptions, epochs: ListEpochs, shape: LogShape) -> MemoryPlan:
+    assert isinstance(options.learner, UserModel)
+    with torch.device("meta"):
+        agent = build_user_agent(n_items, options.learner, options.network, shape)
+    parameters = sum(tensor.nbytes for tensor in (*agent.parameters(), *agent.buffers()))
+    trained = sum(tensor.nbytes for tensor in agent.parameters())
+    largest = max(size.rows for size in epochs.begin(0))
+    batch = ACTIVATIONS * largest * options.learner.types * epochs.log.k + 2 * agent.leave_effect.nbytes
+    log = sum(tensor.nbytes for tensor in vars(epochs.log.rows).values())
+    return MemoryPlan(parameters, trained, 2 * trained, log, batch)
+
+
+def build_trained_model(
+    shared: SharedData, options: RunOptions, epochs: ListEpochs, device: torch.device
+) -> UserModelAgent:
+    """Build the user model of a run from its seed."""
+    assert isinstance(options.learner, UserModel)
+    with torch.random.fork_rng():
+        torch.manual_seed(options.seed)
+        shape = LogShape.of(shared.dataset)
+        agent = build_user_agent(shared.dataset.n_items, options.learner, options.network, shape).to(device)
+    agent.start(epochs.log, reward_vector(shared.dataset.behaviours, options.reward).tolist())
+    return agent
+
+
+def user_model_task(
+    policy: NetworkPolicy,
+    options: RunOptions,
+    epochs: ListEpochs,
+    validation: ListLog,
+    rank: Callable[[], dict[str, float]],
+) -> TrainingTask:
+    """Return the task for the training loop.
+
+    Args:
+        policy: The policy to train.
+        options: The options of the run.
+        epochs: The training batches.
+        validation: Validation lists.
+        rank: Ranks the validation events; called after the last epoch.
+    """
+    agent = policy.agent
+    assert isinstance(agent, UserModelAgent)
+
+    def validate() -> dict[str, float]:
+        is_last = epochs.epoch == options.training.epochs - 1
+        figures = agent.validate(validation, is_last, options.seed)
+        return {**figures, **rank()} if is_last else figures
+
+    return TrainingTask(
+        agent,
+        agent.loss,
+        epochs,
+        validate,
+        None,
+        tables=[agent.x],
+        around=lambda: catalogue.use_backend(options.catalogue),
+    )
