@@ -78,3 +78,50 @@ def _split(columns: dict[str, Any]) -> tuple[folder.Arrays, dict[str, Any]]:
         "protocol": protocol.as_json(),
     }
     return arrays, about
+
+
+@torch.no_grad()
+def write_list_dataset(shop: Shop, sessions: int, out: Path) -> Dataset:
+    """Simulate the logging policy and write events, lists and propensities as a dataset.
+
+    The folder is the one that `offrec prepare full.parquet --format decisions` writes, apart from times, descriptive
+    entries and the order of sessions. Visitors are independent, so a split by number is a random split.
+
+    Args:
+        shop: The shop; its seed is also the seed of the visitors.
+        sessions: The number of visitors.
+        out: The folder; an existing one is replaced.
+    """
+    recorded = RecordingPolicy(shop.dynamics)
+    run_sessions(shop.dynamics, recorded, sessions, shop.seed, MAX_STEPS, recorded.watch)
+    columns = {name: torch.cat(parts).numpy() for name, parts in recorded.columns.items()}
+    order = np.lexsort((columns["step"], columns["session"]))
+    columns = {name: values[order] for name, values in columns.items()}
+    picked = columns["behaviour"] < len(BEHAVIOURS)
+    before = np.concatenate([[0], np.cumsum(picked)])
+    lists = np.searchsorted(columns["session"], np.arange(sessions + 1))
+    offsets = before[lists]
+    arrays: folder.Arrays = {
+        "items": columns["item"][picked].astype(np.int32),
+        "behaviours": columns["behaviour"][picked].astype(np.uint8),
+        "offsets": offsets.astype(np.int64),
+        "item_ids": np.arange(shop.world.items, dtype=np.int64),
+        "decision_offsets": lists.astype(np.int64),
+        "decision_positions": (before[:-1] - offsets[columns["session"]]).astype(np.int32),
+        "decision_items": columns["offered"].astype(np.int32),
+        "decision_log_propensity": np.log(columns["propensities"]).sum(1),
+        "decision_event": np.where(picked, before[:-1], -1).astype(np.int64),
+    }
+    first, second = round(0.8 * sessions), round(0.9 * sessions)
+    count, k = arrays["decision_items"].shape
+    about = {
+        "counts": {"sessions": sessions, "events": len(arrays["items"]), "items": shop.world.items},
+        "behaviours": list(BEHAVIOURS),
+        "splits": {"train": [0, first], "validation": [first, second], "test": [second, sessions]},
+        "item_id_type": "int",
+        "protocol": Protocol(format="decisions").as_json(),
+        "decisions": {"count": count, "k": k, "notes": []},
+        "shop": {**shop.as_json(), "sessions": sessions, "log_seed": shop.seed, "version": "benchmark"},
+    }
+    folder.write(out, arrays, lambda: about)
+    return Dataset.open(out)
