@@ -3,7 +3,7 @@ BIN := .venv/bin
 # The tests' small networks are faster on one thread than on two, so each core runs its own tests.
 TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
 
-.PHONY: setup demo test test-all docs wheel bench evidence
+.PHONY: setup demo test test-all attack docs wheel bench evidence
 
 setup: .venv/ready
 
@@ -29,6 +29,14 @@ test: setup
 
 test-all: setup
 	$(TESTS)
+
+# Attack offrec with random cases, and kill every writing command before each change of the file system.
+CASES ?= 5000
+attack: setup
+	rm -rf build/attack && mkdir -p build/attack
+	OMP_NUM_THREADS=1 $(BIN)/python tests/attack/attack_base.py build/attack/base > build/attack/base.log
+	OMP_NUM_THREADS=1 $(BIN)/python tests/attack/crash_points.py build/attack/base --json build/attack/crash_points.json
+	OMP_NUM_THREADS=1 $(BIN)/python tests/attack/attack.py --base build/attack/base --cases $(CASES) --json build/attack/attack.json
 
 # Build the documentation into site/; warnings are errors. `make test` builds it too, in tests/docs.
 docs: setup

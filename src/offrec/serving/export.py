@@ -20,7 +20,7 @@ from offrec.console import Console
 from offrec.data.files import publish_files, remove_leftovers
 from offrec.data.json_files import read_json, seal
 from offrec.data.regular_files import check_regular
-from offrec.data.schema import Anything, Table, Text
+from offrec.data.schema import Anything, Table, Text, Whole
 from offrec.errors import InputError, RunError
 from offrec.models.agent import Agent
 from offrec.models.network_policy import NetworkPolicy
@@ -28,7 +28,8 @@ from offrec.runs.folder import read_run
 from offrec.serving import served_policy
 from offrec.serving.served_policy import ServedPolicy
 
-DESCRIPTION = Table({"files": Table(others=Text("[0-9a-f]{64}"))}, others=Anything())
+FILE = Table({"bytes": Whole(), "sha256": Text("[0-9a-f]{64}")})
+DESCRIPTION = Table({"files": Table(others=FILE)}, others=Anything())
 CHECKED_HISTORIES, CHECKED_K = 256, 20
 ONE_FILE_BYTES = 1 << 30  # a protobuf file is limited to 2 GiB, so larger weights are stored in a second file
 
@@ -64,7 +65,7 @@ def export_onnx(run: Path, out: Path, *, force: bool = False, console: Console |
         description["agreement"] = _compare_with_torch(policy, temporary / out.name)
         ids = [policy.vocabulary.id(item) for item in range(policy.n_items)]
         _write_json(temporary / description["ids"], ids)
-        description["files"] = {file.name: _hash_file(file) for file in sorted(temporary.iterdir())}
+        description["files"] = {file.name: _describe_file(file) for file in sorted(temporary.iterdir())}
         description = seal(description)
         _write_json(temporary / f"{out.stem}.json", description, indent=2)
     return description
@@ -85,11 +86,11 @@ def verify_export(out: Path) -> Iterator[str]:
     except (InputError, FileNotFoundError) as error:
         yield str(error)
         return
-    for name, digest in description["files"].items():
+    for name, known in description["files"].items():
         path = out.parent / Path(name).name
         try:
             check_regular(path)
-            if _hash_file(path) != digest:
+            if path.stat().st_size != known["bytes"] or _describe_file(path) != known:
                 yield f"{path} is damaged: its checksum does not match; {advice}."
         except (OSError, ValueError) as error:
             yield f"{path} cannot be read ({error}); {advice}."
@@ -97,9 +98,9 @@ def verify_export(out: Path) -> Iterator[str]:
         yield f"{out.with_suffix('.json')} does not describe {out.name}; {advice}."
 
 
-def _hash_file(path: Path) -> str:
+def _describe_file(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def _check_packages() -> None:

@@ -37,7 +37,8 @@ def save(path: Path, tensors: Tensors, facts: dict[str, Any]) -> None:
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(facts)
-    header = {"facts": text, "sha256": _checksum(tensors, text)}
+    # safetensors writes several keys in a random order; with one key, equal checkpoints have equal bytes
+    header = {"offrec": json.dumps({"facts": text, "sha256": _checksum(tensors, text)})}
     with publish_file(path, advice="free disk space, then resume the run") as temporary:
         try:
             save_file(tensors, temporary, header)
@@ -102,13 +103,13 @@ def load(path: Path, expected: Expected | None = None) -> tuple[Tensors, dict[st
             if expected is not None:
                 _check_header(file, expected)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            header = file.metadata() or {}
+            header = parse_json((file.metadata() or {})["offrec"])
         if header["sha256"] != _checksum(tensors, header["facts"]):
             raise ValueError("its checksum does not match")
         facts: dict[str, Any] = parse_json(header["facts"])
     except FileNotFoundError as error:
         raise InputError(f"The checkpoint {path} does not exist; train the run first.") from error
-    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"The checkpoint {path} is damaged ({first_line(error)}); train the run again.") from error
     return tensors, facts
 

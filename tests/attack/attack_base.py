@@ -1,0 +1,87 @@
+"""What the attacks start from: a small shop's log, datasets, runs, a study, a decision log and an exported model.
+
+python attack_base.py FOLDER
+"""
+
+import sys
+from pathlib import Path
+
+from offrec import logging_policy
+from offrec.commands.studies import Compare
+from offrec.console import Console
+from offrec.data.dataset import Dataset
+from offrec.data.line_checksums import seal_record
+from offrec.data.prepare import prepare
+from offrec.errors import InputError
+from offrec.runs.options import logging_training, resolve_options
+from offrec.runs.train import train
+from offrec.shop import Shop
+from offrec.shop.log import write_log
+
+QUIET = Console(quiet=True)
+SMALL = {"network.width": 8, "network.history": 5, "training.epochs": 1, "diagnostics": "some"}
+
+
+def build(base: Path) -> Path:
+    """Create everything in a new folder."""
+    base.mkdir(parents=True, exist_ok=True)
+    write_log(Shop.open("tiny"), 150, base / "shop")
+    prepare(base / "shop" / "events.parquet", out=base / "data")
+    prepare(base / "shop" / "full.parquet", out=base / "lists", format="decisions")
+    for data, run in (("data", "run"), ("lists", "run_lists")):
+        train(base / data, base / run, settings=SMALL, device="cpu", console=QUIET)
+    write_decision_log(base / "served")
+    fit_logging_policy(base / "data")
+    study(base).run()
+    try:
+        from offrec.serving.export import export_onnx
+
+        export_onnx(base / "run", base / "model.onnx")
+    except InputError:
+        pass  # onnx is not installed
+    return base
+
+
+def study(base: Path) -> Compare:
+    """Return the command that makes the study."""
+    from offrec.commands.studies import Execution
+
+    settings = tuple(f"{key}={value}" for key, value in SMALL.items())
+    execution = Execution(device="cpu", json=True)
+    return Compare(
+        (base / "data",), base / "study", algorithms="sl", baselines="popular,recent", seeds="1", set=settings,
+        visitors=50, execution=execution,
+    )  # fmt: skip
+
+
+def write_decision_log(folder: Path) -> None:
+    """Write a decision log as a server would."""
+    folder.mkdir()
+    lines = []
+    for visitor in range(30):
+        for step in range(2):
+            time, request = 1000 + 10 * visitor + 2 * step, f"{visitor}-{step}"
+            names = {"request_id": request, "session_id": f"v{visitor}"}
+            record = {"kind": "list", "time": time, **names, "policy": "a", "fingerprint": "x", "history": [1] * step}
+            record |= {"items": [1, 2], "log_probability": -1.5, "sampled": True, "restricted": False}
+            lines += [record, {"kind": "event", "time": time + 1, **names, "item": 1, "behaviour": "view"}]
+    (folder / "decisions-1-1-0.jsonl").write_bytes(b"".join(map(seal_record, lines)))
+
+
+def fit_logging_policy(data: Path) -> dict[str, float]:
+    """Fit the logging policy of a dataset, or read it from its cache; return numbers that depend on every weight."""
+    dataset, options = Dataset.open(data), resolve_options(SMALL, "events")
+    training = logging_training(options, "events")
+    import torch
+
+    fitted = logging_policy.load_or_fit(
+        dataset, options.network, training, 0, torch.device("cpu"), QUIET, need="both"
+    )  # fmt: skip
+    assert fitted.network is not None
+    assert fitted.log_b is not None
+    weights = sum(float(tensor.double().abs().sum()) for tensor in fitted.network.state_dict().values())
+    return {"weights": weights, "log_b": float(fitted.log_b.nansum()), **fitted.calibration}
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]))
