@@ -195,9 +195,10 @@ def swaps(attack: Attack, choose: random.Random) -> Case:
 
 
 def _damage(kind: str, attack: Attack, path: Path, reader: str, how: str) -> Case:
-    # Without its checkpoint or its metrics, a run is younger, and continuing it gives the same result.
     what = f"{how} {path.relative_to(attack.base)}, {reader}"
-    return Case(kind, what, attack.readers[reader], attack.outputs[reader], lambda: _restore_all(attack, path))
+    # A run without its result is waiting, and the report says so.
+    expected = None if how == "remove" and path.parent.name == "results" else attack.outputs[reader]
+    return Case(kind, what, attack.readers[reader], expected, lambda: _restore_all(attack, path))
 
 
 def _restore_all(attack: Attack, *paths: Path) -> None:
@@ -335,42 +336,52 @@ def hostile_folders(attack: Attack, choose: random.Random) -> Case:
 
 def fuzzed_tables(attack: Attack, choose: random.Random) -> Case:
     """Prepare a table with strange ids, behaviours, times, separators, encodings or compressed content."""
-    path, out = attack.scratch / "table", attack.scratch / "fuzzed"
-    ids = [choose.choice(TEXTS) for _ in range(5)] + [str(n) for n in range(5)]
-    names = choose.sample(["session", "item", "time", "behaviour", "user", "position", "propensity", "offered"], 4)
-    names = [*{*names, "session", "item"}] if choose.random() < 0.8 else names
+    path, out, run = attack.scratch / "table", attack.scratch / "fuzzed", attack.scratch / "fuzzed-run"
+    ids = [choose.choice(TEXTS) for _ in range(5)] + [f"i{n}" for n in range(5)]
+    names = ["session", "item", *choose.sample(["time", "behaviour", "position", "note"], choose.randrange(3))]
+    if choose.random() < 0.15:
+        names = choose.sample(["session", "item", "time", "user", "propensity", "offered", choose.choice(TEXTS)], 4)
     rows = []
-    for number in range(choose.randrange(0, 60)):
-        row: dict[str, Any] = {name: choose.choice(ids) for name in names}
-        if "session" in row and choose.random() < 0.9:
-            row["session"] = f"s{number // 3}"
-        if "time" in row and choose.random() < 0.9:
-            row["time"] = choose.choice([number, 10**9 + number, str(choose.choice(NUMBERS)), "2020-01-01"])
-        rows.append(row)
+    for number in range(choose.randrange(60)):
+        row: dict[str, Any] = dict.fromkeys(names, "x")
+        row |= {"session": f"s{number // 3}", "item": choose.choice(ids), "time": number, "position": number}
+        row |= {"behaviour": choose.choice(["view", "buy", ids[0]])}
+        if choose.random() < 0.02:
+            row[choose.choice(list(row))] = str(choose.choice(NUMBERS))
+        rows.append({name: row[name] for name in names})
     form = choose.choice(["csv", "tsv", "jsonl"])
     if form == "jsonl":
         data = "\n".join(json.dumps(row) for row in rows)
     else:
         separator = "," if form == "csv" else "\t"
-        quote = choose.random() < 0.7
-        cell = (lambda text: '"' + str(text).replace('"', '""') + '"') if quote else str
-        data = "\n".join([separator.join(names), *(separator.join(cell(v) for v in row.values()) for row in rows)])
-    content = bytearray(data.encode(choose.choice(["utf-8", "utf-8", "utf-16", "latin1"]), errors="replace"))
-    for _ in range(choose.choice([0, 0, 1, 5])):
+        cell = str if choose.random() < 0.2 else (lambda text: '"' + str(text).replace('"', '""') + '"')
+        lines = [names, *(row.values() for row in rows)]
+        data = "\n".join(separator.join(map(cell, line)) for line in lines)
+    encoding = "utf-8" if choose.random() < 0.9 else choose.choice(["utf-16", "latin1"])
+    content = bytearray(data.encode(encoding, errors="replace"))
+    for _ in range(choose.choice([0] * 7 + [1, 5])):
         if content:
             content[choose.randrange(len(content))] = choose.randrange(256)
     blob = gzip.compress(bytes(content)) if choose.random() < 0.2 else bytes(content)
-    blob = blob[: choose.randrange(len(blob) + 1)] if choose.random() < 0.1 else blob
+    blob = blob[: choose.randrange(len(blob) + 1)] if choose.random() < 0.05 else blob
     path.write_bytes(blob)
-    kind = choose.choice(["events", "events", "events", "decisions", "served", "retailrocket", "yoochoose"])
-    command = Prepare((str(path),), out, PrepareOptions(format=kind), force=True, json=choose.random() < 0.5)
+    kind = "events" if choose.random() < 0.8 else choose.choice(["decisions", "served", "retailrocket", "yoochoose"])
+    preparing = Prepare((str(path),), out, PrepareOptions(format=kind), force=True, json=choose.random() < 0.5)
+    depth, history = choose.random(), [choose.choice(ids) for _ in range(2)]
+
+    def command() -> None:
+        preparing.run()
+        Evaluate(None, baseline="recent", dataset=out, device="cpu", json=depth < 0.5).run()
+        if depth < 0.08:  # strange ids and behaviours through training and recommendations too
+            train(out, run, settings=attack_base.SMALL, device="cpu", console=attack_base.QUIET)
+            Recommend(run, history=",".join(history), k=1, device="cpu", json=depth < 0.04).run()
+            Evaluate(run, device="cpu").run()
+            Verify((out, run)).run()
 
     def check(code: int) -> bool:
-        if code == 0:
-            Dataset.open(out)
         return not any(name.name.startswith(".fuzzed") for name in attack.scratch.iterdir())
 
-    return Case("fuzzed tables", f"{form} as {kind}", command.run, None, lambda: _remove(path, out), check)
+    return Case("fuzzed tables", f"{form} as {kind}", command, None, lambda: _remove(path, out, run), check)
 
 
 def _remove(*paths: Path) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -13,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from offrec.data.files import publish_file
-from offrec.data.json_files import parse_json
-from offrec.data.regular_files import check_regular
+from offrec.data.json_files import MAX_BYTES, parse_json
+from offrec.data.regular_files import open_regular
 from offrec.data.threads import WORKERS
 from offrec.errors import InputError, first_line
 
@@ -98,7 +99,7 @@ def load(path: Path, expected: Expected | None = None) -> tuple[Tensors, dict[st
         InputError: If the file does not exist, is damaged, or contains other tensors than expected.
     """
     try:
-        check_regular(path)
+        _check_size(path)
         with safe_open(path, "pt") as file:
             if expected is not None:
                 _check_header(file, expected)
@@ -109,9 +110,21 @@ def load(path: Path, expected: Expected | None = None) -> tuple[Tensors, dict[st
         facts: dict[str, Any] = parse_json(header["facts"])
     except FileNotFoundError as error:
         raise InputError(f"The checkpoint {path} does not exist; train the run first.") from error
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+    except (SafetensorError, OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise InputError(f"The checkpoint {path} is damaged ({first_line(error)}); train the run again.") from error
     return tensors, facts
+
+
+def _check_size(path: Path) -> None:
+    """Check that a file is as long as its header says, before it is mapped into memory."""
+    with open(open_regular(path), "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MAX_BYTES:
+            raise ValueError("its header is too long")
+        header = parse_json(file.read(length))
+        offsets = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
+        if 8 + length + max(offsets, default=0) != os.fstat(file.fileno()).st_size:
+            raise ValueError("it does not have the length that its header implies")
 
 
 def _check_header(file: Any, expected: Expected) -> None:
