@@ -72,6 +72,10 @@ def test_every_damaged_file_is_named(
     assert capsys.readouterr().out == f"{work / path}: {kind}, intact\n"
 
 
+def test_all_files_of_a_run_have_the_same_permissions(work: Path) -> None:
+    assert len({path.stat().st_mode for path in (work / "run").iterdir()}) == 1
+
+
 def test_other_folders_are_refused(work: Path) -> None:
     with pytest.raises(InputError, match="was not written by offrec; expected a dataset"):
         verify(work)

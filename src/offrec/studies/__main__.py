@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from offrec.console import Console
+from offrec.data.parent_process import end_with_parent
 from offrec.errors import exit_code
 from offrec.studies.folder import locate_datasets, read_study
-from offrec.studies.processes import end_with_parent
 from offrec.studies.run import run_study
 from offrec.studies.worker import WorkerOptions
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from types import FrameType
@@ -17,7 +16,6 @@ from offrec.studies.study import Study
 from offrec.studies.worker import RunCounts, WorkerOptions, interruption
 
 POLL_SECONDS = 0.5
-GRACE_SECONDS = 5.0  # for saving a run after the parent process has died
 
 
 @dataclass
@@ -65,19 +63,6 @@ def run_processes(study: Study, options: WorkerOptions, console: Console) -> Run
             worker.process.wait()
         signal.signal(signal.SIGTERM, previous_handler)
     return RunCounts.of(study)
-
-
-def end_with_parent(parent: int) -> None:
-    """End this process soon after its parent has died: first as by SIGTERM, which saves a run, then in any case."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(POLL_SECONDS)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="offrec-parent", daemon=True).start()
 
 
 def _raise_interrupt(number: int, frame: FrameType | None) -> None:
