@@ -23,7 +23,7 @@ def test_the_demo_writes_a_report_and_replaces_only_demos(tmp_path: Path, monkey
         "Random lists",
         "Logging policy",
         "Greedy (knows all preferences)",
-        "Informed (knows the items)",
+        "Informed (knows the items; first 10 visitors)",
         "Oracle (knows everything)",
         "Popular items",
         "Mean reward per item",
@@ -36,7 +36,7 @@ def test_the_demo_writes_a_report_and_replaces_only_demos(tmp_path: Path, monkey
         "SR, γ = 0",
     ]
     by_label = {row[0]: dict(zip(demo_study.COLUMNS, row, strict=True)) for row in printed}
-    assert by_label["Informed (knows the items)"]["share of Informed"] == "100 %"
+    assert by_label["Informed (knows the items; first 10 visitors)"]["share of Informed"] == "100 %"
     assert by_label["SR"]["share of Informed"].endswith(" %")
     assert by_label["SR"]["ranks by"] == "actor"
     earned = {entry.group.policy: entry.values("", "reward")[0] for entry in page.results.policies}

@@ -84,7 +84,7 @@ def test_the_table_shows_ranking_and_earnings_of_each_policy(tmp_path: Path) -> 
     assert made.table is not None
     assert [row.label for row in made.table.rows] == [
         "SL", "SL, sampled", "DC", "DC, γ = 0", "Most recent items", "Popular items", "Logging policy",
-        "Informed (knows the items)", "Oracle (knows everything)",
+        "Informed (knows the items; first 100 visitors)", "Oracle (knows everything)",
     ], "the best baseline by ranking and by reward"  # fmt: skip
     assert cell(made, "DC", "compared with the best simple policy (Logging)").stars == "**"
     assert cell(made, "DC", "compared with its twin without look-ahead").stars == "**"

@@ -60,8 +60,8 @@ def test_true_rewards_are_compared_with_the_yardsticks(tmp_path: Path) -> None:
         "purchases",
     ]  # fmt: skip
     assert [label.label for label in table.rows] == [
-        "Logging policy", "Informed (knows the items)", "Oracle (knows everything)", "Most recent items",
-        "Popular items", "SL", "SL, sampled", "DQN", "DC", "DC, γ = 0",
+        "Logging policy", "Informed (knows the items; first 100 visitors)", "Oracle (knows everything)",
+        "Most recent items", "Popular items", "SL", "SL, sampled", "DQN", "DC", "DC, γ = 0",
     ]  # fmt: skip
     assert next(title for title, _ in table.sections) == "Shop policies"
     dc, oracle, dqn = (row(table, name) for name in ("DC", "Oracle (knows everything)", "DQN"))
@@ -83,7 +83,7 @@ def test_shares_of_informed_are_over_the_same_visitors(tmp_path: Path) -> None:
     share, logging = (table.heads.index(head) for head in ("share of Informed", "compared with the logging policy"))
     assert row(table, "DC")[share].text == "50 %", "2 of 4, although the first visitors are luckier than all"
     assert row(table, "SL, sampled")[share].text in ("27 %", "28 %")
-    informed = row(table, "Informed (knows the items)")
+    informed = row(table, "Informed (knows the items; first 100 visitors)")
     assert informed[share].text == "100 %"
     assert informed[logging].text == "–", "other policies served other visitors as well"
 

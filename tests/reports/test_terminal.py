@@ -19,7 +19,9 @@ def test_rows_are_grouped_by_backbone_and_marks_are_explained(
     assert [row for row in rows if not row.startswith("Baselines")] == [
         "Most recent items", "GRU", "SL", "DQN", "Caser", "SL", "DQN"
     ]  # fmt: skip
-    assert printed.count("▾: worse than SL at p ≤ .05; ±: standard deviation over seeds\n") == 1
+    assert (
+        printed.count("▾: worse than the policy it is compared with, p ≤ .05; ±: standard deviation over seeds\n") == 1
+    )
     assert "* and **" not in printed, "no policy is better, so stars are not explained"
     assert "[ … ]" not in printed
 

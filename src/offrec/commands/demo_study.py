@@ -14,10 +14,11 @@ from offrec.console import Console
 from offrec.data.prepare import prepare
 from offrec.errors import InputError, RunError
 from offrec.reports import formatting, labels
-from offrec.reports.reading import PolicyResults, StudyResults
+from offrec.reports.comparison import Comparer, Comparison
+from offrec.reports.reading import PolicyResults
 from offrec.reports.report import Report, build_report
 from offrec.reports.writing import write_report
-from offrec.reports.yardsticks import informed_note, ranks_by, share_of_informed
+from offrec.reports.yardsticks import best_simple, compare_with_simple, informed_note, ranks_by, share_of_informed
 from offrec.shop import Shop
 from offrec.shop.log import write_log
 from offrec.studies import design
@@ -39,7 +40,7 @@ COLUMNS = [
     "test NDCG@10",
     "true reward per session",
     "share of Informed",
-    "picks",
+    "compared with the best simple policy",
     "purchases",
     "ranks by",
 ]
@@ -78,8 +79,9 @@ def run_demo(out: Path, seed: int, console: Console) -> Report:
         )
     page = build_report([study.folder], title=f"The demo shop, seed {seed}")
     title = f"{page.title}: how each policy scores in the log, and what it earns in the shop"
-    print_table(title, COLUMNS, [_row(page.results, policy) for policy in page.results.played])
-    console.line(informed_note(page.results, dataset.path.name))
+    gains = _gains(page)
+    print_table(title, COLUMNS, [_row(page, policy, gains.get(id(policy))) for policy in page.results.played])
+    console.line(f"{informed_note(page.results, dataset.path.name)} p: Holm's correction over the learners.")
     for answer in page.answers:
         console.line(f"Is the RL doing anything here? {answer.text()}")
     path, _ = write_report(page, [out / "report.html", out / "report.md"])
@@ -110,7 +112,15 @@ def _start_order(study: Study, run: Run) -> tuple[bool, bool]:
     return group.kind != "learner", group.policy != "informed"
 
 
-def _row(results: StudyResults, policy: PolicyResults) -> list[str]:
+def _gains(page: Report) -> dict[int, Comparison]:
+    """Compare each learner with the best simple policy."""
+    simple = best_simple(page.results, page.results.played[0].group.log)
+    learners = [policy for policy in page.results.played if policy.group.kind == "learner"]
+    compared = zip(learners, compare_with_simple(Comparer(page.results), learners, simple), strict=True)
+    return {id(policy): one for policy, one in compared if one is not None}
+
+
+def _row(page: Report, policy: PolicyResults, gain: Comparison | None) -> list[str]:
     """Return the cells of a policy: its metrics in the log, if it ranks items, and what it earned in the shop."""
     (result,) = policy.results
     earned = result.facts["shop"]
@@ -119,8 +129,8 @@ def _row(results: StudyResults, policy: PolicyResults) -> list[str]:
         labels.policy_label(policy),
         *(formatting.format_metric(result.metric("all", metric), 3) for metric in ("HR@5", "NDCG@10")),
         f"{reward['mean']:.2f} ± {reward['high'] - reward['mean']:.2f}",
-        formatting.format_percent(share_of_informed(results, policy)),
-        f"{earned['length']['mean']:.1f}",
+        formatting.format_percent(share_of_informed(page.results, policy)),
+        f"{formatting.format_gain(gain.gain, 2)}, {formatting.format_p_value(gain.corrected)}" if gain else "–",
         f"{earned['purchases']['mean']:.2f}",
         ranks_by(policy),
     ]

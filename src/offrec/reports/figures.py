@@ -80,9 +80,8 @@ def trade_offs(results: StudyResults) -> list[Figure]:
         if click and purchase:
             xs, ys = ({id(p): p.mean(b, "NDCG@10") for p in policies} for b in (click, purchase))
             axes = f"NDCG@10 of {click}", f"NDCG@10 of {purchase}"
-            drawings.append(
-                _scatter(f"clicks-{key}", f"{click} and {purchase}: {about}".capitalize(), policies, xs, ys, *axes)
-            )
+            title = f"{click[0].upper()}{click[1:]} and {purchase}: {about}"
+            drawings.append(_scatter(f"clicks-{key}", title, policies, xs, ys, *axes))
         measure = earnings_measure(policies) or "reward@10"
         distance = {id(policy): policy.diagnostics.get("kl_to_logging") for policy in policies}
         ys = {id(policy): policy.mean("all" if measure == "reward@10" else "", measure) for policy in policies}

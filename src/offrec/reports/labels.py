@@ -38,6 +38,9 @@ OPTIONS = {
 def policy_label(policy: PolicyResults) -> str:
     """Return the label of a policy in tables, with the number of finished seeds if some are missing."""
     label, done = _label(policy.group), len(policy.results)
+    shop = policy.results[0].facts.get("shop") or {} if policy.results else {}
+    if policy.group.policy == "informed" and shop.get("sessions", 0) < shop.get("population", 0):
+        return f"Informed (knows the items; first {shop['sessions']:,} visitors)"
     return f"{label} ({done} of {policy.expected} seeds)" if done < policy.expected else label
 
 

@@ -53,7 +53,8 @@ class Report:
         summary: One sentence: runs, logs, time and machines.
         results: The results that it reports.
         answers: The answers to "Is the RL doing anything here?".
-        overview: Predictions compared with earnings, one figure per log and backbone with rewards.
+        overview: Predictions compared with earnings, one figure per log and backbone with rewards; with one log, also
+            the true rewards of all policies.
         legend: The marks of the tables and their meanings.
         sections: Tables and figures.
     """
@@ -98,6 +99,9 @@ def build_report(
     paper = reference_figures(reference)
     results = read_studies(folders)
     comparer = Comparer(results)
+    overview, ladders = figures.overview(results), figures.earnings(results)
+    if overview and len(ladders) == 1:  # next to the first figure
+        overview, ladders = [overview[0], *ladders, *overview[1:]], []
     sections = [
         Section(
             RANKING,
@@ -105,7 +109,7 @@ def build_report(
             ranking_tables(results, comparer, cutoffs, against, paper),
             [],
         ),
-        Section(EARNINGS, [], earnings_tables(results, comparer), figures.earnings(results), family_legend=True),
+        Section(EARNINGS, [], earnings_tables(results, comparer), ladders, family_legend=True),
         Section("Trade-offs", [], [], figures.trade_offs(results), family_legend=True),
         Section(
             SWEEPS,
@@ -142,7 +146,7 @@ def build_report(
         _summary(results),
         results,
         build_answers(results, comparer),
-        figures.overview(results),
+        overview,
         _legend(against),
         shown,
     )

@@ -5,8 +5,8 @@ from offrec.reports.tables import Cell, Table
 
 SHOWN = (RANKING, EARNINGS, SWEEPS, TUNING)
 MARKS = {
-    "*": "* and **: better than SL at p ≤ .05 and .01",
-    "▾": "▾: worse than SL at p ≤ .05",
+    "*": "* and **: better than the policy it is compared with, p ≤ .05 and .01",
+    "▾": "▾: worse than the policy it is compared with, p ≤ .05",
     "±": "±: standard deviation over seeds",
     "[": "[ … ]: 95 % interval",
 }
