@@ -29,6 +29,11 @@ def negative_log_likelihood(log_pi: Tensor) -> Tensor:
     return -log_pi
 
 
+def add_mass(log_pi: Tensor, mass: Tensor, total: Tensor) -> Tensor:
+    """log π′(a) for π′ = (π + m) / (1 + Σ m), [B]. `mass` is log m(a), `total` is log Σ m."""
+    return torch.logaddexp(log_pi, mass) - torch.logaddexp(torch.zeros_like(total), total)
+
+
 def weighted_likelihood(log_pi: Tensor, weight: Tensor) -> Tensor:
     """−sg[w] log π(a|s)        paper, final objective of §Policy Constraints; REINFORCE if w contains G"""
     return -weight.detach() * log_pi

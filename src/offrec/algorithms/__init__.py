@@ -17,7 +17,7 @@ from offrec.algorithms import (
     user_model,
 )
 from offrec.algorithms.record import LEARNERS, LearnerRecord, register_learner
-from offrec.algorithms.symbols import ABSENT, Learner, LossTerms, Multiplier, Needs, Symbols
+from offrec.algorithms.symbols import ABSENT, Learner, LossTerms, Multiplier, Needs, NeighbourMasses, Symbols
 
 # Register the learners in the paper's order, then others; tables list them in this order.
 for _module in (
@@ -46,6 +46,7 @@ __all__ = [
     "LossTerms",
     "Multiplier",
     "Needs",
+    "NeighbourMasses",
     "Symbols",
     "register_learner",
 ]

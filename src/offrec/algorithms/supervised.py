@@ -1,6 +1,9 @@
 """SL: predict the next logged item.
 
 L = −w log π(a|s)        paper, Eq. (S), with w = 1
+
+Unlike the paper: in `strong`, π also contains the items that occurred near the last items of the history in other
+sessions (`models/neighbours.py`).
 """
 
 from dataclasses import dataclass
@@ -10,6 +13,7 @@ from offrec import losses
 from offrec.algorithms.record import LearnerRecord
 from offrec.algorithms.symbols import LossTerms, Needs, Symbols
 from offrec.catalogue import log_prob
+from offrec.plugins import option
 
 
 @dataclass(frozen=True)
@@ -17,10 +21,17 @@ class Supervised:
     weight: Literal["equal", "reward"] = "equal"
     """Weight all events equally, or in proportion to their rewards: a rare purchase then counts more than a click."""
 
+    neighbours: int = option(0, minimum=0, maximum=10_000)
+    """Number of neighbours per item that are counted in the log and added to the policy; 0 adds none."""
+    alone: float = option(1.0, minimum=0.0)
+    """Weight of an added cross-entropy of the network without neighbours; otherwise it would learn less."""
+    table: float = option(0.0, minimum=0.0)
+    """Weight of an added cross-entropy of the item table without the repeat term, which costs another pass."""
+
     @property
     def needs(self) -> Needs:
-        """An actor; with rewards as weights, rewards that are not negative."""
-        return Needs(weights_by_reward=self.weight == "reward")
+        """An actor with neighbours; with rewards as weights, rewards that are not negative."""
+        return Needs(weights_by_reward=self.weight == "reward", neighbours=self.neighbours)
 
     @property
     def needs_reward(self) -> bool:
@@ -28,11 +39,21 @@ class Supervised:
         return self.weight == "reward"
 
     def loss(self, x: Symbols) -> LossTerms:
-        loss = losses.negative_log_likelihood(log_prob(x.pi, x.logged)[:, 0])
+        log_pi = log_prob(x.pi, x.logged)[:, 0]
+        terms = {"cross_entropy": losses.negative_log_likelihood(log_pi)}
+        if self.neighbours:
+            mixed = losses.add_mass(log_pi, x.neighbours.logged, x.neighbours.total)
+            terms = {
+                "cross_entropy": losses.negative_log_likelihood(mixed),
+                "without_neighbours": self.alone * losses.negative_log_likelihood(log_pi),
+            }
+        if self.table > 0:
+            terms["table"] = -self.table * log_prob(x.pi.base, x.logged)[:, 0]
         if self.weight == "reward":
             # Unlike the paper: divide r by its mean over the batch; the loss is independent of the unit of rewards.
-            loss = loss * losses.divide_by_mean(x.rewards[:, 0], x.weight)
-        return {"cross_entropy": loss}
+            weight = losses.divide_by_mean(x.rewards[:, 0], x.weight)
+            terms = {name: weight * term for name, term in terms.items()}
+        return terms
 
 
 RECORD = LearnerRecord(
@@ -41,5 +62,6 @@ RECORD = LearnerRecord(
     learner=Supervised,
     help="Supervised learning: predict the next logged item.",
     family="imitation",
+    presets={"strong": {"algorithm.neighbours": 50}},
     search={"network.repeat": ("off", "bonus", "instead")},
 )

@@ -55,6 +55,14 @@ IN_ORDER = InOrder()
 
 
 @dataclass(frozen=True)
+class NeighbourMasses:
+    """Log of the masses that neighbours of the last items add to π, without the event's own session."""
+
+    logged: Tensor  # [B] of the logged item
+    total: Tensor  # [B] of all items
+
+
+@dataclass(frozen=True)
 class Symbols:
     """The symbols of the equations, for one batch.
 
@@ -76,6 +84,7 @@ class Symbols:
     b: Head = ABSENT  # π̂_b(·|s)
     next_b: Head = ABSENT  # π̂_b(·|s′)
     log_b: Tensor = ABSENT  # [B] log π̂_b(a|s) of the logged item, or its logged propensity
+    neighbours: "NeighbourMasses" = ABSENT  # the masses that are added to π
     noise: Noise = ABSENT  # for samples at s
     next_noise: Noise = ABSENT  # for samples at s′
     multiplier: Tensor = ABSENT  # [] Lagrange multiplier
@@ -138,6 +147,8 @@ class Needs:
     """Whether a critic that ranks is multiplied by the prior: rank by π̂_b exp(Q/α)."""
     min_probability: float = 0.0
     """Rank only items with at least this π̂_b; 0 ranks all."""
+    neighbours: int = 0
+    """Number of neighbours per item that the actor's policy adds; 0: none."""
     weights_by_reward: bool = False
     """Whether rewards are the weights of events. Negative rewards are then refused."""
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ class ItemNeighbourOptions:
     own: float = 1.0
 
 
-GRID: dict[str, tuple[float, ...]] = {
+GRID: dict[str, tuple[Any, ...]] = {
     "own": (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
     "decay": (0.3, 0.45, 0.6, 0.75, 0.9),
     "saturation": (0.1, 0.4, 1.2, 5.0, 20.0),

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from offrec import losses
-from offrec.algorithms import ABSENT, Learner, LossTerms, Symbols, diagnostics
+from offrec.algorithms import ABSENT, Learner, LossTerms, NeighbourMasses, Symbols, diagnostics
 from offrec.catalogue import Head
 from offrec.catalogue.streams import SideStreams, StreamScheduler
+from offrec.data.neighbours import NeighbourCounts
 from offrec.errors import InputError
 from offrec.models.critic import (
     CriticOptions,
@@ -22,6 +23,7 @@ from offrec.models.critic import (
     sample_unlogged_from,
     within_support,
 )
+from offrec.models.neighbours import NeighbourTerm
 from offrec.models.network import Network, NetworkOptions, Second, detached_head, eval_mode, precompute_shared
 from offrec.types import Batch
 
@@ -40,6 +42,8 @@ class LogFacts:
     """[A] count of each item in the log, for ground_draw = popular."""
     log_b: Tensor | None = None
     """[E] log π̂_b of each event's item, indexed by `Batch.event`; cross-fitted by session."""
+    neighbours: NeighbourCounts | None = None
+    """The neighbours of each item, for learners that add them to the policy."""
 
 
 def return_spread(return_to_go: Tensor) -> float:
@@ -99,6 +103,8 @@ class Agent(nn.Module):
         self._register("cumulative", None if counts is None else counts.double().cumsum(0), False)
         self._register("log_b", self.facts.log_b if needs.logging in ("values", "logged") else None, False)
         self.constraint: Tensor | None = None  # mean of the term that the multiplier bounds, in the current update
+        n, counts_near = needs.neighbours, self.facts.neighbours
+        self.neighbours = NeighbourTerm(n_items, network.width, n, counts_near) if n else None
         self._check(restored)
 
     def _set_prior(self, prior: Network | None, restored: bool) -> None:
@@ -140,6 +146,8 @@ class Agent(nn.Module):
             raise ValueError("Needs(ranks='critic') needs critic='own'")
         if self.needs.ranks == "actor" and not self.needs.actor:
             raise ValueError("Needs(ranks='actor') needs actor=True")
+        if self.needs.neighbours and self.facts.neighbours is None and not restored:
+            raise ValueError("the learner adds neighbours; facts.neighbours is None")
         if self._samples_unlogged("popular") and self.facts.counts is None and not restored:
             raise ValueError("critic.ground_draw=popular needs counts; facts.counts is None")
 
@@ -228,6 +236,8 @@ class Agent(nn.Module):
         else:
             states = next_states = actor.states(batch, inputs)
         heads: dict[str, Any] = {"pi": actor.head(states, batch.recent, weights)}
+        if self.neighbours is not None:
+            heads["neighbours"] = NeighbourMasses(*self.neighbours.logged_and_total(states, batch.event))
         if needs.critic == "own":
             heads["next_pi"] = detached_head(actor.head, next_states, batch.next_recent, weights)
         if needs.critic == "shared" and actor.second is not None:
@@ -304,6 +314,7 @@ class Agent(nn.Module):
         if self.needs.ranks == "actor":
             assert self.actor is not None
             head: Head = self.actor(batch)
+            head = head if self.neighbours is None else self.neighbours.mix(head, batch.recent)
         else:
             assert self.critic is not None
             # Unlike the paper: it prints exp(Q) / Σ exp(Q/α); here numerator and denominator use Q/α.

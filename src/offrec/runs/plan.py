@@ -17,6 +17,7 @@ from offrec.evaluation import ScoredEvents
 from offrec.logging_policy import Need
 from offrec.logging_policy.propensities import logged_propensities
 from offrec.models.agent import Agent, LogFacts
+from offrec.models.neighbours import STEPS
 from offrec.models.network import Network, item_tables
 from offrec.runs.loading import pick_device
 from offrec.runs.options import RunOptions
@@ -184,6 +185,9 @@ def _memory(agent: Agent, options: RunOptions, epochs: Epochs, captured: bool) -
         others=[(other.width, other.layers) for other in others],
         more=copies,
     )
+    if agent.neighbours is not None:
+        counts = 2 * 4 * STEPS * len(epochs.replay.items)  # of each event, which the agent on `meta` does not have
+        plan = replace(plan, parameters=plan.parameters + counts)
     if _logging_need(agent, options) in (None, "log_b") or agent.prior is not None:
         return plan
     with torch.device("meta"):

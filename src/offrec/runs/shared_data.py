@@ -5,10 +5,12 @@ from typing import Literal
 import torch
 
 from offrec.data.dataset import Dataset
+from offrec.data.neighbours import NeighbourCounts, count_neighbours
 from offrec.data.replay import Replay
 from offrec.data.transitions import Floats, reward_shift, reward_vector, transitions
 from offrec.evaluation import ScoredEvents
 from offrec.models.agent import LogFacts, return_spread
+from offrec.models.neighbours import STEPS
 from offrec.runs.options import RunOptions
 from offrec.types import Batch
 
@@ -27,6 +29,7 @@ class SharedData:
         self._replays: dict[object, Replay] = {}
         self._scored_events: dict[object, ScoredEvents] = {}
         self._diagnostic_batches: dict[object, list[Batch]] = {}
+        self._neighbours: dict[int, NeighbourCounts] = {}
 
     def replay(self, options: RunOptions, device: torch.device) -> Replay:
         """Return the training sessions on the device."""
@@ -55,11 +58,19 @@ class SharedData:
         return self._diagnostic_batches[key]
 
     def log_facts(self, options: RunOptions, device: torch.device) -> LogFacts:
-        """Return the facts about the log that an agent needs, except log π̂_b, which must be fitted."""
+        """Return the facts about the log that an agent needs, except log π̂_b and neighbours, which take longer."""
         return_to_go = self.replay(options, device).mdp[2]
         unit = return_spread(return_to_go.cpu()) if options.reward_unit == "returns" else 1.0
         shift = reward_shift(self._rewards(options)) if options.reward_shift else 0.0
         return LogFacts(options.gamma, unit, shift, torch.tensor(self.dataset.train_counts))
+
+    def neighbours(self, options: RunOptions) -> NeighbourCounts | None:
+        """Return the neighbours of each item in the training sessions, if the learner adds them to its policy."""
+        number = options.learner.needs.neighbours
+        if number and number not in self._neighbours:
+            counts = count_neighbours(self.dataset.split("train"), self.dataset.n_items, number, STEPS)
+            self._neighbours[number] = counts
+        return self._neighbours.get(number)
 
     def bytes(self, device: torch.device) -> int:
         """Return the bytes of the log on a device."""

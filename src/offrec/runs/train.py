@@ -239,6 +239,8 @@ def build_agent(plan: RunPlan, prior: Network | None = None, log_b: Tensor | Non
     options = plan.options
     if isinstance(plan.epochs, ListEpochs):
         return build_trained_model(plan.shared, options, plan.epochs, plan.device)
+    facts = replace(plan.facts, neighbours=plan.shared.neighbours(options))
+    facts = facts if log_b is None else replace(facts, log_b=log_b)
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
         try:
@@ -247,7 +249,7 @@ def build_agent(plan: RunPlan, prior: Network | None = None, log_b: Tensor | Non
                 options.learner,
                 options.network,
                 options.critic,
-                plan.facts if log_b is None else replace(plan.facts, log_b=log_b),
+                facts,
                 prior,
                 bfloat16_products=options.training.precision == "bf16",
             ).to(plan.device)

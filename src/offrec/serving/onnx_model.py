@@ -15,6 +15,7 @@ from offrec.backbones.onnx_graph import OnnxGraph, Values
 from offrec.catalogue.head import MASKED
 from offrec.models.agent import Agent
 from offrec.models.critic import ROUNDING
+from offrec.models.neighbours import STEPS, TINY, NeighbourTerm
 from offrec.models.network import Network, RepeatTerm
 
 INPUTS: Values = {"history": (np.int64, ["batch", "length"]), "k": (np.int64, [])}
@@ -87,7 +88,7 @@ def _write_ranking(graph: OnnxGraph, agent: Agent, histories: Histories) -> str:
     needs = agent.needs
     if needs.ranks == "actor":
         assert agent.actor is not None
-        scores = _write_scores(graph, agent.actor, histories)
+        scores = _write_scores(graph, agent.actor, histories, agent.neighbours)
     else:
         assert agent.critic is not None
         scores = _write_scores(graph, agent.critic, histories)
@@ -127,7 +128,9 @@ def _write_states(graph: OnnxGraph, network: Network, histories: Histories) -> s
     return record.onnx(graph, network.backbone, graph.op("Gather", table, window))
 
 
-def _write_scores(graph: OnnxGraph, network: Network, histories: Histories) -> str:
+def _write_scores(
+    graph: OnnxGraph, network: Network, histories: Histories, neighbours: NeighbourTerm | None = None
+) -> str:
     """[B, A] scores. An extra column receives corrections of padding; in a tied table it is the start token's row."""
     n_items, rows = network.n_items, network.n_items + 1
     table = graph.weight(network.items_in) if network.items_out is None else graph.weight(network.items_out, rows)
@@ -146,7 +149,37 @@ def _write_scores(graph: OnnxGraph, network: Network, histories: Histories) -> s
             zeros = graph.op("Mul", bonus, graph.real(0.0))
             scores = graph.op("ScatterElements", scores, histories.recent, zeros, axis=1)
         scores = graph.op("ScatterElements", scores, histories.recent, bonus, axis=1, reduction="add")
+    if neighbours is not None:
+        scores = _write_neighbours(graph, neighbours, states, histories.recent, scores)
     return graph.slice(scores, n_items, 1)
+
+
+def _write_neighbours(graph: OnnxGraph, term: NeighbourTerm, states: str, recent: str, scores: str) -> str:
+    """[B, A + 1] the scores with the mass of neighbours added, as in `NeighbourTerm.mix`."""
+    recent = graph.slice(recent, STEPS, 1)
+    steps, one = graph.length(recent, 1), graph.integers(1)
+    totals = graph.op("Gather", graph.weight(term.totals), recent)
+    weights = graph.op("MatMul", states, graph.weight(term.by_state, transposed=True))
+    weights = graph.slice(graph.op("Add", weights, graph.weight(term.by_recency)), steps, 1)
+    log_total = graph.op("Log", graph.op("Add", totals, graph.real(1.0)))
+    weights = graph.op("Add", weights, graph.op("Mul", log_total, graph.weight(term.by_total)))
+    weights = graph.op("Mul", weights, graph.real(-term.scale))
+    weights = graph.op("Neg", graph.op("Softplus", weights))  # log σ
+    weights = graph.op("Where", graph.op("Greater", totals, graph.real(0.0)), weights, graph.real(MASKED))
+    catalogue = graph.slice(scores, term.n_items, 1)
+    weights = graph.op("Add", weights, graph.op("ReduceLogSumExp", catalogue, one, keepdims=1))
+    largest = graph.op("ReduceMax", weights, one, keepdims=1)
+    mass = graph.op("Unsqueeze", graph.op("Exp", graph.op("Sub", weights, largest)), graph.integers(2))
+    mass = graph.op("Mul", mass, graph.op("Gather", graph.weight(term.shares), recent))
+    flat = graph.integers(0, -1)
+    items = graph.op("Gather", graph.weight(term.items), recent)
+    items = graph.cast(graph.op("Reshape", items, flat), np.int64)
+    zeros = graph.op("Mul", scores, graph.real(0.0))
+    mass = graph.op("ScatterElements", zeros, items, graph.op("Reshape", mass, flat), axis=1, reduction="add")
+    log_mass = graph.op("Add", graph.op("Log", graph.op("Max", mass, graph.real(TINY))), largest)
+    top = graph.op("Max", scores, log_mass)
+    parts = [graph.op("Exp", graph.op("Sub", part, top)) for part in (scores, log_mass)]
+    return graph.op("Add", top, graph.op("Log", graph.op("Add", *parts)))
 
 
 def _write_repeat_bonus(graph: OnnxGraph, term: RepeatTerm, states: str, recent: str, n_items: int) -> str:

@@ -1,0 +1,141 @@
+"""Compare next-item predictions: offrec's SL and baselines, RecTools, RecBole and `implicit`.
+
+    python benchmarks/peers/next_item.py DATASET… --environments ENVIRONMENTS --out FOLDER [--json FILE] \\
+        [--only sl baselines implicit rectools recbole] [--seeds 3] [--seconds 600] [--collect]
+
+Every method trains on the same sessions and is scored on the same test events, those with a history, by `scoring.py`.
+Each method writes a file into FOLDER; existing files are not computed again. `--collect` only prints the table of the
+existing files, which may have been written on other machines.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+HERE = Path(__file__).parent
+METHODS = ("sl", "baselines", "implicit", "rectools", "recbole")
+Record = dict[str, Any]
+
+
+def commands(method: str, dataset: Path, options: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the commands of a method by the name of the file that they write."""
+
+    def python(environment: str, script: str, *words: str) -> list[str]:
+        path = sys.executable if environment == "offrec" else f"{options.environments}/{environment}/bin/python"
+        return [path, str(HERE / f"next_item_{script}.py"), str(dataset), *words]
+
+    name, seeds = dataset.name, [str(seed) for seed in range(options.seeds)]
+    budget = ("--seconds", str(options.seconds))
+    if method == "sl":
+        words = ("--backbones", "gru", "sasrec", "--seeds", str(options.seeds))
+        return {f"{name}-sl": python("offrec", "sl", *words)}
+    if method == "baselines":
+        return {f"{name}-baselines": python("offrec", "baselines")}
+    if method == "implicit":
+        return {f"{name}-implicit": python("implicit", "implicit")}
+    if method == "rectools":
+        return {f"{name}-rectools-{seed}": python("rectools", "rectools", "--seed", seed, *budget) for seed in seeds}
+    return {
+        f"{name}-recbole-{model}-{seed}": python("recbole", "recbole", "--model", model, "--seed", seed, *budget)
+        for model in ("SASRec", "GRU4Rec")
+        for seed in seeds
+    }
+
+
+def run(options: argparse.Namespace) -> None:
+    for dataset in options.datasets:
+        for method in options.only:
+            for name, words in commands(method, dataset, options).items():
+                path = options.out / f"{name}.json"
+                if path.exists():
+                    continue
+                print(name, flush=True)
+                result = subprocess.run(
+                    [*words, "--json", str(path)], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True
+                )
+                if result.returncode:
+                    print(f"{name} failed: {result.stderr.decode().strip().splitlines()[-1:]}", flush=True)
+
+
+def records(folder: Path) -> list[Record]:
+    """Read the results of all methods; SL's runs become records like the others."""
+    result: list[Record] = []
+    for path in sorted(folder.glob("*.json")):
+        content = json.loads(path.read_text())
+        if isinstance(content, dict) and "runs" in content:
+            labels = {"default": "SL", "without neighbours": "SL without neighbours"}
+            result += [
+                {**one, "method": f"{labels.get(one['variant'], one['variant'])} ({one['backbone']})"}
+                for one in content["runs"]
+                if "test" in one
+            ]
+        else:
+            result += content if isinstance(content, list) else [content]
+    return result
+
+
+def summarise(found: list[Record]) -> list[Record]:
+    """Return the means over seeds, with the number of seeds and the spread of NDCG@10."""
+    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in found:
+        groups[record["dataset"], record["method"]].append(record)
+    rows = []
+    for (dataset, method), part in sorted(groups.items()):
+        figures = {
+            group: {key: round(mean(one["test"][group][key] for one in part), 5) for key in part[0]["test"][group]}
+            for group in part[0]["test"]
+        }
+        ndcg = [one["test"]["all"]["NDCG@10"] for one in part]
+        row = {"dataset": dataset, "method": method, "seeds": len(part), "figures": figures}
+        rows.append({**row, "range": round(max(ndcg) - min(ndcg), 5)})
+    return rows
+
+
+def table(rows: list[Record]) -> str:
+    """Return one Markdown table per log: NDCG@10 / HR@20 of all events, repeats, new items and behaviours."""
+    lines = []
+    for dataset in dict.fromkeys(row["dataset"] for row in rows):
+        part = sorted(
+            (row for row in rows if row["dataset"] == dataset), key=lambda row: -row["figures"]["all"]["NDCG@10"]
+        )
+        groups = list(part[0]["figures"])
+        lines += [
+            f"\n### {dataset}\n",
+            "| method | seeds | " + " | ".join(groups) + " |",
+            "|---" * (2 + len(groups)) + "|",
+        ]
+        for row in part:
+            cells = [f"{one['NDCG@10']:.3f} / {one['HR@20']:.3f}" for one in row["figures"].values()]
+            lines.append(f"| {row['method']} | {row['seeds']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines).replace("0.", ".")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("datasets", nargs="*", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--environments", type=Path, default=Path("environments"))
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=600, help="CPU seconds per library, seed and log")
+    parser.add_argument("--collect", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if not options.collect:
+        run(options)
+    found = records(options.out)
+    rows = summarise(found)
+    if options.json:
+        options.json.write_text(json.dumps({"summary": rows, "records": found}, indent=1) + "\n")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
