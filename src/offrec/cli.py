@@ -1,5 +1,6 @@
 """The command line: parse the commands and `--version`, and print errors."""
 
+import math
 import signal
 import sys
 from dataclasses import fields, is_dataclass
@@ -7,6 +8,8 @@ from difflib import get_close_matches
 from typing import Annotated, Any
 
 from offrec.errors import InputError, exit_code
+
+LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 
 
 def main() -> None:
@@ -78,7 +81,22 @@ def _command() -> Any:
     )
     if unknown:
         raise InputError(_unknown_argument(command, unknown))
+    _check_numbers(command)
     return command
+
+
+def _check_numbers(command: Any) -> None:
+    """Refuse numbers that no computation can use: they would fail later, or never end."""
+    for one in fields(command):
+        value, flag = getattr(command, one.name), f"--{one.name.strip('_').replace('_', '-')}"
+        if is_dataclass(value):
+            _check_numbers(value)
+        for number in value if isinstance(value, tuple) else (value,):
+            largest = LARGEST_SEED if "seed" in one.name else LARGEST
+            if isinstance(number, int) and not isinstance(number, bool) and abs(number) > largest:
+                raise InputError(f"{flag} must be at most {largest:,}; got {number}.")
+            if isinstance(number, float) and math.isnan(number):
+                raise InputError(f"{flag} must be a number; got {number}.")
 
 
 def _unknown_argument(command: Any, words: list[str]) -> str:

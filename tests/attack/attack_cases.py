@@ -58,6 +58,7 @@ TEXTS = (
     "0",
     "9223372036854775808",
 )
+LARGE = str(10**30)
 NUMBERS = (-1, 0, 1, 2, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 10**30, -(2**63), 0.5, -0.5, 1e308, 1e-320)
 
 
@@ -448,7 +449,7 @@ def fuzzed_commands(attack: Attack, choose: random.Random) -> Case:
             "--world",
             choose.choice([text, "tiny"]),
             "--sessions",
-            choose.choice(["-1", "0", text]),
+            choose.choice(["-1", "0", text, LARGE]),
             "--out",
             str(out),
         ],
@@ -458,7 +459,7 @@ def fuzzed_commands(attack: Attack, choose: random.Random) -> Case:
             "--dataset",
             here["data"],
             "--sessions",
-            choose.choice(["-1", "0", text]),
+            choose.choice(["-1", "0", text, LARGE]),
             "--gamma",
             value,
         ],

@@ -127,7 +127,7 @@ def test_set_overrides_the_toml_file_which_overrides_the_preset(tmp_path: Path) 
             {"network.layers": str(2**63)},
             "network.layers must be at least 1 and at most 1,000; got 9223372036854775808",
         ),
-        ({"training.epochs": 2**63}, "training.epochs must be at most 2,147,483,647; got 9223372036854775808"),
+        ({"training.patience": 2**63}, "training.patience must be at most 2,147,483,647; got 9223372036854775808"),
         ({"network.tied": "perhaps"}, "network.tied must be true or false; got 'perhaps'"),
         ({"network.repeat": "never"}, "network.repeat must be one of instead, bonus, off; got 'never'"),
         ({"network.dropout": 1}, "network.dropout must be at least 0 and below 1; got 1.0"),

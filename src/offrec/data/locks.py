@@ -33,7 +33,8 @@ def lock_folder(path: Path, *, advice: str) -> Iterator[None]:
     except BlockingIOError as error:
         raise InputError(f"{path} is being written by {_owner(lock)}; {advice}.") from error
     except OSError as error:
-        raise InputError(f"{lock} cannot be locked ({error.strerror}); choose another folder.") from error
+        reason = error.strerror if path.parent.is_dir() else f"{path.parent} is not a folder"
+        raise InputError(f"{path} cannot be written ({reason}); choose another --out.") from error
     try:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())

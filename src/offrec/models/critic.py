@@ -29,7 +29,7 @@ class CriticOptions:
     """Dropout rate of the input vectors, of the states and inside the backbone."""
     repeat: Literal["instead", "bonus", "off"] = "bonus"
     """How the learned value of items in the history is used: instead of the item table's value, or added to it."""
-    ground: int = option(8, minimum=0)
+    ground: int = option(8, minimum=0, maximum=10_000)
     """Number of unlogged items per transition that the critic is trained on as ignored; 0 as in the paper."""
     ground_draw: Literal["uniform", "popular", "logging"] = "uniform"
     """How unlogged items are sampled: uniformly, by count in the log, or from π̂_b (one catalogue pass per item)."""

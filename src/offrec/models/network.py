@@ -40,7 +40,7 @@ class NetworkOptions:
     """How the learned score of items in the history is used: instead of the item table's score, or added to it."""
     repeat_state: bool = True
     """Whether scores of items in the history depend on the state, or only on recency and count (for small logs)."""
-    heads: int = option(2, minimum=1)
+    heads: int = option(2, minimum=1, maximum=1_024)
     """Attention heads (sasrec only)."""
     window: int = option(5, minimum=1, maximum=1_000)
     """Items in the window (caser only)."""

@@ -7,6 +7,7 @@ from offrec.errors import InputError
 from offrec.plugins import Registry, Settings
 from offrec.runs.option_text import parse_settings
 
+MAX_SEEDS, LARGEST = 10_000, 2**63 - 1
 RUN_OPTIONS = ("seed", "device")  # options of a run that are not part of a policy
 
 
@@ -21,9 +22,12 @@ def parse_seeds(text: str) -> list[int]:
     except ValueError:
         seeds = []
     if len(seeds) == 1 and "," not in text:
-        seeds = list(range(seeds[0]))
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise InputError(f"--seeds must be a number of seeds (5) or a list of different seeds (0,3,7); got {text!r}.")
+        seeds = list(range(seeds[0])) if seeds[0] <= MAX_SEEDS else []
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0 or max(seeds) > LARGEST:
+        raise InputError(
+            f"--seeds must be a number of seeds (5; at most {MAX_SEEDS:,}) or a list of different seeds (0,3,7); got "
+            f"{text!r}."
+        )
     return seeds
 
 

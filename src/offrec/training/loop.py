@@ -38,9 +38,9 @@ SHOW_SECONDS = 0.1  # between refreshes of the progress bar; a refresh is slower
 class TrainingOptions:
     """Options of the training loop."""
 
-    epochs: int = option(50, minimum=1)
+    epochs: int = option(50, minimum=1, maximum=1_000_000)
     """Maximum number of passes over the training sessions."""
-    batch_size: int | None = option(None, minimum=1)
+    batch_size: int | None = option(None, minimum=1, maximum=10_000_000)
     """Transitions per update. The default is 1/200 of the log, but at least 64 and at most 1024."""
     learning_rate: float = option(0.002, above=0.0)
     """Learning rate of Adam."""
