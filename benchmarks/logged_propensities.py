@@ -2,8 +2,8 @@
 
     python benchmarks/logged_propensities.py --out FILE.json [--seeds 10,11,12] [--sessions 800] [--visitors 4000]
 
-The shops are `tiny` ones in which visitors may pick nothing (`none_utility` .5). π̂_b is then fitted to picks, so that it
-contains the probability that a shown item is picked; logged propensities do not.
+The shops are `tiny` ones in which visitors may pick nothing (`none_utility` .5). π̂_b is then fitted to picks, so it
+also contains the probability that a shown item is picked; logged propensities do not.
 """
 
 import argparse

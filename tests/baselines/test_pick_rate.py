@@ -1,4 +1,4 @@
-"""The baseline pick-rate: hand-worked scores, and logs without lists."""
+"""The baselines pick-rate and pick-return: hand-worked scores, and logs without lists."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from offrec.baselines import PickRate, baseline
+from offrec.baselines import PickRate, PickReturn, baseline
 from offrec.baselines.pick_rate import pick_rates
 from offrec.catalogue import reference
 from offrec.data.replay import batch_from_histories
@@ -51,7 +51,16 @@ def test_an_item_that_is_never_picked_ranks_below_a_rewarding_and_above_a_poor_o
     assert baseline("pick-rate", dataset).recommend([], 3).items == [101, 102, 100]
 
 
-def test_a_log_without_lists_is_rejected_in_one_sentence(tmp_path: Path, make_dataset: Any) -> None:
+def test_returns_are_worked_by_hand(dataset: Any) -> None:
+    """Returns: .2 + .9 · 1 = 1.1 for item 0; 1 and .2 for item 1; their mean is 2.3/3."""
+    policy = PickReturn(dataset, 50, CPU, pseudo_events=1e-9)
+    expected = [(1.1 - 2.3 / 3) / 3, (0.6 - 2.3 / 3) / 2, 0.0]
+    found = reference.logits(policy.head(batch_from_histories([[]], 3, 50, CPU)))[0]
+    np.testing.assert_allclose(found.numpy(), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["pick-rate", "pick-return"])
+def test_a_log_without_lists_is_rejected_in_one_sentence(tmp_path: Path, make_dataset: Any, name: str) -> None:
     plain = make_dataset(tmp_path, SESSIONS, BEHAVIOURS, splits=(2, 1, 1))
     with pytest.raises(InputError, match=r"contains no served lists.*choose another baseline\.$"):
-        baseline("pick-rate", plain)
+        baseline(name, plain)

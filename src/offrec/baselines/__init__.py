@@ -10,7 +10,7 @@ from offrec.baselines.counting import Markov, Popular, Recent
 from offrec.baselines.item_neighbours import ItemNeighbours
 from offrec.baselines.mean_reward import MeanReward, TotalReward
 from offrec.baselines.neighbours import SessionNeighbours, VectorSessionNeighbours
-from offrec.baselines.pick_rate import PickRate
+from offrec.baselines.pick_rate import PickRate, PickReturn
 from offrec.baselines.record import BASELINES, BaselineRecord, register_baseline
 from offrec.data.dataset import Dataset
 from offrec.policy import Policy
@@ -18,7 +18,7 @@ from offrec.policy import Policy
 for _record in (
     counting.POPULAR,
     *mean_reward.RECORDS,
-    pick_rate.RECORD,
+    *pick_rate.RECORDS,
     counting.RECENT,
     counting.MARKOV,
     item_neighbours.RECORD,
@@ -33,6 +33,7 @@ __all__ = [
     "Markov",
     "MeanReward",
     "PickRate",
+    "PickReturn",
     "Popular",
     "Recent",
     "SessionNeighbours",

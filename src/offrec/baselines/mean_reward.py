@@ -32,13 +32,17 @@ class ItemReward(Policy):
     ) -> None:
         super().__init__(dataset.vocabulary, history, device, dataset.meta["data_hash"])
         self.source_shop = dataset.meta.get("shop")
-        total, count = reward_totals(dataset, rewards or {})
+        total, count = self.totals(dataset, rewards or {})
         share = count / max(1, int(count.sum()))
         self.bias = torch.tensor(self.scores(total, count) + TIE * share, dtype=torch.double, device=device)
         self.table = torch.zeros(dataset.n_items, 0, dtype=torch.double, device=device)
 
+    def totals(self, dataset: Dataset, rewards: Mapping[str, float]) -> tuple[Doubles, Longs]:
+        """Return the sum of rewards [A] and the number of training events [A] of each item."""
+        return reward_totals(dataset, rewards)
+
     def scores(self, total: Doubles, count: Longs) -> Doubles:
-        """Return scores [A] from the sum of rewards and the number of events of each item."""
+        """Return scores [A] from the results of `totals`."""
         raise NotImplementedError
 
     def head(self, batch: Batch) -> Head:
