@@ -32,13 +32,13 @@ def test_the_demo_writes_a_report_and_replaces_only_demos(tmp_path: Path, monkey
         "Item neighbours",
         "SL",
         "SL, sampled",
-        "SR",
-        "SR, γ = 0",
+        "DQN",
+        "DQN, γ = 0",
     ]
     by_label = {row[0]: dict(zip(demo_study.COLUMNS, row, strict=True)) for row in printed}
     assert by_label["Informed (knows the items; first 10 visitors)"]["share of Informed"] == "100 %"
-    assert by_label["SR"]["share of Informed"].endswith(" %")
-    assert by_label["SR"]["ranks by"] == "actor"
+    assert by_label["DQN"]["share of Informed"].endswith(" %")
+    assert by_label["DQN"]["ranks by"] == "critic"
     earned = {entry.group.policy: entry.values("", "reward")[0] for entry in page.results.policies}
     assert earned["oracle"] > 2 * earned["logging"]
     report = (tmp_path / "demo/report.md").read_text()

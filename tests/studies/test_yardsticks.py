@@ -47,12 +47,32 @@ def test_each_learner_that_looks_ahead_gets_a_twin_that_differs_only_in_gamma(sh
     assert {run.seed for run in study.runs if run.group == "shop.dc.gru.twin"} == {0}
 
 
+def test_every_learner_with_a_critic_has_a_twin() -> None:
+    looks_ahead = {name for name, one in LEARNERS.items() if one.learner().needs.critic != "none"}
+    looks_ahead |= {name for name, one in LEARNERS.items() if one.family == "planner"}
+    assert looks_ahead == {name for name, one in LEARNERS.items() if one.myopic is not None}
+
+
 def test_twins_can_be_left_out_and_exist_only_in_shops(shop_data: Path, tmp_path: Path) -> None:
     assert not [group for group in plan(shop_data, tmp_path / "a", twins=False).groups if group.is_twin]
     elsewhere = plan(small_dataset(tmp_path), tmp_path / "b")
     assert not [group for group in elsewhere.groups if group.is_twin or group.kind == "shop" or group.skip_recent]
     same = plan(shop_data, tmp_path / "c", settings=[*FAST, "gamma=0"])
     assert not [group for group in same.groups if group.is_twin], "the learner is its own twin"
+
+
+def test_a_learner_without_a_network_is_planned_once_and_gets_no_network_settings(
+    shop_data: Path, tmp_path: Path
+) -> None:
+    study = plan(shop_data, tmp_path, algorithms="sl,user-model", backbones="gru,sasrec", settings=["network.width=8"])
+    planned = [group for group in study.groups if group.policy == "user-model"]
+    assert [(group.is_twin, group.policy_label) for group in planned] == [
+        (False, "User model"),
+        (True, "User model, horizon = 0"),
+    ]
+    assert not [key for group in planned for key in group.options if key in ("network.width", "network.backbone")]
+    with pytest.raises(InputError, match=r"network\.width has no effect on user-model"):
+        plan(shop_data, tmp_path, algorithms="sl,user-model", settings=["user-model:network.width=8"])
 
 
 def test_the_plan_says_which_learners_rank_by_the_critic(shop_data: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ LOG_SESSIONS, VISITORS, INFORMED_VISITORS = 20_000, 4_000, 1_000
 JOBS = min(2, os.cpu_count() or 1)  # small networks do not benefit from a second core, so two runs use one core each
 # An imitation learner, and a learner that plans ahead without π̂_b, which keeps the demo short. The longer run starts
 # first.
-LEARNERS = ("sr", "sl")
+LEARNERS = ("dqn", "sl")
 BASELINES = ("popular", "mean-reward", "total-reward", "recent", "item-neighbours")  # the others take longer
 SETTINGS = ("network.width=32", "diagnostics=some", "sl:training.epochs=12")
 MARK = ".offrec-demo"  # a folder that contains this file may be replaced
@@ -85,7 +85,7 @@ def run_demo(out: Path, seed: int, console: Console) -> Report:
     for answer in page.answers:
         console.line(f"Is the RL doing anything here? {answer.text()}")
     path, _ = write_report(page, [out / "report.html", out / "report.md"])
-    run = study.path("runs", f"{dataset.path.name}.sr.gru.{seed}")
+    run = study.path("runs", f"{dataset.path.name}.{LEARNERS[0]}.gru.{seed}")
     console.line(f"Report: {path}. Try: offrec recommend {run} --history 12,55,9 -k 5")
     return page
 

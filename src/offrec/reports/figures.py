@@ -19,6 +19,7 @@ FAMILIES = {
     "mixed": "imitation and RL",
     "unconstrained": "RL without a constraint",
     "constrained": "RL constrained to the log",
+    "planner": "planner",
     "baseline": "baseline",
     "shop": "shop policy",
 }

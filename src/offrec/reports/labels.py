@@ -54,9 +54,14 @@ def short_label(policy: PolicyResults) -> str:
     return SHORT_SHOP_POLICIES.get(name, name) if group.kind == "shop" else _label(group)
 
 
+def group_label(group: RunGroup) -> str:
+    """Return the label of a policy without its backbone and seeds."""
+    return _label(group)
+
+
 def learner_label(group: RunGroup) -> str:
-    """Return the labels of a learner and its backbone."""
-    return f"{_label(group)}, {_backbone_label(group)}"
+    """Return the labels of a learner and its backbone; a planner has none."""
+    return _label(group) if learner_family(group) == "planner" else f"{_label(group)}, {_backbone_label(group)}"
 
 
 def backbone_label(policy: PolicyResults) -> str:

@@ -52,7 +52,7 @@ def settings_tables(results: StudyResults) -> list[Table]:
         options = {key: value for key, value in group.options.items() if key not in group.varied}
         own = [key for key in options if key.startswith("algorithm.") and key != "algorithm.name"]
         texts = [f"{key.removeprefix('algorithm.')} {options[key]}" for key in [*own, *MAIN_OPTIONS] if key in options]
-        label = labels.learner_label(group).rpartition(",")[0]  # without the backbone
+        label = labels.group_label(group)
         rows.setdefault((labels.backbone_label(policy), label), set()).add(", ".join(texts))
     sections: dict[str, list[Row]] = {}
     for (backbone, learner), variants in rows.items():

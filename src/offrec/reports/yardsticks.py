@@ -148,4 +148,6 @@ def ranks_by(policy: PolicyResults) -> str:
     """Return the network that ranks the items of a learner."""
     if policy.group.kind != "learner":
         return formatting.MISSING
+    if labels.learner_family(policy.group) == "planner":
+        return "plan"
     return "critic" if policy.group.ranks_by_critic else "actor"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from offrec.algorithms import LEARNERS
 from offrec.errors import InputError
 from offrec.plugins import Registry, Settings
 from offrec.runs.option_text import parse_settings
@@ -58,6 +59,8 @@ def parse_learner_settings(pairs: Sequence[str], learners: Sequence[str]) -> Map
                 f"{', '.join(settings)}."
             )
         for name in [learner] if learner else settings:
+            if not learner and rest.partition("=")[0].strip() in LEARNERS[name].ignored:
+                continue  # a setting for all learners reaches those that read it
             settings[name] |= parse_settings([rest])
     return settings
 

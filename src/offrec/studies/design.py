@@ -87,9 +87,12 @@ def plan_comparison(
     for backbone in backbone_names:
         for log, dataset in _logs(repeats):
             for name in learner_names:
+                has_backbone = "network.backbone" not in LEARNERS[name].ignored
+                if not has_backbone and backbone != backbone_names[0]:
+                    continue  # it is the same for every backbone
                 flags = {
                     "--algorithms": ("algorithm.name", name),
-                    "--backbones": ("network.backbone", backbone),
+                    "--backbones": ("network.backbone", backbone if has_backbone else None),
                     "--preset": ("preset", preset),
                     "--select": ("select", select),
                 }
