@@ -180,6 +180,51 @@ def test_other_protocols_get_400(run: Path, data: bytes) -> None:
     assert json.loads(response.partition(b"\r\n\r\n")[2]) == {"error": "The request is not valid HTTP."}
 
 
+POST = b"POST /v1/recommend HTTP/1.1\r\nHost: localhost\r\n" + JSON
+BODY = b'{"k":3}'
+ODD_REQUESTS = {  # → the status
+    b"GET /healthz HTTP/1.1\r\n\r\n": 200,
+    b"GET /healthz HTTP/1.0\r\n\r\n": 200,
+    b"GET /healthz\r\n\r\n": 200,
+    b"GET /healthz HTTP/9.9\r\nHost: localhost\r\n\r\n": 400,
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n": 400,
+    b"GET /\0 HTTP/1.1\r\nHost: localhost\r\n\r\n": 400,
+    b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: localhost\r\n\r\n": 400,
+    b"GET http://evil/v1/policies HTTP/1.1\r\nHost: evil\r\n\r\n": 403,
+    b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n": 404,
+    b"TRACE / HTTP/1.1\r\nHost: localhost\r\n\r\n": 405,
+    b"GET /v1/policies HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n": 200,
+    b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n": 200,
+    POST + b"Content-Length: -1\r\n\r\n" + BODY: 400,
+    POST + b"Content-Length: 99999999999999999999999\r\n\r\n" + BODY: 400,
+    POST + b"Content-Length: 10000000000\r\n\r\n" + BODY: 413,
+    POST + b"Content-Length: 7\r\nContent-Length: 8\r\n\r\n" + BODY: 400,
+    POST + b"Content-Length: 7\r\nTransfer-Encoding: chunked\r\n\r\n7\r\n" + BODY + b"\r\n0\r\n\r\n": 400,
+    POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n" + BODY: 400,
+    POST + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n" + BODY: 408,
+    POST + b"Expect: 100-continue\r\nContent-Length: 7\r\n\r\n" + BODY: 100,
+    POST + b"Content-Encoding: gzip\r\nContent-Length: 7\r\n\r\n" + BODY: 200,
+    POST + b"Content-Length: 3\r\n\r\n" + BODY: 400,
+    b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: \xff\xfe\r\n\r\n": 200,
+    b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n": 404,
+    b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n": 404,
+    b"GET /%00 HTTP/1.1\r\nHost: localhost\r\n\r\n": 404,
+}
+
+
+def test_odd_requests_cause_no_server_error(run: Path) -> None:
+    limits = ConnectionLimits(transfer_seconds=0.3, keep_alive_seconds=0.3)
+    with open_server(run, limits) as client, ExitStack() as stack:
+        connections = {data: stack.enter_context(connect(client)) for data in ODD_REQUESTS}
+        for data, connection in connections.items():
+            connection.sendall(data)
+        for data, status in ODD_REQUESTS.items():
+            statuses = [int(text) for text in re.findall(rb"HTTP/1.1 (\d+)", receive(connections[data]))]
+            assert statuses[:1] == [status], (data, statuses)
+            assert max(statuses) < 500, data
+        assert recommend(client).status_code == 200
+
+
 def test_pipelined_requests_are_answered_in_order(run: Path) -> None:
     with open_server(run) as client, connect(client) as connection:
         paths = ["/healthz", "/nothing", "/readyz"] * 20
