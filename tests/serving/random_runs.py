@@ -10,6 +10,7 @@ import torch
 from offrec.data.arrays import describe_arrays
 from offrec.data.json_files import write_json
 from offrec.models.agent import Agent
+from offrec.models.log_shape import LogShape
 from offrec.runs.folder import RUN_VERSION, read_run, run_id
 from offrec.runs.options import resolve_options
 from offrec.training import checkpoint
@@ -47,6 +48,7 @@ def write_run(
         "data_hash": "made-for-a-test",
         "items": len(ids),
         "item_id_type": "int" if is_numeric else "string",
+        "log": LogShape().as_json(),
         "options": options.settings(),
     }
     if is_numeric:
