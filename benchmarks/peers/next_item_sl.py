@@ -29,21 +29,14 @@ from offrec.data.replay import batch_from_histories
 from offrec.policy import Policy
 from offrec.runs.train import train
 
-NEIGHBOURS = {"algorithm.neighbours": 50, "algorithm.alone": 1, "algorithm.table": 0}
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
-    "without neighbours": {"algorithm.neighbours": 0, "algorithm.table": 0},
-    "without neighbours, table 1": {"algorithm.neighbours": 0, "algorithm.table": 1},
-    "neighbours": NEIGHBOURS,
-    "alone 0": {**NEIGHBOURS, "algorithm.alone": 0},
-    "alone 0.3": {**NEIGHBOURS, "algorithm.alone": 0.3},
-    "table 1": {**NEIGHBOURS, "algorithm.table": 1},
-    "alone 0, table 1": {**NEIGHBOURS, "algorithm.alone": 0, "algorithm.table": 1},
-    "bonus": {**NEIGHBOURS, "network.repeat": "bonus"},
-    "repeat off": {**NEIGHBOURS, "network.repeat": "off"},
-    "dropout 0.5": {**NEIGHBOURS, "network.dropout": 0.5},
-    "100 neighbours": {**NEIGHBOURS, "algorithm.neighbours": 100},
-    "20 neighbours": {**NEIGHBOURS, "algorithm.neighbours": 20},
+    "without neighbours": {"algorithm.neighbours": 0},
+    "repeat added": {"network.repeat": "bonus"},
+    "without repeat": {"network.repeat": "off"},
+    "dropout 0.5": {"network.dropout": 0.5},
+    "20 neighbours": {"algorithm.neighbours": 20},
+    "100 neighbours": {"algorithm.neighbours": 100},
 }
 Job = tuple[Path, str, str, int, str]  # dataset, backbone, variant, seed, device
 

@@ -1,12 +1,13 @@
 """SL calculated by hand, with three items and two rows."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from offrec import losses
-from offrec.algorithms import Symbols
+from offrec.algorithms import NeighbourMasses, Symbols
 from offrec.algorithms.supervised import Supervised
 from offrec.catalogue import Head
 
@@ -37,3 +38,13 @@ def test_reward_weights_do_not_depend_on_the_unit() -> None:
     )
     assert small.tolist() == pytest.approx([EXPECTED[0] * 0.5, EXPECTED[1] * 1.5])
     torch.testing.assert_close(small, large)
+
+
+def test_neighbours_add_mass_and_the_network_keeps_its_own_loss() -> None:
+    x = symbols([0.2, 1.0])
+    masses = NeighbourMasses(torch.tensor([0.25, 0.5]).double().log(), torch.tensor([0.5, 1.0]).double().log())
+    terms = Supervised(neighbours=2).loss(replace(x, neighbours=masses))
+    first, second = (math.exp(-loss) for loss in EXPECTED)
+    mixed = [-math.log((first + 0.25) / 1.5), -math.log((second + 0.5) / 2)]
+    assert terms["cross_entropy"].tolist() == pytest.approx(mixed)
+    assert terms["without_neighbours"].tolist() == pytest.approx(EXPECTED)

@@ -23,10 +23,6 @@ class Supervised:
 
     neighbours: int = option(0, minimum=0, maximum=10_000)
     """Number of neighbours per item that are counted in the log and added to the policy; 0 adds none."""
-    alone: float = option(1.0, minimum=0.0)
-    """Weight of an added cross-entropy of the network without neighbours; otherwise it would learn less."""
-    table: float = option(0.0, minimum=0.0)
-    """Weight of an added cross-entropy of the item table without the repeat term, which costs another pass."""
 
     @property
     def needs(self) -> Needs:
@@ -45,10 +41,9 @@ class Supervised:
             mixed = losses.add_mass(log_pi, x.neighbours.logged, x.neighbours.total)
             terms = {
                 "cross_entropy": losses.negative_log_likelihood(mixed),
-                "without_neighbours": self.alone * losses.negative_log_likelihood(log_pi),
+                # Without this term, the network would learn little from the events that neighbours explain.
+                "without_neighbours": losses.negative_log_likelihood(log_pi),
             }
-        if self.table > 0:
-            terms["table"] = -self.table * log_prob(x.pi.base, x.logged)[:, 0]
         if self.weight == "reward":
             # Unlike the paper: divide r by its mean over the batch; the loss is independent of the unit of rewards.
             weight = losses.divide_by_mean(x.rewards[:, 0], x.weight)
