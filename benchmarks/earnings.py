@@ -5,9 +5,10 @@
     python benchmarks/earnings.py --table FOLDER… [--collect results/earnings.json]
 
 A policy is one of the shop's own policies (logging, informed, informed:myopic), a baseline, or a learner with default
-options. `NAME:myopic` is a learner's twin without look-ahead, `sl:sample` is SL played by sampling, `NAME:picks` is a
-learner trained without the log's lists, and `NAME:key=value;key=value` has other settings. Every result is one JSON
-file in FOLDER; repeat the command to continue. Learners need numpy, torch and safetensors; baselines also need scipy.
+options. `NAME:myopic` is a learner's twin without look-ahead, `NAME:picks` is a learner trained without the log's
+lists, and `NAME:key=value;key=value` has other settings. SL is also played by sampling and without recent picks.
+Every result is one JSON file in FOLDER; repeat the command to continue. Learners need numpy, torch and safetensors;
+baselines also need scipy.
 """
 
 import argparse
@@ -75,7 +76,7 @@ def main() -> None:
 
 def _file(out: Path, task: Task) -> Path:
     policy, name, seed = task
-    return out / f"{name}-{seed}-{policy.replace(':', '~').replace('=', '~').replace(';', '~')}.json"
+    return out / f"{name}-{seed}-{policy.replace(':', '-').replace('=', '-').replace(';', '-')}.json"
 
 
 def _write_dataset(out: Path, shop: tuple[str, int], sessions: int | None) -> None:
@@ -99,6 +100,14 @@ def _measure(out: Path, task: Task, device: str, visitors: int, stop: float) -> 
         run = out / "runs" / _file(out, task).stem
         built, play, skip, result["options"] = _build(policy, dataset, shop, run, device)
         result["train_seconds"] = time.time() - started
+        if policy == "sl":  # a simple policy, whose best form counts
+            forms = {
+                f"{form}, skip {picks}": (form, picks) for form in ("topk", "sample") for picks in PLAN.skip_recent
+            }
+            result["forms"] = {
+                label: shop.rollout(built, visitors, form, skip_recent=picks, seed=PLAN.visitors_seed).reward.mean
+                for label, (form, picks) in forms.items()
+            }
         rollout = shop.rollout(built, visitors, play, skip_recent=skip, seed=PLAN.visitors_seed)
         result |= {"reward": rollout.reward.mean, "lists": float(rollout.steps.mean()), "skip_recent": skip}
         result |= {"picks": rollout.length.mean, "purchases": rollout.purchases.mean}
@@ -124,8 +133,6 @@ def _build(policy: str, dataset: Dataset, shop: Shop, folder: Path, device: str)
         skip = int(form.removeprefix("skip=")) if form else BASELINES[name].skip_recent
         return baseline(name, dataset, device=device), "topk", skip, None
     record, settings = LEARNERS[name], {"seed": 0, "device": device}
-    if name == "user-model":
-        settings["device"] = "cpu"  # it is small
     if form == "myopic":
         assert record.myopic is not None
         settings |= record.myopic
@@ -134,7 +141,7 @@ def _build(policy: str, dataset: Dataset, shop: Shop, folder: Path, device: str)
     elif "=" in form:
         settings |= dict(part.split("=") for part in form.split(";"))
     trained = train(dataset, folder, algorithm=name, settings=settings, force=True, console=Console(quiet=True))
-    return trained, "sample" if form == "sample" else "topk", record.skip_recent, settings
+    return trained, "topk", record.skip_recent, settings
 
 
 def _report(sources: list[Path], collect: Path | None, options: argparse.Namespace) -> None:

@@ -184,10 +184,10 @@ class UserModelNetwork(nn.Module):
         logits = self.choice_logits(utility)
         if not self.has_lists:  # every row has a pick, and how often nothing is picked is unknown
             logits = torch.cat([torch.full_like(logits[..., :1], MASKED), logits[..., 1:] - self.place], -1)
-        choice = _at(logits.log_softmax(-1), batch.place)
+        choice = _log_softmax_at(logits, batch.place)
         picked = batch.place > 0
-        conversion = self.behaviour_logits(_at(interest, (batch.place - 1).clamp(min=0))).log_softmax(-1)
-        conversion = _at(conversion, batch.behaviour) * picked.to(choice.dtype)[:, None]
+        behaviours = self.behaviour_logits(_at(interest, (batch.place - 1).clamp(min=0)))
+        conversion = _log_softmax_at(behaviours, batch.behaviour) * picked.to(choice.dtype)[:, None]
         item = torch.where(picked, batch.picked_item, self.n_items)
         shifted = torch.cat([item[:, None], batch.memory[:, :-1]], 1)
         memory = torch.where(picked[:, None], shifted, batch.memory)
@@ -231,3 +231,10 @@ def _level(effects: Tensor, level: Tensor) -> Tensor:
 def _at(table: Tensor, index: Tensor) -> Tensor:
     """[n, C] entries of table [n, C, c] at index [n]."""
     return table.gather(2, index[:, None, None].expand(-1, table.shape[1], 1))[..., 0]
+
+
+def _log_softmax_at(logits: Tensor, index: Tensor) -> Tensor:
+    """[n, C] log softmax over the last dimension of logits [n, C, c], at index [n]."""
+    by_type = logits.transpose(1, 2).contiguous()  # a reduction over a short last dimension is slow on CPUs
+    chosen = by_type.gather(1, index[:, None, None].expand(-1, 1, by_type.shape[2]))[:, 0]
+    return chosen - by_type.logsumexp(1)
