@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
 from evidence import script_arguments, write_results
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "serving"))
