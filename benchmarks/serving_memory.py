@@ -54,7 +54,7 @@ def main() -> None:
                 rows.append({"workers": workers, "start_mb": start, "reloaded_mb": memory_mb(server.child.pid)})
     print(json.dumps(rows, indent=1))
     if args.out is not None:
-        write_results(args.out, {"rows": rows}, {"script": script_arguments(args)})
+        write_results(args.out, {"servers": rows}, {"script": script_arguments(args)})
 
 
 if __name__ == "__main__":
