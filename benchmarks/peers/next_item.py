@@ -19,6 +19,7 @@ from statistics import mean
 from typing import Any
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
 METHODS = ("sl", "baselines", "implicit", "rectools", "recbole")
 Record = dict[str, Any]
 
@@ -116,6 +117,16 @@ def table(rows: list[Record]) -> str:
     return "\n".join(lines).replace("0.", ".")
 
 
+def write(path: Path, rows: list[Record], found: list[Record]) -> None:
+    """Write the results with a stamp."""
+    from evidence import baseline, learner, write_results  # needs offrec
+
+    measured = {row["method"] for row in rows}
+    stamped = {f"SL ({name})": learner({"network.backbone": name}) for name in ("gru", "sasrec")}
+    stamped |= {name: baseline(name) for name in ("recent", "item-neighbours", "vsknn") if name in measured}
+    write_results(path, {"summary": rows, "records": found}, stamped)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("datasets", nargs="*", type=Path)
@@ -133,7 +144,7 @@ def main() -> None:
     found = records(options.out)
     rows = summarise(found)
     if options.json:
-        options.json.write_text(json.dumps({"summary": rows, "records": found}, indent=1) + "\n")
+        write(options.json, rows, found)
     print(table(rows))
 
 
