@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -107,7 +108,8 @@ def run(command: Callable[[], object]) -> Outcome:
             raise
 
     code = 1
-    with limits(), redirect_stdout(out), redirect_stderr(error):
+    with limits(), redirect_stdout(out), redirect_stderr(error), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pytest would turn warnings into errors
         try:
             code = exit_code(guarded)
         except SystemExit as end:  # a usage error of the command line

@@ -6,6 +6,8 @@ python attack_base.py FOLDER
 import sys
 from pathlib import Path
 
+import torch
+
 from offrec import logging_policy
 from offrec.commands.studies import Compare
 from offrec.console import Console
@@ -13,7 +15,7 @@ from offrec.data.dataset import Dataset
 from offrec.data.line_checksums import seal_record
 from offrec.data.prepare import prepare
 from offrec.errors import InputError
-from offrec.runs.options import logging_training, resolve_options
+from offrec.runs.options import resolve_options
 from offrec.runs.train import train
 from offrec.shop import Shop
 from offrec.shop.log import write_log
@@ -71,11 +73,8 @@ def write_decision_log(folder: Path) -> None:
 def fit_logging_policy(data: Path) -> dict[str, float]:
     """Fit the logging policy of a dataset, or read it from its cache; return numbers that depend on every weight."""
     dataset, options = Dataset.open(data), resolve_options(SMALL, "events")
-    training = logging_training(options, "events")
-    import torch
-
     fitted = logging_policy.load_or_fit(
-        dataset, options.network, training, 0, torch.device("cpu"), QUIET, need="both"
+        dataset, options.network, options.training, 0, torch.device("cpu"), QUIET, need="both"
     )  # fmt: skip
     assert fitted.network is not None
     assert fitted.log_b is not None

@@ -15,6 +15,7 @@ from offrec.studies.study import Run, Study
 
 SAMPLED = "_sampled"  # the suffix of the results of sampled lists in the shop
 RANK_CAP = 21  # ranks above 20 are stored as 21: no metric at 20 or less distinguishes them
+MAX_REWARD = 1e12  # per session; sums of larger ones would overflow
 ADVICE = "delete the run's .json file in that folder and repeat the study's command"
 METRICS = Table(others=Table(others=Maybe(Number(finite=False))))  # by behaviour and metric
 EPOCH = Table({"epoch": Whole(1)}, {"diagnostics": Table(others=Number(finite=False))}, Anything())
@@ -128,7 +129,7 @@ def read_array(study: Study, run: Run, facts: dict[str, Any], kind: str) -> Arra
         is_valid = array.dtype == np.uint32 and array.ndim == 2 and len(array) == 2
         is_valid = is_valid and bool((array[0] <= array.shape[1]).all() and (array[1] < behaviours).all())
     else:
-        is_valid = array.dtype == np.float32 and array.ndim == 1 and bool(np.isfinite(array).all())
+        is_valid = array.dtype == np.float32 and array.ndim == 1 and bool((np.abs(array) <= MAX_REWARD).all())
     if not is_valid:
         raise InputError(f"{path} contains impossible {kind}; {ADVICE}.")
     return array
