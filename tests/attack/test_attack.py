@@ -38,7 +38,7 @@ def test_a_planted_fault_is_found(base: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_commands_that_are_killed_can_be_repeated(base: Path) -> None:
-    command = [sys.executable, HERE / "crash_points.py", base, "--share", "0.08"]
+    command = [sys.executable, HERE / "crash_points.py", base, "--share", "0.05"]
     command += ["--only", "prepare --force,train,report"]
     environment = {**os.environ, "PYTHONPATH": ":".join(sys.path), "POLARS_MAX_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
