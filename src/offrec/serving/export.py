@@ -56,6 +56,8 @@ def export_onnx(run: Path, out: Path, *, force: bool = False, console: Console |
     served = served_policy.load_policy(out.stem, run, "cpu")
     policy = served.policy
     assert isinstance(policy, NetworkPolicy)
+    if not isinstance(policy.agent, Agent):
+        raise InputError(f"{run} plans its lists, which ONNX cannot express; serve it with `offrec serve`.")
     _check_backbones(run, policy.agent)
     with publish_files(_files(out), advice="free disk space or choose another --out") as temporary:
         description = _describe(facts, served, out)
