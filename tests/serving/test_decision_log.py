@@ -140,6 +140,8 @@ def test_records_of_a_failed_fsync_count_as_lost(
     monkeypatch.setattr(decision_log_segment.os, "fsync", fsync)
     assert asyncio.run(log.record(list_record(0))) is not durable, "a durable record is not confirmed"
     wait_until(lambda: failures == ["Input/output error"])
+    time.sleep(0.05)  # several attempts, which leave no files
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 1)
     broken[0] = False
     wait_until(lambda: log.failure is None)
     assert log.write([list_record(1)])

@@ -34,7 +34,12 @@ class Segment:
         self.opened = time.time()
         self.path, self.file = _create_locked(folder, int(self.opened * 1000), number)
         self.size, self.broken = 0, False
-        _flush_folder(folder)
+        try:
+            _flush_folder(folder)
+        except OSError:
+            self.path.unlink()
+            os.close(self.file)
+            raise
 
     def is_full(self, limits: SegmentLimits) -> bool:
         """Return whether the next record belongs in a new file."""
