@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from offrec.algorithms.user_model import UserModel
 from offrec.data.dataset import Dataset
@@ -58,13 +60,35 @@ def _stored_warnings(path: Path, stored: dict[str, Any]) -> tuple[str, ...]:
     return tuple(warnings.values())
 
 
+class _NoInitialValues(TorchFunctionMode):
+    """Skips initial values, which have no effect on the meta device.
+
+    For some of them torch would import its compiler, which takes seconds and 140 MB in every process that loads a run.
+    Functions that are not listed here still work; they are only slower.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.randn, torch.rand):
+            return torch.empty(*args, **kwargs)
+        if func in (torch.arange, torch.tensor):  # few values, from which others are computed
+            return func(*args, **{"device": "cpu", **kwargs})
+        if func in (Tensor.normal_, Tensor.mul, Tensor.mul_) and args[0].is_meta:
+            return args[0]
+        return func(*args, **kwargs)
+
+
 def _expected_tensors(items: int, options: RunOptions, shape: LogShape) -> checkpoint.Expected:
     """Return the shape and type of every tensor in a checkpoint, without allocating memory for the tensors.
 
     A file from elsewhere is compared with them before a network of its claimed size is built.
     """
-    with torch.device("meta"):
-        agent = _untrained_agent(items, options, shape)
+    try:
+        with torch.device("meta"), _NoInitialValues():
+            agent = _untrained_agent(items, options, shape)
+    except RuntimeError:  # a network that combines both kinds of tensors
+        with torch.device("meta"):
+            agent = _untrained_agent(items, options, shape)
     return {f"module.{name}": (tuple(one.shape), one.dtype) for name, one in agent.state_dict().items()}
 
 
