@@ -6,10 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offrec.algorithms import Symbols
+from offrec.algorithms import LEARNERS, Symbols
+from offrec.algorithms.symbols import NeighbourMasses
 from offrec.catalogue import Head, Noise
 
 ROWS, ITEMS, SEEN = 6, 9, 3
+BY_SYMBOLS = [name for name in LEARNERS if LEARNERS[name].family != "planner"]  # planners read other symbols
 HEADS = ("pi", "q", "next_pi", "next_q", "target_q", "next_online_q", "b", "next_b")
 
 
@@ -48,6 +50,7 @@ def symbols(unlogged: int = 2, seed: int = 0, **given: Any) -> Symbols:
         next_noise=Noise(torch.tensor(12)),
         multiplier=torch.tensor(0.7, dtype=torch.double).requires_grad_(),
         updates=torch.tensor(5),
+        neighbours=NeighbourMasses(*(torch.randn(ROWS, dtype=torch.double).requires_grad_() for _ in range(2))),
         ground_weight=0.8,
         returns=0.3,
     )

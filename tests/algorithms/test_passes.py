@@ -3,10 +3,9 @@
 from typing import Any
 
 import pytest
-from small_symbols import symbols
+from small_symbols import BY_SYMBOLS, symbols
 
 from offrec import catalogue
-from offrec.algorithms import LEARNERS
 from offrec.catalogue import tiled
 from offrec.runs.options import resolve_options
 
@@ -16,7 +15,7 @@ PAPER = {"sl": 1, "dqn": 1, "pg": 1, "sl+dqn": 2, "sl+pg": 1, "sdac": 5, "sc": 7
 PAPER |= {"snqn": 3, "sa2c": 3}
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", BY_SYMBOLS)
 @pytest.mark.parametrize("preset", ["strong", "paper"])
 def test_passes_over_the_catalogue(monkeypatch: pytest.MonkeyPatch, preset: str, name: str) -> None:
     passes = 0

@@ -16,6 +16,7 @@ from offrec.types import Batch, Sessions
 ITEMS, HISTORY, GAMMA = 12, 8, 0.9
 OPTIONS = NetworkOptions(width=8, history=HISTORY, dropout=0.0)
 CPU = torch.device("cpu")
+NETWORK_LEARNERS = [name for name in LEARNERS if LEARNERS[name].family != "planner"]  # planners have another agent
 SEEN_AGAIN = [4, 4, 4, 2]  # so that counts in the repeat term have something to learn from
 
 

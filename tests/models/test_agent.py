@@ -6,7 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from small_agents import CPU, HISTORY, ITEMS, OPTIONS, agent, batch, facts, optimiser, prior, total, update
+from small_agents import (
+    CPU,
+    HISTORY,
+    ITEMS,
+    NETWORK_LEARNERS,
+    OPTIONS,
+    agent,
+    batch,
+    facts,
+    optimiser,
+    prior,
+    total,
+    update,
+)
 from torch import nn
 
 from offrec.algorithms import LEARNERS
@@ -21,7 +34,7 @@ TRAINED = {"sl": ACTOR, "dqn": CRITIC, "pg": ACTOR, "sl+dqn": ACTOR, "sl+pg": AC
     ("sdac", "sc", "sr", "pc", "dc", "re"), ACTOR | CRITIC
 )
 TRAINED |= {"snqn": ACTOR, "sa2c": ACTOR}
-VARIANTS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in LEARNERS] + [
+VARIANTS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in NETWORK_LEARNERS] + [
     ("dqn", {"double": True}),
     ("dqn", {"delta": 0.05}),
     ("sl+dqn", {"double": True}),
@@ -181,7 +194,7 @@ def test_a_missing_logging_policy_is_noticed(name: str) -> None:
         Agent(ITEMS, LEARNERS[name].learner(), OPTIONS, None, LogFacts(0.9))
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", NETWORK_LEARNERS)
 def test_units_of_reward_do_not_matter(name: str) -> None:
     """Two logs that differ only in the unit of rewards give the same losses."""
     found = []
@@ -284,7 +297,7 @@ def test_the_same_generator_gives_the_same_update() -> None:
     assert not torch.equal(made.loss(batch())["critic"], found[0]), "and another state another"
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", NETWORK_LEARNERS)
 def test_bfloat16_heads_give_close_losses(name: str) -> None:
     """Losses agree within 2 %, and gradients have full precision."""
     exact, narrow = agent(name), agent(name)
