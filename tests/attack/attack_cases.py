@@ -198,7 +198,8 @@ def swaps(attack: Attack, choose: random.Random) -> Case:
 def _damage(kind: str, attack: Attack, path: Path, reader: str, how: str) -> Case:
     what = f"{how} {path.relative_to(attack.base)}, {reader}"
     # A run without its result is waiting, and the report says so.
-    expected = None if how == "remove" and path.parent.name == "results" else attack.outputs[reader]
+    is_absent = how in ("remove", "loop") and path.parent.name == "results" and path.suffix == ".json"
+    expected = None if is_absent else attack.outputs[reader]
     return Case(kind, what, attack.readers[reader], expected, lambda: _restore_all(attack, path))
 
 

@@ -176,7 +176,7 @@ class BuiltRun:
             "the last epoch is selected" if options.select == "last" else f"epoch {progress.best_epoch + 1} is best"
         )
         self.trainer.console.line(f"Trained: {ended}; {selected}.")
-        load_module(self.policy.agent, self.trainer.folder / "best.safetensors")
+        load_module(self.policy.agent, self.trainer.folder / "best.safetensors", self.trainer.facts)
         self.policy.warnings = tuple(progress.warnings.values())
         for sentence in self.policy.warnings:
             self.trainer.console.line(f"Warning: {sentence}")

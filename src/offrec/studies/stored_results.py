@@ -9,7 +9,7 @@ import numpy as np
 from offrec.data.arrays import DESCRIPTION, Array, describe_array, open_arrays
 from offrec.data.files import publish_file
 from offrec.data.json_files import read_json, write_json
-from offrec.data.schema import Anything, Flag, ListOf, Maybe, Number, Table, Text, Whole
+from offrec.data.schema import Anything, Flag, ListOf, Maybe, Number, Scalar, Table, Text, Whole
 from offrec.errors import InputError
 from offrec.studies.study import Run, Study
 
@@ -17,26 +17,52 @@ SAMPLED = "_sampled"  # the suffix of the results of sampled lists in the shop
 RANK_CAP = 21  # ranks above 20 are stored as 21: no metric at 20 or less distinguishes them
 MAX_REWARD = 1e12  # per session; sums of larger ones would overflow
 ADVICE = "delete the run's .json file in that folder and repeat the study's command"
-METRICS = Table(others=Table(others=Maybe(Number(finite=False))))  # by behaviour and metric
-EPOCH = Table({"epoch": Whole(1)}, {"diagnostics": Table(others=Number(finite=False))}, Anything())
-SHOP = Maybe(Table({"reward": Table({"mean": Number()}, others=Anything())}, others=Anything()))
+NUMBERS = Table(others=Maybe(Number(finite=False)))
+METRICS = Table(others=NUMBERS)  # by behaviour and metric
+INTERVAL = Table({"mean": Number()}, others=Number(finite=False))
+ROLLOUT = Table(
+    {"reward": INTERVAL, "length": INTERVAL, "purchases": INTERVAL},
+    {"discounted": INTERVAL, "steps": INTERVAL, "sessions": Whole(), "population": Whole(), "world": Text()},
+    Scalar(),
+)
+ESTIMATE = Table(
+    {"value": Maybe(Number(finite=False))},
+    {"low": Maybe(Number(finite=False)), "high": Maybe(Number(finite=False)), "verdict": Maybe(Text())},
+    Scalar(),
+)
+EPOCH = Table(
+    {"epoch": Whole(1)},
+    {
+        "validation": NUMBERS,
+        "loss": NUMBERS,
+        "diagnostics": NUMBERS,
+        "lists": NUMBERS,
+        "warnings": Table(others=Scalar()),
+    },
+    Anything(),
+)
+MACHINE_KEYS = ("offrec", "commit", "python", "torch", "system", "processor", "device")
 RESULT = Table(
     {"run": Text(), "arrays": Table(others=DESCRIPTION)},
     {
         "validation": METRICS,
         "test": METRICS,
-        "shop": SHOP,
-        f"shop{SAMPLED}": SHOP,
-        "value": Maybe(Table({"value": Maybe(Number(finite=False))}, others=Anything())),
+        "shop": Maybe(ROLLOUT),
+        "shop_sampled": Maybe(ROLLOUT),
+        "value": Maybe(ESTIMATE),
         "seconds": Number(0.0),
+        "concurrent_seeds": Whole(1),
+        "peak_memory": Maybe(Whole()),
+        "finished_at": Text(),
         "learning_curve": ListOf(EPOCH),
         "selected_epoch": Whole(1),
         "stopped_early": Flag(),
-        "logging_policy": Maybe(Table(others=Number(finite=False))),
-        "machine": Table(others=Anything()),
+        "resumed": Flag(),
+        "logging_policy": Maybe(NUMBERS),
+        "machine": Table({key: Maybe(Text()) for key in MACHINE_KEYS}, others=Scalar()),
     },
     Anything(),
-)  # fmt: skip
+)
 FAILURE = Table({"run": Text(), "reason": Text()}, others=Anything())
 
 
@@ -85,7 +111,8 @@ def read_result(study: Study, run: Run) -> dict[str, Any]:
     """
     path = study.path("results", f"{run.name}.json")
     facts = _read(path, RESULT, run)
-    if facts.get("selected_epoch", 1) > max(1, len(facts.get("learning_curve", []))):
+    epochs = len(facts.get("learning_curve", []))
+    if facts.get("selected_epoch", 0 if epochs else 1) not in range(1, max(1, epochs) + 1):
         raise InputError(f"{path} is damaged: selected_epoch is not in learning_curve; {ADVICE}.")
     return facts
 
@@ -129,7 +156,10 @@ def read_array(study: Study, run: Run, facts: dict[str, Any], kind: str) -> Arra
         is_valid = array.dtype == np.uint32 and array.ndim == 2 and len(array) == 2
         is_valid = is_valid and bool((array[0] <= array.shape[1]).all() and (array[1] < behaviours).all())
     else:
-        is_valid = array.dtype == np.float32 and array.ndim == 1 and bool((np.abs(array) <= MAX_REWARD).all())
+        is_informed = study.group(run).policy == "informed"  # it may be simulated with fewer visitors
+        fewest = 1 if is_informed else study.visitors
+        is_valid = array.dtype == np.float32 and array.ndim == 1 and fewest <= len(array) <= study.visitors
+        is_valid = is_valid and bool((np.abs(array) <= MAX_REWARD).all())
     if not is_valid:
         raise InputError(f"{path} contains impossible {kind}; {ADVICE}.")
     return array

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -344,9 +344,16 @@ def _verify_log(folder: Path, progress: Progress) -> None:
         raise InputError(f"{path} is damaged ({reason}); train the run again.") from error
 
 
-def load_module(module: nn.Module, path: Path) -> dict[str, Any]:
-    """Load the weights of a checkpoint into `module`; return the facts stored with them."""
-    tensors, facts = checkpoint.load(path)
+def load_module(module: nn.Module, path: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Load the weights of a checkpoint into `module`; return the facts stored with them.
+
+    Raises:
+        InputError: If the checkpoint is damaged, does not fit the module, or has other facts than the known ones.
+    """
+    expected = {f"module.{name}": (tuple(one.shape), one.dtype) for name, one in module.state_dict().items()}
+    tensors, facts = checkpoint.load(path, expected)
+    if any(facts.get(key) != value for key, value in (known or {}).items()):
+        raise InputError(f"The checkpoint {path} belongs to another run or dataset; train the run again.")
     _load_state(module, tensors, "module.")
     return facts
 
