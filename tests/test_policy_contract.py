@@ -7,14 +7,17 @@ import pytest
 import torch
 
 from offrec.algorithms import LEARNERS
+from offrec.algorithms.user_model import UserModel
 from offrec.baselines import BASELINES, baseline
 from offrec.catalogue import reference
 from offrec.data.dataset import Dataset
 from offrec.data.replay import batch_from_histories
 from offrec.errors import InputError
 from offrec.models.agent import Agent
+from offrec.models.log_shape import LogShape
 from offrec.models.network import NetworkOptions
 from offrec.models.network_policy import NetworkPolicy
+from offrec.models.user_agent import UserModelAgent, build_user_agent
 from offrec.policy import Policy, SkipRecent
 from offrec.training import checkpoint
 from offrec.training.loop import load_module
@@ -36,7 +39,11 @@ def learner(name: str, dataset: Dataset, seed: int = 0) -> NetworkPolicy:
     """An untrained policy: its weights are random, its interface is that of a trained one."""
     torch.manual_seed(seed)
     options = NetworkOptions(width=8, history=HISTORY)
-    agent = Agent(ITEMS, LEARNERS[name].learner(), options, restored=True)
+    made = LEARNERS[name].learner()
+    if isinstance(made, UserModel):
+        agent: Agent | UserModelAgent = build_user_agent(ITEMS, made, options, LogShape.of(dataset))
+    else:
+        agent = Agent(ITEMS, made, options, restored=True)
     return NetworkPolicy(name, agent, dataset.vocabulary, CPU, dataset.meta["data_hash"])
 
 

@@ -62,7 +62,7 @@ class Policy:
         """Return the scores of all items for each row of a batch."""
         raise NotImplementedError
 
-    def sessions(self, rows: int) -> "SessionStates":
+    def start_sessions(self, rows: int) -> "SessionStates":
         """Return the state of new sessions, for a policy that is played step by step.
 
         Args:
@@ -197,7 +197,7 @@ class SkipRecent(Policy):
         """Return the head of the policy, with the last picks of each row ranked last."""
         return rank_last(self.policy.head(batch), batch.recent[:, : self.picks])
 
-    def sessions(self, rows: int) -> SessionStates:
+    def start_sessions(self, rows: int) -> SessionStates:
         """Return the state of new sessions: that of the policy, and the picks that are ranked last."""
         return _SkipRecentStates(self, rows)
 
@@ -205,7 +205,7 @@ class SkipRecent(Policy):
 class _SkipRecentStates(PickHistory):
     def __init__(self, policy: SkipRecent, rows: int) -> None:
         super().__init__(policy, rows)
-        self.picks, self.states = policy.picks, policy.policy.sessions(rows)
+        self.picks, self.states = policy.picks, policy.policy.start_sessions(rows)
 
     def head(self, rows: Tensor) -> Head:
         return rank_last(self.states.head(rows), self.recent[rows, : self.picks])

@@ -161,10 +161,10 @@ class ListEpochs:
         first = self.log.first.cpu()
         lengths = (first[1:] - first[:-1])[order]
         number = (lengths.cumsum(0) - lengths) // self.batch_size
-        counts = torch.bincount(number)
-        counts = counts[counts > 0].tolist()
-        self.batches = [part.sort().values.to(self.log.first.device) for part in order.split(counts)]
-        lists = [int(part.sum()) for part in lengths.split(counts)]
+        sizes = torch.bincount(number)
+        counts: list[int] = sizes[sizes > 0].tolist()
+        self.batches = [part.sort().values.to(self.log.first.device) for part in torch.split(order, counts)]
+        lists = [int(part.sum()) for part in torch.split(lengths, counts)]
         return [Size(len(part), rows, self.log.k) for part, rows in zip(self.batches, lists, strict=True)]
 
     def gather(self, step: Tensor, size: Size) -> ListBatch:

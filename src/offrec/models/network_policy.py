@@ -38,12 +38,12 @@ class NetworkPolicy(Policy):
         super().__init__(vocabulary, agent.options.history, device, data_hash)
         self.name, self.agent, self.stochastic = name, agent.to(device), agent.stochastic
 
-    def sessions(self, rows: int) -> SessionStates:
+    def start_sessions(self, rows: int) -> SessionStates:
         """Return the state of new sessions. A user model also learns from lists that were shown and ignored."""
         if isinstance(self.agent, UserModelAgent):
             self.agent.eval()
-            return self.agent.sessions(rows)
-        return super().sessions(rows)
+            return self.agent.start_sessions(rows)
+        return super().start_sessions(rows)
 
     def head(self, batch: Batch) -> Head:
         """Return the scores of all items for each row of a batch."""

@@ -188,7 +188,8 @@ class Planner:
             stay = 1 - leave.sigmoid()
             alive = alive * stay
             value = value + alive * self.reward
-        return value + alive * stay / (1 - stay).clamp(min=1e-3) * self.reward
+        rest: Tensor = alive * stay / (1 - stay).clamp(min=1e-3) * self.reward
+        return value + rest
 
     # ---- calibration
 

@@ -20,8 +20,8 @@ VALIDATED = 2048  # validation sessions that select the model of leaving
 class UserModelAgent(UserModelNetwork):
     """A user model that ranks items by planning.
 
-    `forward` ranks the planned list first and all other items by a linear score. `sessions` keeps the posterior of
-    running sessions and also learns from lists that were shown and ignored.
+    `forward` ranks the planned list first and all other items by a linear score. `start_sessions` returns the state of
+    running sessions, which also learns from lists that were shown and ignored.
     """
 
     lists_in_log = 1  # set before training
@@ -110,7 +110,7 @@ class UserModelAgent(UserModelNetwork):
         order = torch.arange(lists.shape[1], 0, -1, device=lists.device)
         return Head(state, self.x, bias, lists, bound[:, None] + order, replaces_base=True)
 
-    def sessions(self, rows: int) -> "UserSessions":
+    def start_sessions(self, rows: int) -> "UserSessions":
         """Return the state of `rows` new sessions."""
         return UserSessions(self, rows)
 

@@ -125,7 +125,7 @@ class PolicyPlayer(Player):
 
     def begin(self, sessions: int, seed: int) -> None:
         super().begin(sessions, seed)
-        self.states = self.policy.sessions(sessions)
+        self.states = self.policy.start_sessions(sessions)
 
     @torch.no_grad()
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:

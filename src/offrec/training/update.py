@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from offrec.catalogue.streams import SideStreams, stream_scope
 from offrec.errors import RunError, first_line
 from offrec.training.optimiser import Optimiser
-from offrec.types import Batch, Size
+from offrec.types import Size
 
 WARM_UP = 2  # uncaptured updates of each size before its capture, in which libraries initialise and tune themselves
 MOST_GRAPHS = 48  # updates of further sizes are rare and remain uncaptured
@@ -31,8 +31,8 @@ class Batches(Protocol):
         """Plan an epoch and return the size of each of its batches. The plan depends only on the epoch."""
         ...
 
-    def gather(self, step: Tensor, size: Size) -> Batch:
-        """Return the batch of a step; `step` [1] is on the device."""
+    def gather(self, step: Tensor, size: Size) -> Any:
+        """Return the batch of a step, in the form that the loss reads; `step` [1] is on the device."""
         ...
 
 
