@@ -44,6 +44,11 @@ def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
     tensors, stored = checkpoint.load(path, _expected_tensors(facts["items"], options, shape))
     if stored.get("run") != run_id(facts):
         raise InputError(f"{path} belongs to another run than run.json; train the run again.")
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise InputError(
+                f"{run} contains NaN or infinite weights ({name.removeprefix('module.')}); train it again."
+            )
     agent = _untrained_agent(facts["items"], options, shape)
     agent.load_state_dict({name.removeprefix("module."): tensor for name, tensor in tensors.items()})
     policy = NetworkPolicy(policy_name(options), agent, vocabulary, where, facts["data_hash"])
