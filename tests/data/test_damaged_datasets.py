@@ -92,6 +92,7 @@ def test_every_changed_bit_of_dataset_json_is_detected(path: Path) -> None:
         ("items", lambda a: a + 2, "items.npy contains 4, not in 0 … 3"),
         ("items", lambda a: a - 1, "items.npy contains -1, not in 0 … 3"),
         ("items", lambda a: a.astype(np.int64), "items.npy contains int64 [4], but dataset.json implies int32 [4]"),
+        ("items", lambda a: a.astype(">i4"), "does not contain an array of numbers in this machine's byte order"),
         ("behaviours", lambda a: a + np.uint8(2), "behaviours.npy contains 3, not in 0 … 1"),
         ("offsets", lambda a: a[::-1].copy(), "offsets.npy must ascend from 0 to 4"),
         ("offsets", lambda a: a[:-1], "offsets.npy contains int64 [4], but dataset.json implies int64 [5]"),

@@ -68,8 +68,8 @@ def open_array(path: Path, *, advice: str) -> Array:
         check_regular(path)
         with _parsing:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(array, np.ndarray) or array.dtype.name not in TYPES:
-            raise ValueError("it does not contain an array of numbers")
+        if not isinstance(array, np.ndarray) or array.dtype.name not in TYPES or not array.dtype.isnative:
+            raise ValueError("it does not contain an array of numbers in this machine's byte order")
     except Exception as error:  # numpy parses the header with Python's own parser, which raises many exceptions
         reason = getattr(error, "strerror", None) or first_line(error)
         raise InputError(f"{path} cannot be read ({reason}); {advice}.") from error
