@@ -23,12 +23,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("datasets", nargs="+", type=Path)
     parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", default=list(BASELINES), choices=list(BASELINES))
     options = parser.parse_args()
     torch.set_num_threads(1)
     records = []
     for folder in options.datasets:
         events = scoring.read_events(folder)
-        for name in BASELINES:
+        for name in options.only:
             started = time.process_time()
             policy = offrec.baseline(name, Dataset.open(folder))
             record = {"dataset": folder.name, "method": name, "cpu_seconds": round(time.process_time() - started, 1)}

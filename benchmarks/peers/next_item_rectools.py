@@ -63,7 +63,7 @@ class Best(Callback):
         self.started, self.since = time.process_time(), 0
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        self.owner["model"].lightning_model = pl_module
+        self.owner["model"].lightning_model, self.owner["model"].is_fitted = pl_module, True
         found = lists(self.owner["model"], self.events, VALIDATION)
         pl_module.train()
         figure = scoring.figures(scoring.ranks(found, self.events.target[:VALIDATION]))["NDCG@10"]
