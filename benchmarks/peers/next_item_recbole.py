@@ -24,7 +24,13 @@ from recbole.data.interaction import Interaction
 from recbole.data.utils import get_dataloader
 from recbole.utils import get_model, get_trainer, init_seed
 
-NAME, HISTORY, BATCH, PATIENCE, VALIDATION = "log", 20, 256, 3, 1_000  # sessions are short; 50 items cost 2.5 times as much
+NAME, HISTORY, BATCH, PATIENCE, VALIDATION = (
+    "log",
+    20,
+    256,
+    3,
+    1_000,
+)  # sessions are short; 50 items cost 2.5 times as much
 CONFIGURATIONS = {
     "SASRec": [
         {"hidden_size": 64, "inner_size": 256, "hidden_dropout_prob": 0.5, "attn_dropout_prob": 0.5},
