@@ -1,0 +1,229 @@
+"""The user model: its likelihood by hand, its plans by brute force, and its runs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import offrec
+from offrec.algorithms.user_model import UserModel, UserSymbols
+from offrec.console import Console
+from offrec.data.dataset import Dataset
+from offrec.data.list_log import ListEpochs, read_lists
+from offrec.models.log_shape import LogShape
+from offrec.models.network import NetworkOptions
+from offrec.models.planner import Planner
+from offrec.models.user_agent import UserModelAgent, build_user_agent
+from offrec.policy import PickHistory
+
+CPU = torch.device("cpu")
+ITEMS = 8
+SETTINGS = {"algorithm.types": 3, "algorithm.width": 4, "training.epochs": 2}
+
+
+def sessions_and_lists(count: int) -> tuple[list[list[int]], list[Any]]:
+    """Sessions of two picks and a list without a pick between them."""
+    sessions = [[number % ITEMS, (number + 3) % ITEMS] for number in range(count)]
+    lists = [
+        [
+            (0, [first, (first + 1) % ITEMS], 0.5, 0),
+            (1, [(first + 2) % ITEMS, (first + 4) % ITEMS], 0.5, None),
+            (1, [(first + 5) % ITEMS, second], 0.5, 1),
+        ]
+        for first, second in sessions
+    ]
+    return sessions, lists
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, make_dataset: Any) -> Dataset:
+    sessions, lists = sessions_and_lists(40)
+    made: Dataset = make_dataset(tmp_path, sessions, splits=(32, 4, 4), items=ITEMS, decisions=lists)
+    return made
+
+
+def agent(types: int = 2, memory: int = 2, behaviours: int = 2, seed: int = 0, **options: Any) -> UserModelAgent:
+    torch.manual_seed(seed)
+    learner = UserModel(types=types, width=3, memory=memory, **options)
+    made = build_user_agent(ITEMS, learner, NetworkOptions(), LogShape(behaviours, 3))
+    for parameter in made.parameters():
+        parameter.data.normal_(0.0, 0.7)
+    made.reward.copy_(torch.tensor([0.2, 1.0][:behaviours]))
+    return made.eval().requires_grad_(False)
+
+
+def test_lists_become_rows_with_picks_memory_and_leaving(dataset: Dataset) -> None:
+    log = read_lists(dataset, "train", 2, 5, CPU)
+    batch = log.batch(torch.tensor([0]))
+    items = dataset.sessions.items[:2].tolist()
+    assert batch.place.tolist() == [1, 0, 2]
+    assert batch.offered[0, 0] == items[0]
+    assert batch.picked_item[2] == items[1]
+    assert batch.memory.tolist() == [[ITEMS, ITEMS], [items[0], ITEMS], [items[0], ITEMS]]
+    assert batch.picks.tolist() == [0, 1, 1]
+    assert batch.leaves.tolist() == [False, False, True]
+
+
+def test_an_epoch_contains_every_session_once_in_an_order_of_its_own(dataset: Dataset) -> None:
+    epochs = ListEpochs(read_lists(dataset, "train", 2, 5, CPU), batch_size=9, seed=0)
+    orders = []
+    for epoch in (0, 1, 0):
+        sizes = epochs.begin(epoch)
+        assert [len(part) for part in epochs.batches] == [size.segments for size in sizes]
+        orders.append([part.tolist() for part in epochs.batches])
+        assert sorted(session for part in orders[-1] for session in part) == list(range(32))
+    assert orders[0] == orders[2] != orders[1]
+
+
+def test_choice_is_a_softmax_of_utilities_and_of_picking_nothing() -> None:
+    model = agent()
+    memory, items = torch.tensor([[5, ITEMS]]), torch.tensor([[1, 5, ITEMS]])
+    types = torch.tensor([[0, 1]])
+    utility, _ = model.utility_and_interest(types, memory, items)
+    a = model.attractiveness - model.attractiveness.mean()
+    for c in (0, 1):
+        taste = model.types[c] + model.lag[0] * model.x[5]
+        expected = [a[1] + model.x[1] @ taste, a[5] + model.x[5] @ taste + model.seen_choice[0]]
+        torch.testing.assert_close(utility[0, c, :2], torch.stack(expected))
+        probability = model.choice_logits(utility).softmax(-1)[0, c]
+        weights = torch.stack([model.none, expected[0] + model.place[0], expected[1] + model.place[1]]).exp()
+        torch.testing.assert_close(probability[:3], weights / weights.sum())
+        assert probability[3] == 0  # padding is never picked
+
+
+def test_the_loss_of_a_session_sums_over_types() -> None:
+    symbols = UserSymbols(
+        log_prior=torch.tensor([0.25, 0.75]).log(),
+        choice=torch.tensor([[0.5, 0.2], [0.1, 0.4]]).log(),
+        conversion=torch.tensor([[1.0, 1.0], [0.5, 0.25]]).log(),
+        exposure=torch.tensor([[0.3, 0.6], [1.0, 1.0]]).log(),
+        leave_logit=torch.zeros(2, 1),
+        leaves=torch.tensor([False, True]),
+        session=torch.tensor([0, 0]),
+        penalty=torch.tensor(0.0),
+        lists_per_session=torch.tensor(2.0),
+    )
+    terms = UserModel().loss(symbols)
+    by_hand = 0.25 * (0.5 * 0.1) * (1.0 * 0.5) * 0.3 + 0.75 * (0.2 * 0.4) * (1.0 * 0.25) * 0.6
+    assert terms["likelihood"].item() == pytest.approx(-torch.tensor(by_hand).log().item())
+    assert terms["leaving"].item() == pytest.approx(2 * torch.tensor(2.0).log().item())
+
+
+def test_each_item_of_a_plan_increases_the_value_of_the_list_most() -> None:
+    model = agent(types=2, horizon=0, candidate_types=2, candidates_per_type=ITEMS)
+    planner = Planner(model, 3, look_ahead=False)
+    memory, picks, posterior = torch.tensor([[4, 1]]), torch.tensor([2]), torch.tensor([[0.3, 0.7]]).log()
+    planned = planner.plan(posterior, memory, picks)[0].tolist()
+
+    def value(items: list[int]) -> float:
+        """The expected reward of the next pick, written out for every type."""
+        logits, rewards = planner._outcomes(torch.tensor([items]), memory)
+        by_type = (logits.softmax(2)[0, :, 1:] * rewards[0]).sum(1)
+        return float(posterior.exp()[0] @ by_type)
+
+    for length in (1, 2, 3):
+        others = [item for item in range(ITEMS) if item not in planned[: length - 1]]
+        best = max(others, key=lambda item: value([*planned[: length - 1], item]))
+        assert planned[length - 1] == best
+
+
+def test_planning_ahead_prefers_items_that_keep_visitors_and_horizon_0_does_not() -> None:
+    model = agent(types=1)
+    for name in ("leave_slopes", "leave_effect", "attractiveness", "conversion_effect", "lag", "place", "leave_same"):
+        getattr(model, name).data.zero_()
+    model.x.data.zero_()
+    model.leave_effect.data[3] = 2.0
+    model.statistics.copy_(torch.tensor([0.3, 0.0, 0.5]))
+    memory, picks = torch.full((1, 2), ITEMS), torch.zeros(1, dtype=torch.long)
+    ahead = Planner(model, 1, look_ahead=True)
+    advantage = ahead.advantage(memory, picks, torch.arange(ITEMS)[None])[0]
+    assert advantage.argmax() == 3
+    assert ahead.plan(torch.zeros(1, 1), memory, picks).item() == 3
+    model.conversion_effect.data[6] = 3.0
+    assert Planner(model, 1, look_ahead=False).plan(torch.zeros(1, 1), memory, picks).item() == 6
+
+
+def test_the_value_of_staying_is_a_geometric_sum_without_item_effects() -> None:
+    model = agent(types=1)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    model.leave_base.data.fill_(-1.0)
+    model.statistics.copy_(torch.tensor([0.4, 0.0, 0.0]))
+    planner = Planner(model, 1, look_ahead=True)
+    w, picks, same = torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), torch.zeros(1, 1)
+    stay = 1 - torch.tensor(-1.0).sigmoid().item()
+    assert planner._value(w, picks, same, None).item() == pytest.approx(0.4 * stay / (1 - stay), rel=1e-5)
+
+
+def test_sessions_update_the_posterior_by_bayes_rule_also_without_a_pick() -> None:
+    model = agent()
+    states = model.start_sessions(2)
+    lists, items = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([2, ITEMS])
+    logits, _ = model.planner()._outcomes(lists, states.memory)
+    expected = model.planner().log_prior + torch.stack([logits.log_softmax(2)[0, :, 2], logits.log_softmax(2)[1, :, 0]])
+    states.observe(torch.tensor([0, 1]), lists, items)
+    torch.testing.assert_close(states.posterior, expected)
+    assert states.memory.tolist() == [[2, ITEMS], [ITEMS, ITEMS]]
+    assert states.picks.tolist() == [1, 0]
+
+
+def test_the_planned_list_ranks_first_and_all_items_are_ranked() -> None:
+    model = agent(list_length=3)
+    posterior, memory = model.planner().start(2), torch.tensor([[1, 2], [ITEMS, ITEMS]])
+    picks = torch.tensor([2, 0])
+    planned = model.planner().plan(posterior, memory, picks)
+    head = model.planned_head(posterior, memory, picks)
+    order = head.at(torch.arange(ITEMS).expand(2, -1)).argsort(1, descending=True)
+    assert order[:, :3].tolist() == planned.tolist()
+
+
+def test_exposure_explains_items_that_are_shown_only_to_visitors_who_like_them(
+    tmp_path: Path, make_dataset: Any
+) -> None:
+    """Both types pick their own items from every list. Without exposure, items seem attractive to everybody."""
+    sessions, lists = [], []
+    for number in range(60):
+        own = [0, 1, 2, 3] if number % 2 else [4, 5, 6, 7]
+        sessions.append([own[number % 4], own[(number + 1) % 4]])
+        lists.append([(at, [item, own[(number + 2) % 4]], 0.5, at) for at, item in enumerate(sessions[-1])])
+    made = make_dataset(tmp_path, sessions, splits=(50, 5, 5), items=ITEMS, decisions=lists)
+    torch.manual_seed(0)
+    model = build_user_agent(ITEMS, UserModel(types=2, width=4), NetworkOptions(), LogShape.of(made))
+    log = read_lists(made, "train", 8, 5, CPU)
+    model.start(log, [1.0] * len(made.behaviours))
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    batch = log.batch(torch.arange(log.sessions))
+    for _ in range(60):
+        terms = model.loss(batch)
+        optimiser.zero_grad()
+        sum((batch.weight * term).sum() for term in terms.values()).backward()  # type: ignore[union-attr]
+        optimiser.step()
+    match = model.types @ model.x.T
+    liked = [set(row.topk(4).indices.tolist()) for row in match]
+    assert sorted(map(sorted, liked)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize("has_lists", [True, False])
+def test_a_run_trains_loads_and_recommends(has_lists: bool, tmp_path: Path, make_dataset: Any) -> None:
+    sessions, lists = sessions_and_lists(40)
+    decisions = {"decisions": lists} if has_lists else {}
+    made = make_dataset(tmp_path, sessions, splits=(32, 4, 4), items=ITEMS, **decisions)
+    policy = offrec.train(
+        made, tmp_path / "run", algorithm="user-model", settings=SETTINGS, device="cpu", console=Console(quiet=True)
+    )
+    loaded = offrec.load(tmp_path / "run", "cpu")
+    history = [policy.vocabulary.id(1)]
+    assert loaded.name == "user-model"
+    assert loaded.recommend(history, 5).items == policy.recommend(history, 5).items
+    states = loaded.start_sessions(3)
+    assert not isinstance(states, PickHistory)
+    assert states.head(torch.tensor([0, 2])).n_rows == 2
+
+
+def test_options_of_networks_are_refused(dataset: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(offrec.InputError, match=r"network\.width has no effect on user-model"):
+        offrec.train(dataset, tmp_path / "run", algorithm="user-model", settings={"network.width": 8})
+    with pytest.raises(offrec.InputError, match="select must be last"):
+        offrec.train(dataset, tmp_path / "run", algorithm="user-model", settings={"select": "ndcg"})
+    assert not (tmp_path / "run").exists()
