@@ -44,14 +44,14 @@ def build(base: Path) -> Path:
     return base
 
 
-def study(base: Path) -> Compare:
+def study(base: Path, out: str = "study") -> Compare:
     """Return the command that makes the study."""
     from offrec.commands.studies import Execution
 
     settings = tuple(f"{key}={value}" for key, value in SMALL.items())
     execution = Execution(device="cpu", json=True)
     return Compare(
-        (base / "data",), base / "study", algorithms="sl", baselines="popular,recent", seeds="1", set=settings,
+        (base / "data",), base / out, algorithms="sl", baselines="popular,recent", seeds="1", set=settings,
         visitors=50, execution=execution,
     )  # fmt: skip
 

@@ -60,12 +60,6 @@ def _recommend(work: Path, again: bool) -> None:
     Recommend(work / "run", input=tables, out=work / "new.csv", k=3, device="cpu", force=again).run()
 
 
-def _compare(work: Path, again: bool) -> None:
-    if not again:
-        shutil.rmtree(work / "study")
-    study(work).run()
-
-
 EVENTS = "shop/events.parquet"
 WRITERS: dict[str, Writer] = {
     "prepare": Writer(lambda work, again: prepare(work / EVENTS, out=work / "new"), "new"),
@@ -82,7 +76,7 @@ WRITERS: dict[str, Writer] = {
         lambda work, again: export_onnx(work / "run", work / "model.onnx", force=True), "model.onnx"
     ),
     "report": Writer(lambda work, again: write_report(build_report([work / "study"]), [work / "new.csv"]), "new.csv"),
-    "compare": Writer(_compare, "study", (".json", ".lock", ".log", ".html")),
+    "compare": Writer(lambda work, again: study(work, "new").run(), "new", (".json", ".lock", ".log", ".html")),
 }
 Tally = dict[str, Counter[str]]
 

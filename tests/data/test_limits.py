@@ -90,6 +90,13 @@ def test_deep_nesting_in_a_table_is_refused(prepare_log: Prepare) -> None:
     assert error_message(prepare_log, ("log.jsonl", line * 3))
 
 
+def test_lines_after_a_quote_that_does_not_end_belong_to_its_row(tmp_path: Path) -> None:
+    data = b'a,b\n"c\nd",e\n\n"f\ng\nh\n'
+    (tmp_path / "log.csv").write_bytes(data)
+    block = sources.Block(sources.Source(tmp_path / "log.csv"), 0, data)
+    assert [block.line(row) for row in range(5)] == [1, 2, 5, 5, 5]
+
+
 @pytest.mark.parametrize("kind", ["fifo", "device"])
 def test_tables_must_be_regular_files(prepare_log: Prepare, tmp_path: Path, kind: str) -> None:
     from offrec.data.prepare import prepare

@@ -68,14 +68,18 @@ class Block:
     skipped: int = 0
 
     def line(self, row: int) -> int:
-        """Return the line on which a row starts. Blank lines are not rows; quoted fields may contain line ends."""
-        last_row, quoted = -1, False
+        """Return the line on which a row starts. Blank lines are not rows; quoted fields may contain line ends.
+
+        A quote that does not end joins all further lines to its row. Then the line of that row is returned for them.
+        """
+        last_row, quoted, start = -1, False, 0
         for number, line in enumerate(self.data.split(b"\n"), self.first_line()):
-            last_row += bool(line) and not quoted
+            if line and not quoted:
+                last_row, start = last_row + 1, number
             if last_row == row:
-                return number
+                break
             quoted ^= bool(line.count(b'"') % 2)
-        raise IndexError(row)
+        return start
 
     def first_line(self) -> int:
         """Return the line on which the block starts. It reads the file again: only messages need line numbers."""
