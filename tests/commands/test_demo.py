@@ -27,18 +27,18 @@ def test_the_demo_writes_a_report_and_replaces_only_demos(tmp_path: Path, monkey
         "Oracle (knows everything)",
         "Popular items",
         "Mean reward per item",
-        "Total reward per item",
+        "Excess reward per show",
         "Most recent items",
         "Item neighbours",
         "SL",
         "SL, sampled",
-        "DQN",
-        "DQN, γ = 0",
+        "User model",
+        "User model, horizon = 0",
     ]
     by_label = {row[0]: dict(zip(demo_study.COLUMNS, row, strict=True)) for row in printed}
     assert by_label["Informed (knows the items; first 10 visitors)"]["share of Informed"] == "100 %"
-    assert by_label["DQN"]["share of Informed"].endswith(" %")
-    assert by_label["DQN"]["ranks by"] == "critic"
+    assert by_label["User model"]["share of Informed"].endswith(" %")
+    assert by_label["User model"]["ranks by"] == "plan"
     earned = {entry.group.policy: entry.values("", "reward")[0] for entry in page.results.policies}
     assert earned["oracle"] > 2 * earned["logging"]
     report = (tmp_path / "demo/report.md").read_text()

@@ -28,10 +28,9 @@ from offrec.studies.worker import WorkerOptions
 
 LOG_SESSIONS, VISITORS, INFORMED_VISITORS = 20_000, 4_000, 1_000
 JOBS = min(2, os.cpu_count() or 1)  # small networks do not benefit from a second core, so two runs use one core each
-# An imitation learner, and a learner that plans ahead without π̂_b, which keeps the demo short. The longer run starts
-# first.
-LEARNERS = ("dqn", "sl")
-BASELINES = ("popular", "mean-reward", "total-reward", "recent", "item-neighbours")  # the others take longer
+# The learner that the documentation recommends for value, and an imitation learner. The longer run starts first.
+LEARNERS = ("user-model", "sl")
+BASELINES = ("popular", "mean-reward", "pick-rate", "recent", "item-neighbours")  # the others take longer
 SETTINGS = ("network.width=32", "diagnostics=some", "sl:training.epochs=12")
 MARK = ".offrec-demo"  # a folder that contains this file may be replaced
 COLUMNS = [
@@ -69,7 +68,7 @@ def run_demo(out: Path, seed: int, console: Console) -> Report:
         shutil.rmtree(out / part, ignore_errors=True)
     console.line(f"simulating {LOG_SESSIONS:,} visitors …")
     write_log(Shop.open("demo", seed), LOG_SESSIONS, out / "log", seed=seed)
-    dataset = prepare(out / "log/events.parquet", out=out / "shop", progress=console.line)
+    dataset = prepare(out / "log/full.parquet", format="decisions", out=out / "shop", progress=console.line)
     study = _design(dataset.path, out / "study", seed)
     console.line(f"building {len(study.runs)} policies; each serves {VISITORS:,} new visitors …")
     left = run_study(study, WorkerOptions(jobs=JOBS), console)
