@@ -36,6 +36,7 @@ attack: setup
 	rm -rf build/attack && mkdir -p build/attack
 	OMP_NUM_THREADS=1 $(BIN)/python tests/attack/attack_base.py build/attack/base > build/attack/base.log
 	OMP_NUM_THREADS=1 $(BIN)/python tests/attack/crash_points.py build/attack/base --json build/attack/crash_points.json
+	OMP_NUM_THREADS=1 $(BIN)/python tests/attack/two_processes.py build/attack/base --json build/attack/two_processes.json
 	OMP_NUM_THREADS=1 $(BIN)/python tests/attack/attack.py --base build/attack/base --cases $(CASES) --json build/attack/attack.json
 
 # Build the documentation into site/; warnings are errors. `make test` builds it too, in tests/docs.
