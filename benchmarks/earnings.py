@@ -18,6 +18,7 @@ import time
 import traceback
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, stdev
@@ -28,7 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one t
 import torch
 
 from earnings_plan import PLAN
-from evidence import learner, script_arguments, world, write_results
+from evidence import learner, read_results, script_arguments, world, write_results
 from offrec.algorithms import LEARNERS
 from offrec.console import Console
 from offrec.data.dataset import Dataset
@@ -151,8 +152,7 @@ def _report(sources: list[Path], collect: Path | None, options: argparse.Namespa
         if source.is_dir():
             results += [json.loads(file.read_text()) for file in sorted(source.glob("*.json"))]
         else:
-            content = json.loads(source.read_text())
-            results += content["results"] if isinstance(content, dict) else content
+            results += read_results(source)
     if collect is not None:
         names = dict.fromkeys(one["world"] for one in results)
         learners = dict.fromkeys(one["policy"] for one in results if one["policy"].partition(":")[0] in LEARNERS)
@@ -173,9 +173,62 @@ def _report(sources: list[Path], collect: Path | None, options: argparse.Namespa
             spread = f" ± {1.96 * stdev(rewards) / len(rewards) ** 0.5:.2f}" if len(rewards) > 1 else ""
             cells.append(f"{fmean(rewards):.2f}{spread} ({len(rewards)})" if rewards else "")
         print(f"| {policy} | {' | '.join(cells)} |")
+    _compare(results, worlds)
     failed = [f"{one['world']}-{one['seed']} {one['policy']}" for one in results if "failure" in one]
     if failed:
         print(f"failed: {', '.join(failed)}\n{next(one['failure'] for one in results if 'failure' in one)}")
+
+
+def _compare(results: list[dict[str, Any]], worlds: list[str]) -> None:
+    """Compare each learner with the best simple policy, its twin and `informed`: paired t-tests over shops, Holm."""
+    if find_spec("scipy") is None:
+        return
+    from scipy.stats import ttest_rel
+
+    def rewards(name: str) -> dict[str, dict[int, float]]:
+        rows: dict[str, dict[int, float]] = {}
+        for one in results:
+            if one["world"] == name and "reward" in one:
+                rows.setdefault(one["policy"], {})[one["seed"]] = one["reward"]
+        return rows
+
+    print("\n| world | learner | compared with | shops | ratio | shops won | p, Holm |\n" + "|---" * 7 + "|")
+    for name in worlds:
+        rows = rewards(name)
+        learners = [policy for policy in rows if policy.partition(":")[0] in LEARNERS and not policy.startswith("sl")]
+        simple = {policy: row for policy, row in rows.items() if policy.partition(":")[0] in PLAN.simple_policies}
+        pairs = []
+        if simple:
+            best = max(simple, key=lambda policy: fmean(simple[policy].values()))
+            pairs += [(learner, best) for learner in learners]
+        twins = [(one, f"{one}:myopic") for one in learners if f"{one}:myopic" in rows]
+        for family in (pairs, twins):
+            tests = []
+            for first, second in family:
+                seeds = sorted(rows[first].keys() & rows[second].keys())
+                a, b = ([rows[policy][seed] for seed in seeds] for policy in (first, second))
+                p = float(ttest_rel(a, b).pvalue) if len(seeds) > 1 else float("nan")
+                tests.append((first, second, a, b, p))
+            corrected = _holm([test[-1] for test in tests])
+            for (first, second, a, b, _), p in zip(tests, corrected, strict=True):
+                won = sum(x > y for x, y in zip(a, b, strict=True))
+                cells = f"{len(a)} | {fmean(a) / fmean(b):.2f} | {won} | {p:.1g}"
+                print(f"| {name} | {first} | {second} | {cells} |")
+        if "informed" in rows:
+            for learner in learners:
+                seeds = sorted(rows[learner].keys() & rows["informed"].keys())
+                share = fmean(rows[learner][seed] for seed in seeds) / fmean(rows["informed"][seed] for seed in seeds)
+                print(f"| {name} | {learner} | informed | {len(seeds)} | {share:.2f} | – | – |")
+
+
+def _holm(values: list[float]) -> list[float]:
+    """Return p-values corrected by Holm's method."""
+    order = sorted(range(len(values)), key=lambda index: values[index])
+    corrected, largest = [0.0] * len(values), 0.0
+    for rank, index in enumerate(order):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[index]))
+        corrected[index] = largest
+    return corrected
 
 
 if __name__ == "__main__":
