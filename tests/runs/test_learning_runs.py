@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import FAST, QUIET, trained
+from small_runs import FAST, QUIET, fast, trained
 
 from offrec import logging_policy
 from offrec.algorithms import LEARNERS
@@ -38,7 +38,7 @@ def dataset(tmp_path: Path, make_dataset: Any) -> Any:
 
 
 def options_of(name: str, **more: Any) -> RunOptions:
-    return resolve_options({"algorithm.name": name, **FAST, **more}, "events")
+    return resolve_options({"algorithm.name": name, **fast(name), **more}, "events")
 
 
 def records(run: Path) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ def test_runs_share_a_fitted_logging_policy(dataset: Any, tmp_path: Path, monkey
 
 def test_sl_has_one_network_and_no_critic_options(dataset: Any, tmp_path: Path) -> None:
     agent = trained(dataset, tmp_path / "run").agent
-    assert {name.split(".")[0] for name in agent.state_dict()} == {"actor"}
+    assert {name.split(".")[0] for name in agent.state_dict()} == {"actor", "neighbours"}
     assert "diagnostics" not in records(tmp_path / "run")[0]
     assert not any(key.startswith("critic.") for key in options_of("sl").settings())
 
@@ -199,13 +199,13 @@ def test_the_best_checkpoint_follows_the_selection_metric(
     dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, select: str, best: int
 ) -> None:
     """Epoch 1 ranks every view first and no cart, epoch 2 the reverse: 10 views of reward 0.2, 5 carts of reward 1."""
-    real, epochs = ScoredEvents.ranks, iter([0, 1])
+    real, epochs = ScoredEvents.ranks_and_exposure, iter([0, 1])
 
-    def ranks(self: ScoredEvents, policy: Any) -> Ranks:
-        ranks = real(self, policy)
-        return replace(ranks, rank=np.where(ranks.behaviour == next(epochs), 1, 99))
+    def ranks_and_exposure(self: ScoredEvents, policy: Any) -> Any:
+        ranks, exposure = real(self, policy)
+        return replace(ranks, rank=np.where(ranks.behaviour == next(epochs), 1, 99)), exposure
 
-    monkeypatch.setattr(ScoredEvents, "ranks", ranks)
+    monkeypatch.setattr(ScoredEvents, "ranks_and_exposure", ranks_and_exposure)
     trained(dataset, tmp_path / "run", settings={"select": select, "training.epochs": 2})
     figures = [epoch["validation"] for epoch in records(tmp_path / "run")]
     assert [epoch["NDCG@10"] for epoch in figures] == pytest.approx([10 / 15, 5 / 15])
@@ -262,7 +262,7 @@ def test_runs_of_an_older_format_are_refused(dataset: Any, tmp_path: Path) -> No
     trained(dataset, tmp_path / "run")
     facts = json.loads((tmp_path / "run/run.json").read_text())
     (tmp_path / "run/run.json").write_text(json.dumps({**facts, "run_version": 2}))
-    with pytest.raises(InputError, match="has run format 2; this version of offrec reads format 4; train"):
+    with pytest.raises(InputError, match="has run format 2; this version of offrec reads format 5; train"):
         load(tmp_path / "run")
 
 

@@ -50,7 +50,7 @@ def test_presets_of_the_learners(name: str) -> None:
     paper = resolve_options({"preset": "paper", "algorithm.name": name}, "events")
     strong = resolve_options({"algorithm.name": name}, "events")
     assert (paper.gamma, paper.reward_unit, strong.reward_unit) == (0.5, "absolute", "returns")
-    assert strong.gamma == (0.5 if name == "sl" else 0.9)
+    assert strong.gamma == (0.5 if name in ("sl", "user-model") else 0.9), "neither of the two reads it"
     if paper.learner.needs.critic != "none":
         sampled = 10 if name in ("snqn", "sa2c") else 0  # Xin et al. 2022 sample items, the paper does not
         assert (paper.critic.ground, strong.critic.ground > 0) == (sampled, True)

@@ -117,7 +117,7 @@ def test_a_policy_sees_known_picks_most_recent_first() -> None:
     lists = player.offer(shop.dynamics.arrive(2, 0), rows, 0)
     assert lists.tolist() == [[4], [4]]
     expected = batch_from_histories([[1, 2, 0, 1], [2, 0, 0]], 3, 3, torch.device("cpu"))
-    assert player.recent.tolist() == expected.recent.tolist() == [[1, 0, 2], [0, 0, 2]]
+    assert player.states.recent.tolist() == expected.recent.tolist() == [[1, 0, 2], [0, 0, 2]]
     for name in ("tokens", "segment", "position", "recent"):
         assert torch.equal(getattr(policy.seen[0], name), getattr(expected, name)), name
 

@@ -126,6 +126,7 @@ class PolicyPlayer(Player):
     def begin(self, sessions: int, seed: int) -> None:
         super().begin(sessions, seed)
         self.states = self.policy.start_sessions(sessions)
+        self.lists = torch.full((sessions, self.k), self.policy.n_items, device=self.policy.device)
 
     @torch.no_grad()
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
