@@ -267,7 +267,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_a_token_large_integers_and_a_stopped_server(page: Browser, tmp_path: Path) -> None:
-    with open_client({"numbers": write_run(tmp_path / "run", LARGE)}, TOKEN) as client:
+    with open_client({"numbers": write_run(tmp_path / "run", LARGE)}, token=TOKEN) as client:
         client.headers["authorization"] = f"Bearer {TOKEN}"
         page.open(str(client.base_url))
         page.wait_until(lambda: page.is_visible("#token-form"))

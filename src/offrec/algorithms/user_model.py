@@ -25,7 +25,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from offrec.algorithms.record import LearnerRecord
 from offrec.algorithms.symbols import LossTerms, Needs
-from offrec.plugins import option
+from offrec.plugins import Range, option
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ RECORD = LearnerRecord(
         }
         for name in ("strong", "paper")
     },
+    search={"training.learning_rate": Range(3e-3, 1e-1)},
     myopic={"algorithm.horizon": 0},
     ignored={
         **{

@@ -85,8 +85,8 @@ class Search:
     def space(self) -> SearchSpace:
         """Return the searched options: those of all learners, of the backbone and of the learner, except fixed ones."""
         space = {**SEARCH_ALL, **BACKBONES[self.network].search, **LEARNERS[self.algorithm].search}
-        fixed = self.fixed_settings()
-        return {key: values for key, values in space.items() if key not in fixed}
+        left_out = {**self.fixed_settings(), **LEARNERS[self.algorithm].ignored}
+        return {key: values for key, values in space.items() if key not in left_out}
 
 
 def tune(search: Search, options: WorkerOptions, console: Console) -> Study:
