@@ -38,7 +38,7 @@ from offrec.shop import Shop
 from offrec.shop.informed import Informed
 from offrec.shop.store import SHOP_POLICIES
 from offrec.studies.machine import describe_machine
-from shop_dataset import write_list_dataset
+from shop_list_dataset import write_shop_list_dataset
 
 Task = tuple[str, str, int]  # policy, world, seed of the shop
 
@@ -84,7 +84,7 @@ def _write_dataset(out: Path, shop: tuple[str, int], sessions: int | None) -> No
     torch.set_num_threads(1)
     folder = out / "data" / f"{shop[0]}-{shop[1]}"
     if not (folder / "dataset.json").exists():
-        write_list_dataset(Shop.open(*shop), sessions or PLAN.sessions[shop[0]], folder)
+        write_shop_list_dataset(Shop.open(*shop), sessions or PLAN.sessions[shop[0]], folder)
 
 
 def _measure(out: Path, task: Task, device: str, visitors: int, stop: float) -> str:

@@ -271,8 +271,8 @@ RESOLVERS: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
 
 def read_stamps(path: Path) -> list[dict[str, Any]]:
     """Return the stamps of a file: its own, those of FILE.stamp.json, or for a picture those of the JSON it shows."""
-    beside = path.with_name(path.name + ".stamp.json")
-    source = beside if beside.exists() else path.with_suffix(".json") if path.suffix == ".svg" else path
+    stamp_file = path.with_name(path.name + ".stamp.json")
+    source = stamp_file if stamp_file.exists() else path.with_suffix(".json") if path.suffix == ".svg" else path
     if source.suffix != ".json" or not source.exists():
         return []
     content = json.loads(source.read_text())

@@ -1,5 +1,5 @@
 """One contract over every learner: it learns a log with a known answer, what is stored is what was learned, and a run
-is the same run when it is stopped, repeated, or trained beside others.
+is the same run when it is stopped, repeated, or trained concurrently with others.
 """
 
 from pathlib import Path
@@ -42,7 +42,7 @@ START_FROM_LOGGING = {"pg": ("cfn", "caser", "nextitnet", "sasrec"), "dc": ("cas
 @pytest.fixture(scope="module")
 def certain(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Item i is always followed by i + 1 (mod 12), each rewarded alike: to imitate is to earn. One dataset for all
-    learners, since π̂_b is fitted once and kept beside it.
+    learners, since π̂_b is fitted once and cached next to it.
     """
     sessions = [[(start + step) % 12 for step in range(5)] for start in range(12)] * 6
     return write_dataset(tmp_path_factory.mktemp("certain"), sessions, splits=(48, 12, 12), score_first=False)

@@ -35,7 +35,7 @@ class Serve:
     insecure: bool = False
     """Allow any address without a token."""
     allow_host: Annotated[str, unset("NAMES")] = ""
-    """Host names that requests may use besides the address, separated by commas, for example of a proxy."""
+    """Host names that requests may use in addition to the address, separated by commas, for example of a proxy."""
     log: Annotated[Path | None, unset("FOLDER")] = None
     """Write every list and every event as JSON lines to this folder: the decision log."""
     flush_seconds: float = 1.0

@@ -40,7 +40,7 @@ class ListLog:
     """The lists of a split.
 
     If the log has no lists, each event is a row whose list contains only the pick. `sampled` then tells `batch` to add
-    items sampled by popularity, which stand for items that the visitor could have picked.
+    items sampled by popularity, which represent items that the visitor could have picked.
     """
 
     rows: ListBatch

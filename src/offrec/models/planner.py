@@ -72,7 +72,7 @@ class Planner:
         return self.log_prior.expand(rows, -1).clone()
 
     def after_list(self, lists: Tensor, memory: Tensor, place: Tensor) -> Tensor:
-        """[n, K] log P(place|list, c), by which the posterior changes; place 0 is no pick."""
+        """[n, K] log P(place|list, c), by which the posterior changes; place 0 means that nothing was picked."""
         logits, _ = self._outcomes(lists, memory)
         return logits.log_softmax(2).gather(2, place[:, None, None].expand(-1, logits.shape[1], 1))[..., 0]
 

@@ -49,7 +49,7 @@ class ServerOptions:
         port: The port; 0 takes a free one.
         token: The bearer token that requests must send; None to require none.
         insecure: Whether any address may be used without a token.
-        allow_hosts: Host names, besides the address, that requests may use.
+        allow_hosts: Host names that requests may use in addition to the address.
         log: The folder of the decision log; None to write none.
         log_options: How the decision log is written.
         on_log_failure: Whether the server continues or stops when the decision log cannot be written.

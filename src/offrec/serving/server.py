@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import uvicorn
 
 SHUTDOWN_SECONDS = 10  # time to finish open requests
-RESERVED_FILES = 64  # open files besides connections
+RESERVED_FILES = 64  # open files that are not connections
 
 
 def serve(options: ServerOptions, console: Console) -> None:
