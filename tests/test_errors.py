@@ -2,6 +2,9 @@
 
 import errno
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from offrec.cli import main
 from offrec.errors import InputError, Interrupted, RunError, exit_code
 
 
@@ -71,3 +75,27 @@ def test_a_fault_of_offrec_is_one_line_and_a_report(
 def test_help_and_usage_errors_pass_through() -> None:
     with pytest.raises(SystemExit):
         exit_code(fail(SystemExit(2)))
+
+
+@pytest.mark.parametrize("arguments", [["options"], ["--help"], ["train", "--help"], ["--version"]])
+def test_a_reader_that_stops_reading_is_not_an_error(arguments: list[str]) -> None:
+    """`offrec … | head` prints no error."""
+    command = [sys.executable, "-m", "offrec", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        assert child.stderr.read() == ""
+    assert child.returncode == 141
+
+
+def test_a_broken_pipe_inside_offrec_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(fail(BrokenPipeError(errno.EPIPE, "Broken pipe"))) == 1
+    assert capsys.readouterr().err.startswith("offrec: Broken pipe; ")
+
+
+def test_commands_leave_sigpipe_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a client that closes its connection ends the server."""
+    monkeypatch.setattr("sys.argv", ["offrec", "--version"])
+    main()
+    assert signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN

@@ -1,7 +1,6 @@
 """The command line: parse the commands and `--version`, and print errors."""
 
 import math
-import signal
 import sys
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
@@ -14,16 +13,17 @@ LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 
 def main() -> None:
     """Run the command in sys.argv; `offrec.errors.exit_code` lists the exit codes."""
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `offrec … | head` is not an error
+    if code := exit_code(_run):
+        sys.exit(code)
+
+
+def _run() -> None:
     if sys.argv[1:] in (["--version"], ["-V"]):
         from offrec.runs.version import offrec_version
 
         print(f"offrec {offrec_version()}")
-        return
-    code = exit_code(lambda: _command().run())
-    if code:
-        sys.exit(code)
+    else:
+        _command().run()
 
 
 def commands() -> dict[str, type]:

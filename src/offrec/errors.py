@@ -6,6 +6,7 @@ A message says what was found, what was expected and what to do.
 import errno
 import os
 import platform
+import select
 import sys
 import tempfile
 import time
@@ -51,10 +52,12 @@ def exit_code(command: Callable[[], object]) -> int:
         command: The command.
 
     Returns:
-        The exit code: 0, 2 for wrong input, 1 for a failed run or a failure of the machine, 130 for an interruption.
+        The exit code: 0, 2 for wrong input, 1 for a failed run or a failure of the machine, 130 for an interruption,
+        141 if nobody reads the output any more, as in `offrec … | head`.
     """
     try:
         command()
+        sys.stdout.flush()
     except InputError as error:
         return _print(str(error), 2)
     except RunError as error:
@@ -62,10 +65,29 @@ def exit_code(command: Callable[[], object]) -> int:
     except (Interrupted, KeyboardInterrupt) as error:
         return _print(str(error) or "Stopped.", 130)
     except (SystemExit, GeneratorExit):
+        _discard_broken_outputs()
         raise
     except BaseException as error:  # a panic of polars is not an Exception
+        # SIGPIPE stays ignored: it would also end a server whose client closes a connection.
+        if isinstance(error, BrokenPipeError) and _discard_broken_outputs():
+            return 141
         return _print(describe_failure(error) or _report(error), 1)
     return 0
+
+
+def _discard_broken_outputs() -> bool:
+    """Redirect standard output and error to nowhere if their reader has gone. Return whether one of them was."""
+    is_broken = False
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed, or not a file
+            number = stream.fileno()
+            poll = select.poll()
+            poll.register(number, 0)
+            if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+                is_broken = True
+                with open(os.devnull, "w") as nowhere:
+                    os.dup2(nowhere.fileno(), number)
+    return is_broken
 
 
 def describe_failure(error: BaseException) -> str | None:
