@@ -32,7 +32,8 @@ from offrec.algorithms import LossTerms, Symbols
 from offrec.catalogue import Head, logsumexp
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import reward_vector, transitions
+from offrec.data.rewards import event_rewards
+from offrec.data.transitions import transitions
 from offrec.models.agent import Agent
 from offrec.policy import Policy
 from offrec.runs import train as runs
@@ -190,7 +191,7 @@ def item_statistics(dataset: Dataset) -> dict[str, np.ndarray[Any, Any]]:
     train_split, lists = dataset.split("train"), dataset.split_decisions("train")
     assert lists is not None
     items = np.asarray(train_split.items[: train_split.events])
-    mdp = transitions(train_split, reward_vector(dataset.behaviours, {}), 0.9)
+    mdp = transitions(train_split, event_rewards(dataset, {}), 0.9)
     picks = np.bincount(items, minlength=dataset.n_items)
     shows = np.bincount(np.asarray(lists.items[: len(lists)]).ravel(), minlength=dataset.n_items)
 

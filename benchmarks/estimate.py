@@ -62,7 +62,7 @@ def main() -> None:
 
     torch.set_num_threads(arguments.threads)
     from offrec.console import Console
-    from offrec.data.transitions import reward_vector
+    from offrec.data.rewards import event_rewards
     from offrec.estimation import fitted_q
     from offrec.estimation.collect import LoggingModel, collect_trajectories
     from offrec.estimation.decision_values import ValueOptions
@@ -83,7 +83,7 @@ def main() -> None:
             "sl/gru", Agent(arguments.items, learner, network), dataset.vocabulary, device, "a-benchmark"
         )
         logging = LoggingModel(Network(arguments.items, network).to(device).eval().requires_grad_(False), None, {})
-        rewards = reward_vector(dataset.behaviours, {})
+        rewards = event_rewards(dataset, {})
         with Console().counter("weights") as at:
             started, computed = time.perf_counter(), time.process_time()
             steps = collect_trajectories(

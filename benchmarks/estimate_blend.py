@@ -21,7 +21,7 @@ import torch
 import offrec
 from evidence import protocol, read_results, script_arguments, trained, write_results
 from offrec.console import Console
-from offrec.data.transitions import reward_vector
+from offrec.data.rewards import event_rewards
 from offrec.estimation.collect import collect_trajectories, load_logging_model
 from offrec.estimation.list_policy import ListPolicy
 from offrec.estimation.logged_decisions import LoggedDecisions
@@ -82,7 +82,7 @@ def ground_truth(shop: Shop, policy: Any, blends: list[float], visitors: int) ->
 
 def collect_splits(policy: Any, dataset: Any) -> list[Trajectories]:
     """Return the trajectories of each split for the policy alone."""
-    rewards = reward_vector(dataset.behaviours, {})
+    rewards = event_rewards(dataset, {})
     network = NetworkOptions(history=policy.history)
     logging = load_logging_model(dataset, network, TrainingOptions(), policy.device, Console(quiet=True))
     splits = [split for split in ("train", "validation", "test") if len(LoggedDecisions.load(dataset, split).sessions)]

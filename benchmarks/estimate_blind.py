@@ -24,7 +24,7 @@ import offrec
 from evidence import estimate, script_arguments, world, write_results
 from offrec.catalogue import Head
 from offrec.console import Console
-from offrec.data.transitions import reward_vector
+from offrec.data.rewards import event_rewards
 from offrec.estimation import fitted_q
 from offrec.estimation.collect import collect_trajectories, reward_trajectories
 from offrec.estimation.decision_values import ValueOptions
@@ -104,7 +104,7 @@ def main() -> None:
         for more in (["shop", *made, "--out", log], ["prepare", f"{log}/full.parquet", *parts]):
             subprocess.run([*command, *more], check=True, stdout=subprocess.DEVNULL)
         dataset = offrec.Dataset.open(data)
-        rewards, shop = reward_vector(dataset.behaviours, {}), Shop.from_meta(dataset.meta["shop"])
+        rewards, shop = event_rewards(dataset, {}), Shop.from_meta(dataset.meta["shop"])
         steps = reward_trajectories(LoggedDecisions.load(dataset, "test"), rewards)
         result = {"seed": arguments.seed, "logged": float(steps.reward.sum() / len(steps)), "policies": []}
         for policy in policies(dataset, rewards):

@@ -55,7 +55,7 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
     import numpy as np
 
     import offrec
-    from offrec.data.transitions import reward_vector
+    from offrec.data.rewards import event_rewards
     from offrec.estimation.collect import reward_trajectories
     from offrec.estimation.estimate import (
         EstimateOptions,
@@ -71,9 +71,7 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
 
     dataset, options = offrec.Dataset.open(data), EstimateOptions(estimators=("all",))
     policies, figures, error = [], {}, 0.0
-    parts = reward_trajectories(
-        LoggedDecisions.load(dataset, "test"), reward_vector(dataset.behaviours, {})
-    ).reward_by_behaviour
+    parts = reward_trajectories(LoggedDecisions.load(dataset, "test"), event_rewards(dataset, {})).reward_by_behaviour
     for path in sorted(out.glob("*.json")):
         row, stored = read_results(path), np.load(path.with_suffix(".npz"))
         steps = Trajectories(**{name: stored[name] for name in stored.files}, reward_by_behaviour=parts)

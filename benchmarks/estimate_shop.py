@@ -142,7 +142,7 @@ def fit_variants(policy: Any, dataset: Any, play: Any, k: int, arguments: argpar
     the first variant.
     """
     from offrec.console import Console
-    from offrec.data.transitions import reward_vector
+    from offrec.data.rewards import event_rewards
     from offrec.estimation import fitted_q
     from offrec.estimation.collect import collect_trajectories, load_logging_model
     from offrec.estimation.decision_values import ValueOptions
@@ -153,7 +153,7 @@ def fit_variants(policy: Any, dataset: Any, play: Any, k: int, arguments: argpar
 
     quiet, rewards, decisions = (
         Console(quiet=True),
-        reward_vector(dataset.behaviours, {}),
+        event_rewards(dataset, {}),
         LoggedDecisions.load(dataset, "test"),
     )
     base = ValueOptions(updates=arguments.updates, batch_size=arguments.batch_size, capture=not arguments.no_capture)

@@ -27,6 +27,7 @@ def write_dataset(
     items: int | None = None,
     ids: Sequence[int] | Sequence[str] | None = None,
     decisions: Sequence[Sequence[Decision]] | None = None,
+    rewards: Sequence[Sequence[float]] | None = None,
     **protocol: Any,
 ) -> Dataset:
     """Write a dataset folder and open it.
@@ -40,6 +41,7 @@ def write_dataset(
         items: The size of the catalogue; by default as large as the sessions need.
         ids: The item ids; 100, 101, … by default.
         decisions: The lists that each session was served.
+        rewards: The reward column: the number of each event, or NaN.
         **protocol: Fields of `Protocol`.
     """
     splits = splits or (len(sessions) - 2, 1, 1)
@@ -56,6 +58,8 @@ def write_dataset(
         "offsets": np.cumsum([0, *map(len, sessions)], dtype=np.int64),
         **_id_arrays(list(ids) if ids is not None else list(range(100, 100 + n_items))),
     }
+    if rewards is not None:
+        arrays["rewards"] = np.array([number for session in rewards for number in session], dtype=np.float32)
     if decisions is not None:
         arrays |= _decision_arrays(decisions, arrays["offsets"], n_items)
     edges = np.cumsum([0, *splits]).tolist()

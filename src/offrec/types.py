@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # `offrec prepare` does not need torch, and importing it can 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
 

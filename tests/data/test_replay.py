@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from offrec.data.replay import Epochs, Replay, batch_from_histories, round_size
 from offrec.data.segments import segment_sessions
-from offrec.data.transitions import reward_vector, transitions
-from offrec.errors import InputError
+from offrec.data.transitions import transitions
 from offrec.types import Batch, Sessions, Size
 
 CPU = torch.device("cpu")
@@ -27,25 +26,17 @@ def make_sessions(sessions: list[list[int]], behaviours: list[list[int]] | None 
 
 
 def make_replay(sessions: Sessions, history: int, segmentation: str, n_items: int = 10) -> Replay:
-    mdp = transitions(sessions, np.array([0.2, 1.0], dtype=np.float32), 0.5)
+    mdp = transitions(sessions, np.array([0.2, 1.0], dtype=np.float32)[sessions.behaviours], 0.5)
     return Replay(sessions, mdp, n_items, history, segmentation, CPU)  # type: ignore[arg-type]
 
 
 def test_transitions_by_hand() -> None:
     sessions = make_sessions([[1, 2, 3], [4]], [[0, 0, 1], [1]], shift=2)
-    mdp = transitions(sessions, np.array([0.2, 1.0], dtype=np.float32), 0.5)
+    mdp = transitions(sessions, np.array([0.2, 1.0], dtype=np.float32)[sessions.behaviours], 0.5)
     np.testing.assert_allclose(mdp.reward, [0.2, 0.2, 1.0, 1.0])
     np.testing.assert_allclose(mdp.discount, [0.5, 0.5, 0.0, 0.0])
     np.testing.assert_allclose(mdp.return_to_go, [0.2 + 0.5 * (0.2 + 0.5 * 1.0), 0.2 + 0.5 * 1.0, 1.0, 1.0])
     assert mdp.discount_if_ignored == 0.5
-
-
-def test_rewards_are_given_by_behaviour() -> None:
-    np.testing.assert_allclose(reward_vector(["view", "cart"], {"cart": 3.0}), [0.2, 3.0])
-    with pytest.raises(InputError, match=r"'wave'.*--set reward\.wave"):
-        reward_vector(["view", "wave"], {})
-    with pytest.raises(InputError, match=r"reward\.buy is not a behaviour.*view"):
-        reward_vector(["view"], {"buy": 1.0})
 
 
 def test_a_batch_by_hand() -> None:
@@ -144,7 +135,7 @@ def test_the_kernel_gathers_the_same_batches(segmentation: str, history: int, mo
     log = [random.integers(0, 10, length).tolist() for length in lengths]
     kinds = [random.integers(0, 2, length).tolist() for length in lengths]
     sessions = make_sessions(log, kinds, shift=3)
-    mdp = transitions(sessions, np.array([0.2, 1.0], dtype=np.float32), 0.7)
+    mdp = transitions(sessions, np.array([0.2, 1.0], dtype=np.float32)[sessions.behaviours], 0.7)
     replay = Replay(sessions, mdp, 10, history, segmentation, device)  # type: ignore[arg-type]
     replay.bounds = replay.bounds.to(kind)
     for is_rounded in (False, True):

@@ -10,7 +10,7 @@ import torch
 from fixed_policies import Fixed
 
 from offrec.catalogue import Head
-from offrec.data.transitions import reward_vector
+from offrec.data.rewards import event_rewards
 from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
 from offrec.estimation.collect import LoggingModel, collect_trajectories, load_logging_model
@@ -32,7 +32,7 @@ def test_picks_are_decisions_of_one_item(tmp_path: Path) -> None:
     steps = collect_trajectories(
         ListPolicy(Fixed(dataset, LOGITS)),
         LoggedDecisions.load(dataset, "test"),
-        reward_vector(dataset.behaviours, {}),
+        event_rewards(dataset, {}),
         None,
     )
     assert steps.offsets.tolist() == [0, 1, 4]
@@ -48,7 +48,7 @@ def test_the_state_consists_of_the_previous_picks(tmp_path: Path) -> None:
     steps = collect_trajectories(
         ListPolicy(policy),
         LoggedDecisions.load(dataset, "test"),
-        reward_vector(dataset.behaviours, {}),
+        event_rewards(dataset, {}),
         None,
         batch_size=1,
     )
@@ -58,16 +58,14 @@ def test_the_state_consists_of_the_previous_picks(tmp_path: Path) -> None:
 def test_a_low_temperature_sharpens_the_policy(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path, PICKS, DONE, (1, 1, 2))
     list_policy = ListPolicy(Fixed(dataset, LOGITS), temperature=0.5)
-    steps = collect_trajectories(
-        list_policy, LoggedDecisions.load(dataset, "test"), reward_vector(dataset.behaviours, {}), None
-    )
+    steps = collect_trajectories(list_policy, LoggedDecisions.load(dataset, "test"), event_rewards(dataset, {}), None)
     assert np.exp(steps.log_pi) == pytest.approx([4 / 30, 1 / 30, 25 / 30, 4 / 30])
 
 
 def test_a_blend_mixes_the_probabilities_of_both_policies(tmp_path: Path) -> None:
     decisions = [[(0, [0], 0.5, 0)], [(0, [2], 0.25, 0)], [(0, [1], 0.1, 0)], [(0, [2], 0.2, None), (0, [0], 0.4, 0)]]
     dataset = write_dataset(tmp_path, [[0], [2], [1], [0]], splits=(1, 1, 2), decisions=decisions)
-    policy, rewards = Fixed(dataset, LOGITS), reward_vector(dataset.behaviours, {})
+    policy, rewards = Fixed(dataset, LOGITS), event_rewards(dataset, {})
     alone, blended = (
         collect_trajectories(
             ListPolicy(policy, blend=blend),
@@ -107,7 +105,7 @@ def test_ignored_lists_are_decisions(tmp_path: Path) -> None:
     steps = collect_trajectories(
         ListPolicy(Fixed(dataset, LOGITS), k=2),
         LoggedDecisions.load(dataset, "test"),
-        reward_vector(dataset.behaviours, {}),
+        event_rewards(dataset, {}),
         None,
     )
     assert steps.offsets.tolist() == [0, 0, 3, 4]  # a session without decisions counts
@@ -122,7 +120,7 @@ def test_the_state_changes_after_a_pick_from_a_list(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path, [[0, 2]] * 3, items=3, decisions=decisions)
     policy = Fixed(dataset, LOGITS, again=math.log(3.0))
     steps = collect_trajectories(
-        ListPolicy(policy), LoggedDecisions.load(dataset, "test"), reward_vector(dataset.behaviours, {}), None
+        ListPolicy(policy), LoggedDecisions.load(dataset, "test"), event_rewards(dataset, {}), None
     )
     assert np.exp(steps.log_pi) == pytest.approx([1 / 8, 3 / 10, 5 / 10])
 
@@ -145,7 +143,7 @@ def test_list_probabilities_sum_to_one_even_if_little_probability_remains() -> N
 
 def test_rare_mass_is_the_probability_of_items_that_the_log_rarely_shows(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path, PICKS, DONE, (1, 1, 2))
-    rewards, logging = reward_vector(dataset.behaviours, {}), logging_model([0.5, 0.49999, 0.00001])
+    rewards, logging = event_rewards(dataset, {}), logging_model([0.5, 0.49999, 0.00001])
     steps = collect_trajectories(
         ListPolicy(Fixed(dataset, LOGITS)), LoggedDecisions.load(dataset, "test"), rewards, logging
     )
@@ -168,7 +166,7 @@ def test_item_shares_are_counted_in_served_lists(tmp_path: Path) -> None:
 def test_a_resample_repeats_whole_sessions(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path, [[0, 1], [2], [1, 1, 1], [0, 2]] * 3, splits=(10, 1, 1))
     decisions = LoggedDecisions.load(dataset, "train")
-    mdp = decisions.transitions(reward_vector(dataset.behaviours, {}), 0.5)
+    mdp = decisions.transitions(event_rewards(dataset, {}), 0.5)
     replay = decisions.resample(decisions.replay(mdp, 5, "sessions", torch.device("cpu")), 3)
     count = np.bincount(np.random.default_rng(3).integers(10, size=10), minlength=10)
     seen = np.concatenate([batch.event.numpy() for batch in replay.batches(4)])
@@ -192,13 +190,13 @@ def test_invalid_list_policies_are_refused(tmp_path: Path) -> None:
         ListPolicy(policy)
     policy.data_hash = "another"
     collect_trajectories(
-        ListPolicy(policy, "topk"), LoggedDecisions.load(dataset, "test"), reward_vector(dataset.behaviours, {}), None
+        ListPolicy(policy, "topk"), LoggedDecisions.load(dataset, "test"), event_rewards(dataset, {}), None
     )  # another log with the same catalogue
     policy.vocabulary = Vocabulary([f"item {n}" for n in range(dataset.n_items)])
     with pytest.raises(InputError, match="has a different catalogue"):
         collect_trajectories(
             ListPolicy(policy, "topk"),
             LoggedDecisions.load(dataset, "test"),
-            reward_vector(dataset.behaviours, {}),
+            event_rewards(dataset, {}),
             None,
         )

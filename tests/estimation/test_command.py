@@ -12,7 +12,7 @@ from fixed_policies import Fixed
 import offrec
 from offrec.commands.estimate import Estimate, print_result
 from offrec.console import Console
-from offrec.data.transitions import reward_vector
+from offrec.data.rewards import event_rewards
 from offrec.errors import InputError
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions
@@ -131,7 +131,7 @@ def test_value_at_5_depends_on_the_rewards_and_the_split(work: Path, capsys: pyt
         (one,) = json.loads(capsys.readouterr().out)["policies"]
         values.append(one["value@5"])
         assert one["suggested_order"] is None
-        rewards = reward_vector(dataset.behaviours, {"buy": pay})
+        rewards = event_rewards(dataset, {"buy": pay})
         logged = value_at_5.load_or_fit(dataset, rewards, 0.9, options, policy.device, Console(quiet=True))
         events = ScoredEvents(dataset, split, policy.history, policy.device)  # type: ignore[arg-type]
         assert one["value@5"] == pytest.approx(value_at_5.scorer(logged, events)(policy))
@@ -146,7 +146,7 @@ def test_value_at_5_is_none_if_q_is_not_fitted_or_the_log_has_no_sessions_for_it
     assert not (dataset.path / "values").exists()
     (one,) = estimate(policies["a"], dataset, EstimateOptions(refits=0, values=FEW, value_at_5=False)).policies
     assert one.value_at_5 is None
-    rewards = reward_vector(dataset.behaviours, {})
+    rewards = event_rewards(dataset, {})
     for splits in ((0, 0, 60), (60, 0, 0)):
         empty = lists_of_one(tmp_path, splits)
         assert value_at_5.scorer_for(empty, "test", rewards, FEW, policies["a"], Console(quiet=True)) is None

@@ -11,7 +11,7 @@ import torch
 from fixed_policies import Fixed
 
 from offrec.console import Console
-from offrec.data.transitions import reward_vector
+from offrec.data.rewards import event_rewards
 from offrec.errors import InputError
 from offrec.estimation import fitted_q, value_at_5
 from offrec.estimation.decision_values import ValueOptions
@@ -42,7 +42,7 @@ def coins(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def values(dataset: Any, list_policy: ListPolicy, gamma: float, options: ValueOptions = SMALL) -> fitted_q.PolicyValues:
-    rewards = reward_vector(dataset.behaviours, {})
+    rewards = event_rewards(dataset, {})
     critic = fitted_q.fit_q(list_policy, dataset, rewards, gamma, options, QUIET)
     return critic.values(LoggedDecisions.load(dataset, "test"))
 
@@ -139,7 +139,7 @@ def test_an_ignored_list_leaves_the_state_unchanged(tmp_path: Path) -> None:
     decisions, list_policy = LoggedDecisions.load(dataset, "train"), ListPolicy(Fixed(dataset, OFTEN, again=2.0))
     torch.manual_seed(0)
     critic = fitted_q.FittedQ(list_policy, decisions, SMALL, 1.0, 1.0).eval()
-    mdp = decisions.transitions(reward_vector(dataset.behaviours, {}), 1.0)
+    mdp = decisions.transitions(event_rewards(dataset, {}), 1.0)
     batch = decisions.replay(mdp, 5, "sessions", torch.device("cpu")).batch(np.arange(40))
     next_value, value_if_ignored = critic._target_values(batch)
     ignored = torch.from_numpy(decisions.picked_event[batch.event.numpy()] < 0)
@@ -158,7 +158,7 @@ def test_unlogged_items_are_assumed_to_be_ignored(tmp_path: Path) -> None:
     options = replace(SMALL, critic=replace(SMALL.critic, ground=2), patience=0.5)
     ignored = values(dataset, never, 1.0, options)
     assert ignored.v.mean() == pytest.approx(0.0, abs=0.1)  # V = V / 2
-    rewards, cpu = reward_vector(dataset.behaviours, {}), torch.device("cpu")
+    rewards, cpu = event_rewards(dataset, {}), torch.device("cpu")
     logged = value_at_5.load_or_fit(dataset, rewards, 1.0, replace(options, batch_size=16), cpu, QUIET)
     batch = next(iter(ScoredEvents(dataset, "validation", 5, cpu).batches()))
     value = logged.critic(batch).at(torch.full((len(batch), 1), 2))[:, 0].detach() * logged.unit
@@ -167,7 +167,7 @@ def test_unlogged_items_are_assumed_to_be_ignored(tmp_path: Path) -> None:
 
 def test_the_logging_policys_q_is_the_return_that_followed(coins: Any) -> None:
     """A purchase is worth 0.8 more than a view. Q is fitted once and then loaded from the cache."""
-    rewards, options = reward_vector(coins.behaviours, {}), replace(SMALL, batch_size=16, updates=300)
+    rewards, options = event_rewards(coins, {}), replace(SMALL, batch_size=16, updates=300)
     logged = value_at_5.load_or_fit(coins, rewards, 1.0, options, torch.device("cpu"), QUIET)
     batch = next(iter(ScoredEvents(coins, "validation", 5, torch.device("cpu")).batches()))
     q = logged.critic(batch).at(torch.tensor([[0, 1]]).expand(len(batch), 2)).detach() * logged.unit

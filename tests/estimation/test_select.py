@@ -11,7 +11,7 @@ from fixed_policies import Fixed
 
 from offrec.catalogue import Head
 from offrec.console import Console
-from offrec.data.transitions import reward_vector
+from offrec.data.rewards import event_rewards
 from offrec.errors import InputError
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions
@@ -53,7 +53,7 @@ def test_value_at_5_prefers_items_that_were_bought(tmp_path: Path) -> None:
     buying, viewing = (Fixed(dataset, [sign * item for item in range(12)]) for sign in (-1.0, 1.0))
     for ground, gap in ((0, 0.64), (8, 0.32)):
         options = ValueOptions(NetworkOptions(width=8, history=5), CriticOptions(ground=ground), 300, 0.01, 32)
-        logged = value_at_5.load_or_fit(dataset, reward_vector(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
+        logged = value_at_5.load_or_fit(dataset, event_rewards(dataset, {}), 0.9, options, cpu, QUIET)
         score = value_at_5.scorer(logged, ScoredEvents(dataset, "validation", 5, cpu))
         assert score(buying) - score(viewing) == pytest.approx(gap, abs=0.15)
 
@@ -70,7 +70,7 @@ class Restricted(Fixed):
 def test_masked_items_do_not_count_in_value_at_5(tmp_path: Path) -> None:
     dataset, cpu = log(tmp_path), torch.device("cpu")
     options = ValueOptions(NetworkOptions(width=8, history=5), updates=30)
-    logged = value_at_5.load_or_fit(dataset, reward_vector(dataset.behaviours, {}), 0.9, options, cpu, QUIET)
+    logged = value_at_5.load_or_fit(dataset, event_rewards(dataset, {}), 0.9, options, cpu, QUIET)
     events = ScoredEvents(dataset, "validation", 5, cpu)
     with torch.no_grad():
         values = torch.cat(
@@ -83,7 +83,7 @@ def test_masked_items_do_not_count_in_value_at_5(tmp_path: Path) -> None:
 def test_states_have_the_history_length_of_the_policy(tmp_path: Path) -> None:
     dataset, options = log(tmp_path), ValueOptions(NetworkOptions(width=8, history=7), updates=5)
     policy = Fixed(dataset, [0.0] * 12)
-    score = value_at_5.scorer_for(dataset, "validation", reward_vector(dataset.behaviours, {}), options, policy, QUIET)
+    score = value_at_5.scorer_for(dataset, "validation", event_rewards(dataset, {}), options, policy, QUIET)
     assert score is not None
     (about,) = (dataset.path / "values").glob("*/about.json")
     assert json.loads(about.read_text())["options"]["network"]["history"] == policy.history == 5

@@ -136,7 +136,7 @@ def test_json_contains_what_makes_metrics_comparable(make_dataset: Any, tmp_path
     assert stored["fingerprint"] == dataset.fingerprint
     assert stored["protocol"]["score_first"] is True
     assert stored["dataset"] == {"sessions": 3, "events": 8, "items": ITEMS}
-    names = {f"{metric}@{k}" for metric in ("HR", "NDCG", "MRR", "coverage") for k in (5, 10, 20)}
+    names = {f"{metric}@{k}" for metric in ("HR", "NDCG", "MRR", "reward", "coverage") for k in (5, 10, 20)}
     assert set(stored["metrics"]) == {"all", "view"}
     assert set(stored["metrics"]["all"]) == {"events", *names}
 

@@ -60,7 +60,7 @@ def replay(tmp_path: Any, make_dataset: Any) -> Replay:
     sessions = [random.integers(0, 6, random.integers(1, 9)).tolist() for _ in range(30)]
     dataset = make_dataset(tmp_path, sessions, splits=(5, 20, 5), items=6)
     part = dataset.split("validation")
-    return Replay(part, transitions(part, np.zeros(1, dtype=np.float32), 0.0), 6, 4, "exact", torch.device("cpu"))
+    return Replay(part, transitions(part, None, 0.0), 6, 4, "exact", torch.device("cpu"))
 
 
 def by_count(batch: Any) -> Head:

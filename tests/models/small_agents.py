@@ -33,7 +33,7 @@ def sessions(seed: int = 0, count: int = 12) -> Sessions:
 def batch(reward_scale: float = 1.0, how: Any = "sessions", device: torch.device = CPU) -> Batch:
     """The whole log as one batch."""
     log = sessions()
-    mdp = transitions(log, np.array([0.2, 1.0], dtype=np.float32) * np.float32(reward_scale), GAMMA)
+    mdp = transitions(log, np.array([0.2, 1.0], dtype=np.float32)[log.behaviours] * np.float32(reward_scale), GAMMA)
     replay = Replay(log, mdp, ITEMS, HISTORY, how, device)
     return replay.batch(np.arange(len(replay.segments)))
 

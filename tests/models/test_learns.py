@@ -33,7 +33,7 @@ def log() -> Sessions:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_item_that_earns_comes_first(name: str) -> None:
-    mdp = transitions(log(), np.array([0.05, 1.0], dtype=np.float32), GAMMA)
+    mdp = transitions(log(), np.array([0.05, 1.0], dtype=np.float32)[log().behaviours], GAMMA)
     replay = Replay(log(), mdp, ITEMS, OPTIONS.history, "sessions", CPU)
     rows = replay.batch(np.arange(len(replay.segments)))
     torch.manual_seed(0)

@@ -13,7 +13,8 @@ from small_runs import FAST, QUIET, fast, trained
 from offrec import logging_policy
 from offrec.algorithms import LEARNERS
 from offrec.catalogue import reference
-from offrec.data.transitions import reward_shift, reward_vector_or_none, transitions
+from offrec.data.rewards import event_rewards, event_rewards_or_none, reward_shift
+from offrec.data.transitions import transitions
 from offrec.errors import InputError
 from offrec.evaluation import Ranks, ScoredEvents
 from offrec.logging_policy import fitting
@@ -172,7 +173,7 @@ def test_diagnostics_by_hand(dataset: Any) -> None:
     agent = build_agent(plan).eval()
     means = mean_diagnostics(agent, plan.diagnostic_batches)
     validation = dataset.split("validation")
-    return_to_go = transitions(validation, np.array([0.2, 1.0], dtype=np.float32), 0.5).return_to_go
+    return_to_go = transitions(validation, event_rewards(dataset, {}), 0.5).return_to_go
     assert means["return_logged"] == pytest.approx(return_to_go.mean())
     q, entropy = [], []
     with torch.no_grad():
@@ -188,10 +189,8 @@ def test_diagnostics_by_hand(dataset: Any) -> None:
 def test_reward_ndcg_by_hand() -> None:
     """Ranks 1, 3 and 20 with rewards 0.2, 1, 1: (0.2 · 1 + 1 · ½ + 0) / 2.2."""
     ranks = Ranks(np.arange(3), np.array([0, 1, 1], dtype=np.uint8), np.array([1, 3, 20]))
-    assert ranks.reward_ndcg(np.array([0.2, 1.0], dtype=np.float32), 10) == pytest.approx(0.7 / 2.2)
-    assert ranks.reward_ndcg(np.array([3.0, 3.0], dtype=np.float32), 10) == pytest.approx(
-        ranks.metrics((10,))["NDCG@10"]
-    )
+    assert ranks.reward_ndcg(np.array([0.2, 1.0, 1.0], dtype=np.float32), 10) == pytest.approx(0.7 / 2.2)
+    assert ranks.reward_ndcg(np.full(3, 3.0, dtype=np.float32), 10) == pytest.approx(ranks.metrics((10,))["NDCG@10"])
 
 
 @pytest.mark.parametrize(("select", "best"), [("ndcg", 0), ("reward", 1), ("last", 1)])
@@ -219,8 +218,8 @@ def test_selection_by_reward_needs_rewards(tmp_path: Path, make_dataset: Any) ->
         trained(dataset, tmp_path / "run", settings={"select": "reward"})
     trained(dataset, tmp_path / "run")
     assert "reward@10" not in records(tmp_path / "run")[0]["validation"]
-    assert reward_vector_or_none(["wave"], {}) is None
-    assert reward_vector_or_none(["view"], {"view": 0.0}) is None
+    assert event_rewards_or_none(dataset, {}) is None
+    assert event_rewards_or_none(dataset, {"wave": 0.0, "nod": 0.0}) is None
 
 
 @pytest.mark.parametrize(("name", "more"), [("sl", {}), ("dc", {}), ("sl+dqn", {}), ("pg", {}), ("dqn", {}),

@@ -124,6 +124,6 @@ def test_every_learner_that_weights_by_reward_refuses_negative_rewards(
     monkeypatch.setitem(LEARNERS._records, "mine", record)
     with pytest.raises(InputError, match="but mine weights events by their rewards; set reward_shift=false"):
         trained(dataset, tmp_path / "run", algorithm="mine", settings={"reward_shift": True})
-    with pytest.raises(InputError, match=r"^reward\.view is -1, but mine weights events .*; set reward\.view to 0"):
+    with pytest.raises(InputError, match=r"^An event 'view' has the reward -1, but mine weights .*; use rewards of 0"):
         trained(dataset, tmp_path / "run", algorithm="mine", settings={"reward.view": -1.0})
     assert not (tmp_path / "run").exists()

@@ -11,6 +11,7 @@ from small_runs import QUIET, trained
 
 from offrec.baselines import BASELINES, baseline
 from offrec.data.dataset import Dataset
+from offrec.data.rewards import event_rewards
 from offrec.data.transitions import transitions
 from offrec.evaluation import evaluate
 from offrec.logging_policy import fitting
@@ -64,7 +65,7 @@ def test_baselines_do_not_change(pair: tuple[Dataset, Dataset], name: str) -> No
 
 def test_rewards_and_returns_do_not_change(pair: tuple[Dataset, Dataset]) -> None:
     for split in ("train", "validation", "test"):
-        plain, padded = (transitions(dataset.split(split), np.ones(1, np.float32), 0.5) for dataset in pair)
+        plain, padded = (transitions(dataset.split(split), event_rewards(dataset, {}), 0.5) for dataset in pair)
         for name in ("reward", "discount", "return_to_go"):
             assert getattr(plain, name).tolist() == getattr(padded, name).tolist()
 

@@ -69,7 +69,7 @@ def test_windows_and_sessions_give_the_same_states(tmp_path: Path, make_dataset:
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)  # a fresh repeat term would ignore the state
-    mdp = transitions(dataset.sessions, torch.tensor([0.2]).numpy(), 0.5)
+    mdp = transitions(dataset.sessions, None, 0.5)
     device = torch.device("cpu")
     found: dict[str, dict[int, torch.Tensor]] = {}
     for how in ("windows", "exact"):

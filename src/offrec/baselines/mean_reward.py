@@ -8,7 +8,7 @@ import torch
 from offrec.baselines.record import BaselineRecord
 from offrec.catalogue import Head
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import reward_vector
+from offrec.data.rewards import event_rewards, split_rewards
 from offrec.policy import Policy
 from offrec.types import Batch, Doubles, Longs
 
@@ -100,9 +100,8 @@ class TotalReward(ItemReward):
 def reward_totals(dataset: Dataset, rewards: Mapping[str, float]) -> tuple[Doubles, Longs]:
     """Return the sum of rewards [A] and the number of training events [A] of each item."""
     train = dataset.split("train")
-    events = slice(int(train.offsets[0]), int(train.offsets[-1]))
-    reward = reward_vector(dataset.behaviours, dict(rewards)).astype(np.float64)[np.asarray(train.behaviours[events])]
-    total = np.bincount(np.asarray(train.items[events]), weights=reward, minlength=dataset.n_items)
+    items = np.asarray(train.items[int(train.offsets[0]) : int(train.offsets[-1])])
+    total = np.bincount(items, split_rewards(train, event_rewards(dataset, rewards)), minlength=dataset.n_items)
     return total.astype(np.float64), dataset.train_counts
 
 

@@ -8,7 +8,8 @@ import torch
 from offrec.baselines.mean_reward import MeanReward
 from offrec.baselines.record import BaselineRecord
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import reward_vector, transitions
+from offrec.data.rewards import event_rewards
+from offrec.data.transitions import transitions
 from offrec.errors import InputError
 from offrec.types import Doubles, Longs
 
@@ -68,7 +69,7 @@ class PickReturn(PickRate):
 
     def totals(self, dataset: Dataset, rewards: Mapping[str, float]) -> tuple[Doubles, Longs]:
         train = dataset.split("train")
-        returns = transitions(train, reward_vector(dataset.behaviours, dict(rewards)), GAMMA).return_to_go
+        returns = transitions(train, event_rewards(dataset, rewards), GAMMA).return_to_go
         items = np.asarray(train.items[int(train.offsets[0]) : int(train.offsets[-1])])
         total = np.bincount(items, weights=returns, minlength=dataset.n_items)
         return total.astype(np.float64), dataset.train_counts

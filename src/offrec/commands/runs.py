@@ -143,13 +143,17 @@ class Evaluate:
         from offrec.data.dataset import Dataset
         from offrec.evaluation import evaluate
         from offrec.policy import Policy
+        from offrec.runs.folder import read_run
         from offrec.runs.loading import load, open_dataset, pick_device
+        from offrec.runs.options import build_options
 
         policy: Policy
+        reward: dict[str, float] = {}
         if (self.run_ is None) == (self.baseline is None):
             raise InputError("Give either a run folder or --baseline NAME with --dataset DATASET.")
         if self.run_ is not None:
             dataset, policy = open_dataset(self.run_, self.dataset), load(self.run_, self.device)
+            reward = build_options(read_run(self.run_)["options"]).reward
         elif self.dataset is not None and self.baseline is not None:
             dataset = Dataset.open(self.dataset)
             policy = baseline(self.baseline, dataset, device=pick_device(self.device))
@@ -158,7 +162,7 @@ class Evaluate:
         protocol = {"score_first": self.score_first, "unseen": self.unseen, "score_last": self.score_last}
         dataset = dataset.with_protocol(**{key: value for key, value in protocol.items() if value is not None})
         with console_for(self.json).counter(f"ranking {self.on} events") as at:
-            evaluation = evaluate(policy, dataset, self.on, progress=at)
+            evaluation = evaluate(policy, dataset, self.on, reward=reward, progress=at)
         warnings = list(getattr(policy, "warnings", ()))
         if self.json:
             print_json(evaluation.as_json() | ({"warnings": warnings} if warnings else {}))

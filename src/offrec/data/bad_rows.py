@@ -13,8 +13,8 @@ from offrec.errors import InputError
 class RowBatch:
     """A batch of rows from one table.
 
-    The columns have offrec's names: session, user, item, time, position, behaviour, offered and propensity. Most are
-    optional.
+    The columns have offrec's names: session, user, item, time, position, behaviour, reward, offered and propensity.
+    Most are optional.
 
     Args:
         source: The table.

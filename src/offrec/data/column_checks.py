@@ -1,9 +1,10 @@
-"""Check one column of a batch (ids, times or positions) and convert it to numbers if it contains numbers."""
+"""Check one column of a batch (ids, times, positions or rewards) and convert it to numbers if it contains numbers."""
 
 import polars as pl
 
 from offrec.data import timestamps
 from offrec.data.bad_rows import BadRows, RowBatch
+from offrec.data.dataset_checks import MAX_REWARD
 
 TIME_LIMIT = 2.0**63  # times are stored in 64 bits
 FILL_IN = "every event needs one: fill it in or remove the row"
@@ -101,3 +102,22 @@ def check_positions(batch: RowBatch, bad_rows: BadRows) -> pl.Series:
     positions = values.cast(pl.Int64, strict=False)
     bad_rows.add_rows("an unreadable position", "expected an integer", batch, positions.is_null(), values)
     return positions
+
+
+def check_rewards(batch: RowBatch, bad_rows: BadRows) -> pl.Series:
+    """Check the column of rewards and return it as Float32, with NaN where it has no number."""
+    values = batch.frame["reward"]
+    if values.dtype == pl.String:
+        values = values.str.strip_chars()
+    missing = values.is_null() | (values.cast(pl.String) == "")
+    if values.dtype.is_numeric() or values.dtype in (pl.String, pl.Boolean):
+        rewards = values.cast(pl.Float64, strict=False)
+    else:
+        rewards = pl.repeat(None, len(values), dtype=pl.Float64, eager=True)
+    is_number = (rewards.abs() <= MAX_REWARD).fill_null(False) & rewards.is_not_nan().fill_null(False)
+    expected = f"expected a number from {-MAX_REWARD:g} to {MAX_REWARD:g}, or nothing"
+    bad_rows.add_rows("an unusable reward", expected, batch, ~is_number & ~missing, values)
+    if "offered" in batch.frame:
+        lost = batch.frame["item"].is_null() & is_number & (rewards != 0)
+        bad_rows.add_rows("a reward without a picked item:", "expected 0 or nothing", batch, lost, values)
+    return rewards.fill_null(float("nan")).cast(pl.Float32)

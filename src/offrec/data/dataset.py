@@ -2,6 +2,7 @@
 
     items.npy        int32 [E]      behaviours.npy  uint8 [E]      offsets.npy  int64 [S + 1]
     times.npy        int64 [E]      milliseconds; only if the log has times
+    rewards.npy      float32 [E]    the reward column, NaN where it has no number; only with `prepare --reward`
     item_ids.npy     int64 [A]      ascending; or, for text ids, their UTF-8 bytes as uint8, with
                                     item_ids_offsets.npy int64 [A + 1]
 
@@ -33,7 +34,7 @@ from offrec.data.json_files import load_json, verify_json
 from offrec.data.protocol import Protocol, fingerprint
 from offrec.data.vocabulary import ID_ARRAYS, Vocabulary, decode_vocabulary
 from offrec.errors import InputError
-from offrec.types import Decisions, Longs, Sessions
+from offrec.types import Decisions, Floats, Longs, Sessions
 
 ADVICE = "prepare the log again"
 ATTEMPTS = 3  # to open a folder that another process replaces at the same time
@@ -53,6 +54,7 @@ class Dataset:
     protocol: Protocol
     decisions: Decisions | None = None  # only if the log has propensities
     times: Longs | None = None  # [E] milliseconds; only if the log has times
+    reward_column: Floats | None = None  # [E] NaN where an event has the reward of its behaviour
     item_id_arrays: Arrays = field(default_factory=dict)  # item_ids and, for text ids, item_ids_offsets
 
     @staticmethod
@@ -141,7 +143,14 @@ def _open(path: Path) -> Dataset:
         decisions = Decisions(**{one.name: arrays[f"decision_{one.name}"] for one in fields(Decisions)})
     ids = {name: arrays[name] for name in ID_ARRAYS if name in arrays}
     return Dataset(
-        path, meta, sessions, Protocol.from_json(meta["protocol"]), decisions, arrays.get("times"), item_id_arrays=ids
+        path,
+        meta,
+        sessions,
+        Protocol.from_json(meta["protocol"]),
+        decisions,
+        arrays.get("times"),
+        arrays.get("rewards"),
+        item_id_arrays=ids,
     )
 
 

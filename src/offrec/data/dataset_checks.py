@@ -20,6 +20,7 @@ from offrec.data.vocabulary import check_item_ids
 SPLITS = ("train", "validation", "test")
 MAX_ITEMS = 2**31 - 2  # items and the index of padding are int32
 MAX_BEHAVIOURS = 256
+MAX_REWARD = 1e9  # larger rewards are usually errors of the log, and one of them would dominate every mean
 ROUNDING = 1e-4  # a log probability is a float32 sum, so it can be slightly above 0
 CHUNK = 1 << 20  # rows per step of a check, which bounds its memory
 
@@ -87,6 +88,11 @@ def _check_events(meta: Mapping[str, Any], arrays: Arrays) -> None:
     _check_shape(arrays, "offsets", "int64", [sessions + 1])
     if "times" in arrays:
         _check_shape(arrays, "times", "int64", [events])
+    if "rewards" in arrays:
+        _check_shape(arrays, "rewards", "float32", [events])
+        has_number = ~np.isnan(arrays["rewards"])
+        is_valid = bool((np.abs(arrays["rewards"][has_number]) <= MAX_REWARD).all())
+        _require(is_valid, f"rewards.npy contains a number outside {-MAX_REWARD:g} … {MAX_REWARD:g}")
     _check_ascending(arrays["offsets"], "offsets", events)
     _check_range(arrays["items"], "items", 0, counts["items"])
     _check_range(arrays["behaviours"], "behaviours", 0, len(names))

@@ -73,6 +73,7 @@ def separate_lists(events: Events, lists: ServedLists, n_training: int) -> tuple
         begins=starts[:-1],
         lengths=np.diff(starts),
         rows=None,
+        rewards=None if events.rewards is None else events.rewards[is_event],
     )
     return only_events, decisions
 

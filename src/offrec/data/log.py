@@ -15,7 +15,7 @@ from offrec.data.sources import Source
 from offrec.data.tables import ReadTask
 from offrec.data.threads import run_concurrently
 from offrec.errors import InputError
-from offrec.types import Bytes, Doubles, Ints, Longs
+from offrec.types import Bytes, Doubles, Floats, Ints, Longs
 
 TICKS_PER_SECOND = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
 BEHAVIOUR_ORDER = ("view", "click", "cart", "buy")
@@ -56,6 +56,7 @@ class Log:
     rows: dict[str, int]  # source → number of rows
     lists: ServedLists | None = None  # only if the log has propensities
     notes: tuple[str, ...] = ()  # messages about excluded lists and events
+    rewards: Floats | None = None  # [E] the reward column, NaN where it has no number
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,8 @@ class BatchChecker:
         elif "position" in frame:
             columns["position"] = column_checks.check_positions(batch, bad_rows)
         columns["behaviour"], names = self._check_behaviours(batch, bad_rows)
+        if "reward" in frame:
+            columns["reward"] = column_checks.check_rewards(batch, bad_rows)
         if "propensity" in frame:
             columns["log_propensity"] = list_checks.check_propensity(batch, bad_rows)
         if "offered" in frame:
@@ -188,9 +191,10 @@ class LogBuilder:
         behaviours = new_codes[self._take("behaviour").to_numpy()]
         runs = self._take("runs").to_numpy()
         lists, items = self._lists(items)
+        rewards = self._take("reward").to_numpy() if "reward" in self._columns else None
         return Log(
             owners, runs, items, behaviours, times, positions, item_ids, tuple(names), unit, time_format, has_sessions,
-            rows, lists,
+            rows, lists, rewards=rewards,
         )  # fmt: skip
 
     def _items(self) -> tuple[Longs | list[str], Ints]:

@@ -1,9 +1,10 @@
 """The options of `offrec prepare`, and the protocol that they define for a log."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+import numpy as np
 import tyro
 
 from offrec.data.formats import FORMATS, Columns, ProtocolDefaults
@@ -40,6 +41,12 @@ class PrepareOptions:
     positions, events keep the order of the file."""
     behaviour: Column = None
     """The column with the user's behaviour (default: `behaviour`). Without it, every event is a `view`."""
+    reward: Column = None
+    """The column with the event's reward: any number, such as a price or a rating. An event without a number has the
+    reward of its behaviour. Without this option, every event has."""
+    reward_behaviours: tuple[str, ...] = ()
+    """With --reward: the behaviours whose events read the column, such as buy. Default: all of them. All other events
+    have the reward of their behaviour."""
     offered: Column = None
     """The column with the ordered list that was served (`decisions` only; default: `offered`). Without it, each list
     contains only the item of its row."""
@@ -104,6 +111,8 @@ def check(options: PrepareOptions) -> None:
         if get_origin(field.type) is Literal and value not in allowed:
             raise InputError(f"{_flag(field.name)} must be one of {', '.join(allowed)}; got {value!r}.")
     record = FORMATS[options.format]
+    if options.reward_behaviours and options.reward is None:
+        raise InputError("--reward-behaviours needs a column of rewards; specify one with --reward.")
     for text in _values(options.filter, ()):
         check_filter(text)
     if not 0 < options.gap_minutes < math.inf:
@@ -121,6 +130,21 @@ def check(options: PrepareOptions) -> None:
             f"--behaviours cannot be used with --format {options.format}, which defines its behaviours; "
             "remove it or use --format events."
         )
+
+
+def limit_rewards(log: Log, behaviours: tuple[str, ...]) -> Log:
+    """Remove the rewards of all other behaviours from the log's reward column; no behaviours: keep all rewards.
+
+    Raises:
+        InputError: If the log does not have one of the behaviours.
+    """
+    if log.rewards is None or not behaviours:
+        return log
+    for name in behaviours:
+        if name not in log.behaviour_names:
+            raise InputError(f"--reward-behaviours {name!r} is not a behaviour of the log, which has {_listed(log)}.")
+    reads_column = np.array([name in behaviours for name in log.behaviour_names])
+    return replace(log, rewards=np.where(reads_column[log.behaviours], log.rewards, np.float32("nan")))
 
 
 def resolve_protocol(options: PrepareOptions, log: Log) -> Protocol:

@@ -17,7 +17,7 @@ from offrec.data.dataset import Dataset
 from offrec.data.formats import FORMATS
 from offrec.data.item_indices import IndexedEvents
 from offrec.data.log import TICKS_PER_SECOND, BatchChecker, CheckedBatch, Log, LogBuilder, TimeUnit
-from offrec.data.options import PrepareOptions, check, from_keywords, resolve_protocol
+from offrec.data.options import PrepareOptions, check, from_keywords, limit_rewards, resolve_protocol
 from offrec.data.protocol import Protocol
 from offrec.data.sessions import Events
 from offrec.data.shop_metadata import common_shop
@@ -73,6 +73,7 @@ def prepare(
     log = _read_log(tables, options, say)
     if catalogue is not None:
         log = item_indices.align_items(log, catalogue, Path(str(options.catalogue)))
+    log = limit_rewards(log, options.reward_behaviours)
     protocol = resolve_protocol(options, log)
     events, steps = _make_sessions(log, protocol, say, drop_unknown_items=catalogue is not None)
     events, splits = sessions.split(events, protocol.split, protocol.split_seed, protocol.split_parts)
@@ -191,6 +192,8 @@ def _event_arrays(indexed: IndexedEvents, unit: TimeUnit | None) -> Arrays:
     arrays: Arrays = {"items": events.items, "behaviours": events.behaviours, "offsets": events.offsets}
     if events.times is not None and unit is not None:
         arrays["times"] = _milliseconds(events.times, TICKS_PER_SECOND[unit])
+    if events.rewards is not None:
+        arrays["rewards"] = events.rewards
     if isinstance(item_ids, np.ndarray):
         arrays["item_ids"] = item_ids
     else:

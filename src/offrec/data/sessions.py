@@ -12,7 +12,7 @@ from offrec.data.log import Log
 from offrec.data.protocol import Split
 from offrec.data.threads import run_for_each
 from offrec.errors import InputError
-from offrec.types import Bytes, Ints, Longs
+from offrec.types import Bytes, Floats, Ints, Longs
 
 GROUP_EVENTS = 1 << 18
 SplitParts = tuple[float, float, float]
@@ -34,6 +34,7 @@ class Events:
     begins: Longs  # [S]
     lengths: Longs  # [S]
     rows: Longs | None = None  # [E] the row in the log; only for logs with served lists
+    rewards: Floats | None = None  # [E] the reward column; only for logs that have one
 
     def __len__(self) -> int:
         return len(self.begins)
@@ -93,7 +94,7 @@ class Events:
         return replace(self, **columns, begins=offsets(lengths)[:-1], lengths=lengths)
 
     def _columns(self) -> dict[str, Any]:
-        columns = {name: getattr(self, name) for name in ("items", "behaviours", "times", "rows")}
+        columns = {name: getattr(self, name) for name in ("items", "behaviours", "times", "rows", "rewards")}
         return {name: column for name, column in columns.items() if column is not None}
 
     def describe_size(self) -> str:
@@ -134,13 +135,14 @@ def order_events(log: Log) -> Events:
         edges = edges[np.concatenate([[0], changes, [len(log.owners)]])]
         if keys is None or _is_ordered(keys, edges):
             rows = None if log.lists is None else np.arange(len(log.items))
-            return Events(log.items, log.behaviours, log.times, edges[:-1], np.diff(edges), rows)
+            return Events(log.items, log.behaviours, log.times, edges[:-1], np.diff(edges), rows, log.rewards)
     owners = np.repeat(log.owners, log.runs)
     order = np.lexsort((owners,) if keys is None else (keys, owners))
     times = None if log.times is None else log.times[order]
     lengths = np.bincount(owners)
     rows = None if log.lists is None else order
-    return Events(log.items[order], log.behaviours[order], times, offsets(lengths)[:-1], lengths, rows)
+    rewards = None if log.rewards is None else log.rewards[order]
+    return Events(log.items[order], log.behaviours[order], times, offsets(lengths)[:-1], lengths, rows, rewards)
 
 
 def _is_ordered(keys: Longs, edges: Longs) -> bool:

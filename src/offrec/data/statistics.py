@@ -21,9 +21,23 @@ def describe(events: Events, splits: dict[str, list[int]], behaviours: tuple[str
             name: {"sessions": last - first, "events": int(edges[last] - edges[first])}
             for name, (first, last) in splits.items()
         },
+        **_describe_rewards(events, behaviours),
         "session_length": {name: int(length) for name, length in zip(QUANTILES, lengths, strict=True)},
         "repeat_share": count_repeats(events, items) / len(events.items),
     }
+
+
+def _describe_rewards(events: Events, behaviours: tuple[str, ...]) -> dict[str, Any]:
+    """Return the number of events with a number in the reward column, per behaviour, and these numbers' range."""
+    if events.rewards is None:
+        return {}
+    table: dict[str, dict[str, float]] = {}
+    for index, name in enumerate(behaviours):
+        rewards = events.rewards[(events.behaviours == index) & ~np.isnan(events.rewards)].astype(np.float64)
+        table[name] = {"events": len(rewards)}
+        if len(rewards):
+            table[name] |= {"min": float(rewards.min()), "mean": float(rewards.mean()), "max": float(rewards.max())}
+    return {"rewards": table}
 
 
 def count_repeats(events: Events, items: int) -> int:
@@ -49,6 +63,10 @@ def rows(meta: dict[str, Any]) -> list[tuple[str, str]]:
     counts, statistics = meta["counts"], meta["statistics"]
     table = [(name, f"{counts[name]:,}") for name in ("sessions", "events", "items")]
     table += [(f"events: {name}", f"{number:,}") for name, number in statistics["events_per_behaviour"].items()]
+    for name, rewards in statistics.get("rewards", {}).items():
+        share = rewards["events"] / statistics["events_per_behaviour"][name]
+        bounds = f", mean {rewards['mean']:.4g}, {rewards['min']:.4g} to {rewards['max']:.4g}" if share else ""
+        table.append((f"reward column: {name}", f"{share:.1%} of events{bounds}"))
     lengths = " / ".join(f"{length:,}" for length in statistics["session_length"].values())
     table.append((f"session length ({' / '.join(statistics['session_length'])})", lengths))
     table.append(("share of repeats", f"{statistics['repeat_share']:.1%}"))

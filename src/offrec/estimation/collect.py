@@ -13,7 +13,6 @@ from offrec.algorithms.diagnostics import RARE
 from offrec.catalogue import Head, logsumexp, reduce, top_k
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import Floats
 from offrec.errors import InputError
 from offrec.estimation.list_policy import ListPolicy, log_prob_of_lists
 from offrec.estimation.logged_decisions import LoggedDecisions
@@ -21,7 +20,7 @@ from offrec.estimation.marginal import CLUSTERS, cluster_items, log_cluster_rati
 from offrec.estimation.trajectories import Trajectories
 from offrec.models.network import Network, NetworkOptions
 from offrec.training.loop import TrainingOptions
-from offrec.types import Batch
+from offrec.types import Batch, Floats
 
 BATCH_SIZE = 1024
 MIN_SHARE = 1e-30  # assumed share of an item that the log never shows
@@ -82,7 +81,7 @@ def collect_trajectories(
     Args:
         list_policy: The policy to evaluate. If it shows its top k, `log_pi` is None.
         decisions: The logged decisions of a split.
-        rewards: Reward of each behaviour.
+        rewards: Reward of every event of the dataset.
         logging: The logging policy; None if only rewards and the policy's own probabilities are needed.
         with_clusters: Whether to compute the ratios of item clusters too. They need π̂_b and two more passes.
         batch_size: Decisions per batch.

@@ -8,7 +8,7 @@ import numpy as np
 
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import Floats, reward_vector
+from offrec.data.rewards import event_rewards
 from offrec.errors import InputError
 from offrec.estimation import value_at_5
 from offrec.estimation.collect import LoggingModel, collect_trajectories, load_logging_model, reward_trajectories
@@ -25,7 +25,7 @@ from offrec.evaluation.ranking import EvaluationSplit
 from offrec.models.network import NetworkOptions
 from offrec.policy import Policy
 from offrec.training.loop import TrainingOptions
-from offrec.types import Doubles
+from offrec.types import Doubles, Floats
 
 RECOMMENDED = "direct"
 RECOMMENDED_FOR_BLENDS = "self_normalised"  # the direct method cannot evaluate a blend
@@ -243,13 +243,13 @@ def estimate(
 def _load(
     policies: Policy | Mapping[str, Policy], dataset: Dataset, options: EstimateOptions
 ) -> tuple[LoggedDecisions, Floats, dict[str, ListPolicy]]:
-    """Return the decisions of the split, the reward of each behaviour, and the policies by name."""
+    """Return the decisions of the split, the reward of every event, and the policies by name."""
     named = {policies.name: policies} if isinstance(policies, Policy) else dict(policies)
     decisions = LoggedDecisions.load(dataset, options.split)
     if not len(decisions.sessions):
         raise InputError(f"The {options.split} split of {dataset.path} has no sessions; choose another --split.")
     list_policies = {name: as_list_policy(name, policy, options, decisions) for name, policy in named.items()}
-    return decisions, reward_vector(dataset.behaviours, dict(options.reward)), list_policies
+    return decisions, event_rewards(dataset, options.reward), list_policies
 
 
 def as_list_policy(name: str, policy: Policy, options: EstimateOptions, decisions: LoggedDecisions) -> ListPolicy:

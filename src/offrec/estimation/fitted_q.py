@@ -19,7 +19,6 @@ from offrec.catalogue.backend import backend_for
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.replay import batch_from_histories
-from offrec.data.transitions import Floats
 from offrec.errors import InputError
 from offrec.estimation.decision_values import DecisionValues, ValueOptions, fit_values, return_unit
 from offrec.estimation.list_policy import ListPolicy
@@ -28,7 +27,7 @@ from offrec.models.agent import freeze
 from offrec.models.critic import Target
 from offrec.models.network import eval_mode
 from offrec.models.network_policy import NetworkPolicy
-from offrec.types import Batch, Doubles
+from offrec.types import Batch, Doubles, Floats
 
 BATCH_SIZE = 1024
 
@@ -97,7 +96,7 @@ class FittedQ(DecisionValues):
     @torch.no_grad()
     def values(self, decisions: LoggedDecisions, batch_size: int = BATCH_SIZE) -> PolicyValues:
         """Return Q and V at the decisions of another split."""
-        mdp = decisions.transitions(np.zeros(len(decisions.dataset.behaviours), dtype=np.float32), 0.0)
+        mdp = decisions.transitions(None, 0.0)
         self.set_decisions(decisions)
         replay = decisions.replay(mdp, self.list_policy.policy.history, "exact", self.device)
         values = np.zeros((2, len(mdp.reward)))
@@ -126,7 +125,7 @@ def fit_q(
     Args:
         list_policy: The policy to evaluate.
         dataset: The log.
-        rewards: Reward of each behaviour.
+        rewards: Reward of every event of the dataset.
         gamma: Discount per decision.
         options: How Q is fitted.
         console: Shows the progress.

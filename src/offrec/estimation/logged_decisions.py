@@ -14,8 +14,8 @@ from torch import Tensor
 from offrec.data.dataset import Dataset, SplitName
 from offrec.data.replay import Replay
 from offrec.data.segments import Segmentation, Segments
-from offrec.data.transitions import Floats, Transitions, transitions
-from offrec.types import Batch, Decisions, Doubles, Longs, Sessions, Size
+from offrec.data.transitions import Transitions, transitions
+from offrec.types import Batch, Decisions, Doubles, Floats, Longs, Sessions, Size
 
 
 @dataclass(frozen=True)
@@ -78,17 +78,25 @@ class LoggedDecisions:
         behaviour = np.asarray(self.sessions.behaviours)[picked.clip(min=0)].astype(np.int64)
         return np.where(picked >= 0, behaviour, len(self.dataset.behaviours))
 
-    def transitions(self, rewards: Floats, gamma: float) -> Transitions:
-        """Return transitions whose steps are decisions; an ignored list has reward 0."""
+    def transitions(self, rewards: Floats | None, gamma: float) -> Transitions:
+        """Return transitions whose steps are decisions; an ignored list has reward 0.
+
+        Args:
+            rewards: Reward of every event of the dataset; None: all are 0.
+            gamma: Discount per decision.
+        """
         steps = Sessions(self.lists[:, 0].astype(np.int32), self.behaviour().astype(np.uint8), self.offsets)
-        return transitions(steps, np.append(rewards, np.float32(0)), gamma)
+        return transitions(steps, None if rewards is None else self._rewards_of_picks(rewards), gamma)
 
     def rewards(self, rewards: Floats) -> tuple[Doubles, dict[str, Doubles]]:
         """[D] the reward of each decision, and the share of it from each behaviour."""
-        behaviour = self.behaviour()
-        reward = np.append(rewards, np.float32(0)).astype(np.float64)[behaviour]
+        behaviour, reward = self.behaviour(), self._rewards_of_picks(rewards).astype(np.float64)
         names = enumerate(self.dataset.behaviours)
         return reward, {name: np.where(behaviour == number, reward, 0.0) for number, name in names}
+
+    def _rewards_of_picks(self, rewards: Floats) -> Floats:
+        picked = self.picked_event
+        return np.where(picked >= 0, np.append(rewards, np.float32(0))[picked], np.float32(0))
 
     def exposure_weights(self) -> Doubles | None:
         """[D] overall share of the shown item / its propensity at this decision, with mean 1.
@@ -130,7 +138,7 @@ class ListReplay(Replay):
 
     def __init__(self, log: LoggedDecisions, mdp: Transitions, history: int, device: torch.device) -> None:
         sessions, decisions, dataset = log.sessions, log.decisions, log.dataset
-        no_reward = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), 0.0)
+        no_reward = transitions(sessions, None, 0.0)
         super().__init__(sessions, no_reward, dataset.n_items, history, "windows", device)
         start = np.repeat(np.asarray(sessions.offsets[:-1]), np.diff(decisions.offsets))
         state = start + np.asarray(decisions.positions[log.rows])

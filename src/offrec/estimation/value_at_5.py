@@ -21,12 +21,12 @@ from torch import Tensor
 from offrec.catalogue import top_k
 from offrec.catalogue.head import ALL_MASKED
 from offrec.console import Console
+from offrec.data.arrays import hash_array
 from offrec.data.dataset import Dataset
 from offrec.data.files import publish_folder
 from offrec.data.json_files import format_json, read_json, seal
 from offrec.data.replay import automatic_batch_size
 from offrec.data.schema import Anything, Table
-from offrec.data.transitions import Floats
 from offrec.errors import InputError, first_line
 from offrec.estimation.decision_values import DecisionValues, ValueOptions, fit_values, return_unit
 from offrec.estimation.logged_decisions import LoggedDecisions
@@ -35,9 +35,9 @@ from offrec.evaluation.ranking import EvaluationSplit, is_scored
 from offrec.logging_policy import cache
 from offrec.models.network import eval_mode
 from offrec.policy import Policy
-from offrec.types import Batch
+from offrec.types import Batch, Floats
 
-VERSION = 4
+VERSION = 5
 K = 5
 METRIC = f"value@{K}"
 GAMMA = 0.9  # the same for all compared policies, independent of their training options
@@ -120,7 +120,7 @@ def _describe(dataset: Dataset, rewards: Floats, gamma: float, options: ValueOpt
         "version": VERSION,
         "data_hash": dataset.meta["data_hash"],
         "train": list(dataset.meta["splits"]["train"]),
-        "rewards": rewards.tolist(),
+        "rewards": hash_array(rewards),
         "gamma": gamma,
         "options": {name: value for name, value in asdict(options).items() if name != "capture"},
     }

@@ -1,6 +1,6 @@
 """Compute exact ranks of logged items in the whole catalogue, which is streamed and never sampled."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -13,12 +13,13 @@ from offrec.catalogue import rank, rank_and_top_k
 from offrec.data.dataset import Dataset
 from offrec.data.protocol import Protocol
 from offrec.data.replay import Replay
+from offrec.data.rewards import event_rewards_or_none
 from offrec.data.transitions import transitions
 from offrec.errors import InputError
 from offrec.evaluation.exposure import LIST_LENGTH, Exposure, ExposureCounter
 from offrec.evaluation.metrics import MetricValues, compute_metrics, ndcg
 from offrec.policy import Policy
-from offrec.types import Batch, Bytes, Longs, Sessions
+from offrec.types import Batch, Bytes, Floats, Longs, Sessions
 
 EvaluationSplit = Literal["test", "validation"]
 Progress = Callable[[int, int], None]  # (events ranked so far, total)
@@ -41,15 +42,21 @@ class Ranks:
         """Compute every registered metric; `more` contains values that were computed elsewhere."""
         return compute_metrics(self.rank, ks, more)
 
-    def reward_ndcg(self, rewards: NDArray[np.float32], k: int) -> float:
+    def reward_ndcg(self, rewards: Floats, k: int) -> float:
         """Compute NDCG@k with each event weighted by its reward. In [0, 1] unless a reward is negative.
 
         Args:
-            rewards: Reward of each behaviour.
+            rewards: Reward of every event of the dataset; see `event_rewards`.
             k: Length of the list.
         """
-        reward = rewards[self.behaviour].astype(np.float64)
+        reward = rewards[self.event].astype(np.float64)
+        if not len(reward):
+            return 0.0
         return float((reward * ndcg(self.rank, k)).mean() / max(np.abs(reward).mean(), np.finfo(np.float64).tiny))
+
+    def rewards(self, rewards: Floats | None, ks: Sequence[int]) -> dict[str, float]:
+        """Return reward@k for every k; nothing if the rewards are unknown."""
+        return {} if rewards is None else {f"reward@{k}": self.reward_ndcg(rewards, k) for k in ks}
 
     def for_behaviour(self, behaviour: int) -> "Ranks":
         """Return the ranks of the events of one behaviour."""
@@ -99,6 +106,7 @@ def evaluate(
     split: EvaluationSplit = "test",
     ks: Sequence[int] = KS,
     *,
+    reward: Mapping[str, float] | None = None,
     batch_size: int = BATCH_SIZE,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -109,12 +117,14 @@ def evaluate(
         dataset: The dataset from which the policy was made.
         split: "test" or "validation".
         ks: Lengths of the lists that metrics are computed for.
+        reward: Rewards by behaviour, if they differ from the defaults. A reward column overrides them.
         batch_size: Events per batch.
         progress: Called with the number of events ranked so far and their total.
 
     Returns:
         The ranks, and the metrics overall and per behaviour. coverage@k is the share of the catalogue that is among the
-        first k items of at least one event.
+        first k items of at least one event. reward@k is NDCG@k with each event weighted by its reward; it is left out
+        if a behaviour has no reward.
 
     Raises:
         InputError: If the policy was made from another dataset, or the split has no scored event.
@@ -135,9 +145,11 @@ def evaluate(
             batch_ranks.append(position)
             coverage.add(behaviours[batch.event], values, items)
     ranked = events.in_log_order(batch_ranks)
-    tables = {"all": ranked.metrics(ks, coverage.share())}
+    rewards = event_rewards_or_none(dataset, reward or {})
+    tables = {"all": ranked.metrics(ks, ranked.rewards(rewards, ks) | coverage.share())}
     for index, name in enumerate(dataset.behaviours):
-        tables[name] = ranked.for_behaviour(index).metrics(ks, coverage.share(index))
+        part = ranked.for_behaviour(index)
+        tables[name] = part.metrics(ks, part.rewards(rewards, ks) | coverage.share(index))
     return Evaluation(
         policy=policy.name,
         split=split,
@@ -194,7 +206,7 @@ class ScoredEvents:
                 f"The {split} split has no scored events under this protocol; score more events or choose another "
                 "split."
             )
-        no_reward = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), gamma=0.0)
+        no_reward = transitions(sessions, None, gamma=0.0)
         self.replay = Replay(sessions, no_reward, dataset.n_items, history, "exact", device)
         self.segment_batches = _segment_batches(self.replay, counts, batch_size)
         rows = [_events(self.replay, index) for index in self.segment_batches]

@@ -107,7 +107,7 @@ def _measure(
 def _replay(
     dataset: Dataset, sessions: Sessions, history: int, segmentation: Segmentation, device: torch.device
 ) -> Replay:
-    no_reward = transitions(sessions, np.zeros(len(dataset.behaviours), dtype=np.float32), gamma=0.0)
+    no_reward = transitions(sessions, None, gamma=0.0)
     return Replay(sessions, no_reward, dataset.n_items, history, segmentation, device)
 
 

@@ -11,7 +11,7 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.list_log import ListEpochs, ListLog
 from offrec.data.replay import Epochs, automatic_batch_size
-from offrec.data.transitions import Floats, reward_vector, reward_vector_or_none
+from offrec.data.rewards import event_rewards, event_rewards_or_none, split_rewards
 from offrec.errors import InputError
 from offrec.evaluation import ScoredEvents
 from offrec.logging_policy import Need
@@ -25,7 +25,7 @@ from offrec.runs.shared_data import SharedData
 from offrec.runs.user_model import plan_lists
 from offrec.training import memory
 from offrec.training.memory import MemoryPlan
-from offrec.types import Batch
+from offrec.types import Batch, Floats
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RunPlan:
     epochs: Epochs | ListEpochs  # the batches of every epoch
     scored_events: ScoredEvents  # of validation
     diagnostic_batches: list[Batch]  # empty: no diagnostics
-    rewards: Floats | None  # per behaviour, if all are known
+    rewards: Floats | None  # [E] of all events, if all are known
     facts: LogFacts
     logging: Need | None  # the parts of π̂_b that must be fitted first
     memory: MemoryPlan  # without the log, which other runs may share
@@ -94,7 +94,7 @@ def plan_run(shared: SharedData, options: RunOptions, device: torch.device) -> R
     if isinstance(options.learner, UserModel):
         epochs, lists, facts, memory_plan = plan_lists(shared, options, device)
         events = shared.scored_events(options, device)
-        rewards = reward_vector_or_none(shared.dataset.behaviours, options.reward)
+        rewards = event_rewards_or_none(shared.dataset, options.reward)
         return RunPlan(shared, options, device, epochs, events, [], rewards, facts, None, memory_plan, lists)
     by_kernel = _uses_kernels(options, device)
     captured = by_kernel and options.training.capture != "off"
@@ -111,7 +111,7 @@ def plan_run(shared: SharedData, options: RunOptions, device: torch.device) -> R
         batches,
         shared.scored_events(options, device),
         shared.diagnostic_batches(options, device) if options.learner.needs_reward else [],
-        reward_vector_or_none(shared.dataset.behaviours, options.reward),
+        event_rewards_or_none(shared.dataset, options.reward),
         facts,
         _logging_need(agent, options),
         _memory(agent, options, batches, captured),
@@ -140,13 +140,14 @@ def _uses_kernels(options: RunOptions, device: torch.device) -> bool:
 def _check_rewards(dataset: Dataset, options: RunOptions) -> None:
     if not options.learner.needs.weights_by_reward:
         return
-    rewards = reward_vector(dataset.behaviours, options.reward)
-    lowest = int(rewards.argmin())
-    if rewards[lowest] < 0:
-        name = dataset.behaviours[lowest]
+    train = dataset.split("train")
+    rewards = split_rewards(train, event_rewards(dataset, options.reward))
+    if len(rewards) and rewards.min() < 0:
+        lowest = int(rewards.argmin())
+        name = dataset.behaviours[train.behaviours[int(train.offsets[0]) + lowest]]
         raise InputError(
-            f"reward.{name} is {rewards[lowest]:g}, but {options.algorithm} weights events by their rewards and a "
-            f"negative reward cannot be a weight; set reward.{name} to 0 or more."
+            f"An event {name!r} has the reward {rewards[lowest]:g}, but {options.algorithm} weights events by their "
+            "rewards and a negative reward cannot be a weight; use rewards of 0 or more."
         )
 
 

@@ -2,17 +2,19 @@
 
 from typing import Literal
 
+import numpy as np
 import torch
 
 from offrec.data.dataset import Dataset
 from offrec.data.neighbours import NeighbourCounts, count_neighbours
 from offrec.data.replay import Replay
-from offrec.data.transitions import Floats, reward_shift, reward_vector, transitions
+from offrec.data.rewards import behaviour_rewards, event_rewards, reward_shift, split_rewards
+from offrec.data.transitions import transitions
 from offrec.evaluation import ScoredEvents
 from offrec.models.agent import LogFacts, return_spread
 from offrec.models.neighbours import STEPS
 from offrec.runs.options import RunOptions
-from offrec.types import Batch
+from offrec.types import Batch, Floats
 
 DIAGNOSTIC_ROWS = 2048  # validation rows used for diagnostics, which cost passes over the catalogue
 
@@ -61,8 +63,7 @@ class SharedData:
         """Return the facts about the log that an agent needs, except log π̂_b and neighbours, which take longer."""
         return_to_go = self.replay(options, device).mdp[2]
         unit = return_spread(return_to_go.cpu()) if options.reward_unit == "returns" else 1.0
-        shift = reward_shift(self._rewards(options)) if options.reward_shift else 0.0
-        return LogFacts(options.gamma, unit, shift, torch.tensor(self.dataset.train_counts))
+        return LogFacts(options.gamma, unit, self._shift(options), torch.tensor(self.dataset.train_counts))
 
     def neighbours(self, options: RunOptions) -> NeighbourCounts | None:
         """Return the neighbours of each item in the training sessions, if the learner adds them to its policy."""
@@ -78,16 +79,23 @@ class SharedData:
         return sum(part.bytes for part in parts if part.device == device)
 
     def _rewards(self, options: RunOptions) -> Floats:
-        needed = options.learner.needs_reward or options.select in ("reward", "value")
-        return reward_vector(self.dataset.behaviours, options.reward, needed=needed)
+        return event_rewards(self.dataset, options.reward, needed=_needs_reward(options))
+
+    def _shift(self, options: RunOptions) -> float:
+        if not options.reward_shift:
+            return 0.0
+        return reward_shift(split_rewards(self.dataset.split("train"), self._rewards(options)))
 
     def _build_replay(self, split: Literal["train", "validation"], options: RunOptions, device: torch.device) -> Replay:
-        sessions, rewards = self.dataset.split(split), self._rewards(options)
-        if options.reward_shift:
-            rewards = rewards + rewards.dtype.type(reward_shift(rewards))
+        sessions = self.dataset.split(split)
+        rewards = self._rewards(options) + np.float32(self._shift(options))
         mdp = transitions(sessions, rewards, options.gamma)
         return Replay(sessions, mdp, self.dataset.n_items, options.network.history, options.training.encode, device)
 
     def _key(self, options: RunOptions, device: torch.device) -> object:
-        rewards = (*self._rewards(options).tolist(), options.reward_shift, options.gamma)
-        return rewards, options.network.history, options.training.encode, device
+        rewards = behaviour_rewards(self.dataset, options.reward, needed=_needs_reward(options)).tolist()
+        return (*rewards, options.reward_shift, options.gamma), options.network.history, options.training.encode, device
+
+
+def _needs_reward(options: RunOptions) -> bool:
+    return options.learner.needs_reward or options.select in ("reward", "value")

@@ -14,7 +14,7 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.list_log import ListEpochs
 from offrec.data.locks import lock_folder
-from offrec.data.transitions import reward_vector
+from offrec.data.rewards import event_rewards
 from offrec.errors import InputError, first_line
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions
@@ -340,7 +340,7 @@ def _value_scorer(plan: RunPlan, console: Console) -> Callable[[Policy], float] 
     options, dataset = plan.options, plan.dataset
     if options.select != "value":
         return None
-    rewards, network = reward_vector(dataset.behaviours, options.reward), options.critic.network(options.network)
+    rewards, network = event_rewards(dataset, options.reward), options.critic.network(options.network)
     with catalogue.use_backend(options.catalogue):
         q = value_at_5.load_or_fit(dataset, rewards, options.gamma, ValueOptions(network), plan.device, console)
     return value_at_5.scorer(q, plan.scored_events)

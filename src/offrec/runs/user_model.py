@@ -7,7 +7,7 @@ import torch
 from offrec import catalogue
 from offrec.algorithms.user_model import UserModel
 from offrec.data.list_log import ListEpochs, ListLog, read_lists
-from offrec.data.transitions import reward_vector
+from offrec.data.rewards import behaviour_rewards, event_rewards
 from offrec.errors import InputError
 from offrec.models.agent import LogFacts
 from offrec.models.log_shape import LogShape
@@ -43,7 +43,12 @@ def plan_lists(
         raise InputError(f"select must be last for user-model, which always trains all epochs; got {options.select}.")
     if options.training.capture == "on":
         raise InputError("training.capture must be off for user-model: its batches have different sizes.")
-    reward_vector(dataset.behaviours, options.reward)  # every behaviour needs a reward
+    if dataset.reward_column is not None:
+        raise InputError(
+            f"user-model reads rewards by behaviour, but {dataset.path} has a reward column; train another learner, or "
+            "prepare the log without --reward."
+        )
+    event_rewards(dataset, options.reward)  # every behaviour needs a reward
     train, validation = (
         read_lists(dataset, split, learner.memory, learner.negatives, device) for split in ("train", "validation")
     )
@@ -72,7 +77,7 @@ def build_trained_model(
         torch.manual_seed(options.seed)
         shape = LogShape.of(shared.dataset)
         agent = build_user_agent(shared.dataset.n_items, options.learner, options.network, shape).to(device)
-    agent.start(epochs.log, reward_vector(shared.dataset.behaviours, options.reward).tolist())
+    agent.start(epochs.log, behaviour_rewards(shared.dataset, options.reward).tolist())
     return agent
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from offrec.data.transitions import REWARDS
+from offrec.data.rewards import REWARDS
 from offrec.errors import InputError
 
 

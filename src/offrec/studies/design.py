@@ -11,7 +11,7 @@ from offrec.backbones import BACKBONES
 from offrec.data.dataset import Dataset
 from offrec.data.files import remove_leftovers
 from offrec.data.locks import lock_folder
-from offrec.data.transitions import REWARDS, reward_vector, reward_vector_or_none
+from offrec.data.rewards import REWARDS, event_rewards, event_rewards_or_none
 from offrec.errors import InputError
 from offrec.plugins import Settings
 from offrec.runs.option_errors import merge_flags
@@ -236,7 +236,7 @@ def resolve_settings(
     try:
         options = resolve_options({**settings, "algorithm.name": algorithm}, dataset.protocol.format)
         needed = estimate_value or options.learner.needs_reward or options.select in ("reward", "value")
-        reward_vector(dataset.behaviours, options.reward, needed=needed)
+        event_rewards(dataset, options.reward, needed=needed)
     except InputError as error:
         raise InputError(f"{algorithm} on {dataset.path.name}: {error}") from error
     return {key: value for key, value in options.settings().items() if key not in RUN_OPTIONS}
@@ -244,7 +244,7 @@ def resolve_settings(
 
 def _check_default_rewards(dataset: Dataset) -> None:
     """Raise an error if a behaviour has no default reward; a sweep estimates values in default rewards."""
-    if reward_vector_or_none(dataset.behaviours, {}) is None:
+    if event_rewards_or_none(dataset, {}) is None:
         raise InputError(
             f"{dataset.path.name} has the behaviours {', '.join(dataset.behaviours)}; --value of a sweep uses default "
             f"rewards, which exist only for {', '.join(REWARDS)}; leave out --value."

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import reward_vector_or_none
+from offrec.data.rewards import event_rewards_or_none
 from offrec.evaluation import Evaluation, evaluate
 from offrec.evaluation.ranking import EvaluationSplit
 from offrec.policy import Policy, SkipRecent
@@ -61,17 +61,17 @@ def measure_policy(
     """
     console = console or Console(quiet=True)
     facts: dict[str, Any] = {
-        "validation": _metrics(_evaluate(policy, dataset, "validation", console), dataset, rewards),
+        "validation": _metrics(_evaluate(policy, dataset, "validation", rewards, console)),
     }
     arrays: dict[str, NDArray[Any]] = {}
     if study.evaluate_test:
-        evaluation = _evaluate(policy, dataset, "test", console)
-        facts["test"] = _metrics(evaluation, dataset, rewards)
+        evaluation = _evaluate(policy, dataset, "test", rewards, console)
+        facts["test"] = _metrics(evaluation)
         arrays["ranks"] = np.minimum(evaluation.ranks.rank, RANK_CAP).astype(np.uint8)
         arrays["events"] = _events(dataset, evaluation)
         if study.estimate_value and study.kind == "sweep":  # default rewards: the sweep may vary the run's own rewards
             facts["test"]["all"][value.VALUE_AT_5] = value.compute_value_at_5(policy, dataset, {}, "test", console)
-        elif study.estimate_value and reward_vector_or_none(dataset.behaviours, dict(rewards)) is not None:
+        elif study.estimate_value and event_rewards_or_none(dataset, rewards) is not None:
             console.line(value.PROGRESS_LABEL)
             in_shop = SkipRecent(policy, group.skip_recent) if group.skip_recent else policy
             facts["value"] = value.estimate_value(in_shop, dataset, rewards, console)
@@ -99,17 +99,15 @@ def _is_sl(group: RunGroup) -> bool:
     return group.kind == "learner" and group.policy == "sl"
 
 
-def _evaluate(policy: Policy, dataset: Dataset, split: EvaluationSplit, console: Console) -> Evaluation:
+def _evaluate(
+    policy: Policy, dataset: Dataset, split: EvaluationSplit, rewards: Mapping[str, float], console: Console
+) -> Evaluation:
     with console.counter(f"ranking {split} events") as progress:
-        return evaluate(policy, dataset, split, progress=progress)
+        return evaluate(policy, dataset, split, reward=rewards, progress=progress)
 
 
-def _metrics(evaluation: Evaluation, dataset: Dataset, rewards: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    tables = {name: {"events": metrics.events, **metrics.values} for name, metrics in evaluation.metrics.items()}
-    known = reward_vector_or_none(dataset.behaviours, dict(rewards))
-    if known is not None:
-        tables["all"]["reward@10"] = evaluation.ranks.reward_ndcg(known, 10)
-    return tables
+def _metrics(evaluation: Evaluation) -> dict[str, dict[str, float]]:
+    return {name: {"events": metrics.events, **metrics.values} for name, metrics in evaluation.metrics.items()}
 
 
 def _events(dataset: Dataset, evaluation: Evaluation) -> NDArray[np.uint32]:

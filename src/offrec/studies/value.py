@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.transitions import reward_vector
+from offrec.data.rewards import event_rewards
 from offrec.errors import InputError
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions
@@ -65,7 +65,7 @@ def compute_value_at_5(
     Raises:
         InputError: If the split has no events to compute it from.
     """
-    known = reward_vector(dataset.behaviours, dict(rewards))
+    known = event_rewards(dataset, rewards)
     score = value_at_5.scorer_for(dataset, split, known, ValueOptions(), policy, console or Console(quiet=True))
     if score is None:
         raise InputError(f"{dataset.path} has too few {split} events to compute {VALUE_AT_5}; prepare a longer log.")

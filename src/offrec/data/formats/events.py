@@ -8,7 +8,7 @@ from offrec.data.sources import Source
 from offrec.data.tables import ReadTask
 from offrec.errors import InputError
 
-COLUMNS = ("session", "user", "item", "time", "position", "behaviour", "propensity")
+COLUMNS = ("session", "user", "item", "time", "position", "behaviour", "reward", "propensity")
 
 
 def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
@@ -62,6 +62,8 @@ def resolve(
     resolved: dict[str, str] = {}
     for name in names:
         given = getattr(columns, name)
+        if name == "reward" and given is None:  # only on request: a log's own `reward` may be any number
+            continue
         column = given or name
         if column not in available:
             if given or name in required:

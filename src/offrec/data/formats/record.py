@@ -20,6 +20,7 @@ class Columns:
     time: str | None = None
     position: str | None = None
     behaviour: str | None = None
+    reward: str | None = None  # None: no reward column
     offered: str | None = None
     propensity: str | None = None
     use_session: bool = True  # False: sessions are made from users, even if the table has a session column
