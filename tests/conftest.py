@@ -30,7 +30,8 @@ def quick_logging_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     def training_of_run(options: Any, dataset_format: str) -> Any:
         return replace(options.training, schedule="plateau")  # the presets of learners differ only in the schedule
 
-    monkeypatch.setattr("offrec.runs.train.logging_training", training_of_run)
+    for module in ("logging_run", "train", "warm_start"):
+        monkeypatch.setattr(f"offrec.runs.{module}.logging_training", training_of_run)
 
 
 @pytest.fixture

@@ -98,9 +98,9 @@ def test_only_the_needed_parts_of_the_logging_policy_are_fitted(
 def test_runs_share_a_fitted_logging_policy(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = logging_policy.load_or_fit, []
 
-    def recorded(*given: Any, need: Any) -> Any:
+    def recorded(*given: Any, need: Any, start: Any = None) -> Any:
         calls.append((given[3], need))
-        return real(*given, need=need)
+        return real(*given, need=need, start=start)
 
     monkeypatch.setattr(logging_policy, "load_or_fit", recorded)
     runs = {f"{name}-{seed}": {**FAST, "algorithm.name": name, "seed": seed, "device": "cpu"}
@@ -261,7 +261,7 @@ def test_runs_of_an_older_format_are_refused(dataset: Any, tmp_path: Path) -> No
     trained(dataset, tmp_path / "run")
     facts = json.loads((tmp_path / "run/run.json").read_text())
     (tmp_path / "run/run.json").write_text(json.dumps({**facts, "run_version": 2}))
-    with pytest.raises(InputError, match="has run format 2; this version of offrec reads format 5; train"):
+    with pytest.raises(InputError, match="has run format 2; this version of offrec reads format 6; train"):
         load(tmp_path / "run")
 
 

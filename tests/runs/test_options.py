@@ -166,13 +166,15 @@ def test_wrong_options_are_refused_with_one_sentence(settings: dict[str, Any], s
     ("preset", "backbone", "expected"), [("strong", "gru", 0.002), ("strong", "sasrec", 0.001), ("paper", "cfn", 0.01)]
 )
 def test_the_logging_policy_is_trained_as_its_preset_trains_sl(preset: str, backbone: str, expected: float) -> None:
-    """Only the options that adapt a run to its machine come from the run."""
+    """Only the options that adapt a run to its machine come from the run, and epochs below its default."""
     own = {"training.epochs": 3, "training.learning_rate": 0.3, "training.batch_size": 7, "training.precision": "bf16"}
     for name in ("dc", "sdac"):
         settings = {"preset": preset, "network.backbone": backbone, "algorithm.name": name, **own}
         training = logging_training(resolve_options(settings, "yoochoose"), "yoochoose")
         sl = resolve_options({"preset": preset, "network.backbone": backbone}, "yoochoose").training
-        assert training == replace(sl, precision="bf16")
+        assert training == replace(sl, precision="bf16", epochs=3)
+        more = resolve_options({**settings, "training.epochs": 70}, "yoochoose")
+        assert logging_training(more, "yoochoose").epochs == sl.epochs
         assert training.learning_rate == expected
 
 

@@ -43,6 +43,7 @@ def write_run(
     is_numeric = isinstance(ids[0], int)
     facts = {
         "run_version": RUN_VERSION,
+        "behaviours": ["view"],
         "dataset": "nowhere",
         "fingerprint": "made-for-a-test",
         "data_hash": "made-for-a-test",

@@ -55,6 +55,11 @@ class Train:
     """Several seeds, separated by commas. They are trained concurrently on one device, in --out/seed-0, …"""
     device: Annotated[str | None, unset("DEVICE")] = None
     """auto (the default), cpu, cuda, cuda:1, …"""
+    from_: Annotated[Path | None, tyro.conf.arg(name="from", metavar="RUN", help_behavior_hint="")] = None
+    """Start from the weights of this run instead of random ones; items are matched by id. Options that are not given
+    are those of the run, with a shorter schedule."""
+    logging_policy: Annotated[Path | None, unset("RUN")] = None
+    """An SL run on the same dataset, with the same network, that serves as the logging policy instead of a new fit."""
     resume: bool = False
     """Continue the run in --out."""
     force: bool = False
@@ -65,13 +70,32 @@ class Train:
 
         settings, console = self._settings(), Console()
         if self.seeds is None:
-            train(self.dataset, self.out, settings=settings, resume=self.resume, force=self.force, console=console)
+            train(
+                self.dataset,
+                self.out,
+                settings=settings,
+                start_from=self.from_,
+                logging_policy=self.logging_policy,
+                resume=self.resume,
+                force=self.force,
+                console=console,
+            )
             console.line(f"Next: offrec evaluate {self.out}")
             return
         if "seed" in settings:
             raise InputError("--seeds sets the seeds; remove --seed, and seed from --set and --config.")
+        if self.logging_policy is not None:
+            raise InputError("--logging-policy serves one seed, but --seeds was given; use --seed.")
         runs = {f"seed-{seed}": {**settings, "seed": seed} for seed in self._seeds(self.seeds)}
-        policies = train_many(self.dataset, runs, self.out, resume=self.resume, force=self.force, console=console)
+        policies = train_many(
+            self.dataset,
+            runs,
+            self.out,
+            start_from=self.from_,
+            resume=self.resume,
+            force=self.force,
+            console=console,
+        )
         if len(policies) < len(runs):
             raise RunError(f"{len(runs) - len(policies)} of {len(runs)} runs failed.")
         console.line(f"Next: offrec evaluate {self.out}/{next(iter(runs))}")
@@ -82,7 +106,7 @@ class Train:
         from offrec.runs.option_text import parse_settings, read_toml
 
         file = read_toml(self.config) if self.config else {}
-        file = {key: value for key, value in file.items() if key not in ("dataset", "out")}
+        file = {key: value for key, value in file.items() if key not in ("dataset", "out", "from")}
         if self.preset is not None and file.get("preset", self.preset) != self.preset:
             # The file may contain every option of a run, so another preset would change nothing.
             raise InputError(f"--preset is {self.preset}, but {self.config} has preset {file['preset']}; leave it out.")

@@ -8,8 +8,11 @@
 A process locks the folder, fits, and publishes the complete folder. The folder is therefore complete or does not exist,
 and no two processes fit the same logging policy.
 
-π̂_b is trained like SL in the preset of the run. It ignores the run's learning rate, batch size and epochs. All runs
-with the same network and seed on a dataset therefore share one π̂_b.
+π̂_b is trained like SL in the preset of the run. It ignores the run's learning rate and batch size, and its epochs
+unless the run has fewer than its preset. All runs with the same network and seed on a dataset therefore share one π̂_b.
+
+A warm run fits the network from the π̂_b of the earlier run. The networks of the folds always start from random weights:
+the earlier run may have been trained on the sessions of any fold.
 
 A run selects its checkpoint by a ranking metric. π̂_b uses the epoch with the best validation likelihood instead,
 because learners read its probabilities. The likelihood includes all validation events, even those that the protocol
@@ -27,8 +30,8 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
 from offrec.logging_policy import cache
-from offrec.logging_policy.cache import FitSpec, Part
-from offrec.logging_policy.fitting import fit_logging_policy
+from offrec.logging_policy.cache import FitSpec, FitStart, Part
+from offrec.logging_policy.fitting import fit_logging_policy, measure_network
 from offrec.models.network import Network, NetworkOptions
 from offrec.training.loop import TrainingOptions
 
@@ -54,6 +57,7 @@ def load_or_fit(
     *,
     folds: int = 2,
     need: Need,
+    start: FitStart | None = None,
 ) -> LoggingPolicy:
     """Load π̂_b of a dataset from the cache, or fit it and add it to the cache.
 
@@ -66,6 +70,7 @@ def load_or_fit(
         console: Shows the progress.
         folds: Number of folds for `log_b`; each event is evaluated by the network that was fitted without its fold.
         need: Which parts are needed.
+        start: Weights from which the network is fitted; None for random weights.
 
     Returns:
         The parts that are needed, and their calibration.
@@ -73,7 +78,32 @@ def load_or_fit(
     Raises:
         InputError: If there are fewer training sessions than folds, or if a cached folder cannot be read.
     """
+    if start is not None and need != "log_b":
+        return _load_or_fit_from(start, dataset, network, training, seed, device, console, folds, need)
     spec = FitSpec(dataset, network, training, seed, folds)
+    return _load_or_fit(spec, device, console, need)
+
+
+def _load_or_fit_from(
+    start: FitStart,
+    dataset: Dataset,
+    network: NetworkOptions,
+    training: TrainingOptions,
+    seed: int,
+    device: torch.device,
+    console: Console,
+    folds: int,
+    need: Need,
+) -> LoggingPolicy:
+    fitted = _load_or_fit(FitSpec(dataset, network, start.training, seed, folds, start), device, console, "network")
+    if need == "network":
+        return fitted
+    folded = _load_or_fit(FitSpec(dataset, network, training, seed, folds), device, console, "log_b")
+    return LoggingPolicy(fitted.network, folded.log_b, fitted.calibration | folded.calibration)
+
+
+def _load_or_fit(spec: FitSpec, device: torch.device, console: Console, need: Need) -> LoggingPolicy:
+    dataset, folds = spec.dataset, spec.folds
     parts: list[Part] = [part for part in get_args(Part) if need in (part, "both")]
     sessions = len(dataset.split("train"))
     if "log_b" in parts and not 2 <= folds <= sessions:
@@ -100,4 +130,11 @@ def load_or_fit(
     )
 
 
-__all__ = ["LoggingPolicy", "Need", "load_or_fit"]
+def from_network(network: Network, dataset: Dataset, seed: int, device: torch.device) -> LoggingPolicy:
+    """Return a trained network as π̂_b, with its calibration on the validation sessions of the dataset."""
+    network = network.requires_grad_(False).eval().to(device)
+    calibration = measure_network(network, dataset, seed, device)
+    return LoggingPolicy(network, None, {f"network.{name}": value for name, value in calibration.items()})
+
+
+__all__ = ["FitStart", "LoggingPolicy", "Need", "from_network", "load_or_fit"]

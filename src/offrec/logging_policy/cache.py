@@ -40,6 +40,21 @@ Part = Literal["network", "log_b"]
 
 
 @dataclass(frozen=True)
+class FitStart:
+    """The weights from which a fit starts, instead of random ones, and the training that suits them."""
+
+    weights: checkpoint.Tensors  # of a network with the catalogue of the log
+    training: TrainingOptions
+
+    def hash(self) -> str:
+        """Return a hash of the weights."""
+        state = hashlib.sha256()
+        for name, tensor in sorted(self.weights.items()):
+            state.update(name.encode() + tensor.contiguous().cpu().numpy().tobytes())
+        return state.hexdigest()
+
+
+@dataclass(frozen=True)
 class FitSpec:
     """A logging policy to fit: its dataset, network, training and seed."""
 
@@ -48,6 +63,7 @@ class FitSpec:
     training: TrainingOptions
     seed: int
     folds: int
+    start: FitStart | None = None  # only for the network that is fitted to all training sessions
 
     def describe(self, part: Part) -> dict[str, Any]:
         """Return everything that the result depends on. The network does not depend on the folds."""
@@ -62,6 +78,8 @@ class FitSpec:
             "training": {name: value for name, value in training.items() if name not in EXECUTION_OPTIONS},
             "seed": self.seed,
         }
+        if self.start is not None:
+            description["start"] = self.start.hash()
         return description | {"folds": self.folds} if part == "log_b" else description
 
     def folder(self, root: Path, part: Part) -> Path:

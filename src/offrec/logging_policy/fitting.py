@@ -76,9 +76,17 @@ def _announcement(spec: FitSpec, parts: list[Part], root: Path) -> str:
     folders = ", ".join(str(spec.folder(root, part)) for part in parts)
     return (
         f"Fitting the logging policy π̂_b ({options.backbone}, width {options.width}, seed {spec.seed}) to {events:,} "
-        f"training events: {', '.join(fits[part] for part in parts)}. It will be cached in {folders} for all runs. "
+        f"training events: {', '.join(fits[part] for part in parts)}"
+        f"{'' if spec.start is None else ', from the weights of an earlier run'}. It will be cached in {folders} for "
+        "all runs. "
         "With diagnostics=some, runs that need π̂_b only for diagnostics skip it."
     )
+
+
+def measure_network(network: Network, dataset: Dataset, seed: int, device: torch.device) -> dict[str, float]:
+    """Return the calibration of a network on the validation sessions."""
+    replay = _replay(dataset, dataset.split("validation"), network.options.history, "exact", device)
+    return calibration.summarise(*_measure(network, replay, seed))
 
 
 def _summary_text(summary: dict[str, float]) -> str:
@@ -152,7 +160,10 @@ def _best_network(spec: FitSpec, fit: _Fit, device: torch.device) -> Network:
 def _initial_network(spec: FitSpec, device: torch.device) -> Network:
     with torch.random.fork_rng():
         torch.manual_seed(spec.seed)
-        return Network(spec.dataset.n_items, spec.network).to(device)
+        network = Network(spec.dataset.n_items, spec.network)
+    if spec.start is not None:
+        network.load_state_dict(spec.start.weights)
+    return network.to(device)
 
 
 def _run(trainers: Mapping[str, Trainer]) -> None:

@@ -35,6 +35,7 @@ class NeighbourTerm(nn.Module):
     own_shares: Tensor
     own_totals: Tensor
 
+    from_log = ("items", "shares", "totals")  # counted in the log; a warm start does not copy them
     scale = 4.0  # as in the repeat term: weights are large compared with Adam's steps
 
     def __init__(self, n_items: int, width: int, neighbours: int, counts: NeighbourCounts | None = None) -> None:

@@ -32,6 +32,7 @@ class UserModelNetwork(nn.Module):
     """
 
     stochastic = False
+    from_log = ("reward", "shown")  # from the options and the log; a warm start does not copy them
     best: Tensor
     statistics: Tensor
     reward: Tensor

@@ -2,8 +2,8 @@
 
     python -m offrec.runs RUN.toml
 
-RUN.toml contains the options of a run and, at the top level, `dataset` and `out`. Every run writes such a file to its
-folder as run.toml.
+RUN.toml contains the options of a run and, at the top level, `dataset`, `out` and optionally `from`, the run to start
+from. Every run writes such a file to its folder as run.toml.
 """
 
 import sys
@@ -28,7 +28,8 @@ def _train(path: Path) -> None:
     if missing:
         raise InputError(f'{path} has no {missing[0]}; add a line {missing[0]} = "…" at its top.')
     dataset, out = str(settings.pop("dataset")), str(settings.pop("out"))
-    train(dataset, out, settings=settings, resume=Path(out, "run.json").exists())
+    start = settings.pop("from", None)
+    train(dataset, out, settings=settings, start_from=start, resume=Path(out, "run.json").exists())
 
 
 if __name__ == "__main__":

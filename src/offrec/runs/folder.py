@@ -12,7 +12,7 @@ from offrec.data.dataset import Dataset
 from offrec.data.dataset_checks import MAX_ITEMS
 from offrec.data.files import publish_folder, remove_leftovers
 from offrec.data.json_files import checksum, format_json, load_json, verify_json
-from offrec.data.schema import Anything, Maybe, Number, OneOf, Scalar, Table, Text, Whole
+from offrec.data.schema import Anything, ListOf, Maybe, Number, OneOf, Scalar, Table, Text, Whole
 from offrec.data.shop_metadata import SHOP
 from offrec.data.vocabulary import Vocabulary, decode_vocabulary
 from offrec.errors import InputError
@@ -22,9 +22,18 @@ from offrec.runs.option_text import to_toml
 from offrec.runs.options import RunOptions
 from offrec.runs.version import offrec_version
 
-RUN_VERSION = 5
+RUN_VERSION = 6
 MAX_LIST = 100_000  # items per list
 ADVICE = "train the run again"
+ITEM_COUNTS = ("matched", "new", "vanished")
+START = Table(  # of a warm run; `replaced` has the schedule of the run that began the chain
+    {
+        "run": Text(),
+        "fingerprint": Text(),
+        "items": Table({name: Whole(0, MAX_ITEMS) for name in ITEM_COUNTS}),
+        "replaced": Table(others=Scalar()),
+    }
+)
 SCHEMA = Table(
     {
         "run_version": Whole(),
@@ -35,12 +44,15 @@ SCHEMA = Table(
         "item_id_type": OneOf(("int", "string")),
         "arrays": Table({"item_ids": DESCRIPTION}, {"item_ids_offsets": DESCRIPTION}),
         "options": Table(others=Scalar()),
+        "behaviours": ListOf(Text(), 1, 256),
         "log": Table({"behaviours": Whole(1, 256), "list_length": Whole(0, MAX_LIST)}),
     },
     {
         "plugins": Table(others=Text()),
         "shop": Maybe(SHOP),
         "logging_policy": Maybe(Table(others=Number(finite=False))),
+        "logging_run": Maybe(Text()),
+        "start": Maybe(START),
     },
     Anything(),
 )
@@ -53,18 +65,48 @@ REGISTERED: dict[str, Registry[Any]] = {
 }
 
 
-def check_run_folder(dataset: Dataset, out: Path, options: RunOptions, *, resume: bool, force: bool) -> None:
-    """Raise InputError if the run can neither be created nor resumed in the folder."""
+def check_run_folder(
+    dataset: Dataset, out: Path, options: RunOptions, *, resume: bool, force: bool, start: str | None = None
+) -> None:
+    """Raise InputError if the run can neither be created nor resumed in the folder.
+
+    Args:
+        dataset: The dataset of the run.
+        out: The folder.
+        options: The options of the run.
+        resume: Whether to resume a run in the folder.
+        force: Whether to replace a run in the folder.
+        start: The id of the run that it starts from, if any.
+    """
     if resume and (out / "run.json").exists():
-        _check_same_run(dataset, out, options)
+        _check_same_run(dataset, out, options, start)
     else:
         _check_replaceable(dataset, out, force)
 
 
 def create_run_folder(
-    dataset: Dataset, out: Path, options: RunOptions, *, force: bool, logging_policy: dict[str, float] | None = None
+    dataset: Dataset,
+    out: Path,
+    options: RunOptions,
+    *,
+    force: bool,
+    logging_policy: dict[str, float] | None = None,
+    logging_run: str | None = None,
+    start: dict[str, Any] | None = None,
+    start_path: Path | None = None,
 ) -> None:
-    """Create the run folder. `logging_policy` is the calibration of π̂_b, if the run uses π̂_b."""
+    """Create the run folder.
+
+    Args:
+        dataset: The dataset of the run.
+        out: The folder.
+        options: The options of the run.
+        force: Whether to replace a run in the folder.
+        logging_policy: The calibration of π̂_b, if the run uses π̂_b.
+        logging_run: The id of the run that serves as π̂_b, if any.
+        start: Facts about the run that it starts from, if any.
+        start_path: The folder of that run, for run.toml.
+    """
     _check_replaceable(dataset, out, force)
     settings, path = options.settings(), str(dataset.path.resolve())
     packages = {key: registry.package(str(settings.get(key))) for key, registry in REGISTERED.items()}
@@ -78,14 +120,19 @@ def create_run_folder(
         "item_id_type": dataset.meta["item_id_type"],
         "arrays": {name: dataset.meta["arrays"][name] for name in dataset.item_id_arrays},
         "options": settings,
+        "behaviours": dataset.behaviours,
         "log": LogShape.of(dataset).as_json(),
         "plugins": {key: package for key, package in packages.items() if package},
         "shop": dataset.meta.get("shop"),
         "logging_policy": logging_policy or None,
+        "logging_run": logging_run,
+        "start": start,
     }
     with publish_folder(out, replace=force, advice="free disk space or choose another --out") as temporary:
         (temporary / "run.json").write_text(format_json(facts), encoding="utf-8")
-        toml = to_toml({"dataset": path, "out": str(out.resolve()), **settings})
+        paths = {"dataset": path, "out": str(out.resolve())}
+        paths |= {} if start_path is None else {"from": str(start_path.resolve())}
+        toml = to_toml({**paths, **settings})
         (temporary / "run.toml").write_text(toml, encoding="utf-8", errors="replace")  # a path need not be UTF-8
         for name, array in dataset.item_id_arrays.items():
             np.save(temporary / f"{name}.npy", array, allow_pickle=False)
@@ -155,8 +202,14 @@ def _check_replaceable(dataset: Dataset, out: Path, force: bool) -> None:
         raise InputError(f"{out} is not a run folder, so --force does not replace it; choose another --out.")
 
 
-def _check_same_run(dataset: Dataset, out: Path, options: RunOptions) -> None:
+def _check_same_run(dataset: Dataset, out: Path, options: RunOptions, start: str | None) -> None:
     facts = read_run(out)
+    before_start = (facts.get("start") or {}).get("run")
+    if before_start != start:
+        raise InputError(
+            f"{out} was started {'from random weights' if before_start is None else 'from another run'}; resume it "
+            f"{'without --from' if before_start is None else 'with the same --from'}."
+        )
     if facts["data_hash"] != dataset.meta["data_hash"]:
         raise InputError(
             f"{out} was trained on a different dataset (fingerprint {facts['fingerprint']}, this one is "

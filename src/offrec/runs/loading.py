@@ -1,5 +1,6 @@
 """Load trained runs: the policy, its dataset, and the device to use."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from offrec.algorithms.user_model import UserModel
 from offrec.data.dataset import Dataset
+from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError, first_line
 from offrec.models.agent import Agent
 from offrec.models.log_shape import LogShape
@@ -36,25 +38,54 @@ def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
         >>> policy = offrec.load("runs/dc")
         >>> policy.recommend([12, 55, 9], k=10).items
     """
-    run = Path(run)
+    stored, where = read_stored_run(Path(run)), pick_device(device)
+    agent = _untrained_agent(stored.facts["items"], stored.options, stored.shape)
+    agent.load_state_dict(stored.weights)
+    policy = NetworkPolicy(policy_name(stored.options), agent, stored.vocabulary, where, stored.facts["data_hash"])
+    policy.source_shop = stored.facts.get("shop")
+    policy.warnings = stored.warnings
+    return policy
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """The content of a run's folder: options, catalogue and the weights of the best checkpoint."""
+
+    path: Path
+    facts: dict[str, Any]  # the content of run.json
+    options: RunOptions
+    shape: LogShape
+    vocabulary: Vocabulary
+    weights: checkpoint.Tensors  # the state dict of the agent
+    warnings: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """The checksum of run.json."""
+        return run_id(self.facts)
+
+    def build(self, items: int) -> Agent | UserModelAgent:
+        """Build the run's agent for a number of items, with initial weights."""
+        return _untrained_agent(items, self.options, self.shape)
+
+
+def read_stored_run(run: Path) -> StoredRun:
+    """Read and verify the folder of a run.
+
+    Raises:
+        InputError: The folder is not a run, is damaged, or needs a plug-in that is not installed.
+    """
     facts = read_run(run)
-    options, where = build_options(facts["options"]), pick_device(device)
-    shape = LogShape(**facts["log"])
+    options, shape = build_options(facts["options"]), LogShape(**facts["log"])
     path, vocabulary = run / "best.safetensors", read_item_ids(run, facts)
     tensors, stored = checkpoint.load(path, _expected_tensors(facts["items"], options, shape))
     if stored.get("run") != run_id(facts):
         raise InputError(f"{path} belongs to another run than run.json; train the run again.")
-    for name, tensor in tensors.items():
+    weights = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+    for name, tensor in weights.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise InputError(
-                f"{run} contains NaN or infinite weights ({name.removeprefix('module.')}); train it again."
-            )
-    agent = _untrained_agent(facts["items"], options, shape)
-    agent.load_state_dict({name.removeprefix("module."): tensor for name, tensor in tensors.items()})
-    policy = NetworkPolicy(policy_name(options), agent, vocabulary, where, facts["data_hash"])
-    policy.source_shop = facts.get("shop")
-    policy.warnings = _stored_warnings(path, stored)
-    return policy
+            raise InputError(f"{run} contains NaN or infinite weights ({name}); train it again.")
+    return StoredRun(run, facts, options, shape, vocabulary, weights, _stored_warnings(path, stored))
 
 
 def _stored_warnings(path: Path, stored: dict[str, Any]) -> tuple[str, ...]:

@@ -149,11 +149,17 @@ def build_options(settings: Settings) -> RunOptions:
 def logging_training(options: RunOptions, dataset_format: str) -> TrainingOptions:
     """Return the training options for fitting π̂_b of a run.
 
-    π̂_b is trained as the preset trains SL with this backbone. It ignores the run's learning rate, batch size and
-    epochs, so that runs can share it. Only the options that adapt a run to its machine come from the run.
+    π̂_b is trained as the preset trains SL with this backbone. It ignores the run's learning rate and batch size, so
+    that runs can share it. The options that adapt a run to its machine come from the run, and so does the number of
+    epochs if it is below the default of the run's learner.
     """
     settings = {"preset": options.preset, "network.backbone": options.network.backbone}
     training = resolve_options(settings, dataset_format).training
+    ignored = LEARNERS[options.algorithm].ignored
+    of_learner = {key: value for key, value in settings.items() if key not in ignored}
+    default = resolve_options({**of_learner, "algorithm.name": options.algorithm}, dataset_format).training.epochs
+    if options.training.epochs < default:
+        training = replace(training, epochs=min(training.epochs, options.training.epochs))
     return replace(training, **{name: getattr(options.training, name) for name in MACHINE})
 
 

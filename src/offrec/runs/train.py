@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offrec import catalogue, logging_policy
+from offrec import catalogue
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.list_log import ListEpochs
@@ -27,10 +27,13 @@ from offrec.models.user_agent import UserModelAgent
 from offrec.policy import Policy
 from offrec.runs.collapse import find_collapse
 from offrec.runs.folder import check_run_folder, create_run_folder, read_run, run_id
-from offrec.runs.loading import policy_name
+from offrec.runs.loading import StoredRun, policy_name, read_stored_run
+from offrec.runs.logging_run import check_logging_run, load_logging_policy
+from offrec.runs.option_errors import merge_flags
 from offrec.runs.options import logging_training, resolve_options
 from offrec.runs.plan import RunPlan, plan_runs
 from offrec.runs.user_model import build_trained_model, user_model_task
+from offrec.runs.warm_start import WarmStart
 from offrec.training.interleaved import train_interleaved
 from offrec.training.loop import Trainer, load_module
 from offrec.training.update import ListCheck, TrainingTask
@@ -58,6 +61,8 @@ def train(
     seed: int | None = None,
     device: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    start_from: str | Path | None = None,
+    logging_policy: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
     console: Console | None = None,
@@ -73,6 +78,10 @@ def train(
         seed: Seed of weights, batches and dropout; 0 if None.
         device: "auto" (the default), "cpu", "cuda", "cuda:1", …
         settings: Further options under dotted keys; `offrec options` lists them.
+        start_from: Folder of an earlier run to start from. Its weights are matched by item id; the options that are not
+            given are those of the earlier run, with a shorter schedule.
+        logging_policy: Folder of an SL run on the same dataset, with the same network, that serves as π̂_b. By default
+            π̂_b is fitted.
         resume: Continue the run in `out` if there is one.
         force: Replace the run in `out` if there is one.
         console: Prints progress; by default to standard error.
@@ -88,6 +97,7 @@ def train(
     Example:
         >>> policy = offrec.train("data/shop", "runs/dc", algorithm="dc", settings={"training.epochs": 3})
         >>> policy.recommend([12, 55, 9], k=10).items
+        >>> policy = offrec.train("data/shop-2", "runs/dc-2", start_from="runs/dc")
     """
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
     out, console = Path(out), console or Console()
@@ -98,10 +108,15 @@ def train(
         "seed": ("seed", seed),
         "device": ("device", device),
     }
-    options = resolve_options(settings or {}, dataset.protocol.format, flags)
+    start = None if start_from is None else WarmStart.read(start_from)
+    merged = merge_flags(flags, settings or {})
+    options = resolve_options(merged if start is None else start.settings(merged), dataset.protocol.format)
+    logging_run = None if logging_policy is None else read_stored_run(Path(logging_policy))
+    if logging_run is not None:
+        check_logging_run(logging_run, dataset, options)
     (plan,) = plan_runs(dataset, {out.name: options}, console).values()
     with lock_folder(out, advice=LOCKED):
-        run = build_trainer(plan, out, console, resume=resume, force=force)
+        run = build_trainer(plan, out, console, resume=resume, force=force, start=start, logging_run=logging_run)
         run.trainer.run()
         return run.finish()
 
@@ -111,6 +126,7 @@ def train_many(
     runs: Mapping[str, Mapping[str, Any]],
     out: str | Path,
     *,
+    start_from: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
     console: Console | None = None,
@@ -122,6 +138,7 @@ def train_many(
         dataset: The dataset, or its folder.
         runs: The settings of each run under dotted keys, by the run's name.
         out: Folder that gets one folder per run.
+        start_from: Folder of an earlier run that all runs start from, as in `train`.
         resume: Continue the runs that exist.
         force: Replace the runs that exist.
         console: Prints progress.
@@ -136,7 +153,11 @@ def train_many(
     """
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
     console = console or Console()
-    options = {name: resolve_options(settings, dataset.protocol.format) for name, settings in runs.items()}
+    start = None if start_from is None else WarmStart.read(start_from)
+    options = {
+        name: resolve_options(settings if start is None else start.settings(settings), dataset.protocol.format)
+        for name, settings in runs.items()
+    }
     with console.board() as board, ExitStack() as locks:
         plans = plan_runs(dataset, options, console)
         for name in plans:
@@ -146,7 +167,13 @@ def train_many(
         loaded: dict[object, LoggingPolicy] = {}
         built = {
             name: build_trainer(
-                plan, Path(out) / name, board.console(name), resume=resume, force=force, logging_policies=loaded
+                plan,
+                Path(out) / name,
+                board.console(name),
+                resume=resume,
+                force=force,
+                logging_policies=loaded,
+                start=start,
             )
             for name, plan in plans.items()
         }
@@ -191,6 +218,8 @@ def build_trainer(
     resume: bool = False,
     force: bool = False,
     logging_policies: dict[object, LoggingPolicy] | None = None,
+    start: WarmStart | None = None,
+    logging_run: StoredRun | None = None,
 ) -> BuiltRun:
     """Fit or load π̂_b if the run needs it, build the networks, and create the run's folder.
 
@@ -201,16 +230,37 @@ def build_trainer(
         resume: Continue from the last checkpoint in `out`.
         force: Replace the run in `out`.
         logging_policies: Logging policies that other runs have loaded; this run adds its own.
+        start: The earlier run to start from.
+        logging_run: The SL run that serves as π̂_b.
 
     Returns:
         The policy and its trainer.
     """
     options, dataset = plan.options, plan.dataset
-    check_run_folder(dataset, out, options, resume=resume, force=force)
-    logging = _logging_policy(plan, console, {} if logging_policies is None else logging_policies)
+    start_id = None if start is None else start.stored.id
+    check_run_folder(dataset, out, options, resume=resume, force=force, start=start_id)
+    match = None if start is None else start.match(dataset)
+    fit_start = fit_training = None
+    if start is not None and match is not None:
+        console.line(start.sentence(match))
+        fit_start = start.logging_start(plan, match)
+        fit_training = logging_training(start.cold_options(options), dataset.protocol.format)
+    loaded = {} if logging_policies is None else logging_policies
+    logging = load_logging_policy(plan, console, loaded, training=fit_training, start=fit_start, run=logging_run)
     agent = build_agent(plan, logging.network, logging.log_b)
+    if start is not None and match is not None:
+        start.load_into(agent, match, dataset)
     if not (resume and (out / "run.json").exists()):
-        create_run_folder(dataset, out, options, force=force, logging_policy=logging.calibration)
+        create_run_folder(
+            dataset,
+            out,
+            options,
+            force=force,
+            logging_policy=logging.calibration,
+            logging_run=None if logging_run is None else logging_run.id,
+            start=None if start is None or match is None else start.describe(match, options),
+            start_path=None if start is None else start.path,
+        )
     policy = NetworkPolicy(policy_name(options), agent, dataset.vocabulary, plan.device, dataset.meta["data_hash"])
     policy.source_shop = dataset.meta.get("shop")
     task = build_task(plan, policy, logging.network if agent.prior is None else None, _value_scorer(plan, console))
@@ -318,21 +368,6 @@ def mean_diagnostics(agent: Agent, batches: list[Batch], prior: Network | None =
             sums[name] = sums.get(name, 0.0) + values.double().sum()
     rows = sum(len(batch) for batch in batches)
     return {DIAGNOSTICS[name]: float(total) / rows for name, total in sums.items()}
-
-
-def _logging_policy(plan: RunPlan, console: Console, loaded: dict[object, LoggingPolicy]) -> LoggingPolicy:
-    """Return the parts of π̂_b that the run needs: from another run, from the dataset's cache, or newly fitted."""
-    if plan.logging is None:
-        return LoggingPolicy(None, None, {})
-    options, device = plan.options, plan.device
-    training = logging_training(options, plan.dataset.protocol.format)
-    key = (options.network, training, options.seed, device, plan.logging)
-    if key not in loaded:
-        with catalogue.use_backend(options.catalogue):
-            loaded[key] = logging_policy.load_or_fit(
-                plan.dataset, options.network, training, options.seed, device, console, need=plan.logging
-            )
-    return loaded[key]
 
 
 def _value_scorer(plan: RunPlan, console: Console) -> Callable[[Policy], float] | None:
