@@ -71,9 +71,9 @@ class Outcome:
             return "refused" if lines and lines[-1].startswith("offrec: ") else "FAULT"
         if expected is None:
             return "accepted"
-        # A decision log may end in an incomplete line, because a server can crash, and contain records twice. The
-        # reader leaves them out and says so in its notes.
-        is_noted = "skipped: incomplete" in self.out or "written twice" in self.out
+        # A decision log may be incomplete, because a server can crash. The reader uses the rest and notes it.
+        notes = ("skipped: incomplete", "not closed", "missing or repeated", "written twice")
+        is_noted = any(note in self.out for note in notes)
         return "same" if self.out == expected else "refused" if is_noted else "WRONG"
 
 

@@ -12,7 +12,7 @@ from offrec import logging_policy
 from offrec.commands.studies import Compare
 from offrec.console import Console
 from offrec.data.dataset import Dataset
-from offrec.data.line_checksums import seal_record
+from offrec.data.line_checksums import seal_end, seal_record
 from offrec.data.prepare import prepare
 from offrec.errors import InputError
 from offrec.runs.options import resolve_options
@@ -67,7 +67,7 @@ def write_decision_log(folder: Path) -> None:
             record = {"kind": "list", "time": time, **names, "policy": "a", "fingerprint": "x", "history": [1] * step}
             record |= {"items": [1, 2], "log_probability": -1.5, "sampled": True, "restricted": False}
             lines += [record, {"kind": "event", "time": time + 1, **names, "item": 1, "behaviour": "view"}]
-    (folder / "decisions-1-1-0.jsonl").write_bytes(b"".join(map(seal_record, lines)))
+    (folder / "decisions-1-1-0.jsonl").write_bytes(b"".join(map(seal_record, lines)) + seal_end(len(lines)))
 
 
 def fit_logging_policy(data: Path) -> dict[str, float]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from small_logs import Prepare, error_message, sessions_of, stored_decisions
 
-from offrec.data.line_checksums import is_sealed, seal_record
+from offrec.data import decision_log_files
+from offrec.data.line_checksums import is_sealed, seal_end, seal_record
 from offrec.data.prepare import prepare
 from offrec.errors import InputError
 
@@ -85,7 +86,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def write(folder: Path, records: list[Record], name: str = "decisions-1000-7-0.jsonl") -> None:
-    (folder / name).write_bytes(lines(records))
+    (folder / name).write_bytes(lines(records) + (b"" if name.endswith(".open") else seal_end(len(records))))
 
 
 def prepare_served(folder: Path, **options: Any) -> Any:
@@ -138,14 +139,67 @@ def test_an_incomplete_last_line_is_skipped_and_counted(folder: Path, incomplete
     (folder / "decisions-2-8-0.jsonl.open").write_bytes(lines(GOOD[4:]) + incomplete)
     dataset = prepare_served(folder)
     assert sorted(stored_decisions(dataset)) == sorted(EXPECTED)
-    assert dataset.meta["decisions"]["notes"] == ["2 lines skipped: incomplete, at the end of a file."]
+    assert dataset.meta["decisions"]["notes"] == [
+        "decisions-1-7-0.jsonl: not closed: the server crashed or the file was cut.",
+        "decisions-2-8-0.jsonl.open: still open; later records are not included.",
+        "2 lines skipped: incomplete, at the end of a file.",
+    ]
 
 
 def test_a_last_line_without_a_newline_is_read(folder: Path) -> None:
-    (folder / "decisions-1-7-0.jsonl").write_bytes(lines(GOOD).rstrip(b"\n"))
+    (folder / "decisions-1-7-0.jsonl").write_bytes((lines(GOOD) + seal_end(len(GOOD))).rstrip(b"\n"))
     dataset = prepare_served(folder)
     assert sorted(stored_decisions(dataset)) == sorted(EXPECTED)
     assert dataset.meta["decisions"]["notes"] == []
+
+
+NOT_CLOSED = "decisions-1-7-0.jsonl: not closed: the server crashed or the file was cut."
+
+
+def file_notes(folder: Path, content: bytes) -> list[str]:
+    """The notes about one file, next to a complete one."""
+    (folder / "decisions-1-7-0.jsonl").write_bytes(content)
+    write(folder, GOOD, "decisions-2-7-1.jsonl")
+    result = []
+    for source in decision_log_files.find([folder]):
+        counts = decision_log_files.RecordCounts()
+        list(decision_log_files.read(source, counts))
+        result += counts.notes(source.name)
+    return result
+
+
+def test_a_file_cut_between_two_lines_gets_a_note(folder: Path) -> None:
+    """However many lines are missing, down to an empty file."""
+    whole = (lines(GOOD) + seal_end(len(GOOD))).splitlines(keepends=True)
+    for kept in range(len(whole)):
+        assert file_notes(folder, b"".join(whole[:kept])) == [NOT_CLOSED]
+    assert file_notes(folder, b"".join(whole)) == []
+    file_notes(folder, b"".join(whole[:-1]))
+    assert prepare_served(folder).meta["decisions"]["notes"][0] == NOT_CLOSED
+
+
+def test_a_missing_or_repeated_line_gets_a_note(folder: Path) -> None:
+    whole = (lines(GOOD) + seal_end(len(GOOD))).splitlines(keepends=True)
+    for number in range(len(GOOD)):
+        for changed in (whole[:number] + whole[number + 1 :], whole[: number + 1] + whole[number:]):
+            notes = file_notes(folder, b"".join(changed))
+            assert notes == ["decisions-1-7-0.jsonl: 1 records are missing or repeated."]
+
+
+def test_files_can_be_concatenated(folder: Path) -> None:
+    parts = [lines(GOOD[:3]) + seal_end(3), lines(GOOD[3:]) + seal_end(len(GOOD) - 3)]
+    (folder / "all.jsonl").write_bytes(b"".join(parts))
+    dataset = prepare_served(folder)
+    assert sorted(stored_decisions(dataset)) == sorted(EXPECTED)
+    assert dataset.meta["decisions"]["notes"] == []
+    (folder / "all.jsonl").write_bytes(b"".join([*parts, lines(GOOD[:3])]))
+    assert "all.jsonl: not closed" in prepare_served(folder).meta["decisions"]["notes"][0]
+
+
+def test_temporary_files_of_killed_commands_are_not_read(folder: Path) -> None:
+    write(folder, GOOD)
+    write(folder, GOOD, ".decisions-1000-7-0.jsonl.abc-1-00.partial.jsonl")
+    assert list(prepare_served(folder).meta["source_rows"]) == ["decisions-1000-7-0.jsonl"]
 
 
 @pytest.mark.parametrize(

@@ -112,12 +112,18 @@ def wait_until(condition: Any, seconds: float = 20.0) -> None:
 
 
 def read_records(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """All complete records of a decision log, and the number of files whose last line is incomplete."""
+    """All complete records of a decision log, and the number of files whose last line is incomplete.
+
+    End records are checked and left out.
+    """
     records, torn = [], 0
     for file in sorted(folder.iterdir()):
         *lines, rest = file.read_bytes().split(b"\n")
         assert all(map(is_sealed, lines))
-        records += [{name: value for name, value in json.loads(line).items() if name != "crc"} for line in lines]
+        parsed = [{name: value for name, value in json.loads(line).items() if name != "crc"} for line in lines]
+        if parsed and parsed[-1]["kind"] == "end":
+            assert parsed.pop()["count"] == len(parsed)
+        records += parsed
         torn += bool(rest)
     return records, torn
 

@@ -1,11 +1,13 @@
 """`--workers`: all of them answer, log and reload; one that dies is started again; all end with the supervisor."""
 
+import asyncio
 import os
 import re
 import resource
 import shutil
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -18,6 +20,8 @@ from test_failures import REQUEST, replace_run, under_load
 from offrec.commands.serve import Serve
 from offrec.errors import InputError
 from offrec.runs.loading import load
+from offrec.serving.engine import Query, QueryResult
+from offrec.serving.micro_batching import MicroBatcher
 from offrec.serving.shared_metrics import HEADER, SharedMetrics, add_label, merge_metrics
 from offrec.serving.shared_tensors import map_tensors, write_tensors
 
@@ -38,7 +42,9 @@ def server(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> I
     replace_run(runs["first"], folder / "served")
     (folder / "tmp").mkdir()
     options = {"cwd": folder, "env": {**os.environ, "TMPDIR": str(folder / "tmp")}}
-    with ServerProcess("run=served", "--workers", 2, "--log", "log", "--seed", 3, **options) as process:
+    with ServerProcess(
+        "run=served", "--workers", 2, "--log", "log", "--seed", 3, "--hang-seconds", 2, **options
+    ) as process:
         process.folder = folder  # type: ignore[attr-defined]
         yield process
         workers = children(process.child.pid)
@@ -98,6 +104,42 @@ def test_a_killed_worker_is_started_again_and_loses_no_answered_request(server: 
     assert torn <= 1
     wait_until(lambda: sum(f"-{victim}-0.jsonl.open was left by a server" in line for line in server.output) == 1)
     assert sum(f"(process {victim})" in line for line in server.output) == 1
+
+
+def test_a_hung_worker_is_killed_and_started_again(server: ServerProcess) -> None:
+    victim, other = children(server.child.pid)
+    os.kill(victim, signal.SIGSTOP)
+    server.wait_for_output(f"(process {victim}) has not responded for")
+    server.wait_for_output(f"(process {victim}) ended by signal 9; it is started again")
+    wait_until(lambda: len(children(server.child.pid)) == 2)
+    assert other in children(server.child.pid), "a worker that responds is not killed"
+    for _ in range(20):
+        assert httpx.post(f"{server.address}/v1/recommend", json=REQUEST).status_code == 200
+
+
+def test_a_batch_that_never_ends_counts_as_hung() -> None:
+    class Stuck:
+        release = threading.Event()
+
+        def rank(self, queries: Sequence[Query]) -> list[QueryResult]:
+            self.release.wait()
+            return [QueryResult([0], [0.0], None) for _ in queries]
+
+    async def ask() -> tuple[float, float]:
+        batcher = MicroBatcher(
+            Stuck(), max_batch=1, max_waiting=9, wait_seconds=0.0, observe=lambda size, seconds: None
+        )
+        before, task = batcher.seconds_computing(), asyncio.ensure_future(batcher.rank(Query([], 1)))
+        await asyncio.sleep(0.05)
+        during = batcher.seconds_computing()
+        Stuck.release.set()
+        await task
+        batcher.close()
+        return before, during
+
+    before, during = asyncio.run(ask())
+    assert before == 0.0
+    assert during > 0.01
 
 
 def test_reloads_reach_all_workers_or_none(server: ServerProcess, runs: dict[str, Path]) -> None:

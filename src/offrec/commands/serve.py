@@ -74,6 +74,8 @@ class Serve:
     """Longest time that an idle connection stays open."""
     workers: int = 1
     """Number of processes that answer requests on the CPU. They share the memory of the weights."""
+    hang_seconds: float = 30.0
+    """With --workers: a process that does not respond for this many seconds is killed and started again."""
     threads: Annotated[int | None, unset("INT")] = None
     """Number of computing threads per process. Default: chosen by torch."""
     seed: Annotated[int | None, unset("INT")] = None
@@ -116,6 +118,7 @@ class Serve:
             batching=BatchingOptions(self.wait_ms, self.max_batch, self.max_waiting),
             skip_recent=self.skip_recent,
             workers=self.workers,
+            hang_seconds=self.hang_seconds,
             device=self.device,
             threads=self.threads,
             seed=self.seed,
@@ -128,7 +131,7 @@ class Serve:
         positive = (
             *("flush_seconds", "segment_mb", "segment_seconds", "max_batch", "max_waiting", "max_k", "max_history"),
             *("max_candidates", "max_body_kb", "max_header_kb", "max_connections", "transfer_seconds"),
-            *("keep_alive_seconds", "workers", "threads"),
+            *("keep_alive_seconds", "workers", "hang_seconds", "threads"),
         )
         for name in positive:
             value = getattr(self, name)

@@ -1,5 +1,8 @@
 """Read the files of a server's decision log: JSON lines, each with a checksum. The last line may be incomplete.
 
+A server ends each file with an end record, which contains the number of records before it. A file without one was cut,
+or its server crashed. Files may be concatenated, so that an end record counts the records since the previous one.
+
 Histories are only compared, so only their hashes are stored. Full histories would need memory that grows quadratically
 with the length of a session.
 """
@@ -38,18 +41,58 @@ REQUIRED_FIELDS = {
     "list": ("request_id", "time", "items", "history", "sampled", "restricted"),
     "event": ("time", "item", "behaviour"),
     "lost": ("count",),
+    "end": ("count",),
 }
 COLUMN_NAMES = {"request_id": "request", "session_id": "session"}
 SUFFIXES = (".jsonl", ".jsonl.open", ".jsonl.gz", ".jsonl.zst")
+OPEN_SUFFIX = ".open"  # of a file that a server is writing
+NOT_CLOSED = "not closed: the server crashed or the file was cut"
 BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers are never 0 modulo 2^64
 
 
 @dataclass
 class RecordCounts:
-    """The numbers of records and of incomplete lines in a file."""
+    """What a file contains.
+
+    Attributes:
+        records: Records, without end records.
+        incomplete: Incomplete lines.
+        since_end: Records since the last end record.
+        is_closed: Whether the last record is an end record.
+        different: By how many records the file differs from its end records, in either direction.
+    """
 
     records: int = 0
     incomplete: int = 0
+    since_end: int = 0
+    is_closed: bool = False
+    different: int = 0
+
+    def add(self, kinds: pl.Series, ends: pl.Series) -> None:
+        """Count records, and compare their number with that of the end records among them.
+
+        Args:
+            kinds: The kind of each record.
+            ends: The field `count` of each record.
+        """
+        previous = -1
+        for row in (kinds == "end").arg_true().to_list():
+            self.since_end += row - previous - 1
+            self.records += row - previous - 1
+            self.different += abs(int(ends[row]) - self.since_end)
+            self.since_end, previous = 0, row
+        self.since_end += len(kinds) - previous - 1
+        self.records += len(kinds) - previous - 1
+        self.is_closed = previous == len(kinds) - 1 if len(kinds) else self.is_closed
+
+    def notes(self, name: str) -> list[str]:
+        """Return a note for each way in which the file `name` is not complete."""
+        notes = [f"{name}: {self.different:,} records are missing or repeated."] if self.different else []
+        if name.endswith(OPEN_SUFFIX):
+            notes.append(f"{name}: still open; later records are not included.")
+        elif not self.is_closed or self.incomplete:
+            notes.append(f"{name}: {NOT_CLOSED}.")
+        return notes
 
 
 def find(paths: Sequence[str | Path]) -> list[Source]:
@@ -59,36 +102,43 @@ def find(paths: Sequence[str | Path]) -> list[Source]:
         paths: Folders of decision logs, files or globs.
 
     Returns:
-        The files. Those of a folder are ordered from oldest to newest, without empty files.
+        The files. Those of a folder are ordered from oldest to newest, without empty files that a server just opened.
 
     Raises:
         InputError: If a folder contains no decision log, or only empty files.
     """
     files: list[str | Path] = []
+    cut: list[Source] = []  # closed files that are empty; they get a note
     for folder in paths:
         if not Path(folder).is_dir():
             files.append(folder)
             continue
-        entries = [path for path in sorted(Path(folder).iterdir()) if path.name.endswith(SUFFIXES) and path.is_file()]
+        entries = [path for path in sorted(Path(folder).iterdir()) if _is_log_file(path)]
         if not entries:
             raise InputError(
                 f"{folder} contains no decisions-….jsonl; name the folder that offrec serve writes its log to."
             )
         files += [path for path in entries if path.stat().st_size]
+        cut += [Source(path) for path in entries if not path.stat().st_size and path.suffix != OPEN_SUFFIX]
     if paths and not files:
         raise InputError(f"{paths[0]} contains only empty files; serve recommendations first.")
-    return sources.find(files)
+    return [*sources.find(files), *cut]
+
+
+def _is_log_file(path: Path) -> bool:
+    """Return whether a file belongs to a log. Hidden files are temporary ones of commands that were killed."""
+    return path.name.endswith(SUFFIXES) and not path.name.startswith(".") and path.is_file()
 
 
 def read(source: Source, counts: RecordCounts) -> Iterator[pl.DataFrame]:
-    """Yield the records of a file in order: the columns of SCHEMA, with `history` as its hash.
+    """Yield the records of a file in order, without end records: the columns of SCHEMA, with `history` as its hash.
 
     Args:
         source: The file.
-        counts: Receives the numbers of records and incomplete lines.
+        counts: Receives what the file contains.
     """
     rest, lines = b"", 0
-    for chunk in sources.read_chunks(source):
+    for chunk in sources.read_chunks(source) if source.path.stat().st_size else ():
         data = rest + chunk
         end = data.rfind(b"\n") + 1
         rest = data[end:]
@@ -123,7 +173,8 @@ def _parse(source: Source, data: bytes, lines: int, counts: RecordCounts) -> pl.
     if is_bad.any():
         number, line = list(_numbered_lines(data, lines))[int(is_bad.arg_true()[0])]
         raise _bad_record(source, number, line, "is not a complete record")
-    counts.records += frame.height
+    counts.add(frame["kind"], frame["count"])
+    frame = frame.filter(pl.col("kind") != "end")
     return frame.rename(COLUMN_NAMES).with_columns(history=_hash_histories(frame["history"]))
 
 
@@ -134,7 +185,7 @@ def _numbered_lines(data: bytes, before: int) -> Iterator[tuple[int, bytes]]:
 def _bad_record(source: Source, number: int, line: bytes, problem: str) -> InputError:
     start = line[:60].decode(errors="replace")
     return InputError(
-        f"{source.name}, line {number}: {start!r} {problem}; expected a list, event or lost record of offrec serve: "
+        f"{source.name}, line {number}: {start!r} {problem}; expected a record of offrec serve: "
         "restore the file from a copy, or remove the line."
     )
 

@@ -26,6 +26,15 @@ def seal_record(record: dict[str, Any]) -> bytes:
     return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
 
 
+def seal_end(records: int) -> bytes:
+    """Return the end record, the last line of a file. Without it, a file could be cut between two lines unnoticed.
+
+    Args:
+        records: The number of records before it.
+    """
+    return seal_record({"kind": "end", "count": records})
+
+
 def is_sealed(line: bytes) -> bool:
     """Return whether a line, without its line end, ends with the right checksum."""
     match = FIELD.fullmatch(line, max(0, len(line) - FIELD_BYTES))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from offrec.data.line_checksums import is_sealed
+from offrec.data.line_checksums import is_sealed, seal_end
 
 Print = Callable[[str], None]
 
@@ -33,7 +33,7 @@ class Segment:
     def __init__(self, folder: Path, number: int) -> None:
         self.opened = time.time()
         self.path, self.file = _create_locked(folder, int(self.opened * 1000), number)
-        self.size, self.broken = 0, False
+        self.size, self.records, self.broken = 0, 0, False
         try:
             _flush_folder(folder)
         except OSError:
@@ -66,6 +66,7 @@ class Segment:
             self.broken = False
             raise
         self.size += len(lines)
+        self.records += lines.count(b"\n")
 
     def flush(self) -> None:
         """Write the file to the disk.
@@ -81,9 +82,12 @@ class Segment:
             raise
 
     def finish(self) -> None:
-        """Flush the file and rename it to its final name, or remove it if it is empty."""
+        """Write the end record, flush the file and rename it to its final name, or remove it if it is empty."""
         try:
             if self.size or self.broken:
+                if not self.broken:
+                    with suppress(OSError):  # on a full disk; the other records are complete without it
+                        self.append(seal_end(self.records))
                 self.flush()
                 self.path.rename(self.path.with_suffix(""))
             else:
@@ -135,7 +139,10 @@ def close_abandoned_segments(folder: Path, print_line: Print) -> None:
             if not _is_at(path, file.fileno()):
                 continue
             *lines, rest = file.read().split(b"\n")
-            path.rename(path.with_suffix(""))
+            if lines or rest:
+                path.rename(path.with_suffix(""))
+            else:  # an empty file would look as if it had been cut
+                path.unlink()
             damaged = sum(not is_sealed(line) for line in lines)
             contents = f"{len(lines) - damaged:,} records"
             contents += f", {damaged:,} damaged lines" if damaged else ""

@@ -48,6 +48,7 @@ class MicroBatcher:
         self.changed = threading.Condition()
         self.closed = False
         self.expected = 1  # the size of the last batch
+        self.started_at: float | None = None  # when the current batch was started
         self.thread = threading.Thread(target=self._run, name="offrec-batch", daemon=True)
         self.thread.start()
 
@@ -78,15 +79,22 @@ class MicroBatcher:
             self.closed = True
             self.changed.notify()
 
+    def seconds_computing(self) -> float:
+        """Return for how long the current batch has been computed; 0 if there is none."""
+        started_at = self.started_at
+        return 0.0 if started_at is None else time.monotonic() - started_at
+
     def _run(self) -> None:
         while batch := self._next_batch():
             start = time.perf_counter()
+            self.started_at = time.monotonic()
             queries = [query for query, _ in batch]
             results: Sequence[QueryResult | Exception]
             try:
                 results = self.engine.rank(queries)
             except Exception as error:  # passed to every client of the batch; the thread continues
                 results = [error] * len(queries)
+            self.started_at = None
             self.observe(len(queries), time.perf_counter() - start)
             _deliver([future for _, future in batch], results)
 

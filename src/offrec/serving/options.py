@@ -58,6 +58,7 @@ class ServerOptions:
         batching: How requests are grouped into batches.
         skip_recent: How many of the last items of a history rank last, unless a request sets it.
         workers: The number of processes.
+        hang_seconds: A worker that does not respond for this long is killed and started again.
         device: The torch device, or "auto".
         threads: The number of computing threads; None keeps torch's default.
         seed: The seed of sampled lists; None takes one from the operating system.
@@ -77,6 +78,7 @@ class ServerOptions:
     batching: BatchingOptions = field(default_factory=BatchingOptions)
     skip_recent: int = 0
     workers: int = 1
+    hang_seconds: float = 30.0
     device: str = "auto"
     threads: int | None = None
     seed: int | None = None

@@ -285,6 +285,10 @@ class Service:
         loop = asyncio.get_running_loop()
         loop.call_later(RELEASE_SECONDS, loop.run_in_executor, None, release_memory)
 
+    def longest_batch(self) -> float:
+        """Return for how many seconds the oldest batch of the current policies has been computed."""
+        return max(slot.batcher.seconds_computing() for slot in self.slots.values())
+
     def log_status(self) -> str | None:
         """Return "ok", the reason why the decision log cannot be written, or None if there is no decision log."""
         return None if self.log is None else self.log.failure or "ok"

@@ -26,6 +26,7 @@ from offrec.errors import InputError, RunError, first_line
 from offrec.models.network_policy import NetworkPolicy
 from offrec.serving import served_policy
 from offrec.serving.decision_log import DecisionLog
+from offrec.serving.heartbeats import Heartbeats
 from offrec.serving.memory import release_memory
 from offrec.serving.options import ServerOptions
 from offrec.serving.served_policy import ServedPolicy
@@ -51,6 +52,7 @@ class Worker:
         channel: The supervisor's end of the sockets that connect it with the worker.
         started_at: When the process was started.
         is_ready: Whether it has started to answer requests.
+        is_hung: Whether it was killed because it did not respond.
     """
 
     index: int
@@ -59,6 +61,7 @@ class Worker:
     channel: socket.socket | None = None
     started_at: float = -math.inf
     is_ready: bool = False
+    is_hung: bool = False
 
 
 @dataclass
@@ -81,7 +84,7 @@ class Supervisor:
     def __init__(self, options: ServerOptions, listeners: list[socket.socket], console: Console) -> None:
         self.options, self.console = options, console
         self.workers = [Worker(index, listener) for index, listener in enumerate(listeners)]
-        self.metrics = SharedMetrics(len(listeners))
+        self.metrics, self.heartbeats = SharedMetrics(len(listeners)), Heartbeats(len(listeners))
         self.served: dict[str, ServedPolicy] = {}
         self.selector = selectors.DefaultSelector()
         self.reloads: deque[Reload] = deque()
@@ -161,7 +164,8 @@ class Supervisor:
     def _start_worker(self, worker: Worker) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sys.stderr.flush()
-        worker.started_at, worker.is_ready = time.monotonic(), False
+        worker.started_at, worker.is_ready, worker.is_hung = time.monotonic(), False, False
+        self.heartbeats.beat(worker.index)
         process = os.fork()
         if process == 0:
             self._become_worker(worker, ours, theirs)
@@ -182,7 +186,7 @@ class Supervisor:
                     other.listener.close()
                 if other.channel is not None:
                     other.channel.close()
-            place = WorkerPlace(worker.index, worker.listener, theirs, self.metrics)
+            place = WorkerPlace(worker.index, worker.listener, theirs, self.metrics, self.heartbeats)
             console = WorkerConsole(worker.index, self.console.quiet)
             run_worker(self._worker_options(worker), list(self.served.values()), place, console)
             code = 0
@@ -212,6 +216,20 @@ class Supervisor:
         for worker in self.workers:
             if worker.process is None and time.monotonic() >= worker.started_at + RESTART_SECONDS:
                 self._start_worker(worker)
+
+    def _kill_hung(self) -> None:
+        """Kill the workers that have not responded for too long; `_remove_dead` then starts them again."""
+        for worker in self.workers:
+            if worker.process is None or worker.is_hung:
+                continue
+            age = self.heartbeats.age(worker.index)
+            if age > self.options.hang_seconds:
+                worker.is_hung = True
+                self.console.line(
+                    f"worker {worker.index} (process {worker.process}) has not responded for {age:.0f} seconds "
+                    "and is killed"
+                )
+                _signal([worker], signal.SIGKILL)
 
     def _remove_dead(self) -> None:
         for worker in self.workers:
@@ -251,6 +269,8 @@ class Supervisor:
                 self._on_signals(key.fileobj.recv(4096))
             else:
                 self._read_messages(key.data)
+        if not self._is_stopping():
+            self._kill_hung()
         self._remove_dead()
 
     def _read_messages(self, worker: Worker) -> None:

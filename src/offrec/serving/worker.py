@@ -32,6 +32,7 @@ from offrec.serving.address import request_checks
 from offrec.serving.app import create_app
 from offrec.serving.engine import Engine
 from offrec.serving.errors import RequestError
+from offrec.serving.heartbeats import Heartbeats
 from offrec.serving.options import ServerOptions
 from offrec.serving.served_policy import ServedPolicy
 from offrec.serving.server import create_service, fit_open_files, http_config
@@ -41,6 +42,7 @@ from offrec.serving.shared_tensors import map_tensors
 
 MESSAGE_BYTES = 1 << 20
 METRICS_SECONDS = 1.0  # the age of the metrics that one worker shows of the others
+HEARTBEATS = 4  # per hang_seconds, at least
 
 
 class WorkerConsole(Console):
@@ -69,12 +71,14 @@ class WorkerPlace:
         listener: Its listening socket.
         channel: Its end of the sockets that connect it with the supervisor.
         metrics: The metrics of all workers.
+        heartbeats: The heartbeats of all workers.
     """
 
     index: int
     listener: socket.socket
     channel: socket.socket
     metrics: SharedMetrics
+    heartbeats: Heartbeats
 
 
 def run_worker(options: ServerOptions, served: list[ServedPolicy], place: WorkerPlace, console: Console) -> None:
@@ -136,6 +140,7 @@ class SupervisorLink:
         self.place.channel.setblocking(False)
         loop.add_reader(self.place.channel, self._receive)
         self._start(self._publish_metrics())
+        self._start(self._send_heartbeats())
         self.send({"event": "started"})
         yield
         loop.remove_reader(self.place.channel)
@@ -168,6 +173,14 @@ class SupervisorLink:
         while True:
             self.place.metrics.write(self.place.index, self.service.metrics.text())
             await asyncio.sleep(METRICS_SECONDS)
+
+    async def _send_heartbeats(self) -> None:
+        """Send heartbeats from the event loop, unless a batch has been computed for too long."""
+        limit = self.options.hang_seconds
+        while True:
+            if self.service.longest_batch() < limit:
+                self.place.heartbeats.beat(self.place.index)
+            await asyncio.sleep(min(1.0, limit / HEARTBEATS))
 
     def _receive(self) -> None:
         try:

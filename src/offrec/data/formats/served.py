@@ -96,6 +96,9 @@ def _read_records(sources: Sequence[Source], exclusions: Exclusions) -> tuple[pl
         frames += decision_log_files.read(source, counts)
         rows[source.name], incomplete = counts.records, incomplete + counts.incomplete
         exclusions.say(f"{source.name}: {counts.records:,} records")
+        for note in counts.notes(source.name):
+            exclusions.notes.append(note)
+            exclusions.say(note)
     records = pl.concat(frames)
     exclusions.add(incomplete, "line", "skipped: incomplete, at the end of a file")
     lost = int(records.filter(kind="lost")["count"].sum())
