@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from offrec.estimation.trajectories import Trajectories
 from offrec.estimation.verdict import Assessment, assess
 from offrec.shop import Shop
-from offrec.shop.log import RecordingPolicy
+from offrec.shop.players import Logging
+from offrec.shop.recording import ListRecorder
 from offrec.shop.rollout import MAX_STEPS, run_sessions
 from offrec.shop.solve import TabularMDP, build_mdp, state_index
 from offrec.shop.visitors import Step, Visitors
@@ -83,14 +84,14 @@ class Tiny:
         return policy @ (self.category[:, None] == self.category).astype(float)
 
     def log(self, sessions: int, seed: int) -> Log:
-        recorded, states = RecordingPolicy(self.shop.dynamics), []
+        recorded, states = ListRecorder(), []
 
         def watch(rows: torch.Tensor, number: int, lists: torch.Tensor, visitors: Visitors, found: Step) -> None:
             states.append(state_index(visitors.memory, self.mdp.shape[1]))
             recorded.watch(rows, number, lists, visitors, found)
 
         with torch.no_grad():
-            run_sessions(self.shop.dynamics, recorded, sessions, seed, MAX_STEPS, watch)
+            run_sessions(self.shop.dynamics, Logging(self.shop.dynamics, recorded), sessions, seed, MAX_STEPS, watch)
         columns = {name: torch.cat(parts).numpy() for name, parts in recorded.columns.items()}
         order = np.lexsort((columns["step"], columns["session"]))
         offsets = np.concatenate([[0], np.cumsum(np.bincount(columns["session"], minlength=sessions))])

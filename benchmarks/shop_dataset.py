@@ -16,7 +16,8 @@ from offrec.data import folder
 from offrec.data.dataset import Dataset
 from offrec.data.protocol import Protocol
 from offrec.shop import Shop
-from offrec.shop.log import RecordingPolicy, _times
+from offrec.shop.players import Logging
+from offrec.shop.recording import ListRecorder, times
 from offrec.shop.rollout import MAX_STEPS, run_sessions
 from offrec.shop.visitors import BEHAVIOURS
 
@@ -32,13 +33,13 @@ def write_shop_dataset(shop: Shop, sessions: int, out: Path, seed: int | None = 
         seed: The seed of the visitors; by default the seed of the shop.
     """
     seed = shop.seed if seed is None else seed
-    recorded = RecordingPolicy(shop.dynamics)
-    run_sessions(shop.dynamics, recorded, sessions, seed, MAX_STEPS, recorded.watch)
+    recorded = ListRecorder()
+    run_sessions(shop.dynamics, Logging(shop.dynamics, recorded), sessions, seed, MAX_STEPS, recorded.watch)
     names = ("session", "step", "item", "behaviour")
     columns = {name: torch.cat(recorded.columns[name]).numpy() for name in names}
     order = np.lexsort((columns["step"], columns["session"]))
     columns = {name: values[order] for name, values in columns.items()}
-    columns["time"] = _times(columns["session"], columns["step"], seed)
+    columns["time"] = times(columns["session"], columns["step"], seed)
     picked = columns["behaviour"] < len(BEHAVIOURS)
     columns = {name: values[picked] for name, values in columns.items()}
     arrays, about = _split(columns)

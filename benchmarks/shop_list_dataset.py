@@ -16,7 +16,8 @@ from offrec.data.arrays import Arrays
 from offrec.data.dataset import Dataset
 from offrec.data.protocol import Protocol
 from offrec.shop import Shop
-from offrec.shop.log import RecordingPolicy
+from offrec.shop.players import Logging
+from offrec.shop.recording import ListRecorder
 from offrec.shop.rollout import MAX_STEPS, run_sessions
 from offrec.shop.visitors import BEHAVIOURS
 
@@ -32,8 +33,8 @@ def write_shop_list_dataset(shop: Shop, sessions: int, out: Path) -> Dataset:
         sessions: The number of visitors.
         out: The folder to write.
     """
-    recorded = RecordingPolicy(shop.dynamics)
-    run_sessions(shop.dynamics, recorded, sessions, shop.seed, MAX_STEPS, recorded.watch)
+    recorded = ListRecorder()
+    run_sessions(shop.dynamics, Logging(shop.dynamics, recorded), sessions, shop.seed, MAX_STEPS, recorded.watch)
     columns = {name: torch.cat(parts).numpy() for name, parts in recorded.columns.items()}
     # Visitors are independent and identically distributed, so a split by number is a random split.
     order = np.lexsort((columns["step"], columns["session"]))

@@ -21,7 +21,8 @@ from evidence import world as world_options
 from evidence import write_results
 from offrec.shop import Shop
 from offrec.shop.informed import Informed
-from offrec.shop.log import RecordingPolicy
+from offrec.shop.players import Logging
+from offrec.shop.recording import ListRecorder
 from offrec.shop.rollout import MAX_STEPS, run_sessions
 from offrec.shop.visitors import BEHAVIOURS
 
@@ -69,8 +70,8 @@ def measure(shop: tuple[str, int], visitors: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def log_statistics(store: Shop) -> dict[str, float]:
-    recorded = RecordingPolicy(store.dynamics)
-    run_sessions(store.dynamics, recorded, LOGGED, store.seed, MAX_STEPS, recorded.watch)
+    recorded = ListRecorder()
+    run_sessions(store.dynamics, Logging(store.dynamics, recorded), LOGGED, store.seed, MAX_STEPS, recorded.watch)
     columns = {name: torch.cat(parts).numpy() for name, parts in recorded.columns.items()}
     picked = columns["behaviour"] < len(BEHAVIOURS)
     picks = np.bincount(columns["session"][picked], minlength=LOGGED)

@@ -1,6 +1,6 @@
 """`offrec shop` and `offrec simulate`: simulated shops, in which the true reward of a policy can be measured."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,32 +10,58 @@ from offrec.commands.printing import console_for, print_json, print_table, regis
 from offrec.errors import InputError
 
 if TYPE_CHECKING:
+    import torch
+
     from offrec.policy import Policy
     from offrec.shop import Rollout, Shop
+    from offrec.shop.log import ServedPolicy
 
 
 @dataclass(frozen=True)
 class WriteShop:
-    """Simulate a shop with its logging policy and write the log.
+    """Simulate a shop with its logging policy, or with a trained policy, and write the log.
 
     events.parquet contains the events, for `offrec prepare`. full.parquet contains every served list with its exact
     probability.
 
-    Example: offrec shop --world demo --sessions 20000 --out log
+    Examples: offrec shop --world demo --sessions 20000 --out log
+              offrec shop --policy runs/user-model --play blend --log-seed 1 --first-session 20000 --out log-1
+              offrec prepare log/full.parquet log-1/full.parquet --format decisions --out data
     """
 
     out: Path
     """The folder for both files."""
-    world: str = "demo"
-    """tiny (an exact MDP), demo (1,000 items), medium (10,000) or large (1,000,000)."""
+    world: Annotated[str | None, unset("NAME")] = None
+    """tiny (an exact MDP), demo (1,000 items), medium (10,000) or large (1,000,000). Default: demo, or the shop of
+    --policy."""
     sessions: int = 20_000
     """The number of visitors."""
-    seed: int = 0
-    """The seed of the items and of the visitors. Another seed gives another shop."""
+    seed: Annotated[int | None, unset("INT")] = None
+    """The seed of the items and of the visitors. Another seed gives another shop. Default: 0, or the shop of
+    --policy."""
     log_seed: Annotated[int | None, unset("INT")] = None
-    """Seed for the visitors only; use it to generate another log of the same shop. Default: --seed."""
+    """Seed for the visitors only; use it to generate another log of the same shop. Default: --seed. With --policy, it
+    is required, because the visitors should differ from those of the log that the policy was trained on."""
+    first_session: int = 0
+    """The number of the first session. Logs that are prepared together need sessions with different numbers."""
     k: Annotated[int | None, unset("INT"), tyro.conf.arg(aliases=["-k"])] = None
-    """The length of a list. Default: that of the world."""
+    """The length of a list. Default: that of the world, or of the log that the policy was trained on."""
+    policy: Annotated[Path | None, unset("RUN")] = None
+    """A run that makes the lists instead of the logging policy."""
+    play: Literal["topk", "sample", "blend"] = "topk"
+    """With --policy, how lists are made. `topk` takes the best k items. `sample` samples k items without replacement
+    from the policy's probabilities. `blend` takes the best k items or, with probability --share, a list of the previous
+    policy."""
+    temperature: float = 1.0
+    """Softmax temperature of `--play sample` and `--places-from policy`; a higher one explores more."""
+    places: int = 0
+    """With `topk` and `blend`: how many randomly chosen places of the policy's lists are filled with sampled items."""
+    places_from: Literal["catalogue", "policy"] = "catalogue"
+    """Sample these places uniformly from the catalogue, or from the policy's probabilities."""
+    share: float = 0.2
+    """With `blend`: the probability that the previous policy makes a list."""
+    previous: Annotated[Path | None, unset("RUN")] = None
+    """With `blend`: the previous policy. It samples its lists if it has probabilities. Default: the logging policy."""
     force: bool = False
     """Replace an existing log."""
     device: str = "cpu"
@@ -46,11 +72,75 @@ class WriteShop:
         from offrec.shop import Shop
         from offrec.shop.log import write_log
 
-        shop = Shop.open(self.world, self.seed, self.k, pick_device(self.device))
+        device = pick_device(self.device)
+        if self.policy is None:
+            self._check_without_policy()
+            shop, served = Shop.open(self.world or "demo", self.seed or 0, self.k, device), None
+        else:
+            shop, served = self._served_policy(self.policy, device)
         with console_for(False).counter("visitors done") as at:
-            seed = self.seed if self.log_seed is None else self.log_seed
-            write_log(shop, self.sessions, self.out, seed=seed, force=self.force, progress=at)
-        console_for(False).line(f"Written: {self.out}. Next: offrec prepare {self.out}/events.parquet --out data")
+            write_log(
+                shop,
+                self.sessions,
+                self.out,
+                seed=shop.seed if self.log_seed is None else self.log_seed,
+                served=served,
+                first_session=self.first_session,
+                force=self.force,
+                progress=at,
+            )
+        if served is not None and not served.exploration.is_random:
+            console_for(False).line(
+                "Every list has propensity 1: this log cannot tell what other items would earn; explore with "
+                "--play blend or --places N."
+            )
+        source = "events.parquet" if served is None else "full.parquet --format decisions"
+        console_for(False).line(f"Written: {self.out}. Next: offrec prepare {self.out}/{source} --out data")
+
+    def _check_without_policy(self) -> None:
+        """Refuse options that need --policy."""
+        for option in fields(self):
+            needs_policy = option.name in ("play", "temperature", "places", "places_from", "share", "previous")
+            if needs_policy and getattr(self, option.name) != option.default:
+                flag = option.name.replace("_", "-")
+                raise InputError(f"--{flag} needs --policy RUN; the logging policy has its own way of making lists.")
+
+    def _served_policy(self, run: Path, device: "torch.device") -> "tuple[Shop, ServedPolicy]":
+        from offrec.runs.loading import load
+        from offrec.shop import Shop
+        from offrec.shop.exploration import Exploration
+        from offrec.shop.log import ServedPolicy
+
+        exploration = Exploration(self.play, self.temperature, self.places, self.places_from, self.share)
+        if self.previous is not None and self.play != "blend":
+            raise InputError(f"--previous has no effect with --play {self.play}; remove it or use --play blend.")
+        if self.log_seed is None:
+            raise InputError(
+                "--policy needs --log-seed N; choose a seed that no log of the policy's training data has, so that the "
+                "visitors are new."
+            )
+        policy = load(run, str(device))
+        if policy.source_shop is None:
+            raise InputError(f"{run} was not trained on a log of a simulated shop; train one on a log of offrec shop.")
+        shop = Shop.from_meta(policy.source_shop, device)
+        if self.world not in (None, shop.world.name) or self.seed not in (None, shop.seed):
+            raise InputError(
+                f"--world and --seed differ from the shop of {run}, which is {shop.world.name} with seed {shop.seed}; "
+                "remove them."
+            )
+        if self.k is not None:
+            shop = Shop(replace(shop.world, k=self.k), shop.seed, device=device)
+        previous = None if self.previous is None else load(self.previous, str(device))
+        skips = [0 if path is None else _default_skip_recent(path) for path in (run, self.previous)]
+        return shop, ServedPolicy(policy, exploration, skips[0], previous, skips[1])
+
+
+def _default_skip_recent(run: Path) -> int:
+    """Return how many of the visitor's last picks the learner of a run skips by default."""
+    from offrec.algorithms import LEARNERS
+    from offrec.runs.folder import read_run
+
+    return LEARNERS[read_run(run)["options"]["algorithm.name"]].skip_recent
 
 
 @dataclass(frozen=True)
@@ -114,10 +204,8 @@ class Simulate:
 
     def _shop_and_policy(self) -> "tuple[Shop, str | Policy, int]":
         """Return the shop, the policy and the number of last picks that it skips by default."""
-        from offrec.algorithms import LEARNERS
         from offrec.baselines import BASELINES, baseline
         from offrec.data.dataset import Dataset
-        from offrec.runs.folder import read_run
         from offrec.runs.loading import load, open_dataset, pick_device
         from offrec.shop import Shop
 
@@ -149,8 +237,7 @@ class Simulate:
         if self.policy is not None:
             return shop, self.policy, 0
         if self.run_ is not None:
-            algorithm = read_run(self.run_)["options"]["algorithm.name"]
-            return shop, load(self.run_, self.device), LEARNERS[algorithm].skip_recent
+            return shop, load(self.run_, self.device), _default_skip_recent(self.run_)
         policy = baseline(str(self.baseline), dataset, device=device)
         return shop, policy, BASELINES[str(self.baseline)].skip_recent
 

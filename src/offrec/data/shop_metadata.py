@@ -33,6 +33,12 @@ def read_shop(path: str | Path) -> dict[str, Any] | None:
 
 
 def common_shop(paths: Iterable[str | Path]) -> dict[str, Any] | None:
-    """Return the description of the shop that wrote all of these tables, or None if no single shop wrote them."""
+    """Return the description of the shop that wrote all of these tables, or None if no single shop wrote them.
+
+    Several logs of one shop can have different visitors and policies; the description then omits what differs.
+    """
     shops = [read_shop(path) for path in paths]
-    return shops[0] if shops and all(shop == shops[0] for shop in shops) else None
+    first = shops[0] if shops else None
+    if first is None or any(shop is None or any(shop[key] != first[key] for key in SHOP.required) for shop in shops):
+        return None
+    return {key: value for key, value in first.items() if all(shop and shop.get(key) == value for shop in shops)}

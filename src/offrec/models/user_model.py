@@ -149,7 +149,11 @@ class UserModelNetwork(nn.Module):
 
     def expected_reward(self, interest: Tensor) -> Tensor:
         """[…] expected reward of a pick with z."""
-        return self.behaviour_logits(interest).softmax(-1) @ self.reward
+        # Behaviours come first: a softmax over a short last dimension takes most of the time of a plan on CPUs.
+        shape = (-1, *[1] * interest.ndim)
+        others = self.behaviour_base.view(shape) + self.behaviour_slope.view(shape) * interest
+        logits = torch.cat([torch.zeros_like(interest)[None], others])[: len(self.reward)]
+        return (logits.softmax(0) * self.reward.view(shape)).sum(0)
 
     def choice_logits(self, utility: Tensor) -> Tensor:
         """[…, 1 + k] logits of picking nothing and of each item of a list with u […, k]."""

@@ -9,102 +9,98 @@ The metadata of both files contain the description of the shop as JSON, under `o
 """
 
 import json
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from offrec.data.files import publish_folder, remove_leftovers
 from offrec.data.shop_metadata import SHOP_KEY
 from offrec.errors import InputError
-from offrec.shop.logging_policy import Mixture, propensities
-from offrec.shop.players import Logging
-from offrec.shop.randomness import Purpose, generator
+from offrec.policy import Policy
+from offrec.shop.exploration import Exploration, ExploringPlayer
+from offrec.shop.players import Logging, Player, PolicyPlayer
+from offrec.shop.recording import ListRecorder
 from offrec.shop.rollout import MAX_STEPS, Progress, run_sessions
 from offrec.shop.store import Shop
-from offrec.shop.visitors import BEHAVIOURS, Dynamics, Step, Visitors
 
 if TYPE_CHECKING:
     import polars as pl  # imported where it is used, because roll-outs must also work without polars
 
 EVENTS, FULL = "events.parquet", "full.parquet"
-START_TIME = 1_700_000_000  # seconds; one visitor arrives per minute
-STEP_SECONDS = (5, 90)  # bounds of the time between two steps of a visitor
 
 
-class RecordingPolicy(Logging):
-    """The logging policy, recording its lists, their propensities and the reactions."""
+@dataclass(frozen=True)
+class ServedPolicy:
+    """A trained policy that writes a log, and how it explores.
 
-    def __init__(self, dynamics: Dynamics) -> None:
-        super().__init__(dynamics)
-        self.columns: dict[str, list[Tensor]] = {}
+    Args:
+        policy: The policy.
+        exploration: How it explores.
+        skip_recent: How many of the visitor's last picks it ranks below all other items.
+        previous: The previous policy of a blend; None for the shop's logging policy.
+        previous_skip_recent: `skip_recent` of the previous policy.
+    """
 
-    def on_lists(self, probabilities: Mixture, lists: Tensor) -> None:
-        """Record lists and propensities."""
-        self._record("offered", lists.int())
-        self._record("propensities", propensities(probabilities, lists))
+    policy: Policy
+    exploration: Exploration
+    skip_recent: int = 0
+    previous: Policy | None = None
+    previous_skip_recent: int = 0
 
-    def watch(self, rows: Tensor, number: int, lists: Tensor, visitors: Visitors, result: Step) -> None:
-        """Record the reactions. Pass it as `watch` to `run_sessions`."""
-        self._record("session", rows)
-        self._record("step", torch.full_like(rows, number, dtype=torch.int32))
-        self._record("item", result.item.int())
-        self._record("behaviour", result.behaviour.byte())
-        self._record("reward", result.reward)
+    def player(self, shop: Shop, recorder: ListRecorder) -> Player:
+        """Return the player of this policy in a shop.
 
-    def _record(self, name: str, values: Tensor) -> None:
-        self.columns.setdefault(name, []).append(values.cpu())
+        Raises:
+            InputError: If a policy belongs to another shop or does not allow this way of exploring.
+        """
+        previous = None
+        if self.previous is not None:
+            previous = shop.player(self.previous, skip_recent=self.previous_skip_recent)
+            assert isinstance(previous, PolicyPlayer)
+        shop.player(self.policy)  # checks that this shop wrote the policy's log
+        return ExploringPlayer(shop.dynamics, self.policy, self.exploration, self.skip_recent, previous, recorder)
 
-    def table(self, seed: int) -> "pl.DataFrame":
-        """Return the recorded table, sorted by session and step."""
-        import polars as pl
-
-        columns = {name: torch.cat(parts).numpy() for name, parts in self.columns.items()}
-        order = np.lexsort((columns["step"], columns["session"]))
-        columns = {name: values[order] for name, values in columns.items()}
-        names = np.array([*BEHAVIOURS, "none"])
-        return pl.DataFrame(
-            {
-                "session": columns["session"],
-                "step": columns["step"],
-                "time": _times(columns["session"], columns["step"], seed),
-                "offered": columns["offered"],
-                "propensities": columns["propensities"],
-                "propensity": columns["propensities"].prod(1),
-                "item": columns["item"],
-                "behaviour": names[columns["behaviour"]],
-                "reward": columns["reward"],
-            }
-        ).with_columns(pl.when(pl.col("behaviour") != "none").then(pl.col("item")))
-
-
-def _times(session: np.ndarray[Any, np.dtype[np.int64]], step: np.ndarray[Any, Any], seed: int) -> Any:
-    """Return times in seconds: sessions start one minute apart, and steps follow at random intervals."""
-    random = generator(seed, Purpose.CLOCK)
-    gap = torch.randint(*STEP_SECONDS, (len(session),), generator=random).numpy()
-    gap[step == 0] = 0
-    clock = np.cumsum(gap)
-    return START_TIME + 60 * session + clock - clock[step == 0][np.cumsum(step == 0) - 1]
+    def as_json(self) -> dict[str, Any]:
+        """Return a description for the metadata of the log."""
+        previous = None if self.previous is None else self.previous.name
+        return {"policy": self.policy.name, **asdict(self.exploration), "previous": previous or "logging"}
 
 
 def write_log(
-    shop: Shop, sessions: int, out: str | Path, *, seed: int = 0, force: bool = False, progress: Progress | None = None
+    shop: Shop,
+    sessions: int,
+    out: str | Path,
+    *,
+    seed: int = 0,
+    served: ServedPolicy | None = None,
+    first_session: int = 0,
+    force: bool = False,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Simulate the logging policy and write both logs.
+    """Simulate the logging policy or a trained policy, and write both logs.
 
     Args:
         shop: The shop.
         sessions: The number of visitors.
         out: The folder to write.
         seed: The seed of the visitors.
+        served: The policy that makes the lists; None for the shop's logging policy.
+        first_session: The number of the first session. `offrec prepare` can read several logs together if their
+            sessions have different numbers.
         force: Whether to replace an existing log.
         progress: Called after every step with (sessions that have ended, sessions).
 
     Returns:
         The description of the shop that the files contain.
+
+    Raises:
+        InputError: If an argument is out of range, the policy cannot be played this way, or `out` cannot be written.
+
+    Example:
+        >>> write_log(shop, 20_000, "log-1", seed=1, served=ServedPolicy(policy, Exploration("blend", share=0.2)))
     """
     import polars as pl
 
@@ -113,13 +109,18 @@ def write_log(
         raise InputError(f"--sessions must be at least 1; got {sessions}.")
     if seed < 0:
         raise InputError(f"The seed of the visitors must be at least 0; got {seed}.")
+    if first_session < 0:
+        raise InputError(f"--first-session must be at least 0; got {first_session}.")
     _check_free(out, force)
-    policy = RecordingPolicy(shop.dynamics)
+    recorder = ListRecorder()
+    player = Logging(shop.dynamics, recorder) if served is None else served.player(shop, recorder)
     with torch.no_grad():
-        run_sessions(shop.dynamics, policy, sessions, seed, MAX_STEPS, policy.watch, progress)
-    full = policy.table(seed)
+        run_sessions(shop.dynamics, player, sessions, seed, MAX_STEPS, recorder.watch, progress)
+    full = recorder.table(seed, first_session)
     events = full.filter(pl.col("item").is_not_null()).select("session", "item", "time", "behaviour")
     meta = {**shop.as_json(), "sessions": sessions, "log_seed": seed, "version": version("offrec")}
+    if served is not None:
+        meta["served"] = served.as_json()
     _write(out, {EVENTS: events, FULL: full}, {SHOP_KEY: json.dumps(meta)})
     return meta
 

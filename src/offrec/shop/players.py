@@ -8,8 +8,9 @@ from torch import Tensor
 from offrec.catalogue import Head, sample_k, top_k
 from offrec.errors import InputError
 from offrec.policy import Policy, SkipRecent
-from offrec.shop.logging_policy import Mixture, draw_lists, mixture
+from offrec.shop.logging_policy import draw_lists, mixture, propensities
 from offrec.shop.randomness import Purpose, generator
+from offrec.shop.recording import ListRecorder
 from offrec.shop.visitors import Dynamics, Step, Visitors
 
 Play = Literal["topk", "sample"]
@@ -43,20 +44,27 @@ class Player:
 
 
 class Logging(Player):
-    """The logging policy, which writes the log."""
+    """The logging policy, which writes the log.
+
+    Args:
+        dynamics: The shop's equations and items.
+        recorder: Records the lists and their propensities, if given.
+    """
 
     name, play = "logging", "sample"
+
+    def __init__(self, dynamics: Dynamics, recorder: ListRecorder | None = None) -> None:
+        super().__init__(dynamics)
+        self.recorder = recorder
 
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
         random, lists = generator(self.seed, Purpose.LISTS, step), []
         for part in chunks(visitors):
             probabilities = mixture(self.dynamics, part)
             lists.append(draw_lists(probabilities, self.k, random))
-            self.on_lists(probabilities, lists[-1])
+            if self.recorder is not None:
+                self.recorder.record_lists(lists[-1], propensities(probabilities, lists[-1]))
         return torch.cat(lists)
-
-    def on_lists(self, probabilities: Mixture, lists: Tensor) -> None:
-        """Receive the lists and the mixture from which they were sampled; subclasses record them."""
 
 
 class Random(Player):
