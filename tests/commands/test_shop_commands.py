@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from test_commands import offrec, sentence
 
+from offrec.commands.shop import WriteShop
 from offrec.data.dataset import Dataset
+from offrec.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +86,34 @@ def test_bad_input_gets_one_sentence(work: Path, tmp_path: Path) -> None:
     offrec("prepare", tmp_path / "log.csv", "--out", tmp_path / "data")
     words = ["simulate", "--baseline", "recent", "--dataset", tmp_path / "data"]
     assert "was not written by a simulated shop" in said(*words)
+
+
+def test_a_run_writes_a_log_that_prepare_reads_with_the_first_one(work: Path, tmp_path: Path) -> None:
+    words = ("shop", "--policy", work / "run", "--sessions", "100", "--log-seed", "9", "--first-session", "400")
+    said = offrec(*words, "--play", "blend", "--share", "0.3", "--out", tmp_path / "blend").stderr
+    assert "--format decisions --out data" in said
+    assert "propensity 1" not in said
+    said = offrec(*words, "--play", "sample", "--temperature", "0.5", "--out", tmp_path / "sample").stderr
+    assert "propensity 1" not in said
+    said = offrec(*words, "--out", tmp_path / "topk").stderr
+    assert "Every list has propensity 1: this log cannot tell what other items would earn" in said
+    logs = [work / "log/full.parquet", tmp_path / "blend/full.parquet"]
+    offrec("prepare", *logs, "--format", "decisions", "--out", tmp_path / "data")
+    meta = Dataset.open(tmp_path / "data").meta
+    assert meta["counts"]["sessions"] == 500
+    assert (meta["shop"]["world"], meta["shop"]["seed"]) == ("demo", 3)
+
+
+def test_options_of_a_served_policy_are_checked(work: Path, tmp_path: Path) -> None:
+    def said(**options: Any) -> str:
+        with pytest.raises(InputError) as refusal:
+            WriteShop(out=tmp_path / "x", **options).run()
+        return str(refusal.value)
+
+    run = work / "run"
+    assert "--play needs --policy RUN" in said(play="blend")
+    assert "--policy needs --log-seed N" in said(policy=run)
+    assert "--previous has no effect with --play topk" in said(policy=run, log_seed=9, previous=run)
+    assert "which is demo with seed 3; remove them" in said(policy=run, log_seed=9, seed=4)
+    assert "--share must be between 0 and 1" in said(policy=run, log_seed=9, share=1.5)
+    assert not (tmp_path / "x").exists()
