@@ -306,7 +306,7 @@ def test_missing_and_repeated_sources_are_refused(tmp_path: Path) -> None:
     for name, expected in (
         ("none.csv", r"none\.csv does not exist; check the path\."),
         ("*.parquet", r".*\*\.parquet matches no file; check the path\."),
-        (".", r"is a folder; name its files, for instance '.*\*\.csv'\."),
+        (".", r"is a folder without Parquet files; name its files, for instance '.*\*\.csv'\."),
     ):
         with pytest.raises(InputError, match=expected):
             prepare(tmp_path / name, out=tmp_path / "dataset")

@@ -59,7 +59,6 @@ def test_decimal_times_keep_their_fraction(prepare_log: Prepare) -> None:
     [
         (pl.Series([1, 2, 3]).cast(pl.Duration("us")), "Duration"),
         (pl.Series([[1], [2], [3]]), "List"),
-        (pl.Series([{"id": 1}] * 3), "Struct"),
     ],
 )
 def test_columns_of_unsupported_types_are_refused(
@@ -68,6 +67,13 @@ def test_columns_of_unsupported_types_are_refused(
     message = error_message(prepare_log, parquet(**{name: column}))
     assert message.startswith(f"log.parquet has a column '{name}' of type {kind}(")
     assert message.endswith("; expected numbers, text or dates: convert the column or name another.")
+
+
+@pytest.mark.parametrize("name", ["user", "item", "time", "behaviour"])
+def test_columns_of_objects_are_refused(prepare_log: Prepare, name: str) -> None:
+    message = error_message(prepare_log, parquet(**{name: pl.Series([{"id": 1}] * 3)}))
+    expected = f"'{name}' is an object with the fields {name}.id; specify one, such as --{name} {name}.id."
+    assert message == f"log.parquet: {expected}"
 
 
 def test_binary_columns_must_contain_utf8(prepare_log: Prepare) -> None:

@@ -63,8 +63,8 @@ def test_a_row_that_does_not_end_is_refused_before_it_fills_the_memory(
 def test_a_parquet_file_with_too_many_rows_is_refused(
     prepare_log: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("offrec.data.tables.UNPACKED_BYTES", 100_000)
-    monkeypatch.setattr("offrec.data.tables.UNPACKED_RATIO", 20)
+    monkeypatch.setattr("offrec.data.parquet_tables.UNPACKED_BYTES", 100_000)
+    monkeypatch.setattr("offrec.data.parquet_tables.UNPACKED_RATIO", 20)
     table = pl.DataFrame({"session": [1, 1, 2, 3], "item": [1, 2, 1, 2]})
     for copies, refused in ((1, False), (100_000, True)):
         file = io.BytesIO()

@@ -20,7 +20,9 @@ class Prepare:
     sources: Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE [SOURCE …]", help_behavior_hint="")
     ]
-    """Files or quoted globs, uncompressed or .gz, .zst or .zip. With `--format served`: the folder of the log."""
+    """Files, quoted globs or folders of Parquet files; files may be .gz, .zst or .zip. A folder is read with its
+    sub-folders, in the order of the paths; folders COLUMN=VALUE are columns. With `--format served`: the folder of the
+    log."""
     out: Path
     """The folder to write."""
     options: Annotated[PrepareOptions, tyro.conf.arg(name="")]

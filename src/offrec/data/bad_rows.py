@@ -1,12 +1,15 @@
 """Collect the bad rows of a log, so that one message can name the first and count the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import polars as pl
 
-from offrec.data.sources import Source
+from offrec.data.sources import Block, Source
 from offrec.errors import InputError
+
+LIST_COLUMNS = ("offered",)  # the columns whose values are lists
 
 
 @dataclass(frozen=True)
@@ -81,3 +84,35 @@ class BadRows:
         for kind, row in self._first.items():
             count = "the only such row" if row.count == 1 else f"the first of {row.count:,} such rows"
             raise InputError(f"{row.place}: {kind}{row.value} ({count}); {row.expected}.")
+
+
+# Chooses columns: a source and the names of its columns → {offrec's name: the table's name}.
+Resolve = Callable[[Source, Sequence[str]], Mapping[str, str]]
+# Parses one batch of rows; thread-safe. Records bad rows and returns None if the batch cannot be parsed.
+ReadTask = Callable[[BadRows], RowBatch | None]
+
+
+def only_fields(source: Source, column: str, fields: Sequence[str], name: str) -> InputError:
+    """Return the error about a column that is an object, with fields such as item.sku."""
+    return InputError(
+        f"{source.name}: {column!r} is an object with the fields {', '.join(fields[:20])}; specify one, such as "
+        f"--{name} {fields[0]}."
+    )
+
+
+def refuse_objects(source: Source, paths: Mapping[str, tuple[str, ...]], optional: Sequence[str]) -> None:
+    """Refuse optional columns that are objects instead of ignoring them; `paths`: the path of each field."""
+    for name in optional:
+        if fields := [field for field, path in paths.items() if path[0] == name and len(path) > 1]:
+            raise only_fields(source, name, fields, name)
+
+
+def line_of(block: Block) -> Callable[[int], str]:
+    """Return a function that turns a row of a block into its line, such as "line 17"."""
+    return lambda row: f"line {block.line(row)}"
+
+
+def unreadable(source: Source, expected: str, error: BaseException | str) -> NoReturn:
+    """Raise an InputError: the source is not a table of the expected kind."""
+    reason = str(error).strip().split("\n")[0]
+    raise InputError(f"{source.name} cannot be read as {expected} ({reason}); download or write the file again.")

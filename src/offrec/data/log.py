@@ -9,10 +9,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from offrec.data import column_checks, list_checks
-from offrec.data.bad_rows import BadRows, RowBatch
+from offrec.data.bad_rows import BadRows, ReadTask, RowBatch
 from offrec.data.factorize import factorize_by_appearance, factorize_sorted, run_starts
 from offrec.data.sources import Source
-from offrec.data.tables import ReadTask
 from offrec.data.threads import run_concurrently
 from offrec.errors import InputError
 from offrec.types import Bytes, Doubles, Floats, Ints, Longs

@@ -12,7 +12,7 @@ import numpy as np
 
 from offrec.data import decisions, folder, item_indices, sessions, statistics
 from offrec.data.arrays import Arrays
-from offrec.data.bad_rows import BadRows
+from offrec.data.bad_rows import BadRows, ReadTask
 from offrec.data.dataset import Dataset
 from offrec.data.formats import FORMATS
 from offrec.data.item_indices import IndexedEvents
@@ -22,7 +22,6 @@ from offrec.data.protocol import Protocol
 from offrec.data.sessions import Events
 from offrec.data.shop_metadata import common_shop
 from offrec.data.sources import Source
-from offrec.data.tables import ReadTask
 from offrec.data.threads import WORKERS
 from offrec.data.vocabulary import read_catalogue
 from offrec.errors import InputError

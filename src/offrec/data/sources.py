@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, NoReturn
+from urllib.parse import unquote
 
 import zstandard
 
@@ -29,6 +30,8 @@ MAX_MEMBERS = 10_000
 UNPACKED_BYTES, UNPACKED_RATIO = 1 << 30, 250  # a compressed file may unpack to the larger of both limits
 ZSTD_INPUT = 4 << 10  # 4 compressed bytes can unpack to 128 KiB, so one step yields at most 128 MiB
 MAGIC_BYTES = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip"}
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+PARQUET_SUFFIXES = (".parquet", ".pq")
 SUFFIXES = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".zip": "zip"}
 
 
@@ -38,11 +41,21 @@ class Source:
 
     path: Path
     member: str | None = None
+    folder: Path | None = None  # the folder that was given as the source, if the file was found in it
 
     @property
     def name(self) -> str:
-        """The name for messages: the file name, and the member if there is one."""
+        """The name for messages: the file name, with the path in its folder and the member if there is one."""
+        if self.folder is not None:
+            return str(self.path.relative_to(self.folder.parent))
         return self.path.name if self.member is None else f"{self.path.name}:{self.member}"
+
+    @property
+    def partitions(self) -> list[tuple[str, str | None]]:
+        """The columns and values of hive partitions: the folders COLUMN=VALUE between the folder and the file."""
+        parts = () if self.folder is None else self.path.relative_to(self.folder).parts[:-1]
+        pairs = [part.partition("=")[::2] for part in parts if "=" in part]
+        return [(unquote(name), None if value == HIVE_NULL else unquote(value)) for name, value in pairs]
 
     @property
     def stem(self) -> str:
@@ -96,10 +109,10 @@ def find(paths: Sequence[str | Path]) -> list[Source]:
     """Return the tables that paths and globs name.
 
     Args:
-        paths: Files and globs. A zip archive represents all of its members.
+        paths: Files, globs and folders of Parquet files. A zip archive represents all of its members.
 
     Returns:
-        The tables in the order of `paths`; the matches of a glob are sorted.
+        The tables in the order of `paths`. The matches of a glob and the files of a folder are sorted by their paths.
 
     Raises:
         InputError: If a path does not exist, a glob matches nothing, or a table is named twice.
@@ -107,8 +120,12 @@ def find(paths: Sequence[str | Path]) -> list[Source]:
     if not paths:
         raise InputError("No source was given; name at least one file, or a glob in quotes.")
     tables: list[Source] = []
-    for file in (file for path in paths for file in _expand(path)):
-        tables.extend(_members(file) if _compression(file) == "zip" else [Source(file)])
+    for path in paths:
+        if Path(path).is_dir():
+            tables.extend(_parquet_files(Path(path)))
+            continue
+        for file in _expand(path):
+            tables.extend(_members(file) if _compression(file) == "zip" else [Source(file)])
     seen: set[tuple[Path, str | None]] = set()
     for source in tables:
         key = (source.path.resolve(), source.member)
@@ -118,14 +135,34 @@ def find(paths: Sequence[str | Path]) -> list[Source]:
     return tables
 
 
+def _parquet_files(folder: Path) -> list[Source]:
+    """Return the Parquet files of a folder and its sub-folders. Names that begin with . or _ are skipped."""
+    files = [path for path in sorted(folder.rglob("*")) if not _is_hidden(path.relative_to(folder)) and path.is_file()]
+    tables = [path for path in files if path.suffix in PARQUET_SUFFIXES]
+    if not tables:
+        raise InputError(
+            f"{folder} is a folder without Parquet files; name its files, for instance '{folder / '*.csv'}'."
+        )
+    if others := [path for path in files if path.suffix not in PARQUET_SUFFIXES]:
+        raise InputError(
+            f"{folder} contains {others[0].relative_to(folder)}, which is not a Parquet file; move it, or name the "
+            f"files to read, for instance '{folder / '**' / '*.parquet'}'."
+        )
+    for path in tables:
+        _compression(path)  # checks that the file can be opened and is not empty
+    return [Source(path, folder=folder) for path in tables]
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)
+
+
 def _expand(pattern: str | Path) -> list[Path]:
     path = Path(pattern)
     if path.is_file():
         return [path]
-    if path.exists() and not path.is_dir():
+    if path.exists():
         raise InputError(f"{pattern} is not a regular file; write its content to a file first.")
-    if path.is_dir():
-        raise InputError(f"{pattern} is a folder; name its files, for instance '{path / '*.csv'}'.")
     if not glob.has_magic(str(pattern)):
         raise InputError(f"{pattern} does not exist; check the path.")
     matches = [Path(match) for match in sorted(glob.glob(str(pattern), recursive=True)) if Path(match).is_file()]

@@ -8,6 +8,7 @@ so far, to detect sessions whose rows are not contiguous.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ from polars.io.plugins import register_io_source
 
 from offrec.console import PLAIN_SECONDS, Console
 from offrec.data import column_checks, sources
-from offrec.data.bad_rows import BadRows, RowBatch
+from offrec.data.bad_rows import BadRows, ReadTask
 from offrec.data.factorize import run_starts
 from offrec.data.files import publish_file
 from offrec.data.formats import FORMATS, Columns, events
+from offrec.data.parquet_tables import parquet
 from offrec.data.sources import Source
-from offrec.data.tables import ReadTask, check_parquet_rows
 from offrec.errors import InputError, first_line
 from offrec.policy import Policy
 from offrec.serving.engine import Engine, Query
@@ -208,8 +209,8 @@ class _Table:
         columns = self.options.columns
         for file in self.files:
             is_parquet = file.member is None and file.path.suffix in (".parquet", ".pq")
-            if is_parquet and self.options.format == "events":
-                yield from _read_parquet(file, columns)
+            if is_parquet and self.options.format == "events":  # in smaller parts than `prepare` reads
+                yield from parquet(file, partial(_resolve, columns), rows_per_task=PARQUET_ROWS)
             else:
                 record = FORMATS[self.options.format]
                 if record.read is None or record.has_lists:
@@ -222,21 +223,8 @@ def _session_keys(frame: pl.DataFrame) -> list[str]:
     return [name for name in ("session", "user") if name in frame]
 
 
-def _read_parquet(file: Source, columns: Columns) -> Iterator[ReadTask]:
-    """Read a Parquet table in slices; `prepare` reads it as a whole, but here it may be larger than memory."""
-    try:
-        scan = pl.scan_parquet(file.path)
-        names = events.resolve(file, scan.collect_schema().names(), columns, events.COLUMNS, ("item",))
-        check_parquet_rows(file, scan, len(names))
-        rows = int(scan.select(pl.len()).collect().item())
-        renamed = scan.select(pl.col(column).alias(name) for name, column in names.items())
-        for first in range(0, rows, PARQUET_ROWS):
-            frame = renamed.slice(first, PARQUET_ROWS).collect()
-            yield lambda bad_rows, frame=frame, first=first: RowBatch(  # type: ignore[misc]
-                file, frame, lambda row: f"row {first + row + 1}"
-            )
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"{file.name} cannot be read as Parquet ({first_line(error)}); write it again.") from error
+def _resolve(columns: Columns, file: Source, available: Sequence[str]) -> dict[str, str]:
+    return events.resolve(file, available, columns, events.COLUMNS, ("item",))
 
 
 def _read_block(task: ReadTask, numeric_times: bool | None) -> tuple[pl.DataFrame, bool | None]:

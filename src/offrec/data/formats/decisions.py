@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from offrec.data.bad_rows import ReadTask
 from offrec.data.formats import events
 from offrec.data.formats.record import Columns, FormatRecord
 from offrec.data.sources import Source
-from offrec.data.tables import ReadTask
 
 
 def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:

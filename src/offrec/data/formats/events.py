@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from offrec.data import tables
+from offrec.data.bad_rows import ReadTask, only_fields
 from offrec.data.formats.record import Columns, FormatRecord, ProtocolDefaults
 from offrec.data.sources import Source
-from offrec.data.tables import ReadTask
 from offrec.errors import InputError
 
 COLUMNS = ("session", "user", "item", "time", "position", "behaviour", "reward", "propensity")
@@ -22,20 +22,22 @@ def read_columns(
     sources: Sequence[Source], columns: Columns, names: Sequence[str], required: Sequence[str]
 ) -> Iterator[ReadTask]:
     """Split tables into tasks that read the columns `names`, where the columns `required` must exist."""
-    resolved_sources: dict[str, Mapping[str, str]] = {}
+    first: dict[str, Mapping[str, str]] = {}  # the columns of the first source
 
     def resolve_consistently(source: Source, available: Sequence[str]) -> Mapping[str, str]:
         resolved = resolve(source, available, columns, names, required)
-        for name, earlier in resolved_sources.items():
-            if differing := sorted(set(earlier) ^ set(resolved)):
-                raise InputError(
-                    f"{source.name} and {name} have different columns: only one of them has {differing[0]}; "
-                    "prepare files with the same columns together."
-                )
-        resolved_sources.setdefault(source.name, resolved)
+        if not first:
+            first[source.name] = resolved
+        ((name, earlier),) = first.items()
+        if differing := sorted(set(earlier) ^ set(resolved)):
+            raise InputError(
+                f"{source.name} and {name} have different columns: only one of them has {differing[0]}; "
+                "prepare files with the same columns together."
+            )
         return resolved
 
-    optional = [name for name in names if not getattr(columns, name) and (name != "session" or columns.use_session)]
+    not_read = {"reward"} if columns.use_session else {"reward", "session"}  # unless the user names them
+    optional = [name for name in names if not getattr(columns, name) and name not in not_read]
     for source in sources:
         yield from tables.read_tasks(source, resolve_consistently, optional)
 
@@ -66,6 +68,9 @@ def resolve(
             continue
         column = given or name
         if column not in available:
+            fields = [field for field in available if field.startswith(f"{column}.")]
+            if fields and (given or name in required):
+                raise only_fields(source, column, fields, name)
             if given or name in required:
                 raise InputError(f"{source.name} has no column {column!r}; {listed}; specify one with --{name}.")
         elif available.count(column) > 1:

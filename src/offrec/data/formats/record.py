@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from offrec.data.bad_rows import ReadTask
 from offrec.data.log import Log
 from offrec.data.sources import Source, find
-from offrec.data.tables import ReadTask
 from offrec.plugins import Registry, check_callable, check_texts
 
 

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from offrec.data import tables
-from offrec.data.bad_rows import BadRows, RowBatch
+from offrec.data.bad_rows import BadRows, ReadTask, RowBatch
 from offrec.data.formats.record import Columns, FormatRecord, ProtocolDefaults
 from offrec.data.sources import Source
-from offrec.data.tables import ReadTask
 from offrec.errors import InputError
 
 COLUMNS = {"time": "timestamp", "user": "visitorid", "behaviour": "event", "item": "itemid", "order": "transactionid"}

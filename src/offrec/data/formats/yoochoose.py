@@ -7,10 +7,10 @@ from functools import partial
 import polars as pl
 
 from offrec.data import tables
-from offrec.data.bad_rows import BadRows, RowBatch
+from offrec.data.bad_rows import BadRows, ReadTask, RowBatch
 from offrec.data.formats.record import Columns, FormatRecord, ProtocolDefaults
 from offrec.data.sources import Source, read_blocks
-from offrec.data.tables import Layout, ReadTask
+from offrec.data.tables import Layout
 from offrec.errors import InputError
 
 IDS = {"session": pl.Int64, "item": pl.Int64}

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 import offrec
+from offrec.data.bad_rows import ReadTask
 from offrec.data.formats import Columns
 from offrec.data.sources import Source
-from offrec.data.tables import ReadTask, read_tasks
+from offrec.data.tables import read_tasks
 from offrec.errors import InputError
 
 NAMES = {"user": "userId", "item": "movieId", "time": "timestamp"}
