@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from offrec.catalogue import Head, log_prob, rank_last, top_k
+from offrec.data.item_properties import ItemProperties
 from offrec.data.replay import batch_from_histories
 from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
@@ -24,12 +25,17 @@ class Recommendation:
     scores: list[float]
     probabilities: list[float] | None  # π(item | history); None for a policy that is not a distribution
     unknown: int  # number of skipped items in the history, because the catalogue does not contain them
+    titles: list[str | None] | None = None  # None if the items have no titles
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object with one row per item."""
-        rows = [{"item": item, "score": score} for item, score in zip(self.items, self.scores, strict=True)]
+        rows: list[dict[str, Any]] = [
+            {"item": item, "score": score} for item, score in zip(self.items, self.scores, strict=True)
+        ]
         for row, probability in zip(rows, self.probabilities or [], strict=False):
             row["probability"] = probability
+        for row, title in zip(rows, self.titles or [], strict=False):
+            row["title"] = title
         return {"recommendations": rows, "unknown": self.unknown}
 
 
@@ -44,6 +50,7 @@ class Policy:
     """
 
     name: str
+    item_properties: ItemProperties | None = None  # titles and features of the items, if the dataset has any
     source_shop: dict[str, Any] | None = None  # the simulated shop that generated the log, if any
     stochastic = False  # whether softmax(head) is a distribution to sample from
 
@@ -119,7 +126,13 @@ class Policy:
                 values, items = _best_among(head, torch.tensor(allowed, dtype=torch.long, device=self.device), k)
             probabilities = log_prob(head, items)[0].exp().tolist() if self.stochastic and items.numel() else None
         ids = [self.vocabulary.id(item) for item in items[0].tolist()]
-        return Recommendation(ids, values[0].tolist(), probabilities, unknown)
+        return Recommendation(ids, values[0].tolist(), probabilities, unknown, self.titles(items[0].tolist()))
+
+    def titles(self, items: Sequence[int]) -> list[str | None] | None:
+        """Return the titles of item indices, or None if the items have no titles."""
+        if self.item_properties is None or self.item_properties.titles is None:
+            return None
+        return [self.item_properties.title(item) for item in items]
 
     def _candidates(self, candidates: Sequence[Id]) -> list[int]:
         known, _ = self.vocabulary.encode(candidates)
@@ -192,6 +205,7 @@ class SkipRecent(Policy):
         super().__init__(policy.vocabulary, policy.history, policy.device, policy.data_hash)
         self.policy, self.picks = policy, picks
         self.name, self.source_shop, self.stochastic = policy.name, policy.source_shop, policy.stochastic
+        self.item_properties = policy.item_properties
 
     def head(self, batch: Batch) -> Head:
         """Return the head of the policy, with the last picks of each row ranked last."""

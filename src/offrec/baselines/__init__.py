@@ -63,4 +63,6 @@ def baseline(name: str, dataset: Dataset, history: int = 50, device: torch.devic
         >>> policy = offrec.baseline("recent", dataset)
         >>> offrec.evaluate(policy, dataset).metrics["all"]["NDCG@10"]
     """
-    return BASELINES[name].build(dataset, history, torch.device(device))
+    policy = BASELINES[name].build(dataset, history, torch.device(device))
+    policy.item_properties = dataset.item_properties
+    return policy

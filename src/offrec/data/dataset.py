@@ -16,6 +16,8 @@ If the log contains served lists with propensities, the folder also contains its
 
 In such a dataset, a session can have decisions but no events.
 
+If the items have properties (`prepare --items`), the folder also contains the arrays of `offrec.data.item_properties`.
+
 Sessions are stored in the order train, validation, test; `splits` in dataset.json contains the range of sessions
 [first, last + 1) of each split.
 """
@@ -30,6 +32,7 @@ import numpy as np
 from offrec.data import dataset_checks
 from offrec.data.arrays import Arrays, open_arrays
 from offrec.data.folder import FORMAT_VERSION
+from offrec.data.item_properties import ItemProperties, decode_properties
 from offrec.data.json_files import load_json, verify_json
 from offrec.data.protocol import Protocol, fingerprint
 from offrec.data.vocabulary import ID_ARRAYS, Vocabulary, decode_vocabulary
@@ -56,6 +59,7 @@ class Dataset:
     times: Longs | None = None  # [E] milliseconds; only if the log has times
     reward_column: Floats | None = None  # [E] NaN where an event has the reward of its behaviour
     item_id_arrays: Arrays = field(default_factory=dict)  # item_ids and, for text ids, item_ids_offsets
+    item_properties: ItemProperties | None = None  # only if the dataset was prepared with --items
 
     @staticmethod
     def open(path: str | Path) -> "Dataset":
@@ -142,6 +146,9 @@ def _open(path: Path) -> Dataset:
     if "decisions" in meta:
         decisions = Decisions(**{one.name: arrays[f"decision_{one.name}"] for one in fields(Decisions)})
     ids = {name: arrays[name] for name in ID_ARRAYS if name in arrays}
+    properties = None
+    if "item_properties" in meta:
+        properties = decode_properties(meta["item_properties"], arrays, meta["counts"]["items"])
     return Dataset(
         path,
         meta,
@@ -150,7 +157,8 @@ def _open(path: Path) -> Dataset:
         decisions,
         arrays.get("times"),
         arrays.get("rewards"),
-        item_id_arrays=ids,
+        ids,
+        properties,
     )
 
 

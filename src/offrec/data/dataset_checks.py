@@ -12,6 +12,7 @@ import numpy as np
 
 from offrec.data.arrays import DESCRIPTION, Array, Arrays
 from offrec.data.folder import hash_data
+from offrec.data.item_properties import PROPERTIES, decode_properties
 from offrec.data.protocol import Protocol, fingerprint
 from offrec.data.schema import Anything, Flag, ListOf, Maybe, Number, OneOf, Table, Text, Whole
 from offrec.data.shop_metadata import SHOP
@@ -55,6 +56,7 @@ META = Table(
     {
         "decisions": Table({"count": Whole(), "k": Whole(1, MAX_ITEMS)}, {"notes": ListOf(Text())}, Anything()),
         "shop": SHOP,
+        "item_properties": PROPERTIES,
     },
     Anything(),
 )
@@ -68,6 +70,8 @@ def find_problem(meta: Mapping[str, Any], arrays: Arrays) -> str | None:
         check_item_ids(arrays, meta["item_id_type"], meta["counts"]["items"])
         if "decisions" in meta:
             _check_decisions(meta, arrays)
+        if "item_properties" in meta:
+            decode_properties(meta["item_properties"], arrays, meta["counts"]["items"])
     except ValueError as error:
         return str(error)
     return None

@@ -52,6 +52,16 @@ def align_items(log: Log, vocabulary: Vocabulary, folder: Path) -> Log:
     return replace(log, items=indices[log.items], item_ids=vocabulary.ids, lists=lists)
 
 
+def append_items(log: Log, item_ids: Longs | list[str]) -> Log:
+    """Return the log with further items, which have no events."""
+    known = log.item_ids
+    if isinstance(known, np.ndarray) and isinstance(item_ids, np.ndarray):
+        both: Longs | list[str] = np.concatenate([known, item_ids])
+    else:
+        both = [*known, *item_ids]
+    return replace(log, item_ids=both, unseen_items=len(item_ids))
+
+
 def drop_unknown_items(events: Events, n_items: int) -> Events:
     """Remove the events whose items are not in the catalogue."""
     events = events.gather()
@@ -64,7 +74,7 @@ def compact(
     behaviour_names: tuple[str, ...],
     offered: Ints | None = None,
     *,
-    keep_all_items: bool = False,
+    keep_from: int | None = None,
 ) -> tuple[IndexedEvents, Ints | None]:
     """Number items and behaviours consecutively.
 
@@ -73,13 +83,13 @@ def compact(
         item_ids: The ids of all items of the log.
         behaviour_names: The names of all behaviours of the log.
         offered: The served lists, padded with −1. Their items stay in the catalogue.
-        keep_all_items: Whether items without an event stay in the catalogue.
+        keep_from: Items from this index on stay in the catalogue even without an event; None: none of them.
 
     Returns:
         The events with new numbers, and the lists with new numbers, padded with the number of items.
     """
     listed = np.zeros(0, np.int32) if offered is None else offered[offered >= 0]
-    extra: Ints = np.arange(len(item_ids) if keep_all_items else 0, dtype=np.int32)
+    extra: Ints = np.arange(len(item_ids) if keep_from is None else keep_from, len(item_ids), dtype=np.int32)
     (items, listed, _), used = _renumber([events.items, listed, extra], len(item_ids))
     (behaviours,), used_names = _renumber([events.behaviours], len(behaviour_names))
     ids = item_ids[used] if isinstance(item_ids, np.ndarray) else [item_ids[index] for index in used]

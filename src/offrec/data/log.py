@@ -56,6 +56,7 @@ class Log:
     lists: ServedLists | None = None  # only if the log has propensities
     notes: tuple[str, ...] = ()  # messages about excluded lists and events
     rewards: Floats | None = None  # [E] the reward column, NaN where it has no number
+    unseen_items: int = 0  # the last items of item_ids have no events and stay in the catalogue; not ascending
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,13 @@ class PrepareOptions:
     catalogue: Annotated[str | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
     """Use the items and indices of this dataset or run folder. Its policies can then be evaluated on this log
     (`offrec estimate RUN --dataset`). Events with other items are dropped and counted."""
+    items: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE")] = ()
+    """A table with one row per item (CSV or Parquet): its id in `item` or `id`, a `title`, a `category` and further
+    columns of text, numbers or lists of numbers (embeddings). Or RetailRocket's item_properties files. Networks use
+    all columns except the title as features of the items."""
+    keep_unseen_items: bool = False
+    """Whether items of the table that are not in the log become part of the catalogue, so that they can be
+    recommended."""
     sessions: Literal["auto", "column", "user", "gap"] = "auto"
     """How to define sessions. `column`: the events with one session id. `user`: all events of a user. `gap`: the
     events of a user between two periods of inactivity. `auto`: `column` if the log has session ids, else `gap`."""
@@ -125,6 +132,10 @@ def check(options: PrepareOptions) -> None:
         value = getattr(options, name)
         if value is not None and value < minimum:
             raise InputError(f"{_flag(name)} must be at least {minimum}; got {value}.")
+    if options.keep_unseen_items and not options.items:
+        raise InputError("--keep-unseen-items needs --items FILE, the table that lists the items.")
+    if options.keep_unseen_items and options.catalogue is not None:
+        raise InputError("--keep-unseen-items cannot be used with --catalogue, which defines the items; remove one.")
     if options.behaviours and (record.behaviours is not None or record.read is None):
         raise InputError(
             f"--behaviours cannot be used with --format {options.format}, which defines its behaviours; "

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from offrec.data import decisions, folder, item_indices, sessions, statistics
+from offrec.data import decisions, folder, item_files, item_indices, sessions, statistics
 from offrec.data.arrays import Arrays
 from offrec.data.bad_rows import BadRows, ReadTask
 from offrec.data.dataset import Dataset
@@ -23,7 +23,7 @@ from offrec.data.sessions import Events
 from offrec.data.shop_metadata import common_shop
 from offrec.data.sources import Source
 from offrec.data.threads import WORKERS
-from offrec.data.vocabulary import read_catalogue
+from offrec.data.vocabulary import Vocabulary, read_catalogue
 from offrec.errors import InputError
 from offrec.types import Longs
 
@@ -69,7 +69,10 @@ def prepare(
     folder.check_free(out, force)
     tables = FORMATS[options.format].find([source] if isinstance(source, str | Path) else source)
     catalogue = None if options.catalogue is None else read_catalogue(Path(options.catalogue))
+    item_rows = item_files.read_item_rows(options.items, options.item) if options.items else None
     log = _read_log(tables, options, say)
+    if item_rows is not None and options.keep_unseen_items:
+        log = item_indices.append_items(log, item_files.unseen_ids(item_rows, Vocabulary(log.item_ids)))
     if catalogue is not None:
         log = item_indices.align_items(log, catalogue, Path(str(options.catalogue)))
     log = limit_rewards(log, options.reward_behaviours)
@@ -77,12 +80,20 @@ def prepare(
     events, steps = _make_sessions(log, protocol, say, drop_unknown_items=catalogue is not None)
     events, splits = sessions.split(events, protocol.split, protocol.split_seed, protocol.split_parts)
     indexed, arrays = _index_items(events.gather(), log, splits["train"][1], keep_all_items=catalogue is not None)
+    properties = None
+    if item_rows is not None:
+        properties = item_files.encode_properties(item_rows, Vocabulary(indexed.item_ids))
+        arrays |= properties.arrays()
+        for note in properties.notes:
+            say(note)
     say(f"writing {out}")
     folder.check_free(out, force)
     about = {"protocol": protocol.as_json(), "time_format": log.time_format, "source_rows": log.rows, "steps": steps}
     if log.lists is not None:
         notes = [*log.notes, *decisions.filter_notes(steps)]
         about["decisions"] = decisions.describe(indexed.events, arrays, notes)
+    if properties is not None:
+        about["item_properties"] = properties.as_json()
     if (shop := common_shop(table.path for table in tables)) is not None:
         about["shop"] = shop
     folder.write(out, arrays, lambda: {**_describe(indexed, splits), **about})
@@ -176,12 +187,12 @@ def _make_sessions(log: Log, protocol: Protocol, say: Say, *, drop_unknown_items
 
 def _index_items(events: Events, log: Log, n_training: int, *, keep_all_items: bool) -> tuple[IndexedEvents, Arrays]:
     """Number the remaining items consecutively; return the events and all arrays of the dataset."""
-    names = log.behaviour_names
+    names, keep_from = log.behaviour_names, 0 if keep_all_items else len(log.item_ids) - log.unseen_items
     if log.lists is None:
-        indexed, _ = item_indices.compact(events, log.item_ids, names, keep_all_items=keep_all_items)
+        indexed, _ = item_indices.compact(events, log.item_ids, names, keep_from=keep_from)
         return indexed, _event_arrays(indexed, log.time_unit)
     events, raw = decisions.separate_lists(events, log.lists, n_training)
-    indexed, offered = item_indices.compact(events, log.item_ids, names, raw.items, keep_all_items=keep_all_items)
+    indexed, offered = item_indices.compact(events, log.item_ids, names, raw.items, keep_from=keep_from)
     decision_arrays = {f"decision_{name}": array for name, array in (vars(raw) | {"items": offered}).items()}
     return indexed, _event_arrays(indexed, log.time_unit) | decision_arrays
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from offrec.data.dataset_checks import ROUNDING
 from offrec.data.json_files import CHECKSUM, format_json, read_json, seal
 from offrec.data.schema import Anything, Number, Table
 from offrec.errors import InputError, first_line
+from offrec.models.item_features import ItemFeatures, dataset_features
 from offrec.models.network import Network, NetworkOptions
 from offrec.training import checkpoint
 from offrec.training.loop import TrainingOptions
@@ -65,6 +66,11 @@ class FitSpec:
     folds: int
     start: FitStart | None = None  # only for the network that is fitted to all training sessions
 
+    @cached_property
+    def features(self) -> ItemFeatures | None:
+        """The features of the items that the network reads."""
+        return dataset_features(self.dataset, self.network.features)
+
     def describe(self, part: Part) -> dict[str, Any]:
         """Return everything that the result depends on. The network does not depend on the folds."""
         meta = self.dataset.meta
@@ -74,7 +80,7 @@ class FitSpec:
             "part": part,
             "data_hash": meta["data_hash"],
             "splits": {name: list(meta["splits"][name]) for name in ("train", "validation")},
-            "network": _used_options(self.network),
+            "network": _used_options(self.network, self.features is not None),
             "training": {name: value for name, value in training.items() if name not in EXECUTION_OPTIONS},
             "seed": self.seed,
         }
@@ -88,10 +94,11 @@ class FitSpec:
         return root / hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _used_options(options: NetworkOptions) -> dict[str, Any]:
+def _used_options(options: NetworkOptions, has_features: bool) -> dict[str, Any]:
     """Return the options that a network with this backbone uses."""
     ignored = {"layers", "heads", "window"} - BACKBONES[options.backbone].reads
     ignored |= {"repeat_state"} if options.repeat == "off" else set()
+    ignored |= {"new_item_bonus"} if has_features else {"features", "free_dropout", "new_item_bonus"}
     return {name: value for name, value in asdict(options).items() if name not in ignored}
 
 
@@ -109,7 +116,7 @@ def read_description(folder: Path) -> dict[str, Any]:
 def read_network(spec: FitSpec, folder: Path) -> Network:
     """Load the network, without gradients and in evaluation mode."""
     with torch.random.fork_rng():  # the initial weights are random and then overwritten
-        network = Network(spec.dataset.n_items, spec.network)
+        network = Network(spec.dataset.n_items, spec.network, features=spec.features)
     with _readable(folder):
         _check_key(spec, "network", folder)
         load_network(network, folder, spec.folder(folder.parent, "network").name)

@@ -160,7 +160,7 @@ def _best_network(spec: FitSpec, fit: _Fit, device: torch.device) -> Network:
 def _initial_network(spec: FitSpec, device: torch.device) -> Network:
     with torch.random.fork_rng():
         torch.manual_seed(spec.seed)
-        network = Network(spec.dataset.n_items, spec.network)
+        network = Network(spec.dataset.n_items, spec.network, features=spec.features)
     if spec.start is not None:
         network.load_state_dict(spec.start.weights)
     return network.to(device)
@@ -212,7 +212,7 @@ def _memory_plan(spec: FitSpec, fit: _Fit, validation: Replay, device: torch.dev
     """Return the memory plan of one fit."""
     options, epochs = spec.network, _epochs(spec, fit, device)
     with torch.device("meta"):
-        network = Network(spec.dataset.n_items, options)
+        network = Network(spec.dataset.n_items, options, features=spec.features)
     return memory.plan(
         network,
         item_tables(network, network.n_items),

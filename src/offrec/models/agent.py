@@ -1,7 +1,7 @@
 """Agent: builds a learner's networks, computes the quantities in its loss, and updates state outside the optimiser."""
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from offrec.models.critic import (
     sample_unlogged_from,
     within_support,
 )
+from offrec.models.item_features import ItemFeatures
 from offrec.models.neighbours import NeighbourTerm
 from offrec.models.network import Network, NetworkOptions, Second, detached_head, eval_mode, precompute_shared
 from offrec.types import Batch
@@ -64,6 +65,7 @@ class Agent(nn.Module):
         prior: π̂_b, for learners that need it.
         restored: Whether a checkpoint will be loaded. It contains π̂_b, so `prior` is not required.
         bfloat16_products: Whether the learner's heads use bfloat16 in products over the catalogue.
+        features: The features of the items, or None.
     """
 
     multiplier: Tensor
@@ -82,16 +84,18 @@ class Agent(nn.Module):
         *,
         restored: bool = False,
         bfloat16_products: bool = False,
+        features: ItemFeatures | None = None,
     ) -> None:
         super().__init__()
-        self.n_items, self.learner, self.needs = n_items, learner, learner.needs
+        self.n_items, self.learner, self.needs, self.features = n_items, learner, learner.needs, features
         self.bfloat16_products = bfloat16_products
         self.options, self.critic_options, self.facts = network, critic or CriticOptions(), facts or LogFacts()
         needs = self.needs
         second: Second | None = "critic" if needs.critic == "shared" else "policy" if needs.logging == "own" else None
-        self.actor = Network(n_items, network, second=second) if needs.actor else None
+        self.actor = Network(n_items, network, second=second, features=features) if needs.actor else None
         own = needs.critic == "own"
-        self.critic = Network(n_items, self.critic_options.network(network), value=True) if own else None
+        shape = self.critic_options.network(network)
+        self.critic = Network(n_items, shape, value=True, features=features) if own else None
         self._set_prior(prior, restored)
         online = self.critic if own else self.actor if needs.critic == "shared" else None
         self.target = None if online is None else Target(freeze(deepcopy(online)), self.critic_options)
@@ -123,7 +127,7 @@ class Agent(nn.Module):
         if needs.critic_start and prior is not None and self.critic is not None:
             self.critic.copy_scores(prior, needs.critic_start)
         if has_prior and prior is None:
-            prior = Network(self.n_items, self.options)
+            prior = Network(self.n_items, self.options, features=self.features)
         self.prior = freeze(deepcopy(prior)) if has_prior and prior is not None else None
 
     def _register(self, name: str, tensor: Tensor | None, persistent: bool) -> None:
@@ -256,8 +260,10 @@ class Agent(nn.Module):
             return {}
         if needs.logging != "next":
             return {"b": prior(batch)}
-        states, next_states = prior.states_and_next(batch)
-        return {"b": prior.head(states, batch.recent), "next_b": prior.head(next_states, batch.next_recent)}
+        inputs, weights = prior.tables()
+        states, next_states = prior.states_and_next(batch, inputs)
+        next_b = prior.head(next_states, batch.next_recent, weights)
+        return {"b": prior.head(states, batch.recent, weights), "next_b": next_b}
 
     def _critic_heads(self, batch: Batch) -> dict[str, Any]:
         critic = self.critic
@@ -273,8 +279,9 @@ class Agent(nn.Module):
     @torch.no_grad()
     def _target_heads(self, batch: Batch, target: Network) -> dict[str, Any]:
         values = target if target.second is None else target.second
-        states, next_states = target.states_and_next(batch)
-        weights = values.weights
+        inputs, weights = target.tables()
+        states, next_states = target.states_and_next(batch, inputs)
+        weights = weights if target.second is None else target.second.weights
         heads = {"next_q": values.head(next_states, batch.next_recent, weights)}
         return heads | {"target_q": values.head(states, batch.recent, weights)} if self.critic_options.ground else heads
 
@@ -314,6 +321,8 @@ class Agent(nn.Module):
         if self.needs.ranks == "actor":
             assert self.actor is not None
             head: Head = self.actor(batch)
+            if self.features is not None and head.bias is not None:
+                head = replace(head, bias=head.bias + self.options.new_item_bonus * self.features.unseen)
             head = head if self.neighbours is None else self.neighbours.mix(head, batch.recent)
         else:
             assert self.critic is not None

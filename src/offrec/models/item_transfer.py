@@ -7,11 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from offrec.data.item_properties import ItemProperties
 from offrec.data.neighbours import MAX_GAP
 from offrec.data.vocabulary import Vocabulary
 from offrec.types import Longs, Sessions
 
 CHUNK = 1 << 18  # pairs of items whose rows are gathered at once
+CATEGORY_TENSORS = (".categories", ".category_bias")  # of a feature map, with one row per category
 ItemTensors = dict[str, int]  # the tensors with one row per item, and how many rows they have in addition
 
 
@@ -136,6 +138,31 @@ def transfer_rows(table: Tensor, match: ItemMatch) -> Tensor:
     rows[~is_new] = items[torch.from_numpy(match.old_index[match.old_index >= 0])]
     rows[is_new] = new_item_rows(items, match)
     return torch.cat([rows, others])
+
+
+def transfer_categories(weights: Mapping[str, Tensor], old: ItemProperties, new: ItemProperties) -> dict[str, Tensor]:
+    """Return weights whose feature maps have the categories of new item properties, matched by column and value.
+
+    New categories start at 0, like unknown ones. Item vectors are added to the mapped features, so `transfer_rows`
+    works as without features.
+
+    Args:
+        weights: The weights of a model.
+        old: The item properties that it was trained with.
+        new: The item properties of the new catalogue, with the same columns.
+    """
+    rows: dict[tuple[str, str], int] = {}
+    offset = 1  # row 0: unknown
+    for column in old.categories:
+        rows |= {(column.name, value): offset + number for number, value in enumerate(column.values)}
+        offset += len(column.values)
+    index = [0, *(rows.get((column.name, value), -1) for column in new.categories for value in column.values)]
+    source = torch.tensor(index)
+    transferred = dict(weights)
+    for name, tensor in weights.items():
+        if name.split(".")[-2:-1] in (["map_in"], ["map_out"]) and name.endswith(CATEGORY_TENSORS):
+            transferred[name] = torch.where(source[:, None] >= 0, tensor[source.clamp(min=0)], 0.0)
+    return transferred
 
 
 def find_item_tensors(build: Callable[[int], nn.Module], n_items: int) -> ItemTensors:

@@ -74,6 +74,19 @@ class NeighbourTerm(nn.Module):
         logged = (masses * self.own_shares[event]).sum(1).clamp(min=TINY).log()
         return logged + largest, masses.sum(1).log() + largest
 
+    @torch.no_grad()
+    def append_items(self, number: int) -> None:
+        """Append items without neighbours to the catalogue."""
+        known, total = self.n_items, self.n_items + number
+
+        def extend(rows: Tensor, value: float) -> Tensor:
+            new = rows.new_full((number, *rows.shape[1:]), value)
+            return torch.cat([rows[:known], new, rows[known:]])
+
+        self.items = extend(self.items.masked_fill(self.items == known, total), total)
+        self.shares, self.totals = extend(self.shares, 0.0), extend(self.totals, 0.0)
+        self.n_items = total
+
     def mix(self, head: Head, recent: Tensor) -> Head:
         """Return the head with the neighbours of the recent items [B, H] added. It takes a pass over the catalogue."""
         recent = recent[:, :STEPS]

@@ -14,6 +14,7 @@ from offrec.backbones import BACKBONES, Sizes
 from offrec.catalogue import Head
 from offrec.catalogue.corrections import UniqueItems, score_unique_items, unique_items
 from offrec.errors import InputError
+from offrec.models.item_features import FeatureMap, ItemFeatures, add_features
 from offrec.plugins import option
 from offrec.types import Batch
 
@@ -44,6 +45,14 @@ class NetworkOptions:
     """Attention heads (sasrec only)."""
     window: int = option(5, minimum=1, maximum=1_000)
     """Items in the window (caser only)."""
+    features: Literal["auto", "off"] = "auto"
+    """Whether item vectors depend on item features: auto (if the dataset has any, see prepare --items) or off."""
+    free_dropout: float = option(0.2, minimum=0.0, below=1.0)
+    """Share of the items in each update whose vectors depend on their features alone, so that items without training
+    events get good scores (only with features)."""
+    new_item_bonus: float = option(0.75, minimum=-100.0, maximum=100.0)
+    """Added to the logits of items without training events when the policy ranks, because their popularity is unknown
+    (only with features). Larger values show more new items."""
 
     @property
     def sizes(self) -> Sizes:
@@ -135,9 +144,12 @@ class ItemHead(nn.Module):
         n_items: Size of the catalogue.
         options: The shape of the network.
         value: Whether the head is a critic.
+        features: The features of the items, or None.
     """
 
-    def __init__(self, n_items: int, options: NetworkOptions, value: bool) -> None:
+    def __init__(
+        self, n_items: int, options: NetworkOptions, value: bool, features: ItemFeatures | None = None
+    ) -> None:
         super().__init__()
         width, self.instead = options.width, options.repeat == "instead"
         self.items_out = nn.Parameter(torch.randn(n_items, width) * width**-0.5)
@@ -145,11 +157,12 @@ class ItemHead(nn.Module):
         self.scale = ValueScale(width) if value else None
         by_state = options.repeat_state
         self.repeat = None if options.repeat == "off" else RepeatTerm(width, options.history, by_state, value)
+        self.map_out = None if features is None else FeatureMap(features, width, options.free_dropout, value)
 
     @property
     def weights(self) -> Weights:
         """The weights of the head."""
-        return _weights(self.items_out, self.bias, self.scale)
+        return _weights(*add_features(self.map_out, self.items_out, self.bias), self.scale)
 
     def head(self, states: Tensor, recent: Tensor, weights: Weights | None = None) -> Head:
         """Return the head for states [B, d] and recent items [B, H]."""
@@ -184,10 +197,17 @@ class Network(nn.Module):
         options: The shape of the network.
         value: Whether its head is a critic.
         second: The kind of a second head on the same states, or None.
+        features: The features of the items, or None.
     """
 
     def __init__(
-        self, n_items: int, options: NetworkOptions, *, value: bool = False, second: Second | None = None
+        self,
+        n_items: int,
+        options: NetworkOptions,
+        *,
+        value: bool = False,
+        second: Second | None = None,
+        features: ItemFeatures | None = None,
     ) -> None:
         super().__init__()
         self.n_items, self.options = n_items, options
@@ -202,12 +222,16 @@ class Network(nn.Module):
         self.repeat = None if options.repeat == "off" else RepeatTerm(width, history, options.repeat_state, value)
         self.dropout = nn.Dropout(options.dropout)
         self.scale = ValueScale(width) if value else None
-        self.second = None if second is None else ItemHead(n_items, options, value=second == "critic")
+        self.second = None if second is None else ItemHead(n_items, options, second == "critic", features)
+        dropout = options.free_dropout
+        self.map_in = None if features is None else FeatureMap(features, width, dropout, value)
+        self.map_out = None if features is None or options.tied else FeatureMap(features, width, dropout, value)
+        self._frozen: tuple[Tensor, Weights] | None = None
 
     @property
     def table(self) -> Tensor:
         """[A, d] the item table of the output."""
-        return self.items_in[: self.n_items] if self.items_out is None else self.items_out
+        return self.weights.table
 
     def tables(self) -> tuple[Tensor, Weights]:
         """Return the input table, and the weights of the head.
@@ -215,10 +239,15 @@ class Network(nn.Module):
         Both uses of a tied table go through one autograd node, which sums their gradients. Only that node waits for
         both: the backward pass through the backbone does not wait for the gradient of the output table.
         """
-        if self.items_out is not None or not (torch.is_grad_enabled() and self.items_in.requires_grad):
-            return self.items_in, self.weights
-        inputs, table = _Tied.apply(self.items_in, self.n_items)  # type: ignore[no-untyped-call]
-        return inputs, _weights(table, self.bias, self.scale)
+        if self._frozen is not None:
+            return self._frozen
+        inputs, bias = add_features(self.map_in, self.items_in, self.bias)
+        if self.items_out is not None:
+            return inputs, _weights(*add_features(self.map_out, self.items_out, self.bias), self.scale)
+        if not (torch.is_grad_enabled() and inputs.requires_grad):
+            return inputs, _weights(inputs[: self.n_items], bias, self.scale)
+        inputs, table = _Tied.apply(inputs, self.n_items)  # type: ignore[no-untyped-call]
+        return inputs, _weights(table, bias, self.scale)
 
     def states(self, batch: Batch, inputs: Tensor | None = None) -> Tensor:
         """Return the state of each row, [B, d]. `inputs` is the input table that `tables` returned, if any."""
@@ -247,21 +276,21 @@ class Network(nn.Module):
     def _sequence(self, batch: Batch, inputs: Tensor | None) -> Tensor:
         """Return the states of all segments, [N · (1 + L), d]; each begins with the state of an empty history."""
         tokens = batch.tokens_with_start(self.n_items)
-        vectors = embedding(tokens, self.items_in if inputs is None else inputs)
+        vectors = embedding(tokens, self.tables()[0] if inputs is None else inputs)
         states: Tensor = self.backbone(self.dropout(vectors))
         return states.flatten(0, 1)
 
     def _windows(self, recent: Tensor, inputs: Tensor | None) -> Tensor:
         size: int = self.backbone.window  # type: ignore[assignment]
         window = pad(recent, (0, max(0, size - recent.shape[1])), value=self.n_items)[:, :size].flip(1)
-        vectors = embedding(window, self.items_in if inputs is None else inputs)
+        vectors = embedding(window, self.tables()[0] if inputs is None else inputs)
         states: Tensor = self.backbone(self.dropout(vectors))
         return states
 
     @property
     def weights(self) -> Weights:
         """The weights of the head."""
-        return _weights(self.table, self.bias, self.scale)
+        return self.tables()[1]
 
     def head(self, states: Tensor, recent: Tensor, weights: Weights | None = None) -> Head:
         """Return the head for states [B, d] and recent items [B, H]."""
@@ -288,6 +317,9 @@ class Network(nn.Module):
             )
         self.items_in.copy_(policy.items_in)
         self.bias.copy_(factor * policy.bias)
+        for own, other in ((self.map_in, policy.map_in), (self.map_out, policy.map_out)):
+            if own is not None and other is not None:
+                own.copy_scaled(other, factor)
         self.backbone.load_state_dict(policy.backbone.state_dict())
         self.scale.gain.fill_(factor)
         self.scale.level.zero_()
@@ -328,6 +360,20 @@ def detached_head(head: Callable[..., Head], states: Tensor, recent: Tensor, wei
     """Return a detached head, computed without an autograd graph."""
     with torch.no_grad():
         return head(states, recent, weights).detach()
+
+
+@contextmanager
+def frozen_tables(module: nn.Module) -> Iterator[None]:
+    """Compute the item tables of all networks of a module once, for a `with` block that changes no weights."""
+    networks = [one for one in module.modules() if isinstance(one, Network) and one.map_in is not None]
+    try:
+        with eval_mode(module), torch.no_grad():
+            for network in networks:
+                network._frozen = network.tables()
+        yield
+    finally:
+        for network in networks:
+            network._frozen = None
 
 
 @contextmanager

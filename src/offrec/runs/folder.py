@@ -4,17 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offrec.algorithms import LEARNERS
 from offrec.backbones import BACKBONES
-from offrec.data.arrays import DESCRIPTION, open_arrays
+from offrec.data.arrays import DESCRIPTION, Arrays, describe_arrays, open_arrays
 from offrec.data.dataset import Dataset
 from offrec.data.dataset_checks import MAX_ITEMS
 from offrec.data.files import publish_folder, remove_leftovers
+from offrec.data.item_properties import PROPERTIES, PROPERTY_ARRAYS, ItemProperties, decode_properties
 from offrec.data.json_files import checksum, format_json, load_json, verify_json
 from offrec.data.schema import Anything, ListOf, Maybe, Number, OneOf, Scalar, Table, Text, Whole
 from offrec.data.shop_metadata import SHOP
-from offrec.data.vocabulary import Vocabulary, decode_vocabulary
+from offrec.data.vocabulary import ID_ARRAYS, Vocabulary, decode_vocabulary
 from offrec.errors import InputError
 from offrec.models.log_shape import LogShape
 from offrec.plugins import Registry
@@ -22,8 +24,10 @@ from offrec.runs.option_text import to_toml
 from offrec.runs.options import RunOptions
 from offrec.runs.version import offrec_version
 
+Bools = NDArray[np.bool_]
 RUN_VERSION = 6
 MAX_LIST = 100_000  # items per list
+SEEN = "item_seen"  # uint8 [A]: 1 for items that occur in the training sessions
 ADVICE = "train the run again"
 ITEM_COUNTS = ("matched", "new", "vanished")
 START = Table(  # of a warm run; `replaced` has the schedule of the run that began the chain
@@ -42,7 +46,9 @@ SCHEMA = Table(
         "data_hash": Text(),
         "items": Whole(1, MAX_ITEMS),
         "item_id_type": OneOf(("int", "string")),
-        "arrays": Table({"item_ids": DESCRIPTION}, {"item_ids_offsets": DESCRIPTION}),
+        "arrays": Table(
+            {"item_ids": DESCRIPTION}, dict.fromkeys(("item_ids_offsets", SEEN, *PROPERTY_ARRAYS), DESCRIPTION)
+        ),
         "options": Table(others=Scalar()),
         "behaviours": ListOf(Text(), 1, 256),
         "log": Table({"behaviours": Whole(1, 256), "list_length": Whole(0, MAX_LIST)}),
@@ -53,6 +59,7 @@ SCHEMA = Table(
         "logging_policy": Maybe(Table(others=Number(finite=False))),
         "logging_run": Maybe(Text()),
         "start": Maybe(START),
+        "item_properties": Maybe(PROPERTIES),
     },
     Anything(),
 )
@@ -109,6 +116,7 @@ def create_run_folder(
     """
     _check_replaceable(dataset, out, force)
     settings, path = options.settings(), str(dataset.path.resolve())
+    arrays, properties = _item_arrays(dataset), dataset.item_properties
     packages = {key: registry.package(str(settings.get(key))) for key, registry in REGISTERED.items()}
     facts = {
         "run_version": RUN_VERSION,
@@ -118,7 +126,7 @@ def create_run_folder(
         "data_hash": dataset.meta["data_hash"],
         "items": dataset.n_items,
         "item_id_type": dataset.meta["item_id_type"],
-        "arrays": {name: dataset.meta["arrays"][name] for name in dataset.item_id_arrays},
+        "arrays": describe_arrays(arrays),
         "options": settings,
         "behaviours": dataset.behaviours,
         "log": LogShape.of(dataset).as_json(),
@@ -127,6 +135,7 @@ def create_run_folder(
         "logging_policy": logging_policy or None,
         "logging_run": logging_run,
         "start": start,
+        "item_properties": None if properties is None else properties.as_json(),
     }
     with publish_folder(out, replace=force, advice="free disk space or choose another --out") as temporary:
         (temporary / "run.json").write_text(format_json(facts), encoding="utf-8")
@@ -134,7 +143,7 @@ def create_run_folder(
         paths |= {} if start_path is None else {"from": str(start_path.resolve())}
         toml = to_toml({**paths, **settings})
         (temporary / "run.toml").write_text(toml, encoding="utf-8", errors="replace")  # a path need not be UTF-8
-        for name, array in dataset.item_id_arrays.items():
+        for name, array in arrays.items():
             np.save(temporary / f"{name}.npy", array, allow_pickle=False)
 
 
@@ -180,9 +189,43 @@ def run_id(facts: dict[str, Any]) -> str:
     return checksum(facts)
 
 
+def _item_arrays(dataset: Dataset) -> Arrays:
+    """Return the arrays with ids and properties of the items, so that a run can be used without its dataset."""
+    if dataset.item_properties is None:
+        return dataset.item_id_arrays
+    seen = (dataset.train_counts > 0).astype(np.uint8)
+    return {**dataset.item_id_arrays, **dataset.item_properties.arrays(), SEEN: seen}
+
+
+def read_item_properties(run: Path, facts: dict[str, Any]) -> tuple[ItemProperties, Bools] | None:
+    """Read the properties of a run's items, and which of them occur in its training sessions.
+
+    Args:
+        run: The run's folder.
+        facts: The content of run.json.
+
+    Returns:
+        The properties and [A] whether each item occurs; None if the dataset had no item properties.
+
+    Raises:
+        InputError: If the arrays are damaged.
+    """
+    if facts.get("item_properties") is None:
+        return None
+    arrays = open_arrays(run, facts["arrays"], advice=ADVICE)
+    try:
+        properties = decode_properties(facts["item_properties"], arrays, facts["items"])
+        if SEEN not in arrays or arrays[SEEN].shape != (facts["items"],):
+            raise ValueError(f"{SEEN}.npy must have one number per item")
+    except ValueError as error:
+        raise InputError(f"{run} is damaged: {error}; {ADVICE}.") from error
+    return properties, np.asarray(arrays[SEEN]) > 0
+
+
 def read_item_ids(run: Path, facts: dict[str, Any]) -> Vocabulary:
     """Read the item ids of a run; `facts` is the content of run.json."""
-    vocabulary = decode_vocabulary(open_arrays(run, facts["arrays"], advice=ADVICE), facts["item_id_type"], run)
+    described = {name: one for name, one in facts["arrays"].items() if name in ID_ARRAYS}
+    vocabulary = decode_vocabulary(open_arrays(run, described, advice=ADVICE), facts["item_id_type"], run)
     if len(vocabulary) != facts["items"]:
         raise InputError(f"{run} has {len(vocabulary):,} item ids for {facts['items']:,} items; {ADVICE}.")
     return vocabulary

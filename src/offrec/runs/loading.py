@@ -1,48 +1,63 @@
 """Load trained runs: the policy, its dataset, and the device to use."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from offrec.algorithms.user_model import UserModel
 from offrec.data.dataset import Dataset
+from offrec.data.item_properties import ItemProperties
 from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError, first_line
 from offrec.models.agent import Agent
+from offrec.models.item_features import ItemFeatures, make_features
 from offrec.models.log_shape import LogShape
 from offrec.models.network_policy import NetworkPolicy
+from offrec.models.new_items import fold_features
 from offrec.models.user_agent import UserModelAgent, build_user_agent
-from offrec.runs.folder import read_item_ids, read_run, run_id
+from offrec.runs.folder import read_item_ids, read_item_properties, read_run, run_id
 from offrec.runs.options import RunOptions, build_options
 from offrec.training import checkpoint
+from offrec.types import Longs
 
 
-def load(run: str | Path, device: str = "auto") -> NetworkPolicy:
+def load(
+    run: str | Path, device: str = "auto", *, new_items: str | Path | Sequence[str | Path] | None = None
+) -> NetworkPolicy:
     """Load the best policy of a run. Only the run's folder is needed, not its dataset.
 
     Args:
         run: A folder that `offrec.train` wrote.
         device: "auto", "cpu", "cuda", "cuda:1", …
+        new_items: Files with items that the run has never seen, with the columns of `prepare --items`. They are
+            appended to the catalogue and scored by their features. Items that the run knows are skipped.
 
     Returns:
         The policy.
 
     Raises:
-        InputError: The folder is not a run, is damaged, or needs a plug-in that is not installed.
+        InputError: The folder is not a run, is damaged, or needs a plug-in that is not installed; or new items are
+            given for a run without item features.
 
     Example:
         >>> policy = offrec.load("runs/dc")
         >>> policy.recommend([12, 55, 9], k=10).items
     """
     stored, where = read_stored_run(Path(run)), pick_device(device)
-    agent = _untrained_agent(stored.facts["items"], stored.options, stored.shape)
+    agent = stored.build(stored.facts["items"])
     agent.load_state_dict(stored.weights)
+    if new_items is not None:
+        stored = append_new_items(stored, new_items)
+    if isinstance(agent, Agent):
+        fold_features(agent, stored.features)
     policy = NetworkPolicy(policy_name(stored.options), agent, stored.vocabulary, where, stored.facts["data_hash"])
-    policy.source_shop = stored.facts.get("shop")
+    policy.source_shop, policy.item_properties = stored.facts.get("shop"), stored.properties
     policy.warnings = stored.warnings
     return policy
 
@@ -58,6 +73,8 @@ class StoredRun:
     vocabulary: Vocabulary
     weights: checkpoint.Tensors  # the state dict of the agent
     warnings: tuple[str, ...]
+    properties: ItemProperties | None = None  # of the items, if the dataset had any
+    features: ItemFeatures | None = None  # that the networks read
 
     @property
     def id(self) -> str:
@@ -66,7 +83,7 @@ class StoredRun:
 
     def build(self, items: int) -> Agent | UserModelAgent:
         """Build the run's agent for a number of items, with initial weights."""
-        return _untrained_agent(items, self.options, self.shape)
+        return _untrained_agent(items, self.options, self.shape, self.features)
 
 
 def read_stored_run(run: Path) -> StoredRun:
@@ -78,14 +95,51 @@ def read_stored_run(run: Path) -> StoredRun:
     facts = read_run(run)
     options, shape = build_options(facts["options"]), LogShape(**facts["log"])
     path, vocabulary = run / "best.safetensors", read_item_ids(run, facts)
-    tensors, stored = checkpoint.load(path, _expected_tensors(facts["items"], options, shape))
+    stored_items = read_item_properties(run, facts)
+    properties, seen = stored_items or (None, np.zeros(0, bool))
+    features = make_features(properties, seen, options.network.features)
+    tensors, stored = checkpoint.load(path, _expected_tensors(facts["items"], options, shape, features))
     if stored.get("run") != run_id(facts):
         raise InputError(f"{path} belongs to another run than run.json; train the run again.")
     weights = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
     for name, tensor in weights.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise InputError(f"{run} contains NaN or infinite weights ({name}); train it again.")
-    return StoredRun(run, facts, options, shape, vocabulary, weights, _stored_warnings(path, stored))
+    warnings = _stored_warnings(path, stored)
+    return StoredRun(run, facts, options, shape, vocabulary, weights, warnings, properties, features)
+
+
+def append_new_items(stored: StoredRun, files: str | Path | Sequence[str | Path]) -> StoredRun:
+    """Return a run whose catalogue has further items, which its weights do not have.
+
+    Args:
+        stored: The run.
+        files: Tables of items with the columns of `prepare --items`. Items that the run knows are skipped.
+
+    Raises:
+        InputError: The run has no item features, or the files contain no new item.
+    """
+    from offrec.data.item_files import encode_properties, read_item_rows, unseen_ids  # needs polars
+
+    vocabulary, properties, features = stored.vocabulary, stored.properties, stored.features
+    if properties is None or features is None or isinstance(stored.options.learner, UserModel):
+        raise InputError(
+            f"{stored.path} was trained without item features, so it cannot score new items; prepare its dataset with "
+            "--items and train it again."
+        )
+    rows = read_item_rows([files] if isinstance(files, str | Path) else files)
+    new_ids = unseen_ids(rows, vocabulary)
+    if not len(new_ids):
+        raise InputError(f"{rows.name} contains no new items: {stored.path} knows all of them; remove the option.")
+    properties = properties.append(encode_properties(rows, Vocabulary(new_ids), like=properties))
+    known = vocabulary.ids
+    if isinstance(known, np.ndarray) and isinstance(new_ids, np.ndarray):
+        ids: Longs | list[str] = np.concatenate([known, new_ids])
+    else:
+        ids = [*known, *new_ids]
+    seen = np.pad(features.seen[:-1].cpu().numpy(), (0, len(new_ids)))
+    features = ItemFeatures(properties, seen, known=len(known))
+    return replace(stored, vocabulary=Vocabulary(ids), properties=properties, features=features)
 
 
 def _stored_warnings(path: Path, stored: dict[str, Any]) -> tuple[str, ...]:
@@ -114,24 +168,28 @@ class _NoInitialValues(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _expected_tensors(items: int, options: RunOptions, shape: LogShape) -> checkpoint.Expected:
+def _expected_tensors(
+    items: int, options: RunOptions, shape: LogShape, features: ItemFeatures | None
+) -> checkpoint.Expected:
     """Return the shape and type of every tensor in a checkpoint, without allocating memory for the tensors.
 
     A file from elsewhere is compared with them before a network of its claimed size is built.
     """
     try:
         with torch.device("meta"), _NoInitialValues():
-            agent = _untrained_agent(items, options, shape)
+            agent = _untrained_agent(items, options, shape, features)
     except RuntimeError:  # a network that combines both kinds of tensors
         with torch.device("meta"):
-            agent = _untrained_agent(items, options, shape)
+            agent = _untrained_agent(items, options, shape, features)
     return {f"module.{name}": (tuple(one.shape), one.dtype) for name, one in agent.state_dict().items()}
 
 
-def _untrained_agent(items: int, options: RunOptions, shape: LogShape) -> Agent | UserModelAgent:
+def _untrained_agent(
+    items: int, options: RunOptions, shape: LogShape, features: ItemFeatures | None
+) -> Agent | UserModelAgent:
     if isinstance(options.learner, UserModel):
         return build_user_agent(items, options.learner, options.network, shape)
-    return Agent(items, options.learner, options.network, options.critic, restored=True)
+    return Agent(items, options.learner, options.network, options.critic, restored=True, features=features)
 
 
 def policy_name(options: RunOptions) -> str:

@@ -68,7 +68,7 @@ def _load(
 
 def _network_of(run: StoredRun, dataset: Dataset, options: RunOptions) -> Network:
     with torch.random.fork_rng():  # the initial weights are overwritten
-        network = Network(dataset.n_items, options.network)
+        network = Network(dataset.n_items, options.network, features=run.features)
     weights = {name.removeprefix(ACTOR): one for name, one in run.weights.items() if name.startswith(ACTOR)}
     network.load_state_dict(weights)
     return network

@@ -17,6 +17,7 @@ from offrec.evaluation import ScoredEvents
 from offrec.logging_policy import Need
 from offrec.logging_policy.propensities import logged_propensities
 from offrec.models.agent import Agent, LogFacts
+from offrec.models.item_features import FeatureMap, ItemFeatures
 from offrec.models.neighbours import STEPS
 from offrec.models.network import Network, item_tables
 from offrec.runs.loading import pick_device
@@ -103,7 +104,8 @@ def plan_run(shared: SharedData, options: RunOptions, device: torch.device) -> R
         facts = replace(facts, log_b=logged_propensities(shared.dataset))
     batch_size = options.training.batch_size or automatic_batch_size(len(replay.items))
     batches = Epochs(replay, batch_size, options.seed, round_sizes=captured, use_kernel=by_kernel)
-    agent = _agent_without_memory(shared.dataset, options, facts)
+    features = shared.features(options, device)
+    agent = _agent_without_memory(shared.dataset, options, facts, features)
     return RunPlan(
         shared,
         options,
@@ -151,11 +153,21 @@ def _check_rewards(dataset: Dataset, options: RunOptions) -> None:
         )
 
 
-def _agent_without_memory(dataset: Dataset, options: RunOptions, facts: LogFacts) -> Agent:
+def _agent_without_memory(
+    dataset: Dataset, options: RunOptions, facts: LogFacts, features: ItemFeatures | None
+) -> Agent:
     """Build the agent on the meta device: it checks its options and knows its sizes, but allocates no memory."""
     with torch.device("meta"):
         facts = replace(facts, log_b=torch.empty(dataset.sessions.events))
-        return Agent(dataset.n_items, options.learner, options.network, options.critic, facts, restored=True)
+        return Agent(
+            dataset.n_items,
+            options.learner,
+            options.network,
+            options.critic,
+            facts,
+            restored=True,
+            features=features,
+        )
 
 
 def _logging_need(agent: Agent, options: RunOptions) -> Need | None:
@@ -170,7 +182,10 @@ def _logging_need(agent: Agent, options: RunOptions) -> Need | None:
 def _memory(agent: Agent, options: RunOptions, epochs: Epochs, captured: bool) -> MemoryPlan:
     first, *others = (network.options for network in (agent.actor, agent.critic) if network is not None)
     # Values are read from a table with their level added, one copy per head: Q, its gradient and two of the target.
-    copies = 0 if agent.critic is None else 4 * agent.critic.table.nbytes
+    copies = 0 if agent.critic is None else 4 * agent.critic.items_in.nbytes
+    # With features: the mapped features, the table, the bias and their gradients.
+    maps = [one for one in agent.modules() if isinstance(one, FeatureMap)]
+    copies += sum(8 * 4 * len(one.features.seen) * one.dense.shape[1] for one in maps)
     plan = memory.plan(
         agent,
         item_tables(agent, agent.n_items),
@@ -192,5 +207,5 @@ def _memory(agent: Agent, options: RunOptions, epochs: Epochs, captured: bool) -
     if _logging_need(agent, options) in (None, "log_b") or agent.prior is not None:
         return plan
     with torch.device("meta"):
-        prior = Network(agent.n_items, options.network)  # π̂_b, which only diagnostics read
+        prior = Network(agent.n_items, options.network, features=agent.features)  # π̂_b, which only diagnostics read
     return replace(plan, parameters=plan.parameters + sum(weights.nbytes for weights in prior.parameters()))

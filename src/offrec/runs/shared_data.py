@@ -12,6 +12,7 @@ from offrec.data.rewards import behaviour_rewards, event_rewards, reward_shift, 
 from offrec.data.transitions import transitions
 from offrec.evaluation import ScoredEvents
 from offrec.models.agent import LogFacts, return_spread
+from offrec.models.item_features import ItemFeatures, dataset_features
 from offrec.models.neighbours import STEPS
 from offrec.runs.options import RunOptions
 from offrec.types import Batch, Floats
@@ -32,6 +33,7 @@ class SharedData:
         self._scored_events: dict[object, ScoredEvents] = {}
         self._diagnostic_batches: dict[object, list[Batch]] = {}
         self._neighbours: dict[int, NeighbourCounts] = {}
+        self._features: dict[object, ItemFeatures | None] = {}
 
     def replay(self, options: RunOptions, device: torch.device) -> Replay:
         """Return the training sessions on the device."""
@@ -72,6 +74,13 @@ class SharedData:
             counts = count_neighbours(self.dataset.split("train"), self.dataset.n_items, number, STEPS)
             self._neighbours[number] = counts
         return self._neighbours.get(number)
+
+    def features(self, options: RunOptions, device: torch.device) -> ItemFeatures | None:
+        """Return the features of the items that the networks of a run read."""
+        key = (options.network.features, device)
+        if key not in self._features:
+            self._features[key] = dataset_features(self.dataset, options.network.features)
+        return self._features[key]
 
     def bytes(self, device: torch.device) -> int:
         """Return the bytes of the log on a device."""

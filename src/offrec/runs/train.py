@@ -21,7 +21,7 @@ from offrec.estimation.decision_values import ValueOptions
 from offrec.evaluation.exposure import Exposure
 from offrec.logging_policy import LoggingPolicy
 from offrec.models.agent import Agent
-from offrec.models.network import Network, item_tables
+from offrec.models.network import Network, frozen_tables, item_tables
 from offrec.models.network_policy import NetworkPolicy
 from offrec.models.user_agent import UserModelAgent
 from offrec.policy import Policy
@@ -262,7 +262,7 @@ def build_trainer(
             start_path=None if start is None else start.path,
         )
     policy = NetworkPolicy(policy_name(options), agent, dataset.vocabulary, plan.device, dataset.meta["data_hash"])
-    policy.source_shop = dataset.meta.get("shop")
+    policy.source_shop, policy.item_properties = dataset.meta.get("shop"), dataset.item_properties
     task = build_task(plan, policy, logging.network if agent.prior is None else None, _value_scorer(plan, console))
     facts = {"data_hash": policy.data_hash, "run": run_id(read_run(out))}
     trainer = Trainer(task, options.training, out, facts, options.seed, console)
@@ -302,6 +302,7 @@ def build_agent(plan: RunPlan, prior: Network | None = None, log_b: Tensor | Non
                 facts,
                 prior,
                 bfloat16_products=options.training.precision == "bf16",
+                features=plan.shared.features(options, plan.device),
             ).to(plan.device)
         except (RuntimeError, MemoryError) as error:
             raise InputError(
@@ -326,11 +327,12 @@ def build_task(
     exposures: list[Exposure] = []
 
     def validate() -> dict[str, float]:
-        ranks, exposure = plan.scored_events.ranks_and_exposure(policy)
+        with frozen_tables(agent):
+            ranks, exposure = plan.scored_events.ranks_and_exposure(policy)
+            value_at_5 = {} if value is None else {"value@5": value(policy)}
         exposures[:] = [exposure]
         metrics = ranks.metrics((10,))
-        figures = {name: metrics[name] for name in ("HR@10", "NDCG@10")}
-        figures |= {} if value is None else {"value@5": value(policy)}
+        figures = {name: metrics[name] for name in ("HR@10", "NDCG@10")} | value_at_5
         return figures if plan.rewards is None else {**figures, "reward@10": ranks.reward_ndcg(plan.rewards, 10)}
 
     if isinstance(agent, UserModelAgent):

@@ -17,7 +17,13 @@ from offrec.data.dataset import Dataset
 from offrec.errors import InputError
 from offrec.logging_policy import FitStart
 from offrec.models.agent import Agent
-from offrec.models.item_transfer import ItemMatch, find_item_tensors, match_items, transfer_weights
+from offrec.models.item_transfer import (
+    ItemMatch,
+    find_item_tensors,
+    match_items,
+    transfer_categories,
+    transfer_weights,
+)
 from offrec.models.network import Network, NetworkOptions
 from offrec.models.user_agent import UserModelAgent
 from offrec.plugins import Settings
@@ -25,6 +31,7 @@ from offrec.runs.folder import FREE
 from offrec.runs.loading import StoredRun, read_stored_run
 from offrec.runs.options import RunOptions, build_options, logging_training
 from offrec.runs.plan import RunPlan
+from offrec.training.checkpoint import Tensors
 from offrec.training.loop import TrainingOptions
 
 PRIOR = "prior."  # the tensors of π̂_b in an agent; a warm run gets its own π̂_b
@@ -107,8 +114,9 @@ class WarmStart:
         self._check_log(agent, dataset)
         item_tensors = find_item_tensors(self.stored.build, self.stored.facts["items"])
         counted = agent.exposed.detach().cpu().clone() if isinstance(agent, UserModelAgent) else None
+        weights = self._weights_for(dataset)
         try:
-            transfer_weights(agent, self.stored.weights, match, item_tensors, skip=PRIOR)
+            transfer_weights(agent, weights, match, item_tensors, skip=PRIOR)
         except ValueError as error:
             raise InputError(
                 f"--from {self.path} does not fit the options of this run ({error}); give algorithm.* the values that "
@@ -116,6 +124,24 @@ class WarmStart:
             ) from error
         if isinstance(agent, UserModelAgent) and counted is not None:
             _set_exposure_of_new_items(agent, counted, match)
+
+    def _weights_for(self, dataset: Dataset) -> Tensors:
+        """Return the weights of the earlier run, with the categories of a dataset's items.
+
+        Raises:
+            InputError: The items of the dataset have other columns than those of the earlier run.
+        """
+        before, now = self.stored.properties, dataset.item_properties
+        if self.stored.features is None:
+            return self.stored.weights
+        columns, columns_now = ([] if one is None else one.feature_names for one in (before, now))
+        if before is None or now is None or columns != columns_now:
+            raise InputError(
+                f"--from {self.path} was trained with the item features {', '.join(columns)}, but {dataset.path} has "
+                f"{', '.join(columns_now) or 'none'}; prepare it with the same --items columns, or train without "
+                "--from."
+            )
+        return transfer_categories(self.stored.weights, before, now)
 
     def _check_log(self, agent: Agent | UserModelAgent, dataset: Dataset) -> None:
         """A user model has parameters per behaviour and per place of a list."""
@@ -137,14 +163,14 @@ class WarmStart:
     def logging_start(self, plan: RunPlan, match: ItemMatch) -> FitStart | None:
         """Return the weights from which π̂_b is fitted, if the run needs π̂_b and the earlier run contains it."""
         options, dataset = plan.options, plan.dataset
-        weights = {
-            name.removeprefix(PRIOR): tensor for name, tensor in self.stored.weights.items() if name.startswith(PRIOR)
-        }
+        stored = self._weights_for(dataset)
+        weights = {name.removeprefix(PRIOR): tensor for name, tensor in stored.items() if name.startswith(PRIOR)}
         if plan.logging is None or not weights:
             return None
+        features = plan.shared.features(options, plan.device)
 
         def build(items: int) -> Network:
-            return Network(items, options.network)
+            return Network(items, options.network, features=features)
 
         with torch.random.fork_rng():
             network = build(dataset.n_items)

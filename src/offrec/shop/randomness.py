@@ -18,6 +18,7 @@ class Purpose(IntEnum):
     OUTCOMES = 2
     LISTS = 3
     CLOCK = 4
+    FEATURES = 5
 
 
 def generator(seed: int, purpose: Purpose, step: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
