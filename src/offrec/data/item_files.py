@@ -72,8 +72,10 @@ def read_item_rows(paths: Sequence[str | Path], id_column: str | None = None) ->
             f"{expected}{', '.join(ID_COLUMNS)}: rename it."
         )
     ids = frame[column].cast(pl.String)
-    if ids.null_count() or not len(ids):
-        raise InputError(f"--items {name} has {ids.null_count() or 'no'} rows without an id; give each item one id.")
+    if not len(ids):
+        raise InputError(f"--items {name} has no rows; expected one row per item.")
+    if ids.null_count():
+        raise InputError(f"--items {name} has {ids.null_count():,} rows without an id; give each item one id.")
     if ids.n_unique() < len(ids):
         repeated = ids.filter(ids.is_duplicated())[0]
         raise InputError(f"--items {name} contains item {repeated!r} twice; expected one row per item.")
