@@ -11,6 +11,7 @@ import numpy as np
 from offrec.data.arrays import describe_arrays
 from offrec.data.dataset import Dataset
 from offrec.data.folder import complete_meta
+from offrec.data.item_properties import CategoryColumn, ItemProperties, VectorColumn
 from offrec.data.json_files import write_json
 from offrec.data.protocol import Protocol
 
@@ -28,6 +29,7 @@ def write_dataset(
     ids: Sequence[int] | Sequence[str] | None = None,
     decisions: Sequence[Sequence[Decision]] | None = None,
     rewards: Sequence[Sequence[float]] | None = None,
+    properties: ItemProperties | None = None,
     **protocol: Any,
 ) -> Dataset:
     """Write a dataset folder and open it.
@@ -42,6 +44,7 @@ def write_dataset(
         ids: The item ids; 100, 101, … by default.
         decisions: The lists that each session was served.
         rewards: The reward column: the number of each event, or NaN.
+        properties: The properties of the items.
         **protocol: Fields of `Protocol`.
     """
     splits = splits or (len(sessions) - 2, 1, 1)
@@ -72,6 +75,9 @@ def write_dataset(
     }
     if decisions is not None:
         meta["decisions"] = dict(zip(("count", "k"), arrays["decision_items"].shape, strict=True))
+    if properties is not None:
+        arrays |= properties.arrays()
+        meta["item_properties"] = properties.as_json()
     folder = path / f"dataset-{len(list(path.glob('dataset-*')))}"
     folder.mkdir()
     for name, array in arrays.items():
@@ -118,3 +124,17 @@ def _decision_arrays(
         "decision_log_propensity": np.array([math.log(propensity) for *_, propensity, _ in flat]),
         "decision_event": np.array(events, dtype=np.int64),
     }
+
+
+def small_properties(items: int) -> ItemProperties:
+    """Return properties of every kind, some of them unknown, for a catalogue."""
+    random = np.random.default_rng(3)
+    return ItemProperties(
+        [f"title {item}" for item in range(items)],
+        (CategoryColumn("category", ("x", "y")), CategoryColumn("brand", ("b", "c", "d"))),
+        random.integers(0, 3, (items, 2)).astype(np.int32),
+        ("price",),
+        np.where(np.arange(items) == 2, np.nan, random.normal(size=items)).astype(np.float32)[:, None],
+        (VectorColumn("image", 4),),
+        random.normal(size=(items, 4)).astype(np.float32),
+    )

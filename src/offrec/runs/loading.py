@@ -169,7 +169,7 @@ class _NoInitialValues(TorchFunctionMode):
 
 
 def _expected_tensors(
-    items: int, options: RunOptions, shape: LogShape, features: ItemFeatures | None
+    items: int, options: RunOptions, shape: LogShape, features: ItemFeatures | None = None
 ) -> checkpoint.Expected:
     """Return the shape and type of every tensor in a checkpoint, without allocating memory for the tensors.
 
@@ -185,7 +185,7 @@ def _expected_tensors(
 
 
 def _untrained_agent(
-    items: int, options: RunOptions, shape: LogShape, features: ItemFeatures | None
+    items: int, options: RunOptions, shape: LogShape, features: ItemFeatures | None = None
 ) -> Agent | UserModelAgent:
     if isinstance(options.learner, UserModel):
         return build_user_agent(items, options.learner, options.network, shape)

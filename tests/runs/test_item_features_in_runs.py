@@ -1,0 +1,94 @@
+"""Runs with item features: stored policies, and items that were never seen in training."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from small_runs import trained
+
+import offrec
+from small_datasets import small_properties, write_dataset
+
+ITEMS = 12
+UNSEEN = 11  # the item that occurs in no training session
+
+
+def log(folder: Path) -> Any:
+    random = np.random.default_rng(0)
+    sessions = [random.integers(0, ITEMS - 1, 4).tolist() for _ in range(30)]
+    return write_dataset(folder, [*sessions, [1, UNSEEN, 2]], items=ITEMS, properties=small_properties(ITEMS))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("sl", {}),
+        ("sl", {"network.tied": False, "network.backbone": "caser"}),
+        ("sl+dqn", {"network.backbone": "sasrec"}),
+        ("dc", {}),
+        ("sl", {"network.features": "off"}),
+    ],
+)
+def test_a_stored_run_scores_as_the_trained_policy(tmp_path: Path, algorithm: str, settings: dict[str, Any]) -> None:
+    dataset = log(tmp_path)
+    policy = trained(dataset, tmp_path / "run", algorithm=algorithm, settings=settings)
+    for path in dataset.path.iterdir():
+        path.unlink() if path.is_file() else None
+    loaded = offrec.load(tmp_path / "run", device="cpu")
+    one, other = (each.recommend([101, 102], k=ITEMS) for each in (policy, loaded))
+    assert one.items == other.items
+    assert one.scores == pytest.approx(other.scores, rel=1e-5, abs=1e-5)
+    assert other.titles is not None
+    assert other.titles[0] == f"title {int(other.items[0]) - 100}"
+    assert other.as_json()["recommendations"][0]["title"] == other.titles[0]
+
+
+def write_items(path: Path, rows: dict[int, int]) -> Path:
+    """Write a table with the properties of items: id → index of the item whose properties it gets."""
+    known = small_properties(ITEMS)
+    index = list(rows.values())
+    columns: dict[str, Any] = {"item": list(rows), "title": [f"new {item}" for item in rows]}
+    for number, column in enumerate(known.categories):
+        codes = known.codes[index, number]
+        columns[column.name] = [None if code == 0 else column.values[code - 1] for code in codes]
+    columns["price"] = known.numbers[index, 0]
+    columns["image"] = known.vectors[index].tolist()
+    pl.DataFrame(columns).write_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize(("algorithm", "tied"), [("sl", True), ("sl", False), ("dc", True)])
+def test_new_items_are_scored_by_their_features(tmp_path: Path, algorithm: str, tied: bool) -> None:
+    settings = {"network.tied": tied}
+    if algorithm == "sl":
+        settings["algorithm.neighbours"] = 0  # their share is relative to the mass of all items, new ones included
+    trained(log(tmp_path), tmp_path / "run", algorithm=algorithm, settings=settings)
+    files = write_items(tmp_path / "new.parquet", {900: UNSEEN, 901: 2, 101: 4})
+    before = offrec.load(tmp_path / "run", device="cpu")
+    after = offrec.load(tmp_path / "run", device="cpu", new_items=files)
+    assert after.n_items == ITEMS + 2  # the run knows 101
+    old, new = before.recommend([101, 102, 900], k=ITEMS), after.recommend([101, 102], k=ITEMS + 2)
+    scores = dict(zip(new.items, new.scores, strict=True))
+    assert old.unknown == 1
+    for item, score in zip(old.items, old.scores, strict=True):
+        assert scores[item] == pytest.approx(score, abs=1e-5)
+    assert scores[900] == pytest.approx(scores[100 + UNSEEN], abs=1e-5)  # equal features, both unseen
+    assert scores[901] != pytest.approx(scores[102], abs=1e-3)  # 102 has a free vector too
+    assert after.recommend([900, 901], k=3).unknown == 0
+    assert after.recommend([101], k=1, candidates=[900]).titles == ["new 900"]
+
+
+def test_new_items_need_a_run_with_features(tmp_path: Path) -> None:
+    trained(log(tmp_path), tmp_path / "run", settings={"network.features": "off"})
+    files = write_items(tmp_path / "new.parquet", {900: 1})
+    with pytest.raises(offrec.InputError, match="trained without item features"):
+        offrec.load(tmp_path / "run", device="cpu", new_items=files)
+
+
+def test_new_items_must_be_new(tmp_path: Path) -> None:
+    trained(log(tmp_path), tmp_path / "run")
+    files = write_items(tmp_path / "new.parquet", {101: 1})
+    with pytest.raises(offrec.InputError, match="contains no new items"):
+        offrec.load(tmp_path / "run", device="cpu", new_items=files)
