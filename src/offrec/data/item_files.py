@@ -20,8 +20,8 @@ import polars as pl
 
 from offrec.data import retailrocket_items
 from offrec.data.item_properties import MAX_WIDTH, CategoryColumn, Floats, ItemProperties, VectorColumn
+from offrec.data.parquet_tables import count_rows
 from offrec.data.sources import Source, find, read_all
-from offrec.data.tables import check_parquet_rows
 from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError, first_line
 from offrec.types import Ints, Longs
@@ -87,7 +87,7 @@ def _read(source: Source) -> pl.DataFrame:
         data = read_all(source)
         if data.startswith(b"PAR1"):
             scan = pl.scan_parquet(io.BytesIO(data))
-            check_parquet_rows(source, scan, len(scan.collect_schema()))
+            count_rows(source, scan, len(scan.collect_schema()))
             return scan.collect()
         header = data.split(b"\n", 1)[0].decode("utf-8-sig", "replace")
         separator = max(",\t;|", key=header.count)

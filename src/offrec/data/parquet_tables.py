@@ -38,7 +38,7 @@ def parquet(
     columns = resolve(source, [*fields, *constants])
     paths = {name: path for name, (path, _) in fields.items()}
     refuse_objects(source, paths, [name for name in optional if name not in columns])
-    rows = _count_rows(source, scan, len(columns))
+    rows = count_rows(source, scan, len(columns))
     selected = []
     for name, column in columns.items():
         if column in constants:
@@ -59,7 +59,7 @@ def parquet(
         yield partial(read, first)
 
 
-def _count_rows(source: Source, scan: pl.LazyFrame, columns: int) -> int:
+def count_rows(source: Source, scan: pl.LazyFrame, columns: int) -> int:
     """Count the rows. Refuse a file that would fill the memory: its few bytes can describe any number of equal rows."""
     try:
         rows = int(scan.select(pl.len()).collect().item())
