@@ -29,7 +29,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "item column": (
         rows("1,2", header="session,product"),
         {},
-        "log.csv has no column 'item'; it has session, product; specify one with --item.",
+        "log.csv has no column 'item'; it has session, product; specify one with --item, such as --item product.",
     ),
     "named column": (
         rows("1,2", header="session,item"),

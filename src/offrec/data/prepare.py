@@ -1,7 +1,7 @@
 """`offrec prepare`: turn a raw log into a dataset folder."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
@@ -14,7 +14,7 @@ from offrec.data import decisions, folder, item_files, item_indices, sessions, s
 from offrec.data.arrays import Arrays
 from offrec.data.bad_rows import BadRows, ReadTask
 from offrec.data.dataset import Dataset
-from offrec.data.formats import FORMATS
+from offrec.data.formats import FORMATS, Say
 from offrec.data.item_indices import IndexedEvents
 from offrec.data.log import TICKS_PER_SECOND, BatchChecker, CheckedBatch, Log, LogBuilder, TimeUnit
 from offrec.data.options import PrepareOptions, check, from_keywords, limit_rewards, resolve_protocol
@@ -28,7 +28,6 @@ from offrec.errors import InputError
 from offrec.types import Longs
 
 __all__ = ["PrepareOptions", "prepare"]
-Say = Callable[[str], None]
 Steps = list[dict[str, Any]]
 
 
@@ -70,7 +69,8 @@ def prepare(
     tables = FORMATS[options.format].find([source] if isinstance(source, str | Path) else source)
     catalogue = None if options.catalogue is None else read_catalogue(Path(options.catalogue))
     item_rows = item_files.read_item_rows(options.items, options.item) if options.items else None
-    log = _read_log(tables, options, say)
+    shop = common_shop(table.path for table in tables)
+    log = _read_log(tables, options, say, warn=shop is None)
     if item_rows is not None and options.keep_unseen_items:
         log = item_indices.append_items(log, item_files.unseen_ids(item_rows, Vocabulary(log.item_ids)))
     if catalogue is not None:
@@ -94,7 +94,7 @@ def prepare(
         about["decisions"] = decisions.describe(indexed.events, arrays, notes)
     if properties is not None:
         about["item_properties"] = properties.as_json()
-    if (shop := common_shop(table.path for table in tables)) is not None:
+    if shop is not None:
         about["shop"] = shop
     folder.write(out, arrays, lambda: {**_describe(indexed, splits), **about})
     return Dataset.open(out)
@@ -112,14 +112,15 @@ def _describe(indexed: IndexedEvents, splits: dict[str, list[int]]) -> dict[str,
     }
 
 
-def _read_log(tables: list[Source], options: PrepareOptions, say: Say) -> Log:
+def _read_log(tables: list[Source], options: PrepareOptions, say: Say, *, warn: bool) -> Log:
+    """Read the log; `warn`: print warnings about columns that are not read."""
     record = FORMATS[options.format]
     if record.read_whole is not None:
         log = record.read_whole(tables, options.columns, say)
     else:
         assert record.read is not None
         builder = LogBuilder(say)
-        tasks = record.read(tables, options.columns)
+        tasks = record.read(tables, options.columns, say if warn else lambda line: None)
         for batch in _check_batches(tasks, BatchChecker(record.behaviours, options.behaviours)):
             builder.add(batch)
         log = builder.finish(tables)

@@ -215,7 +215,7 @@ class _Table:
                 record = FORMATS[self.options.format]
                 if record.read is None or record.has_lists:
                     raise InputError(f"--format {record.name} cannot be used with --input; choose a format of events.")
-                yield from record.read([file], columns)
+                yield from record.read([file], columns, lambda line: None)
 
 
 def _session_keys(frame: pl.DataFrame) -> list[str]:

@@ -4,30 +4,37 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from offrec.data import tables
 from offrec.data.bad_rows import ReadTask, only_fields
-from offrec.data.formats.record import Columns, FormatRecord, ProtocolDefaults
+from offrec.data.formats.record import Columns, FormatRecord, ProtocolDefaults, Say
 from offrec.data.sources import Source
+from offrec.data.unused_columns import describe_unused, find_similar
 from offrec.errors import InputError
 
 COLUMNS = ("session", "user", "item", "time", "position", "behaviour", "reward", "propensity")
 
 
-def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
+def read(sources: Sequence[Source], columns: Columns, say: Say) -> Iterator[ReadTask]:
     """Split tables of events into tasks."""
     if columns.offered:
         raise InputError("--offered cannot be used with --format events; use --format decisions.")
-    return read_columns(sources, columns, COLUMNS, ("item",))
+    return read_columns(sources, columns, COLUMNS, ("item",), say)
 
 
 def read_columns(
-    sources: Sequence[Source], columns: Columns, names: Sequence[str], required: Sequence[str]
+    sources: Sequence[Source], columns: Columns, names: Sequence[str], required: Sequence[str], say: Say
 ) -> Iterator[ReadTask]:
-    """Split tables into tasks that read the columns `names`, where the columns `required` must exist."""
+    """Split tables into tasks that read the columns `names`, where the columns `required` must exist.
+
+    `say` prints warnings about columns of the first table that look as if they were meant but are not read.
+    """
     first: dict[str, Mapping[str, str]] = {}  # the columns of the first source
 
     def resolve_consistently(source: Source, available: Sequence[str]) -> Mapping[str, str]:
         resolved = resolve(source, available, columns, names, required)
         if not first:
             first[source.name] = resolved
+            given = [name for name in names if getattr(columns, name)]
+            for sentence in describe_unused(available, resolved, given, names if columns.use_session else names[1:]):
+                say(f"Warning: {source.name}: {sentence}")
         ((name, earlier),) = first.items()
         if differing := sorted(set(earlier) ^ set(resolved)):
             raise InputError(
@@ -72,7 +79,9 @@ def resolve(
             if fields and (given or name in required):
                 raise only_fields(source, column, fields, name)
             if given or name in required:
-                raise InputError(f"{source.name} has no column {column!r}; {listed}; specify one with --{name}.")
+                similar = find_similar(name, available)
+                advice = f"specify one with --{name}" + (f", such as --{name} {similar}" if similar else "")
+                raise InputError(f"{source.name} has no column {column!r}; {listed}; {advice}.")
         elif available.count(column) > 1:
             raise InputError(f"{source.name} has {available.count(column)} columns {column!r}; rename all but one.")
         elif name != "session" or columns.use_session:

@@ -9,6 +9,8 @@ from offrec.data.log import Log
 from offrec.data.sources import Source, find
 from offrec.plugins import Registry, check_callable, check_texts
 
+Say = Callable[[str], None]  # prints a line
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -43,7 +45,7 @@ class FormatRecord:
     Args:
         name: The name after `--format`: "events".
         help: One line that says what the files contain.
-        read: Reads the sources in batches.
+        read: Reads the sources in batches. Its last argument prints a line, such as a warning.
         read_whole: Reads all sources into one log, for formats whose rows must be joined first.
         paper: The defaults of `--protocol paper` for the format.
         behaviours: Maps the format's names of behaviours to offrec's; None if any name may occur.
@@ -53,8 +55,8 @@ class FormatRecord:
 
     name: str
     help: str
-    read: Callable[[Sequence[Source], Columns], Iterator[ReadTask]] | None = None
-    read_whole: Callable[[Sequence[Source], Columns, Callable[[str], None]], Log] | None = None
+    read: Callable[[Sequence[Source], Columns, Say], Iterator[ReadTask]] | None = None
+    read_whole: Callable[[Sequence[Source], Columns, Say], Log] | None = None
     paper: ProtocolDefaults = field(default_factory=ProtocolDefaults)
     behaviours: dict[str, str] | None = None
     has_lists: bool = False

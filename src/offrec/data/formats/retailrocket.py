@@ -5,7 +5,7 @@ from functools import partial
 
 from offrec.data import tables
 from offrec.data.bad_rows import BadRows, ReadTask, RowBatch
-from offrec.data.formats.record import Columns, FormatRecord, ProtocolDefaults
+from offrec.data.formats.record import Columns, FormatRecord, ProtocolDefaults, Say
 from offrec.data.sources import Source
 from offrec.errors import InputError
 
@@ -13,7 +13,7 @@ COLUMNS = {"time": "timestamp", "user": "visitorid", "behaviour": "event", "item
 BEHAVIOURS = {"view": "view", "addtocart": "cart", "transaction": "buy"}
 
 
-def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
+def read(sources: Sequence[Source], columns: Columns, say: Say) -> Iterator[ReadTask]:
     """Split RetailRocket's tables into tasks."""
     if columns != Columns(use_session=columns.use_session):
         raise InputError("--format retailrocket has fixed columns; remove --session, --item, … or use --format events.")

@@ -6,7 +6,7 @@ weight and its return are wrong.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from offrec.data import decision_log_files
 from offrec.data.column_checks import as_integers_if_exact
 from offrec.data.decision_log_files import RecordCounts
 from offrec.data.factorize import factorize_by_appearance, factorize_sorted, run_starts
-from offrec.data.formats.record import Columns, FormatRecord
+from offrec.data.formats.record import Columns, FormatRecord, Say
 from offrec.data.log import MAX_BEHAVIOURS, Log, ServedLists, TimeUnit, behaviour_order, pad_lists
 from offrec.data.sources import Source
 from offrec.errors import InputError
@@ -54,7 +54,7 @@ UNUSABLE_LISTS = (  # condition on a list, description, advice
 class Exclusions:
     """Notes about excluded records, and the most useful advice."""
 
-    say: Callable[[str], None]
+    say: Say
     notes: list[str] = field(default_factory=list)
     advice: Counter[str] = field(default_factory=Counter)
 
@@ -66,7 +66,7 @@ class Exclusions:
             self.advice[advice] += count if advice else 0
 
 
-def read_log(sources: Sequence[Source], columns: Columns, say: Callable[[str], None]) -> Log:
+def read_log(sources: Sequence[Source], columns: Columns, say: Say) -> Log:
     """Read the files of a decision log as a log with served lists.
 
     Raises:

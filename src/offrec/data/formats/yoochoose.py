@@ -8,7 +8,7 @@ import polars as pl
 
 from offrec.data import tables
 from offrec.data.bad_rows import BadRows, ReadTask, RowBatch
-from offrec.data.formats.record import Columns, FormatRecord, ProtocolDefaults
+from offrec.data.formats.record import Columns, FormatRecord, ProtocolDefaults, Say
 from offrec.data.sources import Source, read_blocks
 from offrec.data.tables import Layout
 from offrec.errors import InputError
@@ -20,7 +20,7 @@ LAYOUTS = {
 }
 
 
-def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
+def read(sources: Sequence[Source], columns: Columns, say: Say) -> Iterator[ReadTask]:
     """Split YooChoose's tables into tasks."""
     if columns != Columns(use_session=columns.use_session):
         raise InputError("--format yoochoose has fixed columns; remove --session, --item, … or use --format events.")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import offrec
 from offrec.data.bad_rows import ReadTask
-from offrec.data.formats import Columns
+from offrec.data.formats import Columns, Say
 from offrec.data.sources import Source
 from offrec.data.tables import read_tasks
 from offrec.errors import InputError
@@ -19,7 +19,7 @@ def resolve(source: Source, columns: Sequence[str]) -> dict[str, str]:
     return NAMES
 
 
-def read(sources: Sequence[Source], columns: Columns) -> Iterator[ReadTask]:
+def read(sources: Sequence[Source], columns: Columns, say: Say) -> Iterator[ReadTask]:
     for source in sources:
         yield from read_tasks(source, resolve)
 
