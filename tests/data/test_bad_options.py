@@ -27,6 +27,7 @@ NAN, INFINITE = float("nan"), float("inf")
         ({"gap_minutes": INFINITE}, "--gap-minutes must be positive and finite; got inf."),
         ({"gap_minutes": 0.0}, "--gap-minutes must be positive and finite; got 0."),
         ({"score_last": 0}, "--score-last must be at least 1; got 0."),
+        ({"sample_first": 0}, "--sample-first must be at least 1; got 0."),
     ],
 )
 def test_the_message_names_the_option_and_its_choices(

@@ -156,6 +156,33 @@ def test_a_sample_is_drawn_after_the_filters(prepare_log: Prepare) -> None:
     assert [step["step"] for step in dataset.meta["steps"]] == ["read", "filter session=2", "sample 20"]
 
 
+def test_a_first_sample_is_drawn_before_drops_and_filters(prepare_log: Prepare) -> None:
+    rows = [f"{n},{n % 50},{kind}\n" for n in range(100) for kind in ("view", "buy")[: 1 + n % 2]]
+    source = ("log.csv", "session,item,behaviour\n" + "".join(rows))
+    whole = prepare_log(source, out="whole", drop=("buy",), filter=("item=2",))
+    options = {"sample_first": 60, "drop": ("buy",), "filter": ("item=2",), "sample": 20}
+    dataset = prepare_log(source, **options)
+    steps = dataset.meta["steps"]
+    assert [step["step"] for step in steps] == ["read", "sample 60 first", "drop buy", "filter item=2", "sample 20"]
+    assert [step["sessions"] for step in steps[:3]] == [100, 60, 60]
+    # Each item has two sessions: the filter keeps those whose two sessions are both in the sample.
+    assert whole.meta["counts"]["sessions"] == 100
+    assert 20 < steps[3]["sessions"] < 60
+    assert len(dataset.sessions) == 20
+    assert prepare_log(source, out="again", **options).fingerprint == dataset.fingerprint
+    assert prepare_log(source, out="other", **{**options, "split_seed": 1}).fingerprint != dataset.fingerprint
+
+
+def test_a_first_sample_is_part_of_the_fingerprint(prepare_log: Prepare) -> None:
+    """Also where the sample keeps all sessions. Without the option, fingerprints do not depend on it."""
+    source = ("log.csv", "session,item\n" + "".join(f"{n},1\n" for n in range(9)))
+    plain, sampled = prepare_log(source, out="plain"), prepare_log(source, out="sampled", sample_first=9)
+    assert plain.meta["data_hash"] == sampled.meta["data_hash"]
+    assert plain.fingerprint != sampled.fingerprint
+    assert "sample_first" not in plain.meta["protocol"]
+    assert Dataset.open(sampled.path).protocol.sample_first == 9
+
+
 def test_options_override_the_paper_protocol(prepare_log: Prepare) -> None:
     source = log(*["ab"] * 5)
     assert prepare_log(source, protocol="paper", filter=("session=2",), out="1").protocol.filters == ("session=2",)

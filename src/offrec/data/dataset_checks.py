@@ -39,7 +39,8 @@ PROTOCOL = Table(
         "score_first": Flag(),
         "unseen": OneOf(("keep", "drop")),
         "score_last": Maybe(Whole(1)),
-    }
+    },
+    {"sample_first": Whole(1)},
 )
 META = Table(
     {

@@ -79,10 +79,13 @@ class PrepareOptions:
     sample: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
     """Keep a random sample of this many sessions, drawn after the filters. 0 keeps all, even if the protocol would
     sample."""
+    sample_first: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    """Keep a random sample of this many sessions, drawn before anything is dropped or filtered, so that filters count
+    events of the sample only. May be combined with --sample."""
     split: Split = "random"
     """How to split the sessions: at random or by their start time."""
     split_seed: int = 0
-    """The seed of the split and of the sample."""
+    """The seed of the split and of the samples."""
     split_parts: tuple[float, float, float] = (8.0, 1.0, 1.0)
     """The proportions of training, validation and test sessions."""
     score_first: bool = True
@@ -128,7 +131,7 @@ def check(options: PrepareOptions) -> None:
     if len(parts) != 3 or not math.isfinite(sum(parts)) or min(parts) <= 0:
         text = " ".join(f"{part:g}" for part in parts)
         raise InputError(f"--split-parts must be three positive numbers, such as 8 1 1; got {text}.")
-    for name, minimum in (("sample", 0), ("split_seed", 0), ("score_last", 1)):
+    for name, minimum in (("sample", 0), ("sample_first", 1), ("split_seed", 0), ("score_last", 1)):
         value = getattr(options, name)
         if value is not None and value < minimum:
             raise InputError(f"{_flag(name)} must be at least {minimum}; got {value}.")
@@ -177,6 +180,7 @@ def resolve_protocol(options: PrepareOptions, log: Log) -> Protocol:
         score_first=options.score_first,
         unseen=options.unseen,
         score_last=options.score_last,
+        sample_first=options.sample_first,
     )
 
 

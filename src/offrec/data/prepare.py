@@ -174,6 +174,9 @@ def _make_sessions(log: Log, protocol: Protocol, say: Say, *, drop_unknown_items
         return result
 
     record("read", events)
+    if protocol.sample_first is not None:
+        drawn = sessions.sample(events, protocol.sample_first, protocol.split_seed, stream=2)
+        events = record(f"sample {protocol.sample_first} first", drawn)
     if drop_unknown_items:
         known = item_indices.drop_unknown_items(events, len(log.item_ids))
         events = record("drop items outside the catalogue", known)

@@ -25,6 +25,7 @@ class Protocol:
         filters: The filters, in the order in which they were applied, each once. "item=3" keeps items with at least 3
             events; "session.click=3" keeps sessions with at least 3 clicks.
         sample: The number of sessions that were sampled after the filters; None: all.
+        sample_first: The number of sessions that were sampled before the filters; None: all.
         split: Whether sessions were split at random or by their start time.
         split_seed: The seed of the split and of the sample.
         split_parts: The proportions of training, validation and test.
@@ -45,10 +46,17 @@ class Protocol:
     score_first: bool = True
     unseen: Unseen = "keep"
     score_last: int | None = None
+    sample_first: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values, as in dataset.json."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        """Return the fields as JSON values, as in dataset.json.
+
+        `sample_first` is left out if all sessions are read, which leaves the fingerprints of such datasets unchanged.
+        """
+        values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        if self.sample_first is None:
+            del values["sample_first"]
+        return values
 
     @staticmethod
     def from_json(stored: dict[str, Any]) -> "Protocol":

@@ -210,12 +210,12 @@ def apply_filter(events: Events, text: str, behaviours: tuple[str, ...]) -> Even
     return events.where(is_frequent[events.items] | (events.items < 0))
 
 
-def sample(events: Events, size: int, seed: int) -> Events:
-    """Draw `size` sessions without replacement; keep all if there are fewer."""
+def sample(events: Events, size: int, seed: int, *, stream: int = 1) -> Events:
+    """Draw `size` sessions without replacement; keep all if there are fewer. Each sample has its own `stream`."""
     if size >= len(events):
         return events
-    # The sample has its own random stream, so that sampling does not change how sessions are split.
-    chosen = np.random.Generator(np.random.PCG64([seed, 1])).choice(len(events), size, replace=False)
+    # Samples have their own random streams, so that sampling does not change how sessions are split.
+    chosen = np.random.Generator(np.random.PCG64([seed, stream])).choice(len(events), size, replace=False)
     return events.take(np.sort(chosen))
 
 
