@@ -63,7 +63,7 @@ GOOD = [
 ]
 PICKS = [event(21, 5, "9"), event(22, 4, "9")]
 NOT_SAMPLED = "a list that was not sampled, so it has no probability"
-RESTRICTED = "a list restricted by exclude, exclude_seen, skip_recent or candidates"
+RESTRICTED = "a list restricted by exclude, exclude_seen, skip_recent, candidates, allow or deny"
 OTHER_HISTORY = "the history of a list differs from the one that the events imply"
 REPEATED_REQUEST = "a request that was answered twice"
 MALFORMED = "an empty list, or a list with a repeated item"
@@ -439,8 +439,8 @@ def test_a_log_served_with_exclude_seen_is_refused(folder: Path) -> None:
         prepare_served(folder)
     assert str(caught.value) == (
         "The log has no session that estimates can use (5 sessions left out: all lists after a pick are restricted by "
-        "exclude, exclude_seen, skip_recent or candidates); serve without exclude, exclude_seen, skip_recent and "
-        "candidates."
+        "exclude, exclude_seen, skip_recent, candidates, allow or deny); serve without exclude, exclude_seen, "
+        "skip_recent, candidates, allow and deny."
     )
     assert notes(
         folder, *[row | {"session_id": f"of {row['session_id']}"} for row in rows if row["kind"] == "list"]

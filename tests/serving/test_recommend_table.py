@@ -8,6 +8,7 @@ from random_runs import write_run
 
 from offrec.console import Console
 from offrec.data.formats import Columns
+from offrec.data.id_files import read_ids
 from offrec.errors import InputError
 from offrec.policy import Policy
 from offrec.runs.loading import load
@@ -126,3 +127,32 @@ def test_an_error_in_a_late_row_leaves_no_file(policy: Policy, tmp_path: Path, m
     table = tmp_path / "table.csv"
     table.write_text("\n".join([*lines, "visit 99,,1700000000"]) + "\n")
     refuses(policy, table, tmp_path / "out.parquet", f"line {len(lines) + 1}: a missing item id", chunk=2)
+
+
+def test_allow_and_deny_restrict_every_list(policy: Policy, tmp_path: Path) -> None:
+    sessions_table().write_parquet(tmp_path / "table.parquet")
+    lists, _ = run_table(policy, tmp_path / "table.parquet", tmp_path / "out.parquet", allow=SKUS[:9], deny=SKUS[:2])
+    for _, rows in lists.group_by("session"):
+        assert set(rows["item"]) <= set(SKUS[2:9])
+        assert rows.height == 4
+    with pytest.raises(InputError, match="--allow and --deny leave no item of the catalogue"):
+        run_table(policy, tmp_path / "table.parquet", tmp_path / "none.parquet", allow=["unknown"])
+    assert not (tmp_path / "none.parquet").exists()
+
+
+def test_files_of_ids_are_read_or_refused_with_one_sentence(tmp_path: Path, policy: Policy) -> None:
+    text, array, empty, wrong = (tmp_path / name for name in ("a.txt", "a.json", "empty.txt", "wrong.json"))
+    text.write_text("sku-001\nsku-002\r\n\n")
+    array.write_text('["sku-001", 7]')
+    empty.write_text("\n")
+    wrong.write_text('{"a": 1}')
+    assert read_ids(text, "--allow") == ["sku-001", "sku-002"]
+    assert read_ids(array, "--allow") == ["sku-001", 7]
+    for path, message in (
+        (empty, "--deny .*empty.txt contains no item ids; expected one per line."),
+        (wrong, "--deny .*wrong.json cannot be read: it must be a JSON array of item ids; expected one item id per "),
+        (tmp_path / "no.txt", "--deny .*no.txt does not exist; check the path."),
+        (tmp_path, "--deny .* cannot be read: .*; expected one item id per line"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_ids(path, "--deny")

@@ -1,5 +1,6 @@
 """`offrec serve` as it is typed: which options it refuses, and the requests that docs/how-to/serve.md shows."""
 
+import argparse
 import re
 import shlex
 import signal
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from random_runs import write_run
 from small_server import open_client
@@ -68,21 +70,31 @@ def test_a_table_and_a_history_cannot_be_combined(run: Path, tmp_path: Path) -> 
         Recommend(run, history="1", input=("x.csv",), out=tmp_path / "x.csv").run()
 
 
+def send(client: httpx.Client, command: str, files: dict[str, str]) -> httpx.Response:
+    """Send the request of a curl command."""
+    parser = argparse.ArgumentParser()
+    for flag in ("-X", "-H", "--json", "--data-binary"):
+        parser.add_argument(flag)
+    parser.add_argument("address")
+    options = parser.parse_args(shlex.split(command)[1:])
+    path = options.address.removeprefix("http://127.0.0.1:8000")
+    body = options.json or files.get((options.data_binary or "").removeprefix("@"))
+    kind = options.H.removeprefix("content-type: ") if options.H else "application/json"
+    headers = {"content-type": kind} if body else {}
+    return client.request(options.X or ("POST" if body else "GET"), path, content=body, headers=headers)
+
+
 def test_the_requests_of_the_documentation_work(run: Path, tmp_path: Path) -> None:
-    commands = [line for line in PAGE.read_text().splitlines() if line.startswith("curl ")]
-    assert len(commands) >= 7
+    page = PAGE.read_text()
+    pages = [page, PAGE.with_name("in-stock.md").read_text()]
+    commands = [line for text in pages for line in text.splitlines() if line.startswith("curl ")]
+    assert len(commands) >= 13
     with open_client({"run": run}, log=tmp_path / "log", log_options=DecisionLogOptions()) as client:
         for command in commands:
-            address, *options = shlex.split(command)[1:]
-            path = address.removeprefix("http://127.0.0.1:8000")
-            if options:
-                assert options[0] == "--json"
-                response = client.post(path, content=options[1], headers={"content-type": "application/json"})
-            else:
-                response = client.get(path)
+            response = send(client, command, {"stock.txt": "5\n7\n8\n"})
             assert response.status_code == 200, (command, response.text)
-        paths = set(re.findall(r"`(?:GET |POST )?(/(?:v1/)?\w+)`", PAGE.read_text()))
-        assert set(client.get("/openapi.json").json()["paths"]) <= paths
+        paths = set(re.findall(r"(?<=[` ])(/(?:v1/)?\w+)[`/]", page))
+        assert {path.removesuffix("/{name}") for path in client.get("/openapi.json").json()["paths"]} <= paths
 
 
 def test_addresses_other_than_loopback_need_a_token(run: Path) -> None:

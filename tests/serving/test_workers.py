@@ -117,6 +117,14 @@ def test_a_hung_worker_is_killed_and_started_again(server: ServerProcess) -> Non
         assert httpx.post(f"{server.address}/v1/recommend", json=REQUEST).status_code == 200
 
 
+def test_all_workers_use_a_new_list_at_once(server: ServerProcess) -> None:
+    for item in (101, 102, 103):
+        assert httpx.put(f"{server.address}/v1/lists/one", json=[item]).status_code == 200
+        for _ in range(8):  # each on a new connection, so that both workers answer
+            response = httpx.post(f"{server.address}/v1/recommend", json={"allow": "one"})
+            assert [row["item"] for row in response.json()["items"]] == [item]
+
+
 def test_a_batch_that_never_ends_counts_as_hung() -> None:
     class Stuck:
         release = threading.Event()
@@ -165,7 +173,7 @@ def test_reloads_reach_all_workers_or_none(server: ServerProcess, runs: dict[str
         wait_until(lambda: len(load.answered) > answered + 50)
     assert load.failures == []
     assert load.fingerprints == {new, *old}
-    assert not list((server.folder / "tmp").glob("offrec-*")), "no copies of the weights remain"  # type: ignore[attr-defined]
+    assert not list((server.folder / "tmp").glob("offrec-serve-*")), "no copies of the weights remain"  # type: ignore[attr-defined]
 
 
 def test_a_worker_that_restarts_after_a_reload_has_the_new_policy(server: ServerProcess, runs: dict[str, Path]) -> None:

@@ -1,5 +1,6 @@
 """Heads over the whole catalogue, and functions of heads that never materialise the [rows × items] matrix."""
 
+from offrec.catalogue.allowed_items import restrict
 from offrec.catalogue.backend import use_backend
 from offrec.catalogue.head import Head
 from offrec.catalogue.lowered_items import rank_last
@@ -18,6 +19,7 @@ __all__ = [
     "rank_and_top_k",
     "rank_last",
     "reduce",
+    "restrict",
     "sample_k",
     "top_k",
     "use_backend",

@@ -8,11 +8,12 @@ where R is the total weight of the items that are not in the list. The denominat
 not the total minus the items already sampled: if the list has nearly all the mass, that difference is rounding error.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from offrec.catalogue.allowed_items import restrict
 from offrec.catalogue.backend import backend_for
 from offrec.catalogue.head import MASKED, Head
 from offrec.catalogue.ranking import BestItems, sample_k, top_k
@@ -34,21 +35,32 @@ class ItemLists:
 
 
 @torch.no_grad()
-def top_lists(head: Head, k: int) -> ItemLists:
-    """Return the k best items of each row and the logsumexp, computing each tile once."""
+def top_lists(head: Head, k: int, allowed: Tensor | None = None) -> ItemLists:
+    """Return the k best items of each row and the logsumexp, computing each tile once.
+
+    Args:
+        head: The logits of B rows.
+        k: Items per list. Rows with fewer unmasked items are padded with value MASKED.
+        allowed: [A] bool, the items that a list may contain, or None for all. The logsumexp includes the others.
+    """
     if backend_for(head) == "kernels":
-        values, items = top_k(head, k)
+        values, items = top_k(head if allowed is None else restrict(head, allowed), k)
         return ItemLists(items, values, logsumexp(head).double())
     best, total = BestItems(head, k), _LogSum(head)
+    is_masked = None if allowed is None else ~allowed
     for first, z in tiles(head):
         total.add(z)
+        if is_masked is not None:
+            z = z.masked_fill(is_masked[first : first + z.shape[1]], MASKED)
         best.add(first, z)
     values, items = best.sorted()
     return ItemLists(items, values, total.log())
 
 
 @torch.no_grad()
-def sample_lists(head: Head, k: int, temperature: Tensor, generator: torch.Generator) -> ItemLists:
+def sample_lists(
+    head: Head, k: int, temperature: Tensor, generator: torch.Generator, allowed: Tensor | None = None
+) -> ItemLists:
     """Sample k items per row without replacement from softmax(z / temperature).
 
     Args:
@@ -56,10 +68,13 @@ def sample_lists(head: Head, k: int, temperature: Tensor, generator: torch.Gener
         k: Items per list. Rows with fewer unmasked items are padded with value MASKED.
         temperature: [B], one per row.
         generator: On the head's device.
+        allowed: [A] bool, the items that a list may contain, or None for all. The logsumexp includes the others.
     """
     if head.support is not None:
-        return _sample_with_noise(head, k, temperature, generator)
-    items, remaining = sample_without_replacement(head, k, temperature, generator)
+        masked = head if allowed is None else restrict(head, allowed)
+        lists = _sample_with_noise(masked, k, temperature, generator)
+        return lists if allowed is None else replace(lists, lse=logsumexp(head).double())
+    items, remaining = sample_without_replacement(head, k, temperature, generator, allowed)
     missing = items == head.n_items
     items = items.masked_fill(missing, 0)
     values = head.at(items).masked_fill(missing, MASKED)

@@ -21,14 +21,23 @@ MAX_FLOATS = 1 << 22  # floats read at once when sampling inside blocks
 
 
 class RemainingItems:
-    """The items that can still be sampled: log-weights of blocks, and the items already removed."""
+    """The items that can still be sampled: log-weights of blocks, and the items already removed.
 
-    def __init__(self, head: Head, temperature: Tensor) -> None:
+    Args:
+        head: The logits of B rows.
+        temperature: [B].
+        allowed: [A] bool, the items that can be sampled, or None for all.
+    """
+
+    def __init__(self, head: Head, temperature: Tensor, allowed: Tensor | None = None) -> None:
         self.head, self.temperature = head, temperature.to(head.dtype)
+        self.is_masked = None if allowed is None else ~allowed
         lse = torch.full((head.n_rows,), -math.inf, dtype=torch.double, device=head.state.device)
         firsts, weights = [], []
         for first, z in tiles(head):
             lse = torch.logaddexp(lse, z.logsumexp(1).double())
+            if self.is_masked is not None:
+                z = z.masked_fill(self.is_masked[first : first + z.shape[1]], MASKED)
             blocks = -(-z.shape[1] // BLOCK)
             padded = pad(z / self.temperature[:, None], (0, blocks * BLOCK - z.shape[1]), value=-math.inf)
             weights.append(padded.view(head.n_rows, blocks, BLOCK).logsumexp(2))
@@ -36,7 +45,7 @@ class RemainingItems:
         self.firsts, self.weights = torch.cat(firsts), torch.cat(weights, 1).double()  # [blocks], [B, blocks]
         self.ends = torch.cat([self.firsts[1:], self.firsts.new_tensor([head.n_items])])
         self.removed = self.firsts.new_empty(head.n_rows, 0)  # [B, n]; n_items is padding
-        self.lse = lse  # [B] log Σ exp z over all items, removed or not
+        self.lse = lse  # [B] log Σ exp z over all items, removed, allowed or not
 
     def log_weight(self) -> Tensor:
         """Return the log-weight of all remaining items, [B]."""
@@ -84,9 +93,12 @@ class RemainingItems:
         """
         head, first = self.head, self.firsts[block][:, None]
         offsets = torch.arange(BLOCK, device=rows.device)
-        z = Head(head.state[rows], head.table, head.bias).at((first + offsets).clamp(max=head.n_items - 1))
+        items = (first + offsets).clamp(max=head.n_items - 1)
+        z = Head(head.state[rows], head.table, head.bias).at(items)
         if head.items is not None and head.values is not None:
             z = _correct_block(z, head.items[rows] - first, head.values[rows].to(z.dtype), head.replaces_base)
+        if self.is_masked is not None:
+            z = z.masked_fill(self.is_masked[items], MASKED)
         masked = z.new_full((1, 1), MASKED).expand(len(rows), self.removed.shape[1])
         z = _correct_block(z, self.removed[rows] - first, masked, True)
         beyond = offsets >= (self.ends[block][:, None] - first)
@@ -113,14 +125,14 @@ def _sample_columns(log_weights: Tensor, n: int, generator: torch.Generator) -> 
 
 
 def sample_without_replacement(
-    head: Head, k: int, temperature: Tensor, generator: torch.Generator
+    head: Head, k: int, temperature: Tensor, generator: torch.Generator, allowed: Tensor | None = None
 ) -> tuple[Tensor, RemainingItems]:
-    """Sample k items per row without replacement.
+    """Sample k items per row without replacement, out of all items or of those that `allowed` [A] marks.
 
     Returns:
         [B, k] items in the order they were sampled, n_items where no item was left; and the items that remain.
     """
-    remaining = RemainingItems(head, temperature)
+    remaining = RemainingItems(head, temperature, allowed)
     lists = torch.full((head.n_rows, k), head.n_items, device=head.state.device)
     length = torch.zeros_like(lists[:, 0])
     rows = torch.arange(head.n_rows, device=head.state.device)

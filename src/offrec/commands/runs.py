@@ -21,7 +21,7 @@ from offrec.console import Console
 from offrec.errors import InputError, RunError
 
 if TYPE_CHECKING:
-    from offrec.policy import Policy
+    from offrec.policy import Id, Policy
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Recommend:
     """Print the best items for a history, or write them for every session of a table. Items have the ids of the log.
 
     Examples: offrec recommend runs/sl --history 12,55,9 -k 10
-              offrec recommend runs/sl --input sessions.parquet --out recommendations.parquet -k 20
+              offrec recommend runs/sl --input sessions.parquet --out recommendations.parquet -k 20 --allow stock.txt
     """
 
     run_: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN")]
@@ -219,6 +219,10 @@ class Recommend:
     """Item ids to leave out, separated by commas."""
     candidates: Annotated[str | None, unset("IDS")] = None
     """Recommend only these item ids, separated by commas."""
+    allow: Annotated[Path | None, unset("FILE")] = None
+    """Recommend only the item ids in this file: one per line, or a JSON array in a .json file."""
+    deny: Annotated[Path | None, unset("FILE")] = None
+    """Leave out the item ids in this file."""
     input: tuple[str, ...] = ()
     """A table with one event per row, as `prepare` reads it, sorted by session: one list per session is written."""
     out: Annotated[Path | None, unset("FILE")] = None
@@ -243,6 +247,7 @@ class Recommend:
     """Print JSON."""
 
     def run(self) -> None:
+        from offrec.data.id_files import read_ids
         from offrec.policy import check_skip_recent
         from offrec.runs.loading import load
 
@@ -250,18 +255,23 @@ class Recommend:
             raise InputError("--input TABLE and --out FILE must be used together; give both or neither.")
         if self.input and (self.history or self.exclude or self.candidates is not None):
             raise InputError("--history, --exclude and --candidates are for one history; remove them or --input.")
+        if self.allow is not None and self.candidates is not None:
+            raise InputError("--allow and --candidates both name the items to choose from; remove one of them.")
         check_skip_recent(self.skip_recent)
         policy = load(self.run_, self.device)
+        allow = None if self.allow is None else read_ids(self.allow, "--allow")
+        deny = [] if self.deny is None else read_ids(self.deny, "--deny")
         if self.out is not None:
-            self._write_table(policy, self.out)
+            self._write_table(policy, self.out, allow, deny)
             return
+        candidates = allow if self.candidates is None else split_ids(self.candidates)
         answer = policy.recommend(
             split_ids(self.history),
             self.k,
             skip_recent=self.skip_recent,
             exclude_seen=self.exclude_seen,
-            exclude=split_ids(self.exclude),
-            candidates=None if self.candidates is None else split_ids(self.candidates),
+            exclude=[*split_ids(self.exclude), *deny],
+            candidates=candidates,
         )
         if self.json:
             print_json(answer.as_json())
@@ -279,12 +289,14 @@ class Recommend:
             row.append(f"{significant(100 * probability)} %")
         print_table(f"{policy.name} after {self.history or 'an empty history'}", columns, rows)
 
-    def _write_table(self, policy: "Policy", out: Path) -> None:
+    def _write_table(self, policy: "Policy", out: Path, allow: "list[Id] | None", deny: "list[Id]") -> None:
         from offrec.data.formats import Columns
         from offrec.serving.recommend_table import TableOptions, recommend_table
 
         columns = Columns(session=self.session, item=self.item, time=self.time)
-        options = TableOptions(self.k, self.exclude_seen, self.skip_recent, self.format, columns, self.chunk)
+        options = TableOptions(
+            self.k, self.exclude_seen, self.skip_recent, self.format, columns, self.chunk, allow, deny
+        )
         console = console_for(self.json)
         done = recommend_table(policy, self.input, out, options, console, force=self.force)
         if self.json:

@@ -62,6 +62,12 @@ class Serve:
     """Largest number of candidates, and of excluded items."""
     max_body_kb: int = 1024
     """Largest size of a request body, in KiB."""
+    lists: Annotated[Path | None, unset("FOLDER")] = None
+    """Folder of the lists that `PUT /v1/lists/NAME` sets, such as items in stock. Default: a temporary folder."""
+    max_list_mb: int = 64
+    """Largest size of a list in a request, in MiB."""
+    max_list_items: int = 2_000_000
+    """Largest number of item ids in a list."""
     skip_recent: int = 0
     """Rank this many of the last items of a history below all other items, unless a request sets skip_recent."""
     max_header_kb: int = 16
@@ -88,6 +94,7 @@ class Serve:
         from offrec.serving import server
         from offrec.serving.address import parse_hosts, read_token
         from offrec.serving.decision_log import DecisionLogOptions
+        from offrec.serving.item_lists import ListLimits
         from offrec.serving.options import BatchingOptions, ConnectionLimits, ServerOptions
         from offrec.serving.schemas import RequestLimits
         from offrec.serving.served_policy import parse_sources
@@ -112,6 +119,8 @@ class Serve:
                 candidates=self.max_candidates,
                 body_bytes=self.max_body_kb << 10,
             ),
+            lists=self.lists,
+            list_limits=ListLimits(self.max_list_mb << 20, self.max_list_items),
             connections=ConnectionLimits(
                 self.max_connections, self.max_header_kb << 10, self.transfer_seconds, self.keep_alive_seconds
             ),
@@ -130,7 +139,15 @@ class Serve:
             raise InputError("No policy to serve; name at least one run folder from `offrec train`, or --baselines.")
         positive = (
             *("flush_seconds", "segment_mb", "segment_seconds", "max_batch", "max_waiting", "max_k", "max_history"),
-            *("max_candidates", "max_body_kb", "max_header_kb", "max_connections", "transfer_seconds"),
+            *(
+                "max_candidates",
+                "max_body_kb",
+                "max_list_mb",
+                "max_list_items",
+                "max_header_kb",
+                "max_connections",
+                "transfer_seconds",
+            ),
             *("keep_alive_seconds", "workers", "hang_seconds", "threads"),
         )
         for name in positive:

@@ -1,11 +1,12 @@
 """Item vocabularies: the mapping between item indices and the log's own item ids."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offrec.data.arrays import DESCRIPTION, Arrays, open_arrays
 from offrec.data.json_files import read_json
@@ -81,6 +82,14 @@ class Vocabulary:
         indices = [self.index(item_id) for item_id in item_ids]
         known = [index for index in indices if index is not None]
         return known, len(indices) - len(known)
+
+    def mask(self, item_ids: Sequence[str | int]) -> NDArray[np.bool_]:
+        """Return [A] whether each item is among the ids; fast for a million ids. Unknown ids are ignored."""
+        if isinstance(self._ids, np.ndarray) and all(type(item_id) is int for item_id in item_ids):
+            return np.isin(self._ids, np.array(item_ids, np.int64))
+        result = np.zeros(len(self), np.bool_)
+        result[self.encode(item_ids)[0]] = True
+        return result
 
 
 def decode_vocabulary(arrays: Arrays, kind: str, folder: Path) -> Vocabulary:

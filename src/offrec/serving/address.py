@@ -120,6 +120,7 @@ def request_checks(options: ServerOptions) -> RequestChecks:
         hosts,
         frozenset(options.allow_hosts),
         options.limits.body_bytes,
+        options.list_limits.body_bytes,
         options.connections.transfer_seconds,
     )
 

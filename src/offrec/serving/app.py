@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from offrec.serving import schemas
 from offrec.serving.errors import RequestError
-from offrec.serving.middleware import RETRY_SECONDS, RequestChecks, RequestMiddleware
+from offrec.serving.middleware import JSON, RETRY_SECONDS, TEXT, RequestChecks, RequestMiddleware
 from offrec.serving.openapi import build_openapi, docs_page
 from offrec.serving.service import Service
 
@@ -22,11 +22,11 @@ ERRORS = {
     400: "The body is not valid JSON.",
     401: "The bearer token is missing or wrong.",
     403: "The request addresses another host, or comes from a page of another site.",
-    404: "The policy does not exist.",
+    404: "The policy or the list does not exist.",
     408: "The body did not arrive in time.",
     409: "The server cannot do this in its current state.",
     413: "The body is too large.",
-    415: "The body is not application/json.",
+    415: "The body has another Content-Type than the server reads.",
     422: "A field is invalid.",
     503: "Too many requests are waiting, or the server is stopping.",
 }
@@ -36,6 +36,14 @@ FIELDS = {
     "/v1/events": list(schemas.EventRequest.model_fields),
     "/v1/reload": list(schemas.ReloadRequest.model_fields),
     "/v1/items": list(schemas.ItemQuery.model_fields),
+    "/v1/lists": list(schemas.ListQuery.model_fields),
+}
+IDS_BODY: dict[str, Any] = {
+    "required": True,
+    "content": {
+        JSON: {"schema": {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}},
+        TEXT: {"schema": {"type": "string", "description": "One item id per line."}},
+    },
 }
 
 
@@ -58,6 +66,7 @@ def create_app(service: Service, checks: RequestChecks | None = None, lifespan: 
     app.add_exception_handler(Exception, _on_exception)
     _add_policy_routes(app, service)
     _add_recommend_routes(app, service)
+    _add_list_routes(app, service)
     _add_health_routes(app, service)
     _add_docs(app, service, needs_token=checks.token is not None)
     _add_explorer(app)
@@ -93,6 +102,36 @@ def _add_policy_routes(app: FastAPI, service: Service) -> None:
     async def items(query: Annotated[schemas.ItemQuery, Query()]) -> Response:
         """Find items whose id starts with the query, then items whose id contains it; popular items first."""
         return _json_response(await service.search_items(query.query, query.limit, query.policy))
+
+
+def _add_list_routes(app: FastAPI, service: Service) -> None:
+    errors = (401, 403, 404, 422, 503)
+
+    @app.get("/v1/lists", response_model=schemas.ListsResponse, responses=_error_responses(401, 403, 503))
+    async def lists() -> Response:
+        """Describe the lists of items that the server holds."""
+        return _json_response(await service.describe_lists())
+
+    @app.get("/v1/lists/{name}", response_model=schemas.ListItemsResponse, responses=_error_responses(*errors))
+    async def get_list(name: str, query: Annotated[schemas.ListQuery, Query()]) -> Response:
+        """Return a list, with a part of its ids."""
+        return _json_response(await service.read_list(name, query.offset, query.limit))
+
+    @app.put(
+        "/v1/lists/{name}",
+        response_model=schemas.ChangedListResponse,
+        responses=_error_responses(*BODY_ERRORS, 409),
+        openapi_extra={"requestBody": IDS_BODY},
+    )
+    async def put_list(name: str, request: Request) -> Response:
+        """Create or replace a list of item ids, in all workers, from a JSON array or text with one id per line."""
+        is_json = request.headers["content-type"].partition(";")[0].strip().lower() == JSON
+        return _json_response(await service.put_list(name, await request.body(), is_json))
+
+    @app.delete("/v1/lists/{name}", response_model=schemas.DeletedResponse, responses=_error_responses(*errors))
+    async def delete_list(name: str) -> Response:
+        """Delete a list. Requests that name it are then answered with 404."""
+        return _json_response(await service.delete_list(name))
 
 
 def _add_health_routes(app: FastAPI, service: Service) -> None:
@@ -166,7 +205,8 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     status = 400 if first["type"] == "json_invalid" else 422
-    fields = FIELDS.get(request.url.path, [])
+    path = "/v1/lists" if request.url.path.startswith("/v1/lists/") else request.url.path
+    fields = FIELDS.get(path, [])
     return _json_response({"error": schemas.validation_sentence(first, fields)}, status)
 
 

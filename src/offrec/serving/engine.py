@@ -4,7 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from offrec.catalogue import Head, log_prob, rank_last
@@ -20,6 +22,22 @@ LONG_LIST = 100  # queries with longer lists, or
 MANY_EXCLUSIONS = 1024  # more exclusions, form separate groups, because all rows of a group are padded to the largest
 
 
+class AllowedItems:
+    """A set of items that many queries share, stored as one bit per item.
+
+    Args:
+        mask: [A] whether an item is in the set.
+    """
+
+    def __init__(self, mask: NDArray[np.bool_]) -> None:
+        self.n_items, self.count = len(mask), int(np.count_nonzero(mask))
+        self.bits = np.packbits(mask)
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Return [A] whether an item is in the set."""
+        return np.unpackbits(self.bits, count=self.n_items).view(np.bool_)
+
+
 @dataclass(frozen=True)
 class Query:
     """A request for one list. Items are indices into the policy's catalogue.
@@ -32,6 +50,8 @@ class Query:
         temperature: The temperature of a sampled list; None for the k best items.
         logging: Whether to also return the probabilities under π̂_b.
         skip_recent: How many of the last items of the history rank below all other items.
+        allowed: The items to choose from, without the excluded ones; None for the whole catalogue. Ignored if
+            `candidates` is set.
     """
 
     history: Sequence[int]
@@ -41,6 +61,7 @@ class Query:
     temperature: float | None = None
     logging: bool = False
     skip_recent: int = 0
+    allowed: AllowedItems | None = None
 
 
 @dataclass(frozen=True)
@@ -118,13 +139,14 @@ class Engine:
             lse = top_lists(head, 1).lse
             rows = enumerate(queries)
             return [self._rank_candidates(head.slice_rows(row, row + 1), query, lse[row]) for row, query in rows]
-        masked = _mask_excluded(head, queries)
+        masked, items = _mask_excluded(head, queries), queries[0].allowed
+        allowed = None if items is None else torch.from_numpy(items.mask()).to(head.state.device)
         if queries[0].temperature is None:
-            lists = top_lists(masked, k)
+            lists = top_lists(masked, k, allowed)
         else:
             temperatures = [query.temperature for query in queries]
             temperature = torch.tensor(temperatures, dtype=torch.double, device=head.state.device)
-            lists = sample_lists(masked, k, temperature, self.generator)
+            lists = sample_lists(masked, k, temperature, self.generator, allowed)
         return self._results(lists, _lse_of_catalogue(lists.lse, head, queries), queries)
 
     def _rank_candidates(self, head: Head, query: Query, lse: Tensor) -> QueryResult:
@@ -178,11 +200,13 @@ class Engine:
         return completed
 
 
-def _group(query: Query) -> tuple[bool, ...]:
+def _group(query: Query) -> tuple[int, ...]:
     """Return the sort key of queries that are computed in one pass."""
     if query.candidates is not None:
         return (True,)  # one by one, without padding
-    return False, query.temperature is not None, query.k > LONG_LIST, len(query.excluded) > MANY_EXCLUSIONS
+    allowed = 0 if query.allowed is None else id(query.allowed)
+    large = (query.k > LONG_LIST, len(query.excluded) > MANY_EXCLUSIONS)
+    return False, query.temperature is not None, *large, allowed
 
 
 def _logging_head(policy: Policy, batch: Batch) -> Head:

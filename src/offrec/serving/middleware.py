@@ -17,6 +17,8 @@ Send = Callable[[Scope], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
+JSON, TEXT = "application/json", "text/plain"
+LISTS = "/v1/lists"
 RETRY_SECONDS = 1  # after a 503 response, a client may retry after this time
 # Other paths count as "other": one label per requested path would grow without limit.
 MEASURED_PATHS = {
@@ -25,6 +27,7 @@ MEASURED_PATHS = {
     "/v1/reload",
     "/v1/policies",
     "/v1/items",
+    LISTS,
     "/healthz",
     "/readyz",
     "/metrics",
@@ -51,6 +54,7 @@ class RequestChecks:
         hosts: The host names that a request may address; None for any.
         origins: Host names of pages that may send requests although the proxy in front changes the Host header.
         body_bytes: Larger bodies are answered with 413.
+        list_bytes: The same for bodies that set a list. One such body is read at a time; others are answered with 503.
         body_seconds: Bodies that take longer to arrive are answered with 408.
     """
 
@@ -58,6 +62,7 @@ class RequestChecks:
     hosts: frozenset[str] | None = None
     origins: frozenset[str] = frozenset()
     body_bytes: int = 1 << 20
+    list_bytes: int = 64 << 20
     body_seconds: float = 20.0
 
 
@@ -75,6 +80,7 @@ class RequestMiddleware:
 
     def __init__(self, app: App, metrics: Metrics, options: RequestChecks) -> None:
         self.app, self.metrics, self.options = app, metrics, options
+        self.is_receiving_list = False
         self.authorization = None if options.token is None else f"Bearer {options.token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,6 +100,7 @@ class RequestMiddleware:
         try:
             await self._handle(scope, receive, send_with_headers)
         finally:
+            path = LISTS if path.startswith(f"{LISTS}/") else path
             measured = path if path in MEASURED_PATHS else "other"
             self.metrics.observe_request(measured, status, time.perf_counter() - start)
 
@@ -107,13 +114,31 @@ class RequestMiddleware:
             error = "This server requires a token; send the header Authorization: Bearer TOKEN."
             await send_error(send, 401, error, [(b"www-authenticate", b"Bearer")])
             return
+        if scope["method"] == "PUT" and scope["path"].startswith(f"{LISTS}/"):
+            await self._handle_list(scope, headers, receive, send)
+            return
         if scope["method"] == "POST" and scope["path"].startswith("/v1/"):
             try:
-                receive = _replay(await self._read_body(headers, receive), receive)
+                body = await self._read_body(headers, receive, self.options.body_bytes, (JSON,))
             except RequestError as error:
                 await send_error(send, error.status, error.sentence)
                 return
+            receive = _replay(body, receive)
         await self.app(scope, receive, send)
+
+    async def _handle_list(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
+        """Handle a request that sets a list. Its body can be large, so there is only one at a time."""
+        if self.is_receiving_list:
+            await send_error(send, 503, "Another list is being set; repeat the request in a moment.")
+            return
+        self.is_receiving_list = True
+        try:
+            body = await self._read_body(headers, receive, self.options.list_bytes, (JSON, TEXT))
+            await self.app(scope, _replay(body, receive), send)
+        except RequestError as error:
+            await send_error(send, error.status, error.sentence)
+        finally:
+            self.is_receiving_list = False
 
     def _wrong_host(self, headers: dict[bytes, bytes]) -> str | None:
         """Return an error if the request addresses another host.
@@ -144,16 +169,19 @@ class RequestMiddleware:
             return True
         return hmac.compare_digest(headers.get(b"authorization", b""), self.authorization)
 
-    async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        too_large = RequestError(413, f"The body is larger than the limit of {self.options.body_bytes:,} bytes.")
+    async def _read_body(
+        self, headers: dict[bytes, bytes], receive: Receive, limit: int, types: tuple[str, ...]
+    ) -> bytes:
+        too_large = RequestError(413, f"The body is larger than the limit of {limit:,} bytes.")
         length = headers.get(b"content-length", b"").decode("latin-1")
-        if length.isdecimal() and int(length[:20]) > self.options.body_bytes:
+        if length.isdecimal() and int(length[:20]) > limit:
             raise too_large
         content_type = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
         # Browsers send JSON to another site only if that site allows it, so no foreign page can post here.
-        if content_type != "application/json":
+        if content_type not in types:
+            expected = " or ".join(types)
             raise RequestError(
-                415, f"Content-Type is {content_type[:80] or 'missing'!r}; send Content-Type: application/json."
+                415, f"Content-Type is {content_type[:80] or 'missing'!r}; send Content-Type: {expected}."
             )
         body = bytearray()
         try:
@@ -163,7 +191,7 @@ class RequestMiddleware:
                     if message["type"] == "http.disconnect":
                         raise RequestError(400, "The connection was closed before the body was complete.")
                     body += message.get("body", b"")
-                    if len(body) > self.options.body_bytes:
+                    if len(body) > limit:
                         raise too_large
                     if not message.get("more_body", False):
                         return bytes(body)

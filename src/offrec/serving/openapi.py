@@ -18,6 +18,7 @@ from offrec.serving.service import Service
 DESCRIPTION = "Recommendations from policies learned offline, and the exact probability of every sampled list."
 ADDRESS = "http://127.0.0.1:8000"
 JSON = "application/json"
+LIST = "in-stock"  # the name of a list in examples
 
 
 def build_openapi(app: FastAPI, service: Service, needs_token: bool) -> dict[str, Any]:
@@ -34,13 +35,12 @@ def build_openapi(app: FastAPI, service: Service, needs_token: bool) -> dict[str
     document = get_openapi(title="offrec", version="1", description=DESCRIPTION, routes=app.routes)
     for (path, method), examples in (_invented_examples() if needs_token else _real_examples(service)).items():
         operation = document["paths"][path][method]
-        if method == "post":
+        if "requestBody" in operation:
             operation["requestBody"]["content"][JSON]["examples"] = {
                 summary: {"summary": summary, "value": value} for summary, value in examples.items()
             }
-        else:
-            for parameter in operation["parameters"]:
-                parameter["example"] = examples[parameter["name"]]
+        for parameter in operation.get("parameters", []):
+            parameter["example"] = LIST if parameter["name"] == "name" else examples[parameter["name"]]
     if needs_token:
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         for path, operations in document["paths"].items():
@@ -80,6 +80,9 @@ def _examples(items: list[Id], k: int, stochastic: bool, policy: str) -> Example
         ("/v1/recommend", "post"): recommend,
         ("/v1/events", "post"): {"click on an item of a list": click},
         ("/v1/reload", "post"): {"all policies": {}, "one policy": {"policy": policy}},
+        ("/v1/lists/{name}", "put"): {"items in stock": items},
+        ("/v1/lists/{name}", "get"): {"offset": 0, "limit": 5},
+        ("/v1/lists/{name}", "delete"): {},
         ("/v1/items", "get"): {"query": str(items[0])[:1], "limit": 5, "policy": policy},
     }
 
@@ -122,19 +125,23 @@ def _field_table(document: dict[str, Any], operation: dict[str, Any]) -> list[st
     rows = [(field["name"], field.get("description", "")) for field in operation.get("parameters", [])]
     if "requestBody" in operation:
         schema = operation["requestBody"]["content"][JSON]["schema"]
-        reference = schema.get("$ref") or schema["anyOf"][0]["$ref"]  # anyOf: the body is optional
-        fields = document["components"]["schemas"][reference.rpartition("/")[2]]["properties"]
+        schema = schema.get("anyOf", [schema])[0]  # anyOf: the body is optional
+        name = schema.get("$ref", "").rpartition("/")[2]
+        fields = document["components"]["schemas"][name]["properties"] if name else {}
         rows += [(name, field.get("description", "")) for name, field in fields.items()]
     cells = [f"<tr><td><code>{escape(name)}</code><td>{escape(text)}" for name, text in rows]
     return ["<table>", *cells, "</table>"] if rows else []
 
 
 def _curl_commands(path: str, method: str, operation: dict[str, Any]) -> list[str]:
-    if method == "get":
-        query = urlencode({field["name"]: field["example"] for field in operation.get("parameters", [])})
-        return [f"<pre>curl {escape(shlex.quote(ADDRESS + path + ('?' + query if query else '')))}</pre>"]
+    parameters = operation.get("parameters", [])
+    query = urlencode({field["name"]: field["example"] for field in parameters if field["in"] == "query"})
+    address = ADDRESS + path.replace("{name}", LIST) + ("?" + query if query else "")
+    verb = f"-X {method.upper()} " if method in ("put", "delete") else ""
+    if "requestBody" not in operation:
+        return [f"<pre>curl {verb}{escape(shlex.quote(address))}</pre>"]
     examples = operation["requestBody"]["content"][JSON]["examples"].values()
     lines = [
-        f"# {one['summary']}\ncurl {ADDRESS}{path} --json {shlex.quote(json.dumps(one['value']))}" for one in examples
+        f"# {one['summary']}\ncurl {verb}{address} --json {shlex.quote(json.dumps(one['value']))}" for one in examples
     ]
     return [f"<pre>{escape(chr(10).join(lines))}</pre>"]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from offrec.serving.decision_log import DecisionLogOptions
+from offrec.serving.item_lists import ListLimits
 from offrec.serving.schemas import RequestLimits
 from offrec.serving.served_policy import Source
 
@@ -54,6 +55,8 @@ class ServerOptions:
         log_options: How the decision log is written.
         on_log_failure: Whether the server continues or stops when the decision log cannot be written.
         limits: Limits of a request.
+        lists: The folder of the lists that requests can name; None for a temporary one.
+        list_limits: Limits of these lists.
         connections: Limits of the connections.
         batching: How requests are grouped into batches.
         skip_recent: How many of the last items of a history rank last, unless a request sets it.
@@ -74,6 +77,8 @@ class ServerOptions:
     log_options: DecisionLogOptions = field(default_factory=DecisionLogOptions)
     on_log_failure: OnLogFailure = "serve"
     limits: RequestLimits = field(default_factory=RequestLimits)
+    lists: Path | None = None
+    list_limits: ListLimits = field(default_factory=ListLimits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     batching: BatchingOptions = field(default_factory=BatchingOptions)
     skip_recent: int = 0

@@ -26,8 +26,8 @@ from offrec.data.formats import FORMATS, Columns, events
 from offrec.data.parquet_tables import parquet
 from offrec.data.sources import Source
 from offrec.errors import InputError, first_line
-from offrec.policy import Policy
-from offrec.serving.engine import Engine, Query
+from offrec.policy import Id, Policy
+from offrec.serving.engine import AllowedItems, Engine, Query
 
 PARQUET_ROWS = 1 << 18  # rows of a Parquet table in one block
 BATCH_SESSIONS = 256  # sessions in one pass over the catalogue
@@ -50,6 +50,8 @@ class TableOptions:
         format: The format of the table, as for `offrec prepare`.
         columns: The names of its columns.
         chunk: The number of sessions in memory at once.
+        allow: Recommend only these item ids; None for the whole catalogue.
+        deny: Item ids that are not recommended.
     """
 
     k: int = 10
@@ -58,6 +60,8 @@ class TableOptions:
     format: str = "events"
     columns: Columns = field(default_factory=Columns)
     chunk: int = 4096
+    allow: Sequence[Id] | None = None
+    deny: Sequence[Id] = ()
 
 
 @dataclass
@@ -133,6 +137,7 @@ class _Table:
     def __init__(self, policy: Policy, files: list[Source], options: TableOptions, console: Console) -> None:
         self.policy, self.options, self.console, self.files = policy, options, console, files
         self.engine, self.counts = Engine(policy, seed=0), TableCounts()  # nothing is sampled
+        self.allowed = _allowed_items(policy, options)
         self.error: Exception | None = None
         self.lists = self._lists()
         self.last_printed = time.monotonic()
@@ -163,7 +168,8 @@ class _Table:
         for session in sessions:
             history = [item for item in session if item is not None]
             excluded = frozenset(history) if self.options.exclude_seen else frozenset()
-            queries.append(Query(history, self.options.k, excluded, skip_recent=self.options.skip_recent))
+            skip_recent = self.options.skip_recent
+            queries.append(Query(history, self.options.k, excluded, skip_recent=skip_recent, allowed=self.allowed))
             self.counts.events += len(session)
             self.counts.unknown_items += len(session) - len(history)
         batches = (queries[first : first + BATCH_SESSIONS] for first in range(0, len(queries), BATCH_SESSIONS))
@@ -216,6 +222,16 @@ class _Table:
                 if record.read is None or record.has_lists:
                     raise InputError(f"--format {record.name} cannot be used with --input; choose a format of events.")
                 yield from record.read([file], columns, lambda line: None)
+
+
+def _allowed_items(policy: Policy, options: TableOptions) -> AllowedItems | None:
+    if options.allow is None and not options.deny:
+        return None
+    mask = np.ones(policy.n_items, np.bool_) if options.allow is None else policy.vocabulary.mask(options.allow)
+    allowed = AllowedItems(mask & ~policy.vocabulary.mask(options.deny))
+    if not allowed.count:
+        raise InputError("No item is left to recommend: --allow and --deny leave no item of the catalogue.")
+    return allowed
 
 
 def _session_keys(frame: pl.DataFrame) -> list[str]:

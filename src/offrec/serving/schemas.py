@@ -11,6 +11,8 @@ IntegerId = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 TextId = Annotated[str, Field(max_length=512)]
 ItemId = IntegerId | TextId
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+ListName = Annotated[str, Field(min_length=1, max_length=64)]
+ListNames = ListName | Annotated[list[ListName], Field(max_length=8)]
 
 EXPECTED_ITEM_ID = "an item id must be a 64-bit integer or a string of at most 512 characters"
 QUOTED_CHARACTERS = 60  # longest part of an invalid value that an error message quotes
@@ -49,6 +51,10 @@ class RecommendRequest(RequestBody):
     candidates: list[ItemId] | None = Field(
         None, description="Recommend only these items; null for the whole catalogue."
     )
+    allow: ListNames = Field(
+        [], description="Recommend only items of this list that the server holds, see /v1/lists; of several: of all."
+    )
+    deny: ListNames = Field([], description="Recommend no item of this list, or of these lists.")
     policy: Name | None = Field(None, description="Name of the policy, see /v1/policies; null for the default policy.")
     sample: bool = Field(False, description="Sample the list from the policy, without replacement.")
     temperature: float | None = Field(
@@ -124,7 +130,9 @@ class RecommendResponse(BaseModel):
         description="Exact log probability of the ordered list; null if it was not sampled."
     )
     unknown_items: int = Field(description="Number of history ids that are not in the catalogue; they are ignored.")
-    restricted: bool = Field(description="Whether exclude, exclude_seen, skip_recent or candidates was set.")
+    restricted: bool = Field(
+        description="Whether one of these was set: exclude, exclude_seen, skip_recent, candidates, allow, deny."
+    )
     logged: bool = Field(description="Whether the list was written to the decision log.")
 
 
@@ -161,6 +169,48 @@ class ItemsResponse(BaseModel):
     """Response of GET /v1/items."""
 
     items: list[int | str]
+
+
+class ListResponse(BaseModel):
+    """Description of a list that the server holds."""
+
+    name: str
+    items: int = Field(description="Number of item ids, each counted once.")
+    sha256: str = Field(description="Checksum of the ids, as they are stored.")
+    updated: int = Field(description="When the list was set, in milliseconds since 1970.")
+
+
+class ChangedListResponse(ListResponse):
+    """Response of PUT /v1/lists/NAME."""
+
+    known: dict[str, int] = Field(description="How many of the items each policy knows, by policy name.")
+
+
+class ListItemsResponse(ListResponse):
+    """Response of GET /v1/lists/NAME."""
+
+    ids: list[int | str] = Field(description="A part of the ids: `limit` ids from number `offset` on.")
+
+
+class ListsResponse(BaseModel):
+    """Response of GET /v1/lists."""
+
+    lists: list[ListResponse]
+
+
+class DeletedResponse(BaseModel):
+    """Response of DELETE /v1/lists/NAME."""
+
+    deleted: str
+
+
+class ListQuery(BaseModel):
+    """Query parameters of GET /v1/lists/NAME."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    offset: int = Field(0, ge=0, le=2**31, description="Number of ids to skip.")
+    limit: int = Field(100, ge=0, le=10_000, description="Largest number of ids to return.")
 
 
 class ReloadResponse(BaseModel):

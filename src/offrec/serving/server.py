@@ -18,6 +18,7 @@ from offrec.serving import served_policy
 from offrec.serving.address import check_address, listen, request_checks
 from offrec.serving.decision_log import DecisionLog
 from offrec.serving.errors import RequestError
+from offrec.serving.item_lists import ItemLists
 from offrec.serving.options import ConnectionLimits, ServerOptions
 from offrec.serving.served_policy import ServedPolicy
 from offrec.serving.service import Service
@@ -223,7 +224,8 @@ def create_service(
     log = None
     if options.log is not None:
         log = DecisionLog(options.log, options.log_options, console.line, on_log_failure)
-    return Service(served, load, options.limits, options.batching, log, console, options.skip_recent)
+    lists = ItemLists(options.lists, options.list_limits)
+    return Service(served, load, options.limits, options.batching, log, console, options.skip_recent, lists)
 
 
 def _load(options: ServerOptions, name: str) -> ServedPolicy:

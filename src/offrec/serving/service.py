@@ -13,8 +13,9 @@ from offrec.data.vocabulary import Vocabulary
 from offrec.errors import first_line
 from offrec.policy import Id
 from offrec.serving.decision_log import DecisionLog
-from offrec.serving.engine import Query, QueryResult
+from offrec.serving.engine import AllowedItems, Query, QueryResult
 from offrec.serving.errors import RequestError
+from offrec.serving.item_lists import ItemLists
 from offrec.serving.item_search import ItemSearch
 from offrec.serving.memory import release_memory
 from offrec.serving.metrics import Metrics
@@ -61,6 +62,7 @@ class Service:
         log: The decision log; None to write none.
         console: Prints reloads and losses of the decision log.
         skip_recent: The default of `skip_recent` in a request.
+        lists: The lists of items that requests can name; None for an empty temporary folder.
     """
 
     def __init__(
@@ -72,8 +74,9 @@ class Service:
         log: DecisionLog | None,
         console: Console,
         skip_recent: int = 0,
+        lists: ItemLists | None = None,
     ) -> None:
-        self.skip_recent = skip_recent
+        self.skip_recent, self.lists = skip_recent, lists or ItemLists()
         self.limits, self.batching, self.log, self.load, self.console = limits, batching, log, load, console
         self.metrics = Metrics()
         self.metrics.report_policies(lambda: {name: slot.served.fingerprint for name, slot in self.slots.items()})
@@ -131,7 +134,9 @@ class Service:
         served = slot.served
         _check_against_policy(served, request)
         skip_recent = self.skip_recent if request.skip_recent is None else request.skip_recent
-        query, unknown_items = _build_query(served.policy.vocabulary, request, skip_recent)
+        allow, deny = _names(request.allow), _names(request.deny)
+        allowed = await self._allowed_items(served, allow, deny)
+        query, unknown_items = _build_query(served.policy.vocabulary, request, skip_recent, allowed)
         try:
             result = await slot.batcher.rank(query)
         except QueueFullError as error:
@@ -142,7 +147,8 @@ class Service:
         request_id = request.request_id or uuid.uuid4().hex
         # exclude_seen and skip_recent count as restrictions even if the history is empty. Otherwise the first lists of
         # each visit would be the only unrestricted lists in the log.
-        restricted = bool(query.excluded or skip_recent or request.exclude_seen) or query.candidates is not None
+        restricted = bool(query.excluded or skip_recent or request.exclude_seen or allow or deny)
+        restricted = restricted or query.candidates is not None
         logged = request.log and await self._log_list(served, request, request_id, ids, result, restricted)
         return {
             "request_id": request_id,
@@ -181,7 +187,15 @@ class Service:
             "temperature": request.temperature or 1.0,
             "restricted": restricted,
         }
+        record |= {name: names for name in ("allow", "deny") if (names := _names(getattr(request, name)))}
         return await self.log.record(record)
+
+    async def _allowed_items(self, served: ServedPolicy, allow: list[str], deny: list[str]) -> AllowedItems | None:
+        """Return the items that the lists of a request leave; a list of a million ids is read in a thread."""
+        if not allow and not deny:
+            return None
+        cached = self.lists.cached(served, allow, deny)
+        return cached or await asyncio.to_thread(self.lists.allowed, served, allow, deny)
 
     async def record_event(self, event: EventRequest) -> dict[str, Any]:
         """Write an event to the decision log.
@@ -215,6 +229,42 @@ class Service:
             reason = self.log.failure or "the server is stopping"
             raise RequestError(503, f"The event was not recorded: the decision log cannot be written ({reason}).")
         return {"recorded": True}
+
+    async def put_list(self, name: str, content: bytes, is_json: bool) -> dict[str, Any]:
+        """Create or replace a list, and read it for each policy.
+
+        Args:
+            name: The name of the list.
+            content: Its ids: a JSON array, or text with one id per line.
+            is_json: Whether the content is JSON.
+
+        Returns:
+            The fields of `ChangedListResponse`.
+        """
+        self.slot(None)
+        description = await asyncio.to_thread(self.lists.put, name, content, is_json)
+        known = {}
+        for slot in list(self.slots.values()):
+            allowed = await asyncio.to_thread(self.lists.allowed, slot.served, [name], [])
+            known[slot.served.name] = allowed.count
+        self.console.line(f"list {name} has {description.items:,} items")
+        return {**description.as_json(), "known": known}
+
+    async def read_list(self, name: str, offset: int, limit: int) -> dict[str, Any]:
+        """Return the fields of `ListItemsResponse`: a list, with `limit` ids from number `offset` on."""
+        description = await asyncio.to_thread(self.lists.describe, name)
+        ids = await asyncio.to_thread(self.lists.ids, name) if limit else []
+        return {**description.as_json(), "ids": ids[offset : offset + limit]}
+
+    async def describe_lists(self) -> dict[str, Any]:
+        """Return the fields of `ListsResponse`."""
+        return {"lists": [one.as_json() for one in await asyncio.to_thread(self.lists.describe_all)]}
+
+    async def delete_list(self, name: str) -> dict[str, Any]:
+        """Delete a list; return the fields of `DeletedResponse`."""
+        self.lists.delete(name)
+        self.console.line(f"list {name} is deleted")
+        return {"deleted": name}
 
     def describe_policies(self) -> dict[str, Any]:
         """Return the fields of `PoliciesResponse`."""
@@ -301,6 +351,7 @@ class Service:
         """Answer the waiting queries, then write the rest of the decision log."""
         for slot in self.slots.values():
             slot.batcher.close()
+        self.lists.close()
         if self.log is not None and (lost := self.log.close()):
             self.console.line(f"the decision log lost {lost:,} records")
 
@@ -318,7 +369,13 @@ def _check_against_policy(served: ServedPolicy, request: RecommendRequest) -> No
         raise RequestError(422, f"logging_probability is true, but the run of {served.name} contains no π̂_b.")
 
 
-def _build_query(vocabulary: Vocabulary, request: RecommendRequest, skip_recent: int) -> tuple[Query, int]:
+def _names(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def _build_query(
+    vocabulary: Vocabulary, request: RecommendRequest, skip_recent: int, allowed: AllowedItems | None
+) -> tuple[Query, int]:
     """Translate item ids to indices; return the query and the number of unknown ids in the history."""
     history, unknown_items = vocabulary.encode(request.history)
     excluded = set(vocabulary.encode(request.exclude)[0]) | (set(history) if request.exclude_seen else set())
@@ -328,7 +385,11 @@ def _build_query(vocabulary: Vocabulary, request: RecommendRequest, skip_recent:
         if not known:
             raise RequestError(422, "candidates contains no item of the catalogue; expected at least one.")
         candidates = sorted(known - excluded)
-    if candidates == [] or len(excluded) == len(vocabulary):
+        if allowed is not None:
+            mask = allowed.mask()
+            candidates = [item for item in candidates if mask[item]]
+    n_allowed = len(vocabulary) if allowed is None else allowed.count
+    if candidates == [] or not n_allowed or len(excluded) == len(vocabulary):
         raise RequestError(422, "No item is left to recommend: every allowed item is excluded.")
     temperature = (request.temperature or 1.0) if request.sample else None
     return (
@@ -340,6 +401,7 @@ def _build_query(vocabulary: Vocabulary, request: RecommendRequest, skip_recent:
             temperature,
             request.logging_probability,
             skip_recent,
+            allowed,
         ),
         unknown_items,
     )

@@ -110,6 +110,9 @@ class Supervisor:
         gc.freeze()  # so that garbage collections do not copy the pages that workers share
         with ExitStack() as stack:
             self._catch_signals(stack)
+            if self.options.lists is None:  # all workers must use the same folder
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="offrec-lists-"))
+                self.options = replace(self.options, lists=Path(folder))
             try:
                 self._run_workers()
             finally:

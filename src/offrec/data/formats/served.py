@@ -26,7 +26,8 @@ from offrec.types import Doubles, Ints, Longs
 UNIT: TimeUnit = "milliseconds"
 WITHOUT_LIST = "kept without a list"
 SEND_SESSIONS = "send a session id with every request"
-SERVE_FREELY = "serve without exclude, exclude_seen, skip_recent and candidates"
+SERVE_FREELY = "serve without exclude, exclude_seen, skip_recent, candidates, allow and deny"
+RESTRICTIONS = "exclude, exclude_seen, skip_recent, candidates, allow or deny"
 READ_OTHER_LOG = "read a log of offrec serve"
 ROUNDING = 1e-5  # a log probability is a float32 sum, so it can be slightly above 0
 
@@ -43,10 +44,10 @@ UNUSABLE_LISTS = (  # condition on a list, description, advice
     (~IS_SAMPLED, "a list that was not sampled, so it has no probability", "serve with sample"),
     (  # exclude_seen does not restrict first lists, so all unrestricted lists come from sessions that ended early
         (HAS_HISTORY & pl.col("restricted")).any() & (~HAS_HISTORY | pl.col("restricted")).all(),
-        "all lists after a pick are restricted by exclude, exclude_seen, skip_recent or candidates",
+        f"all lists after a pick are restricted by {RESTRICTIONS}",
         SERVE_FREELY,
     ),
-    (pl.col("restricted"), "a list restricted by exclude, exclude_seen, skip_recent or candidates", SERVE_FREELY),
+    (pl.col("restricted"), f"a list restricted by {RESTRICTIONS}", SERVE_FREELY),
 )
 
 
