@@ -8,7 +8,7 @@ from pathlib import Path
 ORDER = [
     "errors", "types", "console", "plugins", "data", "catalogue", "losses", "algorithms", "backbones", "policy",
     "models", "baselines", "shop", "training", "evaluation", "logging_policy", "estimation", "runs", "studies",
-    "reports", "serving", "commands", "cli", "__main__",
+    "reports", "rounds", "serving", "commands", "cli", "__main__",
 ]  # fmt: skip
 SOURCE = Path(__file__).parent.parent / "src" / "offrec"
 TRAINING_PACKAGES = {"torch", "numpy", "safetensors"}  # what a minimal GPU image provides

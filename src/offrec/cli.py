@@ -33,6 +33,7 @@ def commands() -> dict[str, type]:
     from offrec.commands.estimate import Estimate
     from offrec.commands.export import Export
     from offrec.commands.prepare import Prepare
+    from offrec.commands.rounds import Rounds
     from offrec.commands.runs import Evaluate, Options, Recommend, Train
     from offrec.commands.serve import Serve
     from offrec.commands.shop import Simulate, WriteShop
@@ -49,6 +50,7 @@ def commands() -> dict[str, type]:
         "export": Export,
         "shop": WriteShop,
         "simulate": Simulate,
+        "rounds": Rounds,
         "compare": Compare,
         "sweep": Sweep,
         "tune": Tune,

@@ -118,9 +118,9 @@ def test_impossible_explorations_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=text):
             log_of(tmp_path, exploration, stochastic, sessions=5)
 
-    refused("--play sample needs a policy with probabilities, but scores only ranks items", Exploration("sample"))
-    refused("--places-from policy needs a policy with prob", Exploration("topk", places=1, places_from="policy"))
-    refused("--places must be at most 3, the length of lists; got 4", Exploration("topk", places=4))
+    refused("scores only ranks items, so it has no probabilities to sample from", Exploration("sample"))
+    refused("it has no probabilities to sample from", Exploration("topk", places=1, places_from="policy"))
+    refused("must be at most 3, the length of lists; got 4", Exploration("topk", places=4))
     for text, values in {
         "--temperature must be positive and finite; got 0": {"temperature": 0.0},
         "--places must be at least 0; got -1": {"places": -1},

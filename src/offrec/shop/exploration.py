@@ -102,14 +102,14 @@ class ExploringPlayer(PolicyPlayer):
         recorder: ListRecorder | None = None,
     ) -> None:
         if exploration.reads_probabilities and not policy.stochastic:
-            option = "--play sample" if exploration.play == "sample" else "--places-from policy"
             raise InputError(
-                f"{option} needs a policy with probabilities, but {policy.name} only ranks items; use --play blend, or "
-                "--play topk --places N --places-from catalogue."
+                f"{policy.name} only ranks items, so it has no probabilities to sample from; use a blend, or sample "
+                "places from the catalogue."
             )
         if exploration.places > dynamics.world.k:
             raise InputError(
-                f"--places must be at most {dynamics.world.k}, the length of lists; got {exploration.places}."
+                f"The number of sampled places must be at most {dynamics.world.k}, the length of lists; got "
+                f"{exploration.places}."
             )
         super().__init__(dynamics, policy, "sample" if exploration.play == "sample" else "topk", skip_recent)
         self.play = exploration.play
