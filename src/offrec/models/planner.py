@@ -73,7 +73,7 @@ class Planner:
 
     def after_list(self, lists: Tensor, memory: Tensor, place: Tensor) -> Tensor:
         """[n, K] log P(place|list, c), by which the posterior changes; place 0 means that nothing was picked."""
-        logits, _ = self._outcomes(lists, memory)
+        logits = self._choices(self._utilities(lists, memory)[0])
         return logits.log_softmax(2).gather(2, place[:, None, None].expand(-1, logits.shape[1], 1))[..., 0]
 
     def after_picks(self, recent: Tensor) -> Tensor:
@@ -124,7 +124,9 @@ class Planner:
         items = top_k(head, count)[1].reshape(len(memory), -1).sort(1).values
         is_repeated = torch.zeros_like(items, dtype=torch.bool)
         is_repeated[:, 1:] = items[:, 1:] == items[:, :-1]
-        return items, is_repeated
+        # The types share many candidates. Columns that are repeated in all rows are not worth evaluating.
+        order = is_repeated.to(torch.uint8).argsort(dim=1, stable=True)[:, : int((~is_repeated).sum(1).max())]
+        return items.gather(1, order), is_repeated.gather(1, order)
 
     def _item_score(self) -> Tensor:
         return self.a + self.slopes.zeta * self.q + self.slopes.xi * self.w[:-1]
@@ -137,8 +139,10 @@ class Planner:
         value = torch.zeros_like(total)
         gain, places, excluded, chosen = odds * earns, self._places(), excluded.clone(), []
         for place in places:
-            mean = ((value[..., None] + place * gain) / (total[..., None] + place * odds) * share[..., None]).sum(1)
-            item = mean.masked_fill(excluded, -torch.inf).argmax(1, keepdim=True)
+            after = torch.add(value[..., None], gain, alpha=place)
+            after /= torch.add(total[..., None], odds, alpha=place)
+            mean = (share[:, None] @ after)[:, 0]
+            item = mean.masked_fill_(excluded, -torch.inf).argmax(1, keepdim=True)
             chosen.append(item)
             excluded.scatter_(1, item, True)
             index = item[:, None].expand(-1, odds.shape[1], 1)
@@ -193,14 +197,21 @@ class Planner:
 
     # ---- calibration
 
+    def _utilities(self, lists: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return u and z of lists for every type, [n, K, k] each."""
+        types = torch.arange(len(self.model.types), device=lists.device).expand(len(lists), -1)
+        return self.model.utility_and_interest(types, memory, lists)
+
+    def _choices(self, utility: Tensor) -> Tensor:
+        """[n, K, 1 + k] choice logits of lists with u [n, K, k]."""
+        if not self.model.has_lists:
+            return torch.cat([self.none.expand_as(utility[..., :1]), utility], -1)
+        return self.model.choice_logits(utility)
+
     def _outcomes(self, lists: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return choice logits [n, K, 1 + k] and expected rewards [n, K, k] of lists for every type."""
-        types = torch.arange(len(self.model.types), device=lists.device).expand(len(lists), -1)
-        utility, interest = self.model.utility_and_interest(types, memory, lists)
-        logits = self.model.choice_logits(utility)
-        if not self.model.has_lists:
-            logits = torch.cat([self.none.expand_as(logits[..., :1]), utility], -1)
-        return logits, self.model.expected_reward(interest)
+        utility, interest = self._utilities(lists, memory)
+        return self._choices(utility), self.model.expected_reward(interest)
 
     def _slopes(self) -> Slopes:
         """Linearise log(e − λ) around the lists for visitors of known type, weighted by how often items are picked."""

@@ -16,6 +16,7 @@ from offrec.models.network import NetworkOptions
 PRECISIONS = (5.0, 10.0, 20.0, 40.0, 100.0, 1000.0)  # of the prior of ε′, the item's own effect on leaving
 DECAYS = (0.3, 0.6, 0.75, 0.9)  # of the weights of earlier picks in leaving
 STEPS = 12  # numbers of picks with an effect on leaving of their own; the last is for all larger numbers
+MAX_LOGIT = 60.0  # e⁶⁰ is a finite float32, also if several are added
 SEEN = 3  # effects of an item that is in memory 0, 1, or more times
 
 
@@ -149,11 +150,14 @@ class UserModelNetwork(nn.Module):
 
     def expected_reward(self, interest: Tensor) -> Tensor:
         """[…] expected reward of a pick with z."""
-        # Behaviours come first: a softmax over a short last dimension takes most of the time of a plan on CPUs.
-        shape = (-1, *[1] * interest.ndim)
-        others = self.behaviour_base.view(shape) + self.behaviour_slope.view(shape) * interest
-        logits = torch.cat([torch.zeros_like(interest)[None], others])[: len(self.reward)]
-        return (logits.softmax(0) * self.reward.view(shape)).sum(0)
+        # A softmax over the short dimension of behaviours would take most of the time of a plan on CPUs.
+        earned, total = self.reward[0].expand_as(interest).clone(), torch.ones_like(interest)
+        for number in range(1, len(self.reward)):
+            logit = self.behaviour_base[number - 1] + self.behaviour_slope[number - 1] * interest
+            odds = logit.clamp(max=MAX_LOGIT).exp()
+            earned = earned + self.reward[number] * odds
+            total = total + odds
+        return earned / total
 
     def choice_logits(self, utility: Tensor) -> Tensor:
         """[…, 1 + k] logits of picking nothing and of each item of a list with u […, k]."""

@@ -1,0 +1,203 @@
+"""Measure rounds of serving, logging and training over several simulated shops.
+
+    python benchmarks/rounds.py --out FOLDER --seeds 100,101,102,103,104 --explore never,blend:0.1
+                                [--sessions 20000] [--rounds 3] [--algorithm user-model] [--limit SECONDS]
+    python benchmarks/rounds.py --table FOLDER… [--collect results/rounds.json] [--picture docs/images/rounds.svg]
+
+Every shop has its own folder, as `offrec rounds` writes it; repeat the command to continue. Shops run one after the
+other on one thread. The reward of `informed` is read from results/earnings.json, which has the same shops and visitors.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+
+import torch
+
+from earnings_plan import PLAN
+from evidence import ROOT, learner, read_results, script_arguments, world, write_results
+from offrec.console import Console
+from offrec.rounds import RoundsOptions, run_rounds
+from offrec.rounds import read_results as read_rounds
+from offrec.rounds.picture import draw_lines
+
+Row = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--world", default="demo")
+    parser.add_argument("--seeds", default=",".join(map(str, PLAN.tuning_seeds[:3])))
+    parser.add_argument("--sessions", type=int, default=20_000, help="per round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--explore", default="never,blend:0.1")
+    parser.add_argument("--algorithm", default="user-model")
+    parser.add_argument("--train-on", default="all", choices=("all", "newest"))
+    parser.add_argument("--fresh", action="store_true", help="train each policy from new weights")
+    parser.add_argument("--visitors", type=int, default=PLAN.visitors)
+    parser.add_argument("--limit", type=float, default=float("inf"), help="start no shop after this many seconds")
+    parser.add_argument("--table", type=Path, nargs="+", help="print the results in these folders or files")
+    parser.add_argument("--collect", type=Path, help="with --table: write all results into one file")
+    parser.add_argument("--picture", type=Path, nargs="+", help="with --table: draw the means over shops")
+    options = parser.parse_args()
+    if options.table is None:
+        if options.out is None:
+            parser.error("give --out FOLDER, or --table")
+        _run(options)
+        options.table = [options.out]
+    rows = [row for source in options.table for row in _read(source)]
+    if options.collect is not None:
+        used = {name: world(name) for name in dict.fromkeys(row["world"] for row in rows)}
+        used |= {
+            name: learner(algorithm=name, dataset_format="decisions") for name in {row["algorithm"] for row in rows}
+        }
+        write_results(options.collect, rows, {**used, "script": script_arguments(options, "out", "table", "collect")})
+    _print_table(rows)
+    if options.picture is not None:
+        _draw(rows, options.picture)
+
+
+def _run(options: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    stop = time.time() + options.limit
+    for seed in map(int, options.seeds.split(",")):
+        if time.time() > stop:
+            print(f"shop {seed} not started", flush=True)
+            continue
+        run_rounds(
+            RoundsOptions(
+                world=options.world,
+                seed=seed,
+                sessions=options.sessions,
+                rounds=options.rounds,
+                explore=tuple(options.explore.split(",")),
+                algorithm=options.algorithm,
+                train_on=options.train_on,
+                warm_start=not options.fresh,
+                visitors=options.visitors,
+                informed_visitors=0,
+                device="cpu",
+            ),
+            options.out / f"{options.world}-{seed}",
+            _Lines(),
+        )
+
+
+class _Lines(Console):
+    """Prints the line of each round and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+
+    def line(self, text: str) -> None:
+        if text.startswith("Round"):
+            print(text, flush=True)
+
+
+def _read(source: Path) -> list[Row]:
+    """Return one row per shop, way of exploring and round."""
+    if source.is_file():
+        return list(read_results(source))
+    rows = []
+    informed = _informed()
+    for folder in sorted(path.parent for path in source.glob("*/rounds.json")):
+        results = read_rounds(folder)
+        about = results.options.fixed()
+        about = {
+            key: about[key] for key in ("world", "seed", "sessions", "algorithm", "train_on", "warm_start", "visitors")
+        }
+        for one in results.rounds:
+            row = {**about, "explore": one.explore, "round": one.number, "served": one.served.mean}
+            row |= {"trained": one.trained.mean, "lists": one.lists, "seconds": round(one.seconds, 1)}
+            rows.append({**row, "informed": informed.get((about["world"], about["seed"]))})
+    return rows
+
+
+def _informed() -> dict[tuple[str, int], float]:
+    rows = json.loads((ROOT / "results/earnings.json").read_text())["rows"]
+    return {
+        (row["world"], row["seed"]): row["reward"] for row in rows if row["policy"] == "informed" and "reward" in row
+    }
+
+
+def _ways(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row["explore"] for row in rows if row["round"]))
+
+
+def _of(rows: Sequence[Row], way: str, number: int) -> dict[int, Row]:
+    """Return the rows of a round by shop; round 0 belongs to all ways."""
+    return {row["seed"]: row for row in rows if row["round"] == number and (number == 0 or row["explore"] == way)}
+
+
+def _print_table(rows: Sequence[Row]) -> None:
+    """Print means over shops, the gain of each round, and the cost of exploring."""
+    last = max((row["round"] for row in rows), default=0)
+    print("| explore | round | shops | served | cost of exploring | trained | gain of the round | of informed |")
+    print("|---" * 8 + "|")
+    for way in _ways(rows):
+        for number in range(last + 1):
+            now = _of(rows, way, number)
+            if not now:
+                continue
+            before = _of(rows, way, number - 1) if number else {}
+            cost = [1 - now[seed]["served"] / before[seed]["trained"] for seed in now if seed in before]
+            gain = [now[seed]["trained"] - before[seed]["trained"] for seed in now if seed in before]
+            share = [row["trained"] / row["informed"] for row in now.values() if row["informed"]]
+            served, trained = ([row[name] for row in now.values()] for name in ("served", "trained"))
+            cells = [
+                way,
+                number,
+                len(now),
+                _mean(served),
+                _percent(cost),
+                _mean(trained),
+                _mean(gain, "+"),
+                _percent(share),
+            ]
+            print("| " + " | ".join(map(str, cells)) + " |")
+    for way in _ways(rows):
+        after = [row for row in rows if row["explore"] == way and row["round"]]
+        logging = {row["seed"]: row["served"] for row in rows if row["round"] == 0}
+        lowest = min((row["served"] / logging[row["seed"]] for row in after), default=float("nan"))
+        print(f"{way}: the worst round earns {lowest:.2f} times as much as the logging policy while serving")
+
+
+def _mean(values: Sequence[float], sign: str = "") -> str:
+    if not values:
+        return "–"
+    spread = f" ± {1.96 * stdev(values) / len(values) ** 0.5:.2f}" if len(values) > 1 else ""
+    return f"{fmean(values):{sign}.2f}{spread}"
+
+
+def _percent(values: Sequence[float]) -> str:
+    return f"{fmean(values):.0%}" if values else "–"
+
+
+def _draw(rows: Sequence[Row], paths: Sequence[Path]) -> None:
+    """Draw means over the shops in which every way of exploring was measured."""
+    last = max(row["round"] for row in rows)
+    shops = set.intersection(*(set(_of(rows, way, last)) for way in _ways(rows)))
+    lines: dict[str, dict[str, list[tuple[int, float]]]] = {"served": {}, "trained": {}}
+    for name, line in lines.items():
+        for way in _ways(rows):
+            means = [fmean(_of(rows, way, number)[seed][name] for seed in shops) for number in range(last + 1)]
+            line[way] = list(enumerate(means))
+    informed = [row["informed"] for seed, row in _of(rows, "", 0).items() if seed in shops and row["informed"]]
+    title = (
+        f"{rows[0]['algorithm']} in {len(shops)} {rows[0]['world']} shops, {rows[0]['sessions']:,} sessions per round"
+    )
+    logging = lines["served"][_ways(rows)[0]][0][1]
+    level = fmean(informed) if informed else None
+    draw_lines(lines["served"], lines["trained"], paths, logging=logging, informed=level, title=title)
+
+
+if __name__ == "__main__":
+    main()
