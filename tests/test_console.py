@@ -1,10 +1,12 @@
 """Messages and progress on standard error."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from offrec import console
 from offrec.commands.printing import print_table
 from offrec.console import Console
 from offrec.errors import plain_text
@@ -29,3 +31,34 @@ def test_a_table_prints_brackets_and_control_characters_as_text(capsys: pytest.C
     printed = capsys.readouterr().out
     assert printed.count(plain_text(name)) == 3
     assert "\x1b" not in printed
+
+
+def test_progress_lines_show_the_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = iter([0.0, 5.0, 20.0, 20.0, 60.0, 60.0, 90.0])  # of the start and of each line
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    with Console().steps("ranking", 1000) as advance:
+        advance(50)  # too early for a line
+        advance(150, "loss 0.5")
+        advance(400)
+        advance(400)
+    assert capsys.readouterr().err.splitlines() == [
+        "ranking: 200 of 1,000  about 80 s left  loss 0.5",
+        "ranking: 600 of 1,000  about 40 s left",
+    ]
+
+
+def test_progress_bars_show_the_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "140")
+    with console._progress() as progress:
+        task = progress.add_task("ranking", total=1000, note="")
+        for _ in range(3):
+            progress.advance(task, 100)
+        columns = [type(column).__name__ for column in progress.columns]
+        text = str(progress.columns[columns.index("TimeRemainingColumn")].render(progress.tasks[0]))
+    assert re.fullmatch(r"\d:\d\d:\d\d", text)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(89, "89 s"), (90, "2 min"), (5000, "83 min"), (9000, "2.5 h")])
+def test_durations_are_rounded(seconds: float, text: str) -> None:
+    assert console.format_duration(seconds) == text

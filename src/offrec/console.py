@@ -1,4 +1,4 @@
-"""Progress on standard error: a progress bar on a terminal, lines of text elsewhere."""
+"""Progress on standard error: a progress bar on a terminal, lines of text elsewhere. Both show the time left."""
 
 import sys
 import time
@@ -82,14 +82,16 @@ class Console:
             yield Board(self, stack.enter_context(_progress()) if self.terminal else None)
 
     def _line_progress(self, label: str, total: int) -> Advance:
-        done, printed = 0, time.monotonic()
+        done = 0
+        started = printed = time.monotonic()
 
         def advance(steps: int = 1, note: str = "") -> None:
             nonlocal done, printed
             done += steps
             if not self.quiet and time.monotonic() - printed > PLAIN_SECONDS and done < total:
                 printed = time.monotonic()
-                self.line(f"{label}: {done:,} of {total:,} {note}".rstrip())
+                left = f"about {format_duration((printed - started) * (total - done) / done)} left" if done else ""
+                self.line("  ".join(filter(None, (f"{label}: {done:,} of {total:,}", left, note))))
 
         return advance
 
@@ -159,3 +161,12 @@ def _task(progress: Any, label: str, total: int) -> Iterator[Advance]:
         yield advance
     finally:
         progress.remove_task(task)
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration, for example "89 s", "3 min" or "2.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

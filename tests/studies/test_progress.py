@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from made_studies import made_log, made_study
-from offrec.console import Console
+from offrec.console import Console, format_duration
 from offrec.studies import progress as progress_module
 from offrec.studies import value
-from offrec.studies.progress import RunConsole, StudyProgress, format_duration
+from offrec.studies.progress import RunConsole, StudyProgress
 from offrec.studies.run import run_study
 from offrec.studies.stored_results import write_failure
 from offrec.studies.study import Study

@@ -307,3 +307,25 @@ def test_an_interrupted_start_leaves_no_partial_run(
             trained(dataset, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     trained(dataset, tmp_path / "run", settings={"training.epochs": 1})
+
+
+class Lines(Console):
+    """A console that stores its messages."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.lines: list[str] = []
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@pytest.mark.parametrize(("select", "word"), [("ndcg", "at most"), ("last", "about")])
+def test_epochs_show_the_time_left(
+    dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, select: str, word: str
+) -> None:
+    monkeypatch.setattr("offrec.training.loop.SHORT_SECONDS", 1e-9)
+    console = Lines()
+    train(dataset, tmp_path / "run", device="cpu", settings={**SMALL, "select": select}, console=console)
+    epochs = [line for line in console.lines if line.startswith("epoch")]
+    assert [f"  {word} " in line and line.endswith(" left") for line in epochs] == [True, True, False]

@@ -2,10 +2,10 @@
 
 from statistics import mean
 
+from offrec.console import format_duration
 from offrec.reports import labels
 from offrec.reports.reading import PolicyResults, StudyResults
 from offrec.reports.tables import Cell, Row, Table
-from offrec.studies.progress import format_duration
 
 DIAGNOSTICS = {
     "q_logged": "Q of the logged item",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from offrec.console import format_duration
 from offrec.errors import InputError
 from offrec.reports import figures, run_tables
 from offrec.reports.answers import Answer, build_answers
@@ -16,7 +17,6 @@ from offrec.reports.ranking import ReferenceFigures, ranking_tables, reference_f
 from offrec.reports.reading import StudyResults, read_studies
 from offrec.reports.sweeps import sweep_notes, sweep_tables
 from offrec.reports.tables import LEGEND, Against, Table
-from offrec.studies.progress import format_duration
 
 RANKING, EARNINGS, SWEEPS, TUNING = "Ranking metrics", "Earnings", "Sweeps", "Tuning"
 UNFINISHED = "Failed and waiting runs"

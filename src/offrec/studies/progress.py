@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from statistics import mean
 from types import TracebackType
 
-from offrec.console import Advance, Console
+from offrec.console import Advance, Console, format_duration
 from offrec.studies.stored_results import read_failure, read_result
 from offrec.studies.study import Run, Study
 
@@ -144,12 +144,3 @@ def describe_runs(runs: Sequence[Run]) -> str:
     if not runs:
         return "the current runs"
     return runs[0].name if len(runs) == 1 else f"{runs[0].group} ({len(runs)} seeds)"
-
-
-def format_duration(seconds: float) -> str:
-    """Format a duration, for example "89 s", "3 min" or "2.5 h"."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from offrec.console import Console
+from offrec.console import Console, format_duration
 from offrec.data.regular_files import check_regular
 from offrec.data.schema import Anything, Number, Table, schema_of
 from offrec.errors import InputError, Interrupted, RunError, first_line
@@ -31,6 +31,7 @@ from offrec.training.update import ListCheck, TrainingTask, Update
 from offrec.types import Size
 
 READ_EVERY = 50  # updates between reads of the losses; a read synchronises with the device
+SHORT_SECONDS = 10.0  # a shorter time left is not shown
 SHOW_SECONDS = 0.1  # between refreshes of the progress bar; a refresh is slower than launching a captured update
 
 
@@ -136,6 +137,7 @@ class Trainer:
         self.isolation = Isolation(seed, device)
         self.saver = checkpoint.Saver(background=device.type == "cuda")
         self.resumed = False
+        self.started, self.first_epoch = time.monotonic(), 0  # of this process: when it began, and with which epoch
 
     def resume(self) -> None:
         """Continue from the checkpoint `last`.
@@ -196,6 +198,7 @@ class Trainer:
         """Train, and yield after each update and each validation. Advance the iterator inside `active`."""
         if not self.resumed:
             (self.folder / "metrics.jsonl").write_bytes(b"")
+        self.started, self.first_epoch = time.monotonic(), self.progress.epoch
         try:
             while not self.progress.finished:
                 yield from self.epoch(stop)
@@ -299,10 +302,19 @@ class Trainer:
     def _show_epoch(self, figures: dict[str, float], diagnostics: dict[str, float], is_best: bool) -> None:
         mark = "" if not is_best else "  saved" if self.task.select is None else "  best"
         line = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
-        self.console.line(f"epoch {self.progress.epoch + 1:>3}  {line}{mark}")
+        self.console.line(f"epoch {self.progress.epoch + 1:>3}  {line}{mark}{self._time_left()}")
         if diagnostics:
             line = "  ".join(f"{name} {value:.3g}" for name, value in diagnostics.items())
             self.console.line(f"           {line}")
+
+    def _time_left(self) -> str:
+        """Return the time that the epochs after the current one take, unless it is short or the run ends now."""
+        progress, options = self.progress, self.options
+        done = progress.epoch + 1 - self.first_epoch
+        left = (time.monotonic() - self.started) / done * (options.epochs - progress.epoch - 1)
+        if left < SHORT_SECONDS or progress.since_best >= options.patience:
+            return ""
+        return f"  {'about' if self.task.select is None else 'at most'} {format_duration(left)} left"
 
     def _log(self, record: dict[str, Any]) -> None:
         line = json.dumps(record).encode() + b"\n"
