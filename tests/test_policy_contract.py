@@ -21,6 +21,7 @@ from offrec.models.user_agent import UserModelAgent, build_user_agent
 from offrec.policy import Policy, SkipRecent
 from offrec.training import checkpoint
 from offrec.training.loop import load_module
+from small_datasets import small_properties
 
 CPU = torch.device("cpu")
 ITEMS, HISTORY = 12, 4
@@ -31,7 +32,10 @@ IDS = [f"item-{number}" for number in range(ITEMS)]
 def dataset(tmp_path: Path, make_dataset: Any) -> Dataset:
     sessions = [[(start + 3 * step) % ITEMS for step in range(2 + start % 4)] for start in range(30)]
     lists = [[(0, [session[0], (session[0] + 1) % ITEMS], 0.5, 0)] for session in sessions]
-    made: Dataset = make_dataset(tmp_path, sessions, splits=(24, 3, 3), items=ITEMS, ids=IDS, decisions=lists)
+    properties = small_properties(ITEMS)
+    made: Dataset = make_dataset(
+        tmp_path, sessions, splits=(24, 3, 3), items=ITEMS, ids=IDS, decisions=lists, properties=properties
+    )
     return made
 
 

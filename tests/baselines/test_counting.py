@@ -16,7 +16,7 @@ from offrec.policy import Policy
 # Item 4 stands only in the last two sessions, which are not for training.
 SESSIONS = [[0, 1, 2], [1, 2], [2, 3], [0, 0, 3], [4], [4]]
 SHARE = [0.3, 0.2, 0.3, 0.2, 0.0]
-COUNTS_EVENTS = [name for name in BASELINES if not BASELINES[name].needs_lists]
+COUNTS_EVENTS = [name for name in BASELINES if BASELINES[name].needs_only_events]
 
 
 def scores(policy: Policy, *history: int) -> list[float]:

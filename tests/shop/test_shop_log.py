@@ -198,3 +198,30 @@ def test_the_log_reflects_the_quality_of_items(logs: dict[str, Path]) -> None:
     poor, fine = worth < np.quantile(worth, 0.25), worth > np.quantile(worth, 0.75)
     assert ended[poor].mean() > 1.2 * ended[fine].mean()
     assert bought[quality > 0.3].mean() > 1.5 * bought[quality < -0.7].mean()
+
+
+def test_the_catalogue_table_contains_only_what_a_shop_knows(logs: dict[str, Path]) -> None:
+    """Category and taste with noise; nothing else of the items, and the same table for every log of a shop."""
+    items = pl.read_parquet(logs["demo"] / "items.parquet")
+    known = Shop.open("demo", 1).dynamics.items
+    assert items.columns == ["item", "title", "category", "taste"]
+    assert items["item"].to_list() == list(range(1000))
+    numbers = items["category"].str.strip_prefix("category ").cast(pl.Int64).to_numpy()
+    np.testing.assert_array_equal(numbers, known.category[:-1].numpy())
+    taste = items["taste"].to_numpy()
+    cosine = (taste * known.taste[:-1].numpy()).sum(1)
+    assert 0.85 < cosine.mean() < 0.95
+    assert cosine.max() < 1
+    residual = taste - cosine[:, None] * known.taste[:-1].numpy()
+    for hidden in (known.quality, known.attractiveness, known.worth):
+        correlation = np.corrcoef(residual.T, hidden[:-1].numpy())[-1, :-1]
+        assert np.abs(correlation).max() < 0.15  # 0 up to chance: 1 / √1000 is .03
+
+
+def test_a_shop_log_is_prepared_with_its_items(logs: dict[str, Path], tmp_path: Path) -> None:
+    items = (str(logs["demo"] / "items.parquet"),)
+    dataset = prepare(logs["demo"] / "events.parquet", items=items, out=tmp_path / "dataset")
+    assert dataset.item_properties is not None
+    assert dataset.item_properties.feature_names == ["category", "taste"]
+    assert len(dataset.item_properties.categories[0].values) == 20
+    assert dataset.meta["shop"]["world"] == "demo"

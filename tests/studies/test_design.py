@@ -26,7 +26,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_default_is_every_learner_and_baseline(dataset: Path, tmp_path: Path) -> None:
     study = design.plan_comparison([dataset], tmp_path / "study", backbones="gru,caser", seeds="0,3")
-    baselines = [name for name in BASELINES if not BASELINES[name].needs_lists]  # the dataset has no lists
+    baselines = [name for name in BASELINES if BASELINES[name].needs_only_events]  # the dataset has no lists
     planners = [name for name in LEARNERS if LEARNERS[name].family == "planner"]  # they have no backbone
     groups = 2 * len(LEARNERS) - len(planners)
     assert len(study.groups) == len(baselines) + groups

@@ -5,7 +5,8 @@ Every comparison includes them: a learner that does not beat them has learned no
 
 import torch
 
-from offrec.baselines import counting, item_neighbours, mean_reward, neighbours, pick_rate
+from offrec.baselines import content_neighbours, counting, item_neighbours, mean_reward, neighbours, pick_rate
+from offrec.baselines.content_neighbours import ContentNeighbours
 from offrec.baselines.counting import Markov, Popular, Recent
 from offrec.baselines.item_neighbours import ItemNeighbours
 from offrec.baselines.mean_reward import MeanReward, TotalReward
@@ -22,6 +23,7 @@ for _record in (
     counting.RECENT,
     counting.MARKOV,
     item_neighbours.RECORD,
+    content_neighbours.RECORD,
     *neighbours.RECORDS,
 ):
     register_baseline(_record)
@@ -29,6 +31,7 @@ for _record in (
 __all__ = [
     "BASELINES",
     "BaselineRecord",
+    "ContentNeighbours",
     "ItemNeighbours",
     "Markov",
     "MeanReward",

@@ -23,6 +23,7 @@ class BaselineRecord:
         skip_recent: When a simulated shop plays the policy, how many of the visitor's last picks rank below all other
             items.
         needs_lists: Whether it needs a log with served lists. Comparisons on other logs leave it out.
+        needs_features: Whether it needs item features (`prepare --items`). Comparisons on other datasets leave it out.
     """
 
     name: str
@@ -32,6 +33,17 @@ class BaselineRecord:
     short_label: str = ""
     skip_recent: int = 0
     needs_lists: bool = False
+    needs_features: bool = False
+
+    @property
+    def needs_only_events(self) -> bool:
+        """Whether it can be built from any log."""
+        return not (self.needs_lists or self.needs_features)
+
+    def fits(self, dataset: Dataset) -> bool:
+        """Return whether a dataset has what the baseline needs."""
+        has_features = dataset.item_properties is not None and dataset.item_properties.has_features
+        return (dataset.decisions is not None or not self.needs_lists) and (has_features or not self.needs_features)
 
 
 def _check(record: BaselineRecord) -> str | None:

@@ -22,7 +22,7 @@ class WriteShop:
     """Simulate a shop with its logging policy, or with a trained policy, and write the log.
 
     events.parquet contains the events, for `offrec prepare`. full.parquet contains every served list with its exact
-    probability.
+    probability. items.parquet contains what a shop knows about its items, for `offrec prepare --items`.
 
     Examples: offrec shop --world demo --sessions 20000 --out log
               offrec shop --policy runs/user-model --play blend --log-seed 1 --first-session 20000 --out log-1

@@ -40,7 +40,7 @@ class ItemFeatures(nn.Module):
         counts = [len(column.values) for column in properties.categories]
         offsets = np.cumsum([0, *counts[:-1]], dtype=np.int32) if counts else np.zeros(0, np.int32)
         codes = np.where(properties.codes > 0, properties.codes + offsets, 0)
-        dense = np.concatenate([_standardise(part, known) for part in (properties.numbers, properties.vectors)], 1)
+        dense = np.concatenate([standardise(part, known) for part in (properties.numbers, properties.vectors)], 1)
         self.categories = 1 + sum(counts)  # 1: unknown
         self.register_buffer("codes", torch.from_numpy(_with_start(codes, 0)), persistent=False)
         self.register_buffer("dense", torch.from_numpy(_with_start(dense, 0.0)), persistent=False)
@@ -130,7 +130,7 @@ def add_features(map_: FeatureMap | None, free: Tensor, bias: Tensor) -> tuple[T
     return table, bias
 
 
-def _standardise(columns: Floats, known: int | None) -> Floats:
+def standardise(columns: Floats, known: int | None = None) -> Floats:
     """Return columns with mean 0 and standard deviation 1 over the known items. Unknown values become 0, the mean."""
     values = np.ma.masked_invalid(columns.astype(np.float64))
     mean, spread = values[:known].mean(0).filled(0.0), values[:known].std(0).filled(0.0)

@@ -47,7 +47,7 @@ class NetworkOptions:
     """Items in the window (caser only)."""
     features: Literal["auto", "off"] = "auto"
     """Whether item vectors depend on item features: auto (if the dataset has any, see prepare --items) or off."""
-    free_dropout: float = option(0.2, minimum=0.0, below=1.0)
+    free_dropout: float = option(0.1, minimum=0.0, below=1.0)
     """Share of the items in each update whose vectors depend on their features alone, so that items without training
     events get good scores (only with features)."""
     new_item_bonus: float = option(0.75, minimum=-100.0, maximum=100.0)

@@ -4,8 +4,9 @@
     full.parquet    one row per list: session, step, time, offered, propensities (of each item, given those before it),
                     propensity (of the ordered list), item (null without a pick), behaviour ("none" without a pick),
                     reward
+    items.parquet   one row per item: item, title, category, taste (a noisy observation); `prepare --items` reads it
 
-The metadata of both files contain the description of the shop as JSON, under `offrec.shop`.
+The metadata of all files contain the description of the shop as JSON, under `offrec.shop`.
 """
 
 import json
@@ -20,6 +21,7 @@ from offrec.data.files import publish_folder, remove_leftovers
 from offrec.data.shop_metadata import SHOP_KEY
 from offrec.errors import InputError
 from offrec.policy import Policy
+from offrec.shop.catalogue_table import item_table
 from offrec.shop.exploration import Exploration, ExploringPlayer
 from offrec.shop.players import Logging, Player, PolicyPlayer
 from offrec.shop.recording import ListRecorder
@@ -29,7 +31,7 @@ from offrec.shop.store import Shop
 if TYPE_CHECKING:
     import polars as pl  # imported where it is used, because roll-outs must also work without polars
 
-EVENTS, FULL = "events.parquet", "full.parquet"
+EVENTS, FULL, ITEMS = "events.parquet", "full.parquet", "items.parquet"
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,8 @@ def write_log(
     meta = {**shop.as_json(), "sessions": sessions, "log_seed": seed, "version": version("offrec")}
     if served is not None:
         meta["served"] = served.as_json()
-    _write(out, {EVENTS: events, FULL: full}, {SHOP_KEY: json.dumps(meta)})
+    items = item_table(shop.dynamics.items, shop.seed)
+    _write(out, {EVENTS: events, FULL: full, ITEMS: items}, {SHOP_KEY: json.dumps(meta)})
     return meta
 
 
@@ -133,7 +136,7 @@ def _check_free(out: Path, force: bool) -> None:
         raise InputError(f"{out} exists and is not a folder; choose another --out.")
     if not force:
         raise InputError(f"{out} exists already; choose another --out, or replace it with --force.")
-    if any(path.name not in (EVENTS, FULL) for path in out.iterdir()):
+    if any(path.name not in (EVENTS, FULL, ITEMS) for path in out.iterdir()):
         raise InputError(
             f"{out} contains other files than a shop's log, so --force does not replace it; choose another --out."
         )

@@ -78,10 +78,11 @@ def plan_comparison(
     groups: list[RunGroup] = []
     for log, dataset in _logs(repeats):
         groups += shop_groups(log, dataset, informed_visitors)
-        names = [name for name in baseline_names if dataset.decisions is not None or not BASELINES[name].needs_lists]
+        names = [name for name in baseline_names if BASELINES[name].fits(dataset)]
         if baselines != "all" and len(names) < len(baseline_names):
             name = next(name for name in baseline_names if name not in names)
-            raise InputError(f"--baselines {name} needs served lists, but {dataset.path} contains none; leave it out.")
+            need = "served lists" if BASELINES[name].needs_lists else "item features (prepare --items)"
+            raise InputError(f"--baselines {name} needs {need}, but {dataset.path} contains none; leave it out.")
         untrained = [RunGroup(f"{log}.{name}", log, "baseline", name) for name in names]
         groups += [played(group, dataset, skip_recent) for group in untrained]
     for backbone in backbone_names:
