@@ -29,6 +29,7 @@ def _run() -> None:
 def commands() -> dict[str, type]:
     """Return the class of every command by its name, in the order of `offrec --help`."""
     # Imported here, so that `main` also handles Ctrl-C during the imports.
+    from offrec.commands.ab import Ab
     from offrec.commands.demo import Demo
     from offrec.commands.estimate import Estimate
     from offrec.commands.export import Export
@@ -47,6 +48,7 @@ def commands() -> dict[str, type]:
         "estimate": Estimate,
         "recommend": Recommend,
         "serve": Serve,
+        "ab": Ab,
         "export": Export,
         "shop": WriteShop,
         "simulate": Simulate,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from offrec.commands.printing import console_for, print_json, print_table, significant, split_ids, unset
+from offrec.commands.printing import console_for, parse_rewards, print_json, print_table, significant, split_ids, unset
 from offrec.errors import InputError
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Estimate:
         from offrec.runs.options import build_options
 
         runs: list[RunOptions] = [build_options(read_run(run)["options"]) for run in self.runs]
-        reward = _parse_rewards(self.reward)
+        reward = parse_rewards(self.reward)
         if not reward and any(run.reward != runs[0].reward for run in runs):
             raise InputError("The runs have different rewards; choose one, for example --reward cart=1.")
         options = EstimateOptions(
@@ -175,17 +175,6 @@ class Estimate:
             values=ValueOptions(updates=self.updates, seed=self.seed),
         )
         return replace(options, network=runs[0].network) if runs else options
-
-
-def _parse_rewards(pairs: tuple[str, ...]) -> dict[str, float]:
-    rewards = {}
-    for pair in pairs:
-        name, _, value = pair.partition("=")
-        try:
-            rewards[name.strip()] = float(value)
-        except ValueError:
-            raise InputError(f"--reward must be BEHAVIOUR=NUMBER, for example cart=2; got {pair}.") from None
-    return rewards
 
 
 def print_result(result: "EstimateResult") -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from offrec.console import Console
-from offrec.errors import plain_text
+from offrec.errors import InputError, plain_text
 
 if TYPE_CHECKING:
     from offrec.evaluation import Evaluation
@@ -129,3 +129,17 @@ def metrics_table(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]
         for metric in evaluation.metrics["all"].values
     ]
     return columns, rows
+
+
+def parse_rewards(pairs: tuple[str, ...]) -> dict[str, float]:
+    """Read the values of --reward: BEHAVIOUR=NUMBER each."""
+    rewards = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        try:
+            rewards[name.strip()] = float(value)
+            if not name.strip() or not math.isfinite(rewards[name.strip()]):
+                raise ValueError
+        except ValueError:
+            raise InputError(f"--reward must be BEHAVIOUR=NUMBER, for example cart=2; got {pair}.") from None
+    return rewards

@@ -26,6 +26,10 @@ class Serve:
     """Additional baselines to serve, separated by commas. Requires --dataset."""
     dataset: Annotated[Path | None, unset("DATASET")] = None
     """Dataset folder from `offrec prepare`, from which baselines are computed."""
+    split: Annotated[str, unset("NAME=SHARE,…")] = ""
+    """Assign policies to sessions at random, for example old=0.9,new=0.1. `offrec ab` compares them."""
+    split_key: Annotated[str, unset("TEXT")] = ""
+    """Key of the hash that assigns sessions; another key assigns them anew. Default: the names in --split."""
     port: int = 8000
     """Port to listen on; 0 chooses a free port."""
     host: str = "127.0.0.1"
@@ -98,10 +102,13 @@ class Serve:
         from offrec.serving.options import BatchingOptions, ConnectionLimits, ServerOptions
         from offrec.serving.schemas import RequestLimits
         from offrec.serving.served_policy import parse_sources
+        from offrec.serving.traffic_split import parse_split
 
         self._check()
+        sources = parse_sources(self.runs, tuple(split_ids(self.baselines)), self.dataset)
         options = ServerOptions(
-            sources=parse_sources(self.runs, tuple(split_ids(self.baselines)), self.dataset),
+            sources=sources,
+            split=parse_split(self.split, sources, self.split_key),
             host=self.host,
             port=self.port,
             token=read_token(self.token_file),

@@ -28,6 +28,8 @@ SCHEMA: dict[str, Any] = {
     "request_id": pl.String,
     "time": pl.Int64,
     "session_id": pl.String,
+    "policy": pl.String,
+    "split": pl.String,
     "item": pl.String,
     "behaviour": pl.String,
     "items": pl.List(pl.String),

@@ -9,6 +9,7 @@ from offrec.serving.decision_log import DecisionLogOptions
 from offrec.serving.item_lists import ListLimits
 from offrec.serving.schemas import RequestLimits
 from offrec.serving.served_policy import Source
+from offrec.serving.traffic_split import TrafficSplit
 
 OnLogFailure = Literal["serve", "stop"]
 
@@ -60,6 +61,7 @@ class ServerOptions:
         connections: Limits of the connections.
         batching: How requests are grouped into batches.
         skip_recent: How many of the last items of a history rank last, unless a request sets it.
+        split: Assigns policies to the sessions of requests that name none; None to use the default policy.
         workers: The number of processes.
         hang_seconds: A worker that does not respond for this long is killed and started again.
         device: The torch device, or "auto".
@@ -82,6 +84,7 @@ class ServerOptions:
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     batching: BatchingOptions = field(default_factory=BatchingOptions)
     skip_recent: int = 0
+    split: TrafficSplit | None = None
     workers: int = 1
     hang_seconds: float = 30.0
     device: str = "auto"

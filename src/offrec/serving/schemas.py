@@ -55,7 +55,11 @@ class RecommendRequest(RequestBody):
         [], description="Recommend only items of this list that the server holds, see /v1/lists; of several: of all."
     )
     deny: ListNames = Field([], description="Recommend no item of this list, or of these lists.")
-    policy: Name | None = Field(None, description="Name of the policy, see /v1/policies; null for the default policy.")
+    policy: Name | None = Field(
+        None,
+        description="Name of the policy, see /v1/policies; null for the one that the server's --split assigns to the "
+        "session, or the default policy.",
+    )
     sample: bool = Field(False, description="Sample the list from the policy, without replacement.")
     temperature: float | None = Field(
         None,
@@ -161,6 +165,9 @@ class PoliciesResponse(BaseModel):
 
     policies: list[PolicyDescription]
     default_policy: str
+    split: dict[str, float] | None = Field(
+        None, description="Share of the sessions of each policy, if requests without `policy` are split."
+    )
     limits: dict[str, int]
     decision_log: bool = Field(description="Whether the server writes a decision log.")
 

@@ -225,7 +225,9 @@ def create_service(
     if options.log is not None:
         log = DecisionLog(options.log, options.log_options, console.line, on_log_failure)
     lists = ItemLists(options.lists, options.list_limits)
-    return Service(served, load, options.limits, options.batching, log, console, options.skip_recent, lists)
+    return Service(
+        served, load, options.limits, options.batching, log, console, options.skip_recent, lists, options.split
+    )
 
 
 def _load(options: ServerOptions, name: str) -> ServedPolicy:

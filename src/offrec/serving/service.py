@@ -23,6 +23,7 @@ from offrec.serving.micro_batching import MicroBatcher, QueueFullError
 from offrec.serving.options import BatchingOptions
 from offrec.serving.schemas import EventRequest, RecommendRequest, RequestLimits
 from offrec.serving.served_policy import ServedPolicy
+from offrec.serving.traffic_split import TrafficSplit
 
 
 class PolicySlot:
@@ -63,6 +64,7 @@ class Service:
         console: Prints reloads and losses of the decision log.
         skip_recent: The default of `skip_recent` in a request.
         lists: The lists of items that requests can name; None for an empty temporary folder.
+        split: Assigns policies to sessions whose requests name none; None to use the default policy.
     """
 
     def __init__(
@@ -75,8 +77,9 @@ class Service:
         console: Console,
         skip_recent: int = 0,
         lists: ItemLists | None = None,
+        split: TrafficSplit | None = None,
     ) -> None:
-        self.skip_recent, self.lists = skip_recent, lists or ItemLists()
+        self.skip_recent, self.lists, self.split = skip_recent, lists or ItemLists(), split
         self.limits, self.batching, self.log, self.load, self.console = limits, batching, log, load, console
         self.metrics = Metrics()
         self.metrics.report_policies(lambda: {name: slot.served.fingerprint for name, slot in self.slots.items()})
@@ -130,7 +133,8 @@ class Service:
         Raises:
             RequestError: If the request is invalid for this policy (422) or too many requests are waiting (503).
         """
-        slot = self.slot(request.policy)
+        is_split = self.split is not None and request.policy is None and request.session_id is not None
+        slot = self.slot(self.split.assign(request.session_id) if is_split else request.policy)  # type: ignore[union-attr,arg-type]
         served = slot.served
         _check_against_policy(served, request)
         skip_recent = self.skip_recent if request.skip_recent is None else request.skip_recent
@@ -149,7 +153,7 @@ class Service:
         # each visit would be the only unrestricted lists in the log.
         restricted = bool(query.excluded or skip_recent or request.exclude_seen or allow or deny)
         restricted = restricted or query.candidates is not None
-        logged = request.log and await self._log_list(served, request, request_id, ids, result, restricted)
+        logged = request.log and await self._log_list(served, request, request_id, ids, result, restricted, is_split)
         return {
             "request_id": request_id,
             "policy": served.name,
@@ -169,6 +173,7 @@ class Service:
         ids: list[Id],
         result: QueryResult,
         restricted: bool,
+        is_split: bool,
     ) -> bool:
         if self.log is None:
             return False
@@ -187,6 +192,8 @@ class Service:
             "temperature": request.temperature or 1.0,
             "restricted": restricted,
         }
+        if is_split:
+            record["split"] = str(self.split)
         record |= {name: names for name in ("allow", "deny") if (names := _names(getattr(request, name)))}
         return await self.log.record(record)
 
@@ -271,6 +278,7 @@ class Service:
         return {
             "policies": [slot.served.as_json() for slot in self.slots.values()],
             "default_policy": self.default,
+            "split": None if self.split is None else self.split.shares,
             "limits": asdict(self.limits),
             "decision_log": self.log is not None,
         }

@@ -109,7 +109,7 @@ def _read_records(sources: Sequence[Source], exclusions: Exclusions) -> tuple[pl
 
 def _join_events(records: pl.DataFrame, exclusions: Exclusions) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return lists, and events with their session and, in the column `list`, the `order` of their list."""
-    written = records.filter(kind="list").drop("item", "behaviour", "kind")
+    written = records.filter(kind="list").drop("item", "behaviour", "kind", "policy", "split")
     lists = written.unique(pl.exclude("order"), keep="first", maintain_order=True)
     exclusions.add(written.height - lists.height, "list", "left out: written twice")
     lists = lists.with_columns(repeated_request=pl.col("request").is_duplicated())

@@ -1,0 +1,277 @@
+"""Compare the policies of a traffic split by the reward per session in a server's decision log.
+
+A session belongs to the policy that `offrec serve --split` assigned to it. Its reward is what its events earned within
+a window after its first list. It is counted once the window has passed, so that the sessions in their order of arrival
+do not depend on when somebody looks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from scipy.stats import chi2
+
+from offrec.data import decision_log_files
+from offrec.data.decision_log_files import RecordCounts
+from offrec.data.rewards import REWARDS
+from offrec.errors import InputError
+from offrec.estimation.confidence_sequence import asymptotic_confidence_sequence, difference_terms
+from offrec.types import Doubles, Longs
+
+HOUR = 3_600_000  # milliseconds
+MIN_SESSIONS = 100  # per policy; with fewer, the variance is too uncertain for an interval
+WRONG_SHARES = 1e-4  # p-value below which the observed shares contradict the split
+POINTS = 200  # of a picture
+
+
+@dataclass(frozen=True)
+class AbOptions:
+    """Options of a comparison.
+
+    Attributes:
+        reward: Rewards by behaviour; `offrec.data.rewards.REWARDS` contains the defaults.
+        window_hours: The time after its first list in which a session earns its reward.
+        confidence: The probability that all intervals contain the true values at all times.
+        planned: The number of sessions at which intervals are narrowest; choose it before the test.
+    """
+
+    reward: Mapping[str, float] = field(default_factory=dict)
+    window_hours: float = 24.0
+    confidence: float = 0.95
+    planned: int = 10_000
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What one policy earned per session. Bounds are None while it has too few sessions."""
+
+    policy: str
+    sessions: int
+    reward: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Reward per session of a policy minus that of the first policy. Bounds are None if one has too few sessions."""
+
+    policy: str
+    control: str
+    sessions: int
+    difference: float
+    low: float | None
+    high: float | None
+
+    @property
+    def verdict(self) -> str:
+        """What the interval says."""
+        if self.low is None or self.high is None:
+            return "too few sessions"
+        return "more" if self.low > 0 else "less" if self.high < 0 else "not decided"
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a difference and its interval developed; the interval is NaN while a policy has too few sessions."""
+
+    policy: str
+    time: Longs  # [n] milliseconds since 1970: start of the session
+    sessions: Longs  # [n]
+    difference: Doubles  # [n]
+    low: Doubles  # [n]
+    high: Doubles  # [n]
+
+
+@dataclass(frozen=True)
+class AbResult:
+    """The comparison."""
+
+    options: AbOptions
+    arms: list[Arm]
+    differences: list[Difference]
+    courses: list[Course]
+    notes: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all figures, without the courses."""
+        options = asdict(self.options) | {"reward": {**REWARDS, **self.options.reward}}
+        differences = [asdict(one) | {"verdict": one.verdict} for one in self.differences]
+        policies = [asdict(arm) for arm in self.arms]
+        return {"options": options, "policies": policies, "differences": differences, "notes": self.notes}
+
+
+def compare_split(paths: Sequence[str | Path], options: AbOptions) -> AbResult:
+    """Compare the policies of a traffic split.
+
+    Args:
+        paths: Folders or files of the decision log.
+        options: Rewards, window and confidence.
+
+    Returns:
+        Rewards per session with intervals that are valid however often they are looked at.
+
+    Raises:
+        InputError: If an option is not valid, or the log contains no finished session of a split.
+    """
+    _check(options)
+    notes: list[str] = []
+    lists, events = _read(paths, notes)
+    sessions, last = _sessions(lists, notes), int(max(lists["time"].max(), events["time"].max() or 0))  # type: ignore[type-var,arg-type]
+    window = int(options.window_hours * HOUR)
+    finished = sessions.filter(pl.col("start") + window <= last)
+    unfinished = sessions.height - finished.height
+    if unfinished:
+        notes.append(f"{unfinished:,} sessions are not counted yet: they began less than {options.window_hours:g} h "
+                     "before the last record.")  # fmt: skip
+    if not finished.height:
+        raise InputError(
+            f"No session is finished: all {sessions.height:,} began less than {options.window_hours:g} hours before "
+            "the last record; wait, or choose a smaller --window-hours."
+        )
+    return _compare(_add_rewards(finished, events, window, options), options, notes)
+
+
+def _check(options: AbOptions) -> None:
+    if not 0 < options.window_hours < float("inf"):
+        raise InputError(f"--window-hours must be positive; got {options.window_hours:g}.")
+    if not 0.5 <= options.confidence < 1:
+        raise InputError(f"--confidence must be at least 0.5 and below 1; got {options.confidence:g}.")
+    if options.planned < MIN_SESSIONS:
+        raise InputError(f"--planned must be at least {MIN_SESSIONS}; got {options.planned}.")
+
+
+def _read(paths: Sequence[str | Path], notes: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return lists, and events with the session of their request if they have none."""
+    frames: list[pl.DataFrame] = []
+    for source in decision_log_files.find(paths):
+        counts = RecordCounts()
+        for frame in decision_log_files.read(source, counts):
+            frames.append(frame.drop("items", "history"))
+        notes += counts.notes(source.name)
+    records = pl.concat(frames) if frames else pl.DataFrame()
+    lost = int(records.filter(kind="lost")["count"].sum())
+    if lost:
+        notes.append(f"{lost:,} records lost by the server.")
+    lists = records.filter(kind="list")
+    if not lists.height:
+        raise InputError(f"{paths[0]} contains no list; serve recommendations first.")
+    by_request = lists.unique("request", keep="first").select("request", list_session="session")
+    events = records.filter(kind="event").join(by_request, on="request", how="left", maintain_order="left")
+    return lists, events.with_columns(session=pl.coalesce("session", "list_session"))
+
+
+def _sessions(lists: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
+    """Return one row per session of the split, by its start: session, policy, split, start."""
+    assigned = lists.filter(pl.col("split").is_not_null() & pl.col("session").is_not_null())
+    if not assigned.height:
+        raise InputError("The log contains no session of a traffic split; serve with --split, and send session ids.")
+    if other := lists.height - assigned.height:
+        notes.append(f"{other:,} lists left out: requested by the name of a policy, or without a session id.")
+    sessions = assigned.sort("time", maintain_order=True).group_by("session", maintain_order=True)
+    rows = sessions.agg(
+        pl.col("policy").first(),
+        pl.col("split").first(),
+        start=pl.col("time").first(),
+        arms=pl.col("policy").n_unique(),
+    )
+    if mixed := rows.filter(pl.col("arms") > 1).height:
+        notes.append(f"{mixed:,} sessions left out: served by several policies, because the split changed.")
+    return rows.filter(arms=1).sort("start", maintain_order=True)
+
+
+def _add_rewards(sessions: pl.DataFrame, events: pl.DataFrame, window: int, options: AbOptions) -> pl.DataFrame:
+    """Add the column `reward`. Per list and item, the most valuable behaviour counts."""
+    known = {**REWARDS, **options.reward}
+    names = [name for name in events["behaviour"].unique().sort().to_list() if name is not None]
+    if missing := [name for name in names if name not in known]:
+        raise InputError(f"The behaviour {missing[0]!r} has no reward; set one with --reward {missing[0]}=NUMBER.")
+    if unused := [name for name in options.reward if name not in names]:
+        raise InputError(f"--reward names {unused[0]!r}, but the behaviours of the log are {', '.join(names)}.")
+    rewards = pl.col("behaviour").replace_strict(known, return_dtype=pl.Float64, default=0.0)
+    events = events.with_columns(reward=rewards).join(sessions.select("session", "start"), on="session")
+    within = events.filter(pl.col("time") < pl.col("start") + window)
+    earned = within.group_by("session", "request", "item").agg(pl.col("reward").max())
+    totals = earned.group_by("session").agg(pl.col("reward").sum())
+    return sessions.join(totals, on="session", how="left", maintain_order="left").with_columns(
+        pl.col("reward").fill_null(0.0)
+    )
+
+
+def _compare(sessions: pl.DataFrame, options: AbOptions, notes: list[str]) -> AbResult:
+    shares = {text: _parse_shares(text) for text in sessions["split"].unique(maintain_order=True).to_list()}
+    names = list(dict.fromkeys(name for split in shares.values() for name in split))
+    present = set(sessions["policy"].to_list())
+    names = [name for name in names if name in present]
+    _check_shares(sessions, shares, notes)
+    # All intervals hold together with the given confidence: one per policy, and one per difference.
+    alpha = (1 - options.confidence) / max(1, 2 * len(names) - 1)
+    arms = [_arm(sessions, name, alpha, options.planned / len(names)) for name in names]
+    courses = [_course(sessions, shares, names[0], name, alpha, options.planned) for name in names[1:]]
+    return AbResult(options, arms, [_last(course, names[0]) for course in courses], courses, notes)
+
+
+def _arm(sessions: pl.DataFrame, name: str, alpha: float, planned: float) -> Arm:
+    rewards = sessions.filter(policy=name)["reward"].to_numpy()
+    sequence = asymptotic_confidence_sequence(rewards, alpha, planned)
+    mean, radius = float(sequence.mean[-1]), float(sequence.radius[-1])
+    if len(rewards) < MIN_SESSIONS:
+        return Arm(name, len(rewards), mean, None, None)
+    return Arm(name, len(rewards), mean, mean - radius, mean + radius)
+
+
+def _course(
+    sessions: pl.DataFrame, shares: dict[str, dict[str, float]], control: str, name: str, alpha: float, planned: int
+) -> Course:
+    rows = sessions.filter(pl.col("policy").is_in([control, name]))
+    rows = rows.filter(pl.col("split").is_in([text for text, one in shares.items() if control in one and name in one]))
+    treated = (rows["policy"] == name).to_numpy().astype(np.int64)
+    share = np.array([shares[text][name] / (shares[text][name] + shares[text][control]) for text in rows["split"]])
+    terms = difference_terms(rows["reward"].to_numpy(), treated, share)
+    sequence = asymptotic_confidence_sequence(terms, alpha, planned)
+    is_early = np.minimum(np.cumsum(treated), np.cumsum(1 - treated)) < MIN_SESSIONS
+    radius = np.where(is_early, np.nan, sequence.radius)
+    low, high = sequence.mean - radius, sequence.mean + radius
+    return Course(name, rows["start"].to_numpy(), np.arange(1, len(terms) + 1), sequence.mean, low, high)
+
+
+def _last(course: Course, control: str) -> Difference:
+    if not len(course.sessions):
+        return Difference(course.policy, control, 0, 0.0, None, None)
+    low, high = (None if np.isnan(bound[-1]) else float(bound[-1]) for bound in (course.low, course.high))
+    return Difference(course.policy, control, int(course.sessions[-1]), float(course.difference[-1]), low, high)
+
+
+def _parse_shares(text: str) -> dict[str, float]:
+    try:
+        shares = {name: float(value) for name, _, value in (part.rpartition("=") for part in text.split(","))}
+    except ValueError:
+        shares = {}
+    if not shares or not all(name and 0 < share < 1 for name, share in shares.items()):
+        raise InputError(
+            f"The log contains the split {text[:60]!r}; expected shares as offrec serve --split writes them."
+        )
+    return shares
+
+
+def _check_shares(sessions: pl.DataFrame, shares: dict[str, dict[str, float]], notes: list[str]) -> None:
+    """Note if the numbers of sessions contradict the split: then sessions are missing, and the rewards are biased."""
+    for text, expected in shares.items():
+        rows = sessions.filter(split=text)
+        unknown = rows.filter(~pl.col("policy").is_in(list(expected)))
+        if unknown.height:
+            raise InputError(
+                f"The log contains lists of {unknown['policy'][0]!r}, which is not in their split {text!r}."
+            )
+        counts = np.array([rows.filter(policy=name).height for name in expected])
+        wanted = rows.height * np.array(list(expected.values()))
+        statistic = float(((counts - wanted) ** 2 / wanted).sum())
+        if chi2.sf(statistic, len(counts) - 1) < WRONG_SHARES:
+            found = ", ".join(f"{name} {count / rows.height:.1%}" for name, count in zip(expected, counts, strict=True))
+            notes.append(
+                f"The observed shares ({found}) contradict the split {text}: sessions of one policy are missing, so "
+                "the difference may be biased."
+            )
