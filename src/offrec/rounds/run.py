@@ -134,7 +134,7 @@ class _Rounds:
             ExploringPlayer(self.shop.dynamics, policy, way.exploration)
 
     def _folder(self, step: _Step) -> Path:
-        return round_folder(self.out, step.way and step.way.name, step.number)
+        return round_folder(self.out, None if step.way is None else step.way.name, step.number)
 
     def _before(self, step: _Step) -> _Step:
         """Return the round before a round."""

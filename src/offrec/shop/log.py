@@ -60,8 +60,9 @@ class ServedPolicy:
         """
         previous = None
         if self.previous is not None:
-            previous = shop.player(self.previous, skip_recent=self.previous_skip_recent)
-            assert isinstance(previous, PolicyPlayer)
+            player = shop.player(self.previous, skip_recent=self.previous_skip_recent)
+            assert isinstance(player, PolicyPlayer)
+            previous = player
         shop.player(self.policy)  # checks that this shop wrote the policy's log
         return ExploringPlayer(shop.dynamics, self.policy, self.exploration, self.skip_recent, previous, recorder)
 
