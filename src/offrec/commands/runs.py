@@ -64,6 +64,9 @@ class Train:
     """Continue the run in --out."""
     force: bool = False
     """Replace the run in --out."""
+    track: tuple[Literal["auto", "tensorboard", "wandb", "mlflow", "none"], ...] = ()
+    """Where to send the figures of each epoch, in addition to metrics.jsonl; can be repeated. auto (the default):
+    TensorBoard, if it is installed; view it with tensorboard --logdir RUNS."""
 
     def run(self) -> None:
         from offrec.runs.train import train, train_many
@@ -78,6 +81,7 @@ class Train:
                 logging_policy=self.logging_policy,
                 resume=self.resume,
                 force=self.force,
+                track=self.track,
                 console=console,
             )
             console.line(f"Next: offrec evaluate {self.out}")
@@ -94,6 +98,7 @@ class Train:
             start_from=self.from_,
             resume=self.resume,
             force=self.force,
+            track=self.track,
             console=console,
         )
         if len(policies) < len(runs):

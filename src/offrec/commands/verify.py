@@ -125,8 +125,10 @@ def _cache(folder: Path) -> Iterator[str]:
 
 
 def _run(path: Path) -> Iterator[str]:
+    from offrec.data.json_files import read_json
     from offrec.runs.loading import load
     from offrec.training.loop import verify_last_checkpoint
+    from offrec.training.trackers import IDS, IDS_SCHEMA
 
     if (path / "best.safetensors").exists():
         yield from _problem(load, path, "cpu")
@@ -136,6 +138,8 @@ def _run(path: Path) -> Iterator[str]:
         yield from _problem(lambda: read_item_ids(path, read_run(path)))
     if (path / "last.safetensors").exists():
         yield from _problem(verify_last_checkpoint, path)
+    if (path / IDS).exists():
+        yield from _problem(lambda: read_json(path / IDS, IDS_SCHEMA, advice=f"remove {path / IDS}"))
 
 
 def _study(path: Path) -> Iterator[str]:

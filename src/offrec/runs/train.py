@@ -1,6 +1,6 @@
 """Train runs: options → plan → trainer → policy."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from offrec.runs.user_model import build_trained_model, user_model_task
 from offrec.runs.warm_start import WarmStart
 from offrec.training.interleaved import train_interleaved
 from offrec.training.loop import Trainer, load_module
+from offrec.training.trackers import TrackedRun, Trackers, choose_trackers
 from offrec.training.update import ListCheck, TrainingTask
 from offrec.types import Batch
 
@@ -65,6 +66,7 @@ def train(
     logging_policy: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
+    track: Sequence[str] = (),
     console: Console | None = None,
 ) -> NetworkPolicy:
     """Train a policy on a prepared dataset and store the run in a folder.
@@ -84,6 +86,8 @@ def train(
             π̂_b is fitted.
         resume: Continue the run in `out` if there is one.
         force: Replace the run in `out` if there is one.
+        track: Trackers that receive the figures of each epoch: "tensorboard", "wandb", "mlflow" or "none". By default
+            TensorBoard, if it is installed.
         console: Prints progress; by default to standard error.
 
     Returns:
@@ -100,7 +104,7 @@ def train(
         >>> policy = offrec.train("data/shop-2", "runs/dc-2", start_from="runs/dc")
     """
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
-    out, console = Path(out), console or Console()
+    out, console, track = Path(out), console or Console(), choose_trackers(track)
     flags = {
         "algorithm": ("algorithm.name", algorithm),
         "backbone": ("network.backbone", backbone),
@@ -116,7 +120,9 @@ def train(
         check_logging_run(logging_run, dataset, options)
     (plan,) = plan_runs(dataset, {out.name: options}, console).values()
     with lock_folder(out, advice=LOCKED):
-        run = build_trainer(plan, out, console, resume=resume, force=force, start=start, logging_run=logging_run)
+        run = build_trainer(
+            plan, out, console, resume=resume, force=force, track=track, start=start, logging_run=logging_run
+        )
         run.trainer.run()
         return run.finish()
 
@@ -129,6 +135,7 @@ def train_many(
     start_from: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
+    track: Sequence[str] = (),
     console: Console | None = None,
     failed: Callable[[str, Exception], None] | None = None,
 ) -> dict[str, NetworkPolicy]:
@@ -141,6 +148,7 @@ def train_many(
         start_from: Folder of an earlier run that all runs start from, as in `train`.
         resume: Continue the runs that exist.
         force: Replace the runs that exist.
+        track: Trackers, as in `train`.
         console: Prints progress.
         failed: Called with the name and the exception of a run that fails; by default a line is printed.
 
@@ -152,7 +160,7 @@ def train_many(
         Interrupted: Ctrl-C; every run is saved and can be resumed.
     """
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
-    console = console or Console()
+    console, track = console or Console(), choose_trackers(track)
     start = None if start_from is None else WarmStart.read(start_from)
     options = {
         name: resolve_options(settings if start is None else start.settings(settings), dataset.protocol.format)
@@ -172,6 +180,7 @@ def train_many(
                 board.console(name),
                 resume=resume,
                 force=force,
+                track=track,
                 logging_policies=loaded,
                 start=start,
             )
@@ -217,6 +226,7 @@ def build_trainer(
     *,
     resume: bool = False,
     force: bool = False,
+    track: Sequence[str] = (),
     logging_policies: dict[object, LoggingPolicy] | None = None,
     start: WarmStart | None = None,
     logging_run: StoredRun | None = None,
@@ -229,6 +239,7 @@ def build_trainer(
         console: Prints progress.
         resume: Continue from the last checkpoint in `out`.
         force: Replace the run in `out`.
+        track: The trackers of the run, as `choose_trackers` returns them.
         logging_policies: Logging policies that other runs have loaded; this run adds its own.
         start: The earlier run to start from.
         logging_run: The SL run that serves as π̂_b.
@@ -265,7 +276,11 @@ def build_trainer(
     policy.source_shop, policy.item_properties = dataset.meta.get("shop"), dataset.item_properties
     task = build_task(plan, policy, logging.network if agent.prior is None else None, _value_scorer(plan, console))
     facts = {"data_hash": policy.data_hash, "run": run_id(read_run(out))}
-    trainer = Trainer(task, options.training, out, facts, options.seed, console)
+
+    def open_trackers(first_epoch: int) -> Trackers:
+        return Trackers(track, TrackedRun(out, options.settings(), first_epoch), console)
+
+    trainer = Trainer(task, options.training, out, facts, options.seed, console, open_trackers)
     if resume and (out / "last.safetensors").exists():
         trainer.resume()
         if trainer.progress.finished:

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from offrec.plugins import option
 from offrec.training import checkpoint
 from offrec.training.isolation import Isolation
 from offrec.training.optimiser import Optimiser, TableState
+from offrec.training.trackers import Trackers
 from offrec.training.update import ListCheck, TrainingTask, Update
 from offrec.types import Size
 
@@ -114,6 +115,7 @@ class Trainer:
         facts: JSON values to store in checkpoints. A checkpoint with different values cannot be resumed.
         seed: Seed of dropout and of sampled items.
         console: The console that shows the progress.
+        track: Creates the trackers that receive the lines of `metrics.jsonl`, from the number of completed epochs.
 
     Example:
         >>> progress = Trainer(task, TrainingOptions(epochs=3), folder, {}, seed=0, console=Console()).run()
@@ -128,9 +130,11 @@ class Trainer:
         facts: dict[str, Any],
         seed: int,
         console: Console,
+        track: Callable[[int], Trackers] | None = None,
     ) -> None:
         self.task, self.options, self.folder, self.facts, self.console = task, options, folder, facts, console
-        self.progress = Progress()
+        self.progress, self.track = Progress(), track
+        self.trackers: Trackers | None = None
         device = next(task.module.parameters()).device
         self.optimiser = Optimiser(task.module, options.learning_rate, task.tables, options.table_state)
         self.update = Update(task, self.optimiser, device, capture=options.capture != "off")
@@ -193,12 +197,16 @@ class Trainer:
         """Release the run's stream and the memory of its captured updates."""
         self.isolation.close()
         self.update.close()
+        if self.trackers is not None:
+            self.trackers.close(self.progress.finished)
 
     def steps(self, stop: threading.Event) -> Iterator[None]:
         """Train, and yield after each update and each validation. Advance the iterator inside `active`."""
         if not self.resumed:
             (self.folder / "metrics.jsonl").write_bytes(b"")
         self.started, self.first_epoch = time.monotonic(), self.progress.epoch
+        if self.track is not None and not self.progress.finished:
+            self.trackers = self.track(self.progress.epoch)
         try:
             while not self.progress.finished:
                 yield from self.epoch(stop)
@@ -271,6 +279,8 @@ class Trainer:
             record |= {"best_epoch": progress.best_epoch + 1, "stopped_early": progress.stopped_early}
         self._warn(check.warnings)
         self._log(record)
+        if self.trackers is not None:
+            self.trackers.log(record)
         self._save(*(["best"] if is_best else []), "last")
 
     def _warn(self, warnings: dict[str, str]) -> None:
