@@ -207,6 +207,7 @@ class Recommend:
     """Print the best items for a history, or write them for every session of a table. Items have the ids of the log.
 
     Examples: offrec recommend runs/sl --history 12,55,9 -k 10
+              offrec recommend runs/sl --history 12,55,9 --new-items new.parquet
               offrec recommend runs/sl --input sessions.parquet --out recommendations.parquet -k 20 --allow stock.txt
     """
 
@@ -228,6 +229,9 @@ class Recommend:
     """Recommend only the item ids in this file: one per line, or a JSON array in a .json file."""
     deny: Annotated[Path | None, unset("FILE")] = None
     """Leave out the item ids in this file."""
+    new_items: Annotated[tuple[str, ...], unset("FILE [FILE …]")] = ()
+    """Tables of items that the run has never seen, with the columns of `offrec prepare --items`. They are appended to
+    the catalogue and scored by their features."""
     input: tuple[str, ...] = ()
     """A table with one event per row, as `prepare` reads it, sorted by session: one list per session is written."""
     out: Annotated[Path | None, unset("FILE")] = None
@@ -263,7 +267,7 @@ class Recommend:
         if self.allow is not None and self.candidates is not None:
             raise InputError("--allow and --candidates both name the items to choose from; remove one of them.")
         check_skip_recent(self.skip_recent)
-        policy = load(self.run_, self.device)
+        policy = load(self.run_, self.device, new_items=self.new_items or None)
         allow = None if self.allow is None else read_ids(self.allow, "--allow")
         deny = [] if self.deny is None else read_ids(self.deny, "--deny")
         if self.out is not None:
@@ -285,11 +289,14 @@ class Recommend:
             one = answer.unknown == 1
             verb = "item of the history is" if one else "items of the history are"
             Console().line(f"{answer.unknown} {verb} not in the catalogue; ignored {'it' if one else 'them'}.")
-        columns = ["", "item", "score"] + (["probability"] if answer.probabilities else [])
+        columns = ["", "item", *(["title"] if answer.titles else []), "score"]
+        columns += ["probability"] if answer.probabilities else []
         rows = [
             [str(rank), str(item), significant(score, 4)]
             for rank, (item, score) in enumerate(zip(answer.items, answer.scores, strict=True), 1)
         ]
+        for row, title in zip(rows, answer.titles or [], strict=False):
+            row.insert(2, title or "")
         for row, probability in zip(rows, answer.probabilities or [], strict=False):
             row.append(f"{significant(100 * probability)} %")
         print_table(f"{policy.name} after {self.history or 'an empty history'}", columns, rows)

@@ -30,6 +30,9 @@ class Serve:
     """Assign policies to sessions at random, for example old=0.9,new=0.1. `offrec ab` compares them."""
     split_key: Annotated[str, unset("TEXT")] = ""
     """Key of the hash that assigns sessions; another key assigns them anew. Default: the names in --split."""
+    new_items: Annotated[tuple[str, ...], unset("FILE [FILE …]")] = ()
+    """Tables of items that the runs have never seen, with the columns of `offrec prepare --items`. They are scored by
+    their features. A reload reads them again."""
     port: int = 8000
     """Port to listen on; 0 chooses a free port."""
     host: str = "127.0.0.1"
@@ -109,6 +112,7 @@ class Serve:
         options = ServerOptions(
             sources=sources,
             split=parse_split(self.split, sources, self.split_key),
+            new_items=self.new_items,
             host=self.host,
             port=self.port,
             token=read_token(self.token_file),

@@ -100,7 +100,9 @@ def _add_policy_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/items", response_model=schemas.ItemsResponse, responses=_error_responses(401, 403, 404, 422, 503))
     async def items(query: Annotated[schemas.ItemQuery, Query()]) -> Response:
-        """Find items whose id starts with the query, then items whose id contains it; popular items first."""
+        """Find items whose id starts with the query, whose id contains it, or whose title contains its words.
+
+        Popular items come first."""
         return _json_response(await service.search_items(query.query, query.limit, query.policy))
 
 

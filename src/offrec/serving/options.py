@@ -47,6 +47,7 @@ class ServerOptions:
 
     Attributes:
         sources: Policy name → run folder or baseline. The first policy is the default.
+        new_items: Files with items that the runs have never seen; they are scored by their features.
         host: The address to listen on.
         port: The port; 0 takes a free one.
         token: The bearer token that requests must send; None to require none.
@@ -70,6 +71,7 @@ class ServerOptions:
     """
 
     sources: Mapping[str, Source]
+    new_items: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8000
     token: str | None = None

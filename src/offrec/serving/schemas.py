@@ -102,7 +102,7 @@ class ItemQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    query: str = Field("", max_length=200, description="Part of an item id; case is ignored.")
+    query: str = Field("", max_length=200, description="Part of an item id, or words of a title; case is ignored.")
     limit: int = Field(20, ge=1, le=1000, description="Largest number of items to return.")
     policy: str | None = Field(
         None, max_length=200, description="Search the catalogue of this policy; default: the default policy."
@@ -113,6 +113,7 @@ class RecommendedItem(BaseModel):
     """One item of a list."""
 
     item: int | str
+    title: str | None = Field(None, description="Title of the item, if the items have titles.")
     score: float
     probability: float | None = Field(
         description="π(item | history); null for a policy that ranks by scores and is not a distribution."
@@ -176,6 +177,7 @@ class ItemsResponse(BaseModel):
     """Response of GET /v1/items."""
 
     items: list[int | str]
+    titles: list[str | None] | None = Field(None, description="Title of each item, if the items have titles.")
 
 
 class ListResponse(BaseModel):

@@ -11,6 +11,8 @@ import torch
 
 from offrec.baselines import baseline
 from offrec.data.dataset import Dataset
+from offrec.data.sources import find
+from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
 from offrec.models.network_policy import NetworkPolicy
 from offrec.policy import Policy
@@ -109,7 +111,9 @@ def parse_sources(
     return sources
 
 
-def load_policy(name: str, source: Source, device: str, seed: int | None = None) -> ServedPolicy:
+def load_policy(
+    name: str, source: Source, device: str, seed: int | None = None, new_items: tuple[str, ...] = ()
+) -> ServedPolicy:
     """Load and check a policy.
 
     Args:
@@ -117,6 +121,7 @@ def load_policy(name: str, source: Source, device: str, seed: int | None = None)
         source: A run folder, or a baseline on a dataset.
         device: The torch device, or "auto".
         seed: The seed of sampled lists; None takes one from the operating system.
+        new_items: Files with items that the run has never seen; see `offrec.load`. Baselines ignore them.
 
     Returns:
         The policy, which has answered a probe.
@@ -131,8 +136,8 @@ def load_policy(name: str, source: Source, device: str, seed: int | None = None)
         folder = source.dataset.absolute()
     else:
         folder = Path(os.path.realpath(source))  # resolved once: a link that changes during loading would mix two runs
-        policy = load_run(folder, device)
-        fingerprint = _fingerprint(folder)
+        policy = load_run(folder, device, new_items)
+        fingerprint = _fingerprint(folder, policy.vocabulary, new_items)
     engine = Engine(policy, seed)
     policy.vocabulary.index(policy.vocabulary.id(0))  # builds the table of ids before the first request
     probes = [Query([], 1), Query([0], 1, temperature=1.0 if policy.stochastic else None)]
@@ -142,12 +147,13 @@ def load_policy(name: str, source: Source, device: str, seed: int | None = None)
     return ServedPolicy(name, source, folder, policy, engine, fingerprint)
 
 
-def load_run(folder: Path, device: str) -> NetworkPolicy:
+def load_run(folder: Path, device: str, new_items: tuple[str, ...] = ()) -> NetworkPolicy:
     """Load a run and check its weights and item ids.
 
     Args:
         folder: The run folder.
         device: The torch device, or "auto".
+        new_items: Files with items that the run has never seen.
 
     Returns:
         The policy.
@@ -155,7 +161,7 @@ def load_run(folder: Path, device: str) -> NetworkPolicy:
     Raises:
         InputError: If the run contains NaN or infinite weights, or item ids of another catalogue.
     """
-    policy = loading.load(folder, device)
+    policy = loading.load(folder, device, new_items=new_items or None)
     for name, tensor in policy.agent.state_dict().items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise InputError(f"{folder} contains NaN or infinite weights ({name}); train it again.")
@@ -166,11 +172,15 @@ def load_run(folder: Path, device: str) -> NetworkPolicy:
     return policy
 
 
-def _fingerprint(run: Path) -> str:
-    """Return 12 hexadecimal digits that change with the weights and the options."""
+def _fingerprint(run: Path, vocabulary: Vocabulary, new_items: tuple[str, ...]) -> str:
+    """Return 12 hexadecimal digits that change with the weights, the options and new items."""
     facts = read_run(run)
     state = hashlib.sha256(repr((facts["data_hash"], sorted(facts["options"].items()))).encode())
-    with (run / "best.safetensors").open("rb") as file:
-        while block := file.read(1 << 24):
-            state.update(block)
+    if new_items:
+        state.update(repr([vocabulary.id(index) for index in range(facts["items"], len(vocabulary))]).encode())
+    files = [run / "best.safetensors", *(source.path for source in (find(new_items) if new_items else ()))]
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(1 << 24):
+                state.update(block)
     return state.hexdigest()[:12]

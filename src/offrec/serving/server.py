@@ -231,4 +231,4 @@ def create_service(
 
 
 def _load(options: ServerOptions, name: str) -> ServedPolicy:
-    return served_policy.load_policy(name, options.sources[name], options.device, options.seed)
+    return served_policy.load_policy(name, options.sources[name], options.device, options.seed, options.new_items)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -158,7 +158,7 @@ class Service:
             "request_id": request_id,
             "policy": served.name,
             "fingerprint": served.fingerprint,
-            "items": _describe_items(ids, result),
+            "items": _describe_items(ids, result, served.policy.titles(result.items)),
             "log_probability": result.log_probability,
             "unknown_items": unknown_items,
             "restricted": restricted,
@@ -284,7 +284,7 @@ class Service:
         }
 
     async def search_items(self, query: str, limit: int, policy: str | None) -> dict[str, Any]:
-        """Find items by a part of their id.
+        """Find items by a part of their id or by words of their title.
 
         Args:
             query: The part; empty for the most popular items.
@@ -295,7 +295,10 @@ class Service:
             The fields of `ItemsResponse`.
         """
         search = await self.slot(policy).item_search()
-        return {"items": await asyncio.to_thread(search.find, query, limit)}
+        items = await asyncio.to_thread(search.find_indices, query, limit)
+        titles = self.slot(policy).served.policy.titles(items)
+        ids = [search.vocabulary.id(item) for item in items]
+        return {"items": ids} | ({} if titles is None else {"titles": titles})
 
     async def reload(self, policy: str | None) -> dict[str, Any]:
         """Load policies again. All are loaded and checked before the first one is swapped.
@@ -415,10 +418,11 @@ def _build_query(
     )
 
 
-def _describe_items(ids: list[Id], result: QueryResult) -> list[dict[str, Any]]:
+def _describe_items(ids: list[Id], result: QueryResult, titles: list[str | None] | None) -> list[dict[str, Any]]:
     """Return the fields of `RecommendedItem` for each item."""
     rows = [{"item": item, "score": score, "probability": None} for item, score in zip(ids, result.scores, strict=True)]
-    columns = {
+    columns: dict[str, Sequence[Any] | None] = {
+        "title": titles,
         "probability": result.probabilities,
         "position_probability": result.position_probabilities,
         "logging_probability": result.logging_probabilities,

@@ -295,7 +295,9 @@ class Supervisor:
     # Reloads
 
     def _load(self, name: str) -> ServedPolicy:
-        return served_policy.load_policy(name, self.options.sources[name], "cpu", self.options.seed)
+        return served_policy.load_policy(
+            name, self.options.sources[name], "cpu", self.options.seed, self.options.new_items
+        )
 
     def _share(self, loaded: list[ServedPolicy], folder: Path) -> dict[str, dict[str, str | None]]:
         """Write the weights of policies to files that all processes map; return what workers need to load them."""

@@ -239,7 +239,7 @@ def load_shared(options: ServerOptions, name: str, fingerprint: str, tensors: st
     Raises:
         InputError: If the policy cannot be loaded, or has changed since the supervisor loaded it.
     """
-    served = served_policy.load_policy(name, options.sources[name], "cpu", options.seed)
+    served = served_policy.load_policy(name, options.sources[name], "cpu", options.seed, options.new_items)
     if served.fingerprint != fingerprint:
         raise InputError(f"{served.source} changed during the reload; reload again.")
     if tensors is not None:

@@ -1,5 +1,6 @@
 // Requests to the server. Item ids are strings here: JavaScript numbers cannot represent integers beyond 2^53, and the
 // server accepts "12" for 12.
+import { rememberTitle } from "./dom.js";
 
 let token = sessionStorage.getItem("offrec-token");
 
@@ -19,7 +20,9 @@ export const fetchPolicies = () => send("v1/policies");
 
 export async function searchItems(query, policy, signal) {
   const parameters = new URLSearchParams({ query, limit: 30, policy });
-  return (await send(`v1/items?${parameters}`, { signal })).items.map(String);
+  const { items, titles } = await send(`v1/items?${parameters}`, { signal });
+  items.forEach((item, index) => rememberTitle(String(item), titles?.[index]));
+  return items.map(String);
 }
 
 // No visitor sees these lists, so they are not written to the decision log.
@@ -30,6 +33,7 @@ export async function recommend(request, signal) {
     body: JSON.stringify({ ...request, log: false }),
     signal,
   });
+  response.items.forEach(({ item, title }) => rememberTitle(String(item), title));
   return { ...response, items: response.items.map((row) => ({ ...row, item: String(row.item) })) };
 }
 

@@ -20,6 +20,18 @@ export const printable = (text) =>
     return code < 0x20 ? String.fromCodePoint(0x2400 + code) : code === 0x7f ? "␡" : "�";
   });
 
+const titles = new Map(); // item id → title, of all items that the server has named
+
+export function rememberTitle(item, title) {
+  if (title) titles.set(item, title);
+}
+
+// The name of an item on the page: its title, or its id if it has none.
+export const nameOf = (item) => printable(titles.get(item) ?? item);
+
+// The title and the id of an item.
+export const describeItem = (item) => (titles.has(item) ? `${nameOf(item)} (${printable(item)})` : printable(item));
+
 // Move the focus by `offset` within a list of elements.
 export function moveFocus(elements, from, offset) {
   elements[elements.indexOf(from) + offset]?.focus();

@@ -1,5 +1,5 @@
 // The column of a policy: its list, the probability of each item, and what the last click changed.
-import { element, formatLogProbability, formatPercent, formatRatio, moveFocus, printable } from "./dom.js";
+import { describeItem, element, formatLogProbability, formatPercent, formatRatio, moveFocus, nameOf } from "./dom.js";
 
 const MAX_NAMED_LEAVERS = 4; // items that left the list and are shown by name
 
@@ -27,7 +27,7 @@ function createRow(entry, rank, { previousRanks, clickedItems, isSampled }) {
   if (hasLogging) figures.push(logging > 0 ? formatRatio(probability / logging) : "∞×");
   const figure = hasProbability ? formatPercent(probability) : score.toFixed(3);
   const label = [
-    `${rank}: ${printable(item)}`,
+    `${rank}: ${describeItem(item)}`,
     `${hasProbability ? "probability" : "score"} ${figure}`,
     ...figures,
     change && CHANGE_LABELS[change.direction](change.by),
@@ -43,7 +43,7 @@ function createRow(entry, rank, { previousRanks, clickedItems, isSampled }) {
   const tags = [];
   if (change) tags.push(element("span", { class: `change ${change.direction}` }, CHANGE_SYMBOLS[change.direction](change.by)));
   if (clickedItems.has(item)) tags.push(element("span", {}, "clicked"));
-  const attributes = { type: "button", class: "row", "data-item": item, title: printable(item), "aria-label": label.filter(Boolean).join(", ") };
+  const attributes = { type: "button", class: "row", "data-item": item, title: describeItem(item), "aria-label": label.filter(Boolean).join(", ") };
   return element(
     "li",
     {},
@@ -51,7 +51,7 @@ function createRow(entry, rank, { previousRanks, clickedItems, isSampled }) {
       "button",
       attributes,
       element("span", { class: "rank" }, String(rank)),
-      element("span", { class: "id" }, printable(item)),
+      element("span", { class: "id" }, nameOf(item)),
       element("span", { class: "figure" }, figure),
       bar,
       tags.length ? element("span", { class: "tags" }, ...tags) : null,
@@ -68,7 +68,7 @@ function createLeavers(current, previous, length) {
     element(
       "li",
       {},
-      element("span", { class: "id", title: printable(item) }, printable(item)),
+      element("span", { class: "id", title: describeItem(item) }, nameOf(item)),
       element("span", {}, ranks.has(item) ? `now ${ranks.get(item)}` : `below ${current.length}`),
     ),
   );

@@ -1,6 +1,6 @@
 // The search field, a combobox: arrow keys select an item, Enter clicks it, Escape closes the list.
 import * as api from "./api.js";
-import { byId, element, printable } from "./dom.js";
+import { byId, describeItem, element, nameOf } from "./dom.js";
 
 const TYPING_PAUSE_MS = 120; // time without a key press before a request is sent
 
@@ -31,15 +31,15 @@ export function createSearch({ getPolicy, clickItem, removeLastClick, showError 
     items = matches;
     list.replaceChildren(
       ...items.map((item, position) => {
-        const attributes = { id: `match-${position}`, role: "option", "aria-selected": false, title: printable(item) };
-        return element("li", attributes, printable(item));
+        const attributes = { id: `match-${position}`, role: "option", "aria-selected": false, title: describeItem(item) };
+        return element("li", attributes, nameOf(item));
       }),
     );
     list.hidden = items.length === 0;
     input.setAttribute("aria-expanded", String(items.length > 0));
     select(items.length && input.value ? 0 : -1);
     list.scrollTop = 0;
-    status.textContent = items.length ? "" : `No item id contains “${input.value}”.`;
+    status.textContent = items.length ? "" : `No item id or title contains “${input.value}”.`;
   }
 
   async function find() {

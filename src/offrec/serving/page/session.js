@@ -1,20 +1,20 @@
 // The session: items in the order in which they were clicked. Arrow keys move between them, Delete removes one.
-import { byId, element, moveFocus, printable } from "./dom.js";
+import { byId, describeItem, element, moveFocus, nameOf } from "./dom.js";
 
 export function createSession({ removeClick, clear }) {
   const list = byId("session"), clearButton = byId("clear"), emptyText = byId("session-empty");
   const buttons = () => [...list.querySelectorAll("button")];
 
   function createEntry(item, position, isLast) {
-    const label = `Remove click ${position + 1}, ${printable(item)}${isLast ? ", the last click" : ""}`;
+    const label = `Remove click ${position + 1}, ${describeItem(item)}${isLast ? ", the last click" : ""}`;
     const cross = element("span", { class: "cross", "aria-hidden": "true" }, "×");
-    const text = element("span", { class: "id" }, printable(item));
+    const text = element("span", { class: "id" }, nameOf(item));
     return element(
       "li",
       { class: isLast ? "last" : null },
       element(
         "button",
-        { type: "button", "aria-label": label, title: printable(item), "data-position": position },
+        { type: "button", "aria-label": label, title: describeItem(item), "data-position": position },
         text,
         cross,
       ),
