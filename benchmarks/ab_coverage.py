@@ -1,26 +1,29 @@
 """Measure how often the intervals of `offrec ab` miss the true difference if somebody looks after every session.
 
-    python benchmarks/ab_coverage.py [--experiments 2000] [--sessions 10000] [--out results/ab-coverage.json]
+    python benchmarks/ab_coverage.py [--experiments 1000] [--sessions 40000] [--out results/ab-coverage.json]
 
 Simulated tests with a share of 10 % or 50 % for the second policy. `clicks` are rewards of 0.2 per click; `purchases`
-are rare (3 % of the sessions) and lognormal. Looks begin when both policies have 100 sessions. `missed` is the share of
+are rare (3 % of the sessions) and lognormal. Looks begin when `offrec ab` shows an interval. `missed` is the share of
 tests in which some interval misses the true difference, `missed_one_look` the same for an ordinary 95 % interval.
 `width_ratio` compares the lengths of both at the last session.
 """
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from evidence import script_arguments, write_results
-from offrec.estimation.ab_test import MIN_SESSIONS
+from offrec.estimation.ab_test import has_enough_sessions
 from offrec.estimation.confidence_sequence import asymptotic_confidence_sequence, boundary, difference_terms
 
 ALPHA, ONE_LOOK = 0.05, 1.96
-CHUNK = 100  # tests at once
-EFFECT = 0.02
+CHUNK = 50  # tests at once
+PLANNED = 10_000
+EFFECT = 0.1  # how much more the second policy earns, as a share
+MEANS = {"clicks": 0.1, "purchases": 0.03 * math.exp(0.7**2 / 2)}
 
 
 def rewards(kind: str, random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
@@ -34,15 +37,15 @@ def misses(kind: str, share: float, experiments: int, sessions: int, random: np.
     """Run the tests of one setting."""
     missed, missed_one_look = 0, 0
     count = np.arange(1.0, sessions + 1)
-    unit = boundary(count, ALPHA, sessions)
+    unit = boundary(count, ALPHA, PLANNED)
     for _ in range(experiments // CHUNK):
         treated = (random.random((CHUNK, sessions)) < share).astype(np.int64)
-        outcome = rewards(kind, random, treated.shape) + EFFECT * treated
+        outcome = rewards(kind, random, treated.shape) * (1 + EFFECT * treated)
         sequence = asymptotic_confidence_sequence(
-            difference_terms(outcome, treated, np.full(outcome.shape, share)), ALPHA, sessions
+            difference_terms(outcome, treated, np.full(outcome.shape, share)), ALPHA, PLANNED
         )
-        is_late = np.minimum(treated.cumsum(1), (1 - treated).cumsum(1)) >= MIN_SESSIONS
-        error = np.abs(sequence.mean - EFFECT)
+        is_late = has_enough_sessions(outcome, treated)
+        error = np.abs(sequence.mean - EFFECT * MEANS[kind])
         missed += int(((error > sequence.radius) & is_late).any(1).sum())
         one_look = ONE_LOOK * sequence.radius / unit / np.sqrt(count)
         missed_one_look += int(((error > one_look) & is_late).any(1).sum())
@@ -59,8 +62,8 @@ def misses(kind: str, share: float, experiments: int, sessions: int, random: np.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--experiments", type=int, default=2000)
-    parser.add_argument("--sessions", type=int, default=10_000)
+    parser.add_argument("--experiments", type=int, default=1000)
+    parser.add_argument("--sessions", type=int, default=40_000)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     random, rows = np.random.default_rng(0), []

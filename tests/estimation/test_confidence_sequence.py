@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from offrec.estimation.ab_test import has_enough_sessions
 from offrec.estimation.confidence_sequence import asymptotic_confidence_sequence, boundary, difference_terms
 
 EXPERIMENTS, SESSIONS, FIRST = 400, 4000, 400
@@ -35,6 +36,22 @@ def test_looking_after_every_session_misses_the_difference_no_more_often_than_pr
     count = np.arange(1, SESSIONS + 1)
     deviation = sequence.radius / boundary(count.astype(float), ALPHA, SESSIONS)
     assert share_missed(sequence.mean, 1.645 * deviation / np.sqrt(count), 0.1) > 3 * ALPHA
+
+
+def test_intervals_begin_late_enough_for_rare_and_large_rewards() -> None:
+    """3 % of the sessions buy, and 10 % are treated; after the first hundred sessions of each, too many miss."""
+    random = np.random.default_rng(3)
+    treated = (random.random((100, 25_000)) < 0.1).astype(np.int64)
+    outcome = np.where(random.random(treated.shape) < 0.03, random.lognormal(0.0, 0.7, treated.shape), 0.0)
+    sequence = asymptotic_confidence_sequence(
+        difference_terms(outcome, treated, np.full(outcome.shape, 0.1)), 0.05, 10_000.0
+    )
+    is_missed = np.abs(sequence.mean) > sequence.radius
+    early = (np.cumsum(treated, 1) >= 100) & (np.cumsum(1 - treated, 1) >= 100)
+    assert (is_missed & early).any(1).mean() > 0.08
+    enough = has_enough_sessions(outcome, treated)
+    assert enough[:, -1].mean() > 0.9
+    assert (is_missed & enough).any(1).mean() <= 0.05
 
 
 def test_looking_after_every_session_misses_a_mean_no_more_often_than_promised() -> None:

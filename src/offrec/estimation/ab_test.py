@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from offrec.data import decision_log_files
@@ -22,7 +23,8 @@ from offrec.estimation.confidence_sequence import asymptotic_confidence_sequence
 from offrec.types import Doubles, Longs
 
 HOUR = 3_600_000  # milliseconds
-MIN_SESSIONS = 100  # per policy; with fewer, the variance is too uncertain for an interval
+MIN_SESSIONS = 100  # per policy
+MIN_EARNING = 50  # sessions with a reward per policy; from 20 on, up to 8 % of simulated 95 % intervals missed
 WRONG_SHARES = 1e-4  # p-value below which the observed shares contradict the split
 POINTS = 200  # of a picture
 
@@ -218,7 +220,7 @@ def _arm(sessions: pl.DataFrame, name: str, alpha: float, planned: float) -> Arm
     rewards = sessions.filter(policy=name)["reward"].to_numpy()
     sequence = asymptotic_confidence_sequence(rewards, alpha, planned)
     mean, radius = float(sequence.mean[-1]), float(sequence.radius[-1])
-    if len(rewards) < MIN_SESSIONS:
+    if len(rewards) < MIN_SESSIONS or np.count_nonzero(rewards) < MIN_EARNING:
         return Arm(name, len(rewards), mean, None, None)
     return Arm(name, len(rewards), mean, mean - radius, mean + radius)
 
@@ -230,12 +232,28 @@ def _course(
     rows = rows.filter(pl.col("split").is_in([text for text, one in shares.items() if control in one and name in one]))
     treated = (rows["policy"] == name).to_numpy().astype(np.int64)
     share = np.array([shares[text][name] / (shares[text][name] + shares[text][control]) for text in rows["split"]])
-    terms = difference_terms(rows["reward"].to_numpy(), treated, share)
+    rewards = rows["reward"].to_numpy()
+    terms = difference_terms(rewards, treated, share)
     sequence = asymptotic_confidence_sequence(terms, alpha, planned)
-    is_early = np.minimum(np.cumsum(treated), np.cumsum(1 - treated)) < MIN_SESSIONS
-    radius = np.where(is_early, np.nan, sequence.radius)
+    radius = np.where(has_enough_sessions(rewards, treated), sequence.radius, np.nan)
     low, high = sequence.mean - radius, sequence.mean + radius
     return Course(name, rows["start"].to_numpy(), np.arange(1, len(terms) + 1), sequence.mean, low, high)
+
+
+def has_enough_sessions(rewards: Doubles, treated: Longs) -> NDArray[np.bool_]:
+    """[..., n] whether both policies have enough sessions for an interval, after each session.
+
+    With few rewards, the variance is underestimated, and the interval is too short.
+
+    Args:
+        rewards: [..., n] rewards of the sessions, by their start.
+        treated: [..., n] 1 for the second policy, 0 for the first.
+    """
+    enough: NDArray[np.bool_] = np.ones(rewards.shape, np.bool_)
+    for is_in_arm in (treated, 1 - treated):
+        enough &= np.cumsum(is_in_arm, -1) >= MIN_SESSIONS
+        enough &= np.cumsum(is_in_arm * (rewards != 0), -1) >= MIN_EARNING
+    return enough
 
 
 def _last(course: Course, control: str) -> Difference:
