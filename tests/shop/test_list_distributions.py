@@ -35,7 +35,7 @@ def softmax(rows: int = 1, k: int = K, temperature: float = 0.7, masked: Tensor 
     to_shop, to_policy = torch.tensor([5, 4, 3, 2, 0]), torch.tensor([4, 5, 3, 2, 1, 0, 5])
     head = Head(torch.tensor([[1.0, -0.5]]).expand(rows, -1), table)
     head = head if masked is None else head.mask(to_policy[masked])
-    return SoftmaxLists(head, k, temperature, to_shop, to_policy)
+    return SoftmaxLists(head, k, temperature, to_shop, to_policy, torch.device("cpu"))
 
 
 def logging(rows: int) -> LoggingLists:

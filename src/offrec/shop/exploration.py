@@ -161,14 +161,15 @@ class ExploringPlayer(PolicyPlayer):
         return empty if items is None else self.to_shop[items].to(self.dynamics.device)
 
     def _softmax_lists(self, head: Head, k: int) -> SoftmaxLists:
-        return SoftmaxLists(head, k, self.exploration.temperature, self.to_shop, self.to_policy)
+        return SoftmaxLists(head, k, self.exploration.temperature, self.to_shop, self.to_policy, self.dynamics.device)
 
     def _previous_lists(self, visitors: Visitors, rows: Tensor) -> ListDistribution:
         if self.previous is None:
             return LoggingLists(mixture(self.dynamics, visitors), self.k)
         head = self.previous.states.head(rows.to(self.previous.policy.device))
         if self.previous.policy.stochastic:
-            return SoftmaxLists(head, self.k, 1.0, self.previous.to_shop, self.previous.to_policy)
+            previous = self.previous
+            return SoftmaxLists(head, self.k, 1.0, previous.to_shop, previous.to_policy, self.dynamics.device)
         return BestLists(self.previous.to_shop[top_k(head, self.k)[1]].to(self.dynamics.device))
 
     def observe(self, rows: Tensor, item: Tensor) -> None:

@@ -69,26 +69,28 @@ class BestLists:
 
 @dataclass(frozen=True)
 class SoftmaxLists:
-    """Items sampled without replacement from softmax(z / T) of a policy."""
+    """Items sampled without replacement from softmax(z / T) of a policy, which can be on another device than lists."""
 
     head: Head  # in the policy's numbering
     k: int
     temperature: float
     to_shop: Tensor  # [A of the policy]
     to_policy: Tensor  # [A of the shop + 1]; items that the policy does not know have its n_items
+    device: torch.device  # of lists
 
     def draw(self, random: torch.Generator) -> Tensor:
         """Sample a list per visitor, [n, k]."""
         device = self.head.state.device
         temperature = torch.full((self.head.n_rows,), self.temperature, dtype=torch.double, device=device)
-        return self.to_shop[sample_lists(self.head, self.k, temperature, _on_device(random, device)).items]
+        items = sample_lists(self.head, self.k, temperature, _on_device(random, device)).items
+        return self.to_shop[items].to(self.device)
 
     def log_probs(self, lists: Tensor) -> Tensor:
         """[n, k] log-probability of each item, given the items before it."""
-        items = self.to_policy[lists]
+        items = self.to_policy[lists.to(self.to_policy.device)]
         others = logsumexp(self.head.scale(1 / self.temperature).mask(items)).double()
         values = self.head.at(items.clamp(max=self.head.n_items - 1)).double() / self.temperature
-        return position_log_probs(values.masked_fill(items == self.head.n_items, -math.inf), others)
+        return position_log_probs(values.masked_fill(items == self.head.n_items, -math.inf), others).to(self.device)
 
 
 @dataclass(frozen=True)
