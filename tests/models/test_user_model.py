@@ -1,5 +1,6 @@
 """The user model: its likelihood by hand, its plans by brute force, and its runs."""
 
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,65 @@ def test_choice_is_a_softmax_of_utilities_and_of_picking_nothing() -> None:
         taste = model.types[c] + model.lag[0] * model.x[5]
         expected = [a[1] + model.x[1] @ taste, a[5] + model.x[5] @ taste + model.seen_choice[0]]
         torch.testing.assert_close(utility[0, c, :2], torch.stack(expected))
-        probability = model.choice_logits(utility).softmax(-1)[0, c]
+        probability = model.log_choice(utility).exp()[0, c]
         weights = torch.stack([model.none, expected[0] + model.place[0], expected[1] + model.place[1]]).exp()
         torch.testing.assert_close(probability[:3], weights / weights.sum())
         assert probability[3] == 0  # padding is never picked
+
+
+def test_choice_by_cascade_passes_over_each_place_before_the_pick() -> None:
+    model = agent(choice="cascade")
+    utility = torch.tensor([[0.4, -1.0, 2.0]])
+    p = (utility[0] + model.place - model.none).sigmoid()
+    expected = torch.stack([(1 - p).prod(), p[0], (1 - p[0]) * p[1], (1 - p[0]) * (1 - p[1]) * p[2]])
+    torch.testing.assert_close(model.log_choice(utility).exp()[0], expected)
+    assert expected.sum().item() == pytest.approx(1.0)
+
+
+def test_a_cascade_plan_puts_the_best_item_before_the_rest_and_is_near_the_best_list() -> None:
+    model = agent(types=1, choice="cascade", horizon=0, candidates_per_type=ITEMS)
+    model.place.zero_()
+    planner = Planner(model, 3, look_ahead=False)
+    memory = torch.tensor([[4, 1]])
+    planned = planner.plan(torch.zeros(1, 1), memory, torch.tensor([2]))[0].tolist()
+
+    def values(lists: list[Any]) -> list[float]:
+        choice, rewards = planner._outcomes(torch.tensor(lists), memory.expand(len(lists), -1))
+        made: list[float] = (choice.exp()[:, 0, 1:] * rewards[:, 0]).sum(1).tolist()
+        return made
+
+    for place in (2, 1, 0):
+        rest = planned[place + 1 :]
+        lists = [[item, *rest] for item in range(ITEMS) if item not in rest]
+        assert max(zip(values(lists), lists, strict=True))[1] == planned[place:]
+    assert values([planned])[0] > 0.99 * max(values(list(permutations(range(ITEMS), 3))))
+
+
+@pytest.mark.parametrize("is_cascade", [False, True])
+def test_the_form_of_choice_is_selected_by_likelihood(tmp_path: Path, make_dataset: Any, is_cascade: bool) -> None:
+    """Every list has two good items and a bad one between them. By cascade, the item at the end is picked rarely."""
+    generator = torch.Generator().manual_seed(0)
+    sessions, lists = [], []
+    weight = {0: 2.0, 1: 1.6, 2: -1.5, 3: -2.0}
+    for _ in range(600):
+        items = torch.randperm(4, generator=generator)[:3].tolist()
+        u = torch.tensor([weight[item] for item in items])
+        if is_cascade:
+            p = u.sigmoid()
+            passed = torch.cat([torch.ones(1), (1 - p).cumprod(0)])
+            chances = torch.cat([passed[-1:], passed[:-1] * p])
+        else:
+            chances = torch.cat([torch.zeros(1), u]).softmax(0)
+        place = int(torch.multinomial(chances, 1, generator=generator))
+        if place == 0:  # a session needs an event
+            continue
+        sessions.append([items[place - 1]])
+        lists.append([(0, items, 0.5, 0)])
+    count = len(sessions)
+    data = make_dataset(tmp_path, sessions, splits=(count - 100, 50, 50), items=4, decisions=lists)
+    quick = {**SETTINGS, "algorithm.types": 1, "training.epochs": 1, "training.batch_size": 32}
+    policy = offrec.train(data, tmp_path / "run", algorithm="user-model", settings=quick, console=Console(quiet=True))
+    assert bool(policy.agent.is_cascade) == is_cascade
 
 
 def test_the_loss_of_a_session_sums_over_types() -> None:
@@ -118,8 +174,8 @@ def test_each_item_of_a_plan_increases_the_value_of_the_list_most() -> None:
 
     def value(items: list[int]) -> float:
         """The expected reward of the next pick, written out for every type."""
-        logits, rewards = planner._outcomes(torch.tensor([items]), memory)
-        by_type = (logits.softmax(2)[0, :, 1:] * rewards[0]).sum(1)
+        choice, rewards = planner._outcomes(torch.tensor([items]), memory)
+        by_type = (choice.exp()[0, :, 1:] * rewards[0]).sum(1)
         return float(posterior.exp()[0] @ by_type)
 
     for length in (1, 2, 3):
@@ -160,8 +216,8 @@ def test_sessions_update_the_posterior_by_bayes_rule_also_without_a_pick() -> No
     model = agent()
     states = model.start_sessions(2)
     lists, items = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([2, ITEMS])
-    logits, _ = model.planner()._outcomes(lists, states.memory)
-    expected = model.planner().log_prior + torch.stack([logits.log_softmax(2)[0, :, 2], logits.log_softmax(2)[1, :, 0]])
+    choice, _ = model.planner()._outcomes(lists, states.memory)
+    expected = model.planner().log_prior + torch.stack([choice[0, :, 2], choice[1, :, 0]])
     states.observe(torch.tensor([0, 1]), lists, items)
     torch.testing.assert_close(states.posterior, expected)
     assert states.memory.tolist() == [[2, ITEMS], [ITEMS, ITEMS]]

@@ -3,7 +3,8 @@
 Each visitor has one of K latent types c. For a list ℓ shown after the picks m:
 
     utility     u(i|c,m) = a_i + x_i·(U_c + Σ_l g_l x_{m_l}) + s[times i is in m] + p[place of i]
-    choice      P(i|ℓ,c,m) = exp u(i|c,m) / (exp u₀ + Σ_{j∈ℓ} exp u(j|c,m)),  u₀ for picking nothing
+    choice      P(i|ℓ,c,m) = exp u(i|c,m) / (exp u₀ + Σ_{j∈ℓ} exp u(j|c,m)),  u₀ for picking nothing (logit), or
+                P(ℓ_j|ℓ,c,m) = σ(u(ℓ_j|c,m) − u₀) Π_{l<j} (1 − σ(u(ℓ_l|c,m) − u₀)), place by place (cascade)
     conversion  P(b|i,c,m) ∝ exp(α_b + β_b z),  z = κ x_i·(U_c + …) + q_i + s′[times i is in m]
     exposure    P(i shown|c) ∝ exp(e_i + x_i·Y_c)
     leaving     logit P(leave|m) = h₀ + h[picks] − Σ_l ω_l w_{m_l} + idle·1[no pick] + same·similarity(m)
@@ -13,11 +14,12 @@ plus Gaussian priors. Exposure is part of the likelihood because the policy that
 without it, an item that is shown mainly to visitors who like it seems attractive to everybody.
 
 Item effects share knowledge: q_i = ε_i + ρ a_i and w_i = ε′_i + ρ₁ a_i + ρ₂ q_i, with ε and ε′ shrunk towards 0. How
-strongly ε′ is shrunk and how fast picks are forgotten (ω_l ∝ decay^l) is selected on validation sessions.
+strongly ε′ is shrunk and how fast picks are forgotten (ω_l ∝ decay^l) is selected on validation sessions, and so is the
+form of choice, after one epoch with each.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -51,6 +53,9 @@ class UserModel:
     """Width of item and type vectors."""
     memory: int = option(8, minimum=1, maximum=64)
     """Number of last picks that choice, conversion and leaving depend on."""
+    choice: Literal["auto", "logit", "cascade"] = "auto"
+    """How visitors choose from a list: by comparing all its items (logit), or place by place until they pick (cascade).
+    auto: the form with the higher likelihood of validation sessions."""
     horizon: int = option(-1, minimum=-1, maximum=0)
     """-1: plan for the whole session. 0: plan for the next pick alone."""
     list_length: int = option(0, minimum=0, maximum=1000)

@@ -1,7 +1,7 @@
 """Served lists as rows for the user model: what was shown, what was picked, the last picks, and who left."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -58,6 +58,15 @@ class ListLog:
     def k(self) -> int:
         """Length of the lists, with sampled items."""
         return self.rows.offered.shape[1] + self.sampled
+
+    def first_sessions(self, count: int) -> "ListLog":
+        """Return the log of the first sessions."""
+        first = self.first[: count + 1]
+        columns = {column.name: getattr(self.rows, column.name) for column in fields(ListBatch)}
+        rows = ListBatch(
+            **{name: values if name == "weight" else values[: first[-1]] for name, values in columns.items()}
+        )
+        return replace(self, rows=rows, first=first)
 
     def batch(self, sessions: Tensor) -> ListBatch:
         """Return the lists of some sessions, given in ascending order."""

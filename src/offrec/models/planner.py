@@ -6,7 +6,8 @@ The value of a list ℓ for type c is Σ_{i∈ℓ} P(i|ℓ,c) · e(i,c), with
 
 V is the expected reward of the rest of the session. It assumes that later lists earn a mean reward r̄ and that later
 picks have a mean effect w̄ on leaving; both are measured by simulating the planner in the model. The planner adds the
-item that increases the mean value over the posterior of c most, until the list is complete.
+item that increases the mean value over the posterior of c most, until the list is complete; if visitors choose place
+by place, it fills the last place first.
 
 Candidates come from heads over the catalogue, one per likely type: the logarithm of exp(u) · (e − λ), where λ is the
 value of the list, is linearised in match, q and w around the lists that the planner makes for visitors of known type.
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import logsigmoid, normalize
 
 from offrec.catalogue import Head, top_k
 from offrec.models.user_model import STEPS, UserModelNetwork
@@ -73,8 +74,8 @@ class Planner:
 
     def after_list(self, lists: Tensor, memory: Tensor, place: Tensor) -> Tensor:
         """[n, K] log P(place|list, c), by which the posterior changes; place 0 means that nothing was picked."""
-        logits = self._choices(self._utilities(lists, memory)[0])
-        return logits.log_softmax(2).gather(2, place[:, None, None].expand(-1, logits.shape[1], 1))[..., 0]
+        choice = self._log_choice(self._utilities(lists, memory)[0])
+        return choice.gather(2, place[:, None, None].expand(-1, choice.shape[1], 1))[..., 0]
 
     def after_picks(self, recent: Tensor) -> Tensor:
         """[n, K] log posterior from picks alone, [n, h] most recent first; the lists are unknown.
@@ -82,8 +83,11 @@ class Planner:
         Each pick is compared with a list of items as they were shown in the log.
         """
         model, memory = self.model, self.model.learner.memory
-        shown = model.types @ model.x.T + self.a + model.shown.clamp(min=1e-12).log()
-        total = torch.logaddexp(self.none, shown.logsumexp(1) + torch.tensor(float(self.k)).log())
+        shown, utilities = model.shown.clamp(min=1e-12).log(), model.types @ model.x.T + self.a
+        if model.is_cascade:
+            total = (shown + logsigmoid(utilities - self.none)).logsumexp(1)
+        else:
+            total = torch.logaddexp(self.none, (shown + utilities).logsumexp(1) + torch.tensor(float(self.k)).log())
         posterior = self.start(len(recent))
         types = torch.arange(len(model.types), device=recent.device).expand(len(recent), -1)
         padded = torch.nn.functional.pad(recent, (0, memory), value=model.n_items)
@@ -93,7 +97,8 @@ class Planner:
                 break
             before = padded[:, j + 1 : j + 1 + memory]
             utility, _ = model.utility_and_interest(types, before, item[:, None])
-            posterior += torch.where((item < model.n_items)[:, None], utility[..., 0] - total, 0.0)
+            picked = logsigmoid(utility[..., 0] - self.none) if model.is_cascade else utility[..., 0]
+            posterior += torch.where((item < model.n_items)[:, None], picked - total, 0.0)
         return posterior
 
     @torch.no_grad()
@@ -133,6 +138,8 @@ class Planner:
 
     def _best_list(self, utility: Tensor, earns: Tensor, share: Tensor, excluded: Tensor) -> Tensor:
         """[n, k] indices of the candidates, chosen one by one. utility, earns: [n, C, M]; share: [n, C]."""
+        if self.model.is_cascade:
+            return self._best_cascade(utility, earns, share, excluded)
         top = torch.maximum(utility.amax(2, keepdim=True), self.none)
         odds = (utility - top).exp()
         total = (self.none - top)[..., 0].exp()  # [n, C] Σ over the list and nothing
@@ -150,12 +157,26 @@ class Planner:
             total = total + place * odds.gather(2, index)[..., 0]
         return torch.cat(chosen, 1)
 
+    def _best_cascade(self, utility: Tensor, earns: Tensor, share: Tensor, excluded: Tensor) -> Tensor:
+        """Return the indices of the candidates for visitors who look at one place after the other.
+
+        The last place is filled first. An item before a list of value v earns p · e + (1 − p) · v.
+        """
+        excluded, chosen = excluded.clone(), []
+        value = torch.zeros_like(share)  # [n, C] of the places after the current one
+        for place in reversed(self.model.place_effects(self.k).tolist()):
+            picked = (utility + place - self.none).sigmoid()
+            by_type = picked * (earns - value[..., None]) + value[..., None]
+            mean = (by_type * share[..., None]).sum(1)
+            item = mean.masked_fill(excluded, -torch.inf).argmax(1, keepdim=True)
+            chosen.append(item)
+            excluded.scatter_(1, item, True)
+            value = by_type.gather(2, item[:, None].expand(-1, by_type.shape[1], 1))[..., 0]
+        return torch.cat(chosen[::-1], 1)
+
     def _places(self) -> list[float]:
         """Return exp(p) for each place of a list."""
-        if not self.model.has_lists:
-            return [1.0] * self.k
-        places = self.model.place.exp().tolist()
-        return (places + [places[-1]] * self.k)[: self.k]
+        return self.model.place_effects(self.k).exp().tolist() if self.model.has_lists else [1.0] * self.k
 
     # ---- the value of staying
 
@@ -202,16 +223,19 @@ class Planner:
         types = torch.arange(len(self.model.types), device=lists.device).expand(len(lists), -1)
         return self.model.utility_and_interest(types, memory, lists)
 
-    def _choices(self, utility: Tensor) -> Tensor:
-        """[n, K, 1 + k] choice logits of lists with u [n, K, k]."""
-        if not self.model.has_lists:
-            return torch.cat([self.none.expand_as(utility[..., :1]), utility], -1)
-        return self.model.choice_logits(utility)
-
     def _outcomes(self, lists: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return choice logits [n, K, 1 + k] and expected rewards [n, K, k] of lists for every type."""
+        """Return log-probabilities of picking nothing and each item, and expected rewards, of lists for every type.
+
+        They have the shapes [n, K, 1 + k] and [n, K, k].
+        """
         utility, interest = self._utilities(lists, memory)
-        return self._choices(utility), self.model.expected_reward(interest)
+        return self._log_choice(utility), self.model.expected_reward(interest)
+
+    def _log_choice(self, utility: Tensor) -> Tensor:
+        """[…, 1 + k] log-probabilities of picking nothing and each item of a list with u […, k], without p."""
+        if self.model.has_lists:
+            return self.model.log_choice(utility)
+        return torch.cat([self.none.expand_as(utility[..., :1]), utility], -1).log_softmax(-1)
 
     def _slopes(self) -> Slopes:
         """Linearise log(e − λ) around the lists for visitors of known type, weighted by how often items are picked."""
@@ -232,7 +256,7 @@ class Planner:
             stay_slope = (self.advantage(memory, picks, lists) - now) / STEP
             self.w[:-1] -= STEP
             earns = reward + now
-        probability = torch.cat([self.none.expand(count, 1), utility], 1).softmax(1)[:, 1:]
+        probability = self._log_choice(utility).exp()[:, 1:]
         value = (probability * earns).sum(1, keepdim=True)
         share = self.log_prior.exp()[:, None] * probability
         share = share / share.sum().clamp(min=1e-12)
@@ -257,15 +281,15 @@ class Planner:
         best = int(model.best)
         for _ in range(SIMULATED_LISTS):
             lists = self.plan(posterior, memory, picks)
-            logits, rewards = self._outcomes(lists, memory)
-            chosen = logits.softmax(2)[rows, types]
+            choice, rewards = self._outcomes(lists, memory)
+            chosen = choice[rows, types].exp()
             reward = (chosen[:, 1:] * rewards[rows, types]).sum(1)
             place = torch.multinomial(chosen.cpu(), 1, generator=generator)[:, 0].to(types.device)
             picked = place > 0
             item = torch.where(picked, lists.gather(1, (place - 1).clamp(min=0)[:, None])[:, 0], model.n_items)
             parts = (reward, torch.where(picked, self.w[item], 0.0), chosen[:, 0], torch.ones_like(reward))
             sums += torch.stack([(alive * part).sum() for part in parts])
-            posterior = posterior + logits.log_softmax(2)[rows, :, place]
+            posterior = posterior + choice[rows, :, place]
             memory = torch.where(picked[:, None], torch.cat([item[:, None], memory[:, :-1]], 1), memory)
             alive = alive * (1 - model.leave_logits(memory, picked, picks)[:, best].sigmoid())
             picks = picks + picked

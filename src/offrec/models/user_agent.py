@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from offrec.algorithms import LossTerms
-from offrec.algorithms.user_model import UserModel
+from offrec.algorithms.user_model import UserModel, UserSymbols
 from offrec.catalogue import Head
 from offrec.data.list_log import ListBatch, ListLog
 from offrec.models.log_shape import LogShape
@@ -55,6 +55,12 @@ class UserModelAgent(UserModelNetwork):
         return self._planner[1]
 
     @torch.no_grad()
+    def choice_likelihood(self, log: ListLog) -> float:
+        """Return the mean log-likelihood of choices and conversions, per list of validation sessions."""
+        batch = _validated(log)
+        return _choice_likelihood(self.symbols(batch, 1), batch)
+
+    @torch.no_grad()
     def validate(self, log: ListLog, last: bool, seed: int) -> dict[str, float]:
         """Select the model of leaving on validation sessions, and calibrate the planner after the last epoch.
 
@@ -69,17 +75,15 @@ class UserModelAgent(UserModelNetwork):
         """
         figures = {}
         if log.sessions:
-            batch = log.batch(torch.arange(min(VALIDATED, log.sessions), device=log.first.device))
+            batch = _validated(log)
             terms = self.symbols(batch, 1)
             target = terms.leaves.to(terms.leave_logit.dtype)[:, None].expand_as(terms.leave_logit)
             leaving = -torch.nn.functional.binary_cross_entropy_with_logits(
                 terms.leave_logit, target, reduction="none"
             ).mean(0)
             self.best.copy_(leaving.argmax())
-            sessions = torch.zeros(len(batch.weight), len(self.types), device=leaving.device)
-            choices = terms.log_prior + sessions.index_add(0, batch.session, terms.choice + terms.conversion)
             figures = {
-                "choice log-likelihood": float(choices.logsumexp(1).sum() / len(batch)),
+                "choice log-likelihood": _choice_likelihood(terms, batch),
                 "leaving log-likelihood": float(leaving.max()),
             }
         if last:
@@ -140,6 +144,16 @@ class UserSessions:
         memory = self.memory[rows]
         self.memory[rows] = torch.where(picked[:, None], torch.cat([items[:, None], memory[:, :-1]], 1), memory)
         self.picks[rows] += picked
+
+
+def _validated(log: ListLog) -> ListBatch:
+    return log.batch(torch.arange(min(VALIDATED, log.sessions), device=log.first.device))
+
+
+def _choice_likelihood(terms: UserSymbols, batch: ListBatch) -> float:
+    sessions = torch.zeros(len(batch.weight), len(terms.log_prior), device=terms.choice.device)
+    choices = terms.log_prior + sessions.index_add(0, batch.session, terms.choice + terms.conversion)
+    return float(choices.logsumexp(1).sum() / len(batch))
 
 
 def build_user_agent(n_items: int, learner: UserModel, network: NetworkOptions, shape: LogShape) -> UserModelAgent:

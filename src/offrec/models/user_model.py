@@ -4,7 +4,7 @@ from itertools import product
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import logsigmoid, normalize
 
 from offrec.algorithms import Needs
 from offrec.algorithms.user_model import UserModel, UserSymbols
@@ -40,6 +40,7 @@ class UserModelNetwork(nn.Module):
     grid_precision: Tensor
     grid_log_weight: Tensor
     shown: Tensor
+    is_cascade: Tensor
 
     def __init__(
         self,
@@ -86,6 +87,7 @@ class UserModelNetwork(nn.Module):
         self.register_buffer("grid_log_weight", (weight / weight.sum(0)).log(), persistent=False)
         self.register_buffer("reward", torch.tensor(rewards))
         self.register_buffer("best", torch.zeros((), dtype=torch.long))  # index of the selected leave model
+        self.register_buffer("is_cascade", torch.tensor(has_lists and learner.choice == "cascade"))
         self.register_buffer("shown", torch.full((n_items,), 1.0 / n_items))  # share of each item in what was shown
         self.register_buffer("statistics", torch.tensor([0.0, 0.0, 0.5]))  # reward, effect on leaving, none share
 
@@ -159,16 +161,18 @@ class UserModelNetwork(nn.Module):
             total = total + odds
         return earned / total
 
-    def choice_logits(self, utility: Tensor) -> Tensor:
-        """[…, 1 + k] logits of picking nothing and of each item of a list with u […, k]."""
-        k = utility.shape[-1]
-        place = (
-            self.place[:k]
-            if k <= len(self.place)
-            else torch.cat([self.place, self.place[-1:].expand(k - len(self.place))])
-        )
-        none = self.none.expand(*utility.shape[:-1], 1)
-        return torch.cat([none, utility + place], -1)
+    def place_effects(self, k: int) -> Tensor:
+        """[k] p; places after the log's last one have its effect."""
+        return torch.cat([self.place, self.place[-1:].expand(max(0, k - len(self.place)))])[:k]
+
+    def log_choice(self, utility: Tensor) -> Tensor:
+        """[…, 1 + k] log-probabilities of picking nothing and each item of a list with u […, k], without p."""
+        utility = utility + self.place_effects(utility.shape[-1])
+        if not self.is_cascade:
+            return torch.cat([self.none.expand(*utility.shape[:-1], 1), utility], -1).log_softmax(-1)
+        passed = logsigmoid(self.none - utility).cumsum(-1)  # log-probability of passing over this place and all before
+        before = torch.cat([torch.zeros_like(passed[..., :1]), passed[..., :-1]], -1)
+        return torch.cat([passed[..., -1:], before + logsigmoid(utility - self.none)], -1)
 
     def similarity(self, memory: Tensor) -> Tensor:
         """[n] mean over memory of the largest cosine similarity of each pick with an earlier one, at least 0."""
@@ -190,10 +194,12 @@ class UserModelNetwork(nn.Module):
         offered, count = batch.offered, len(self.types)
         types = torch.arange(count, device=offered.device).expand(len(offered), -1)
         utility, interest = self.utility_and_interest(types, batch.memory, offered)
-        logits = self.choice_logits(utility)
-        if not self.has_lists:  # every row has a pick, and how often nothing is picked is unknown
-            logits = torch.cat([torch.full_like(logits[..., :1], MASKED), logits[..., 1:] - self.place], -1)
-        choice = _log_softmax_at(logits, batch.place)
+        if self.is_cascade:
+            choice = _at(self.log_choice(utility), batch.place)
+        else:  # without lists, every row has a pick, and how often nothing is picked is unknown
+            none = self.none if self.has_lists else torch.full_like(self.none, MASKED)
+            utility = utility + self.place if self.has_lists else utility
+            choice = _log_softmax_at(torch.cat([none.expand_as(utility[..., :1]), utility], -1), batch.place)
         picked = batch.place > 0
         behaviours = self.behaviour_logits(_at(interest, (batch.place - 1).clamp(min=0)))
         conversion = _log_softmax_at(behaviours, batch.behaviour) * picked.to(choice.dtype)[:, None]

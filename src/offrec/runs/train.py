@@ -303,7 +303,8 @@ def build_agent(plan: RunPlan, prior: Network | None = None, log_b: Tensor | Non
     """
     options = plan.options
     if isinstance(plan.epochs, ListEpochs):
-        return build_trained_model(plan.shared, options, plan.epochs, plan.device)
+        assert plan.validation_lists is not None
+        return build_trained_model(plan.shared, options, plan.epochs, plan.validation_lists, plan.device)
     facts = replace(plan.facts, neighbours=plan.shared.neighbours(options))
     facts = facts if log_b is None else replace(facts, log_b=log_b)
     with torch.random.fork_rng():

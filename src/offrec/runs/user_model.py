@@ -1,6 +1,7 @@
 """Plan and train a user model: the parts of a run that differ from those of learners with networks."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -18,6 +19,7 @@ from offrec.runs.shared_data import SharedData
 from offrec.training.memory import MemoryPlan
 from offrec.training.update import TrainingTask
 
+PILOT_SESSIONS = 4096  # training sessions that select the form of choice
 ACTIVATIONS = 64  # estimated bytes per (list, type, item) of a batch for the backward pass
 
 
@@ -69,16 +71,45 @@ def _memory(n_items: int, options: RunOptions, epochs: ListEpochs, shape: LogSha
 
 
 def build_trained_model(
-    shared: SharedData, options: RunOptions, epochs: ListEpochs, device: torch.device
+    shared: SharedData, options: RunOptions, epochs: ListEpochs, validation: ListLog, device: torch.device
 ) -> UserModelAgent:
-    """Build the user model of a run from its seed."""
+    """Build the user model of a run from its seed, and select how visitors choose."""
     assert isinstance(options.learner, UserModel)
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
         shape = LogShape.of(shared.dataset)
         agent = build_user_agent(shared.dataset.n_items, options.learner, options.network, shape).to(device)
     agent.start(epochs.log, behaviour_rewards(shared.dataset, options.reward).tolist())
+    if options.learner.choice == "auto" and agent.has_lists and validation.sessions:
+        agent.is_cascade.fill_(_prefers_cascade(shared, options, epochs, validation, device))
     return agent
+
+
+def _prefers_cascade(
+    shared: SharedData, options: RunOptions, epochs: ListEpochs, validation: ListLog, device: torch.device
+) -> bool:
+    """Return whether choice place by place predicts validation sessions better.
+
+    Both forms are fitted to a part of the training sessions. A fit with one type of visitor would be faster, but it
+    prefers the logit even where visitors choose place by place: the lists in the log depend on the visitor.
+    """
+    likelihoods, training = {}, options.training
+    pilot_epochs = ListEpochs(epochs.log.first_sessions(PILOT_SESSIONS), training.batch_size, options.seed)
+    for choice in ("logit", "cascade"):
+        learner = replace(options.learner, choice=choice)
+        pilot = build_trained_model(shared, replace(options, learner=learner), pilot_epochs, validation, device)
+        optimiser = torch.optim.Adam(pilot.parameters(), training.learning_rate)
+        with catalogue.use_backend(options.catalogue):
+            for epoch in range(training.epochs):
+                pilot_epochs.begin(epoch)
+                optimiser.param_groups[0]["lr"] = training.learning_rate * (1 - epoch / training.epochs)
+                for sessions in pilot_epochs.batches:
+                    optimiser.zero_grad(set_to_none=True)
+                    terms = pilot.loss(pilot_epochs.log.batch(sessions))
+                    torch.stack([term.mean() for term in terms.values()]).sum().backward()
+                    optimiser.step()
+            likelihoods[choice] = pilot.choice_likelihood(validation)
+    return likelihoods["cascade"] > likelihoods["logit"]
 
 
 def user_model_task(
