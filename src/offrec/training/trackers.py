@@ -212,7 +212,7 @@ class Trackers:
                 action()
         except (Exception, SystemExit) as error:  # the code of another package, which may raise anything
             self.active.pop(name, None)
-            reason, advice = first_line(error), "metrics.jsonl contains all figures"
+            reason, advice = first_line(error)[:200], "metrics.jsonl contains all figures"
             if isinstance(error, ModuleNotFoundError):
                 reason, advice = (
                     f"{error.name} is not installed",
