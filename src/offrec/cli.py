@@ -32,10 +32,11 @@ def commands() -> dict[str, type]:
     from offrec.commands.ab import Ab
     from offrec.commands.demo import Demo
     from offrec.commands.estimate import Estimate
+    from offrec.commands.evaluate import Evaluate
     from offrec.commands.export import Export
     from offrec.commands.prepare import Prepare
     from offrec.commands.rounds import Rounds
-    from offrec.commands.runs import Evaluate, Options, Recommend, Train
+    from offrec.commands.runs import Options, Recommend, Train
     from offrec.commands.serve import Serve
     from offrec.commands.shop import Simulate, WriteShop
     from offrec.commands.studies import Compare, Report, Sweep, Tune

@@ -430,7 +430,7 @@ def fuzzed_commands(attack: Attack, choose: random.Random) -> Case:
             "cpu",
         ],
         ["evaluate", here["run"], "--dataset", choose.choice([*here.values(), text]), "--score-last", value],
-        ["evaluate", "--baseline", text, "--dataset", here["data"]],
+        ["evaluate", "--baselines", text, "--dataset", here["data"]],
         [
             "train",
             here["data"],

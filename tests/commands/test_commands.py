@@ -61,22 +61,51 @@ def test_prepare_prints_statistics(work: Path) -> None:
 
 
 def test_evaluate_a_run_and_a_baseline(work: Path) -> None:
-    evaluation = json.loads(offrec("evaluate", work / "run", "--json").stdout)
+    tree = json.loads(offrec("evaluate", work / "run", "--json").stdout)
+    (evaluation,) = tree["policies"]
     meta = json.loads((work / "data/dataset.json").read_text())
-    assert evaluation["fingerprint"] == meta["fingerprint"]
+    assert tree["fingerprint"] == meta["fingerprint"]
     assert {"HR@5", "NDCG@10", "MRR@20", "coverage@5", "events"} <= evaluation["metrics"]["all"].keys()
     assert (
         evaluation["metrics"]["view"]["events"] + evaluation["metrics"]["cart"]["events"]
         == evaluation["metrics"]["all"]["events"]
     )
     fewer = json.loads(offrec("evaluate", work / "run", "--json", "--score-first", "False").stdout)
-    assert fewer["fingerprint"] != evaluation["fingerprint"]
-    assert fewer["metrics"]["all"]["events"] == evaluation["metrics"]["all"]["events"] - 8
+    assert fewer["fingerprint"] != tree["fingerprint"]
+    (scored,) = fewer["policies"]
+    assert scored["metrics"]["all"]["events"] == evaluation["metrics"]["all"]["events"] - 8
+    done = offrec("evaluate", "--baselines", "all", "--dataset", work / "data", "--split", "validation")
     for name in ("popular", "recent", "markov", "item-neighbours", "sknn", "vsknn"):
-        done = offrec("evaluate", "--baseline", name, "--dataset", work / "data", "--on", "validation")
-        assert "NDCG@10" in done.stdout
-    assert "either a run folder or --baseline" in sentence(offrec("evaluate", code=2))
-    assert "needs --dataset" in sentence(offrec("evaluate", "--baseline", "popular", code=2))
+        assert name in done.stdout
+    assert "No policy was given; pass run folders, or --baselines" in sentence(offrec("evaluate", code=2))
+    assert "needs --dataset" in sentence(offrec("evaluate", "--baselines", "popular", code=2))
+
+
+def test_evaluate_compares_runs_and_baselines_on_a_later_log(work: Path, tmp_path: Path) -> None:
+    """The later log has one item more, in one of its eleven events, and another catalogue."""
+    rows = [
+        (f"later{number}", item)
+        for number in range(2)
+        for item in ("sku-000", "sku-001", "sku-002", "sku-003", "sku-001")
+    ]
+    lines = ["visit,sku", *(f"{visit},{item}" for visit, item in rows), "later1,new"]
+    (tmp_path / "later.csv").write_text("\n".join(lines) + "\n")
+    columns = ["--session", "visit", "--item", "sku"]
+    offrec("prepare", tmp_path / "later.csv", *columns, "--out", tmp_path / "later", "--split-parts", "2", "0", "0")
+    words = ["evaluate", work / "run", "--baselines", "recent,popular", "--dataset", tmp_path / "later"]
+    done = offrec(*words, "--split", "all")
+    assert "all sessions of later" in done.stdout
+    assert "scored events (9.1%); they count as misses" in done.stdout
+    tree = json.loads(offrec(*words, "--split", "all", "--exclude-seen", "--skip-recent", "2", "--json").stdout)
+    assert [one["name"] for one in tree["policies"]] == [str(work / "run"), "recent", "popular"]
+    assert all(one["unknown_events"] == 1 for one in tree["policies"])
+    assert all(one["metrics"]["all"]["events"] == 11 for one in tree["policies"])
+    assert tree["protocol"]["exclude_seen"] is True
+    assert tree["protocol"]["skip_recent"] == 2
+    plain = json.loads(offrec(*words, "--split", "all", "--json").stdout)
+    assert plain["fingerprint"] != tree["fingerprint"]
+    refused = offrec("evaluate", work / "run", "--split", "all", code=2)
+    assert "--split all would evaluate" in sentence(refused)
 
 
 def test_recommend_prints_the_ids_of_the_log(work: Path) -> None:
@@ -290,7 +319,7 @@ def test_ids_and_behaviours_are_printed_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("session,item,time,behaviour\n" + "\n".join(rows) + "\n")
     prepared = offrec("prepare", tmp_path / "log.csv", "--out", tmp_path / "data")
     assert "[red]view" in prepared.stdout
-    evaluated = offrec("evaluate", "--baseline", "recent", "--dataset", tmp_path / "data")
+    evaluated = offrec("evaluate", "--baselines", "recent", "--dataset", tmp_path / "data")
     assert "[red]view" in evaluated.stdout
     reward = ["--set", "reward.[red]view=1", "--set", "training.epochs=1", "--set", "network.width=8"]
     offrec("train", tmp_path / "data", "--out", tmp_path / "run", *reward)

@@ -62,7 +62,7 @@ def test_commands_work_from_the_wheel(offrec: Path, tmp_path: Path) -> None:
     assert "environment" in place  # not the checkout
     run(offrec, "shop", "--world", "tiny", "--sessions", "300", "--out", "log", cwd=tmp_path)
     run(offrec, "prepare", "log/events.parquet", "--out", "data", cwd=tmp_path)
-    assert "NDCG@10" in run(offrec, "evaluate", "--baseline", "recent", "--dataset", "data", cwd=tmp_path)
+    assert "NDCG@10" in run(offrec, "evaluate", "--baselines", "recent", "--dataset", "data", cwd=tmp_path)
 
 
 def test_version_is_the_one_of_the_project(offrec: Path, tmp_path: Path) -> None:

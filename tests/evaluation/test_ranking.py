@@ -11,7 +11,7 @@ import torch
 from offrec.catalogue import Head
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
-from offrec.evaluation import ScoredEvents, evaluate, ranking, ranks
+from offrec.evaluation import ScoredEvents, evaluate, ranks, scored_events
 from offrec.evaluation.metrics import METRICS
 from offrec.policy import Policy
 from offrec.types import Batch
@@ -194,5 +194,5 @@ def test_batches_of_scored_events_can_be_cached(
         assert kept.ranks(policy).rank.tolist() == fresh.ranks(policy).rank.tolist()
     held = sum(batch.nbytes for batch in kept.cached)
     assert held <= kept.bytes - kept.replay.bytes
-    monkeypatch.setattr(ranking, "CACHE_BYTES", 10)
+    monkeypatch.setattr(scored_events, "CACHE_BYTES", 10)
     assert ScoredEvents.for_policy(policy, dataset, "test", 7).cache_batches().cached is None, "too large for the cache"

@@ -90,7 +90,7 @@ def test_commands_for_one_run_know_the_plug_in(work: Path, installed: Path) -> N
         installed,
         ["train", "--help"],  # first: the commands are imported once, and with their help only if it is shown
         ["evaluate", trained, "--json"],
-        ["evaluate", "--baseline", "by-number", "--dataset", data],
+        ["evaluate", "--baselines", "by-number", "--dataset", data],
         ["recommend", trained, "--history", "1,2", "-k", "3"],
         ["recommend", trained, "--input", str(work / "ratings.csv"), "--format", "movielens", "--out",
          str(work / "lists.csv"), "-k", "3"],
@@ -99,7 +99,7 @@ def test_commands_for_one_run_know_the_plug_in(work: Path, installed: Path) -> N
         ["options", "--names"],
         ["train", data, "--out", str(work / "x"), "--algorithm", "smothed"],
     )  # fmt: skip
-    assert {"First@5", "NDCG@10"} <= json.loads(evaluated["out"])["metrics"]["all"].keys()
+    assert {"First@5", "NDCG@10"} <= json.loads(evaluated["out"])["policies"][0]["metrics"]["all"].keys()
     assert baseline["code"] == 0, baseline["err"]
     assert "First@5" in baseline["out"]
     assert recommended["code"] == 0, recommended["err"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from offrec.catalogue import top_k
-from offrec.commands.runs import Evaluate
+from offrec.commands.evaluate import Evaluate
 from offrec.console import Console
 from offrec.evaluation import ScoredEvents
 from offrec.evaluation.exposure import LIST_LENGTH, Exposure, ExposureCounter, effective_number, rare_threshold
@@ -89,7 +89,7 @@ def test_exposure_comes_with_the_same_ranks(dataset: Any, monkeypatch: pytest.Mo
     lists = torch.cat([top_k(policy.head(batch), LIST_LENGTH)[1] for batch in events.batches()])
     assert exposure.items == len(lists.unique())
     assert exposure.effective_items == pytest.approx(effective_number(lists.flatten().bincount()))
-    monkeypatch.setattr("offrec.evaluation.ranking.LIST_ROWS", len(ranks.rank) // 3)
+    monkeypatch.setattr("offrec.evaluation.scored_events.LIST_ROWS", len(ranks.rank) // 3)
     sampled_ranks, sampled = events.ranks_and_exposure(policy)
     assert np.array_equal(ranks.rank, sampled_ranks.rank)
     assert len(ranks.rank) // 3 <= sampled.lists <= len(ranks.rank) // 3 + 32
@@ -157,10 +157,12 @@ def test_evaluate_repeats_the_warnings_of_the_selected_epoch(
     out = dataset.path.parent / "run"
     train(dataset, out, settings={**SMALL, "training.epochs": 1})
     lines.clear()
-    Evaluate(out).run()
+    Evaluate((out,)).run()
     assert lines == ["Warning: the same list."]
-    Evaluate(out, json=True).run()
-    assert json.loads(capsys.readouterr().out.partition("{\n")[2].join(["{", ""]))["warnings"] == ["the same list."]
+    Evaluate((out,), json=True).run()
+    assert json.loads(capsys.readouterr().out.partition("{\n")[2].join(["{", ""]))["policies"][0]["warnings"] == [
+        "the same list."
+    ]
 
 
 def test_a_tiny_temperature_collapses_and_a_usual_one_does_not(dataset: Any, lines: list[str]) -> None:

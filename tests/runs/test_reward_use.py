@@ -108,5 +108,6 @@ def test_the_commands_as_typed(
     out = offrec("prepare", log, "--reward", "price", "--reward-behaviours", "buy", "--out", data)
     assert "reward column: buy" in out
     assert "100.0% of events, mean 3.5, 1.5 to 5.5" in out
-    metrics = json.loads(offrec("evaluate", "--baseline", "mean-reward", "--dataset", data, "--json"))["metrics"]
+    (evaluated,) = json.loads(offrec("evaluate", "--baselines", "mean-reward", "--dataset", data, "--json"))["policies"]
+    metrics = evaluated["metrics"]
     assert 0 < metrics["buy"]["reward@5"] <= 1

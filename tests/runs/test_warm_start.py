@@ -261,3 +261,20 @@ def test_fits_that_have_no_start_keep_the_schedule_of_random_weights(tmp_path: P
     assert start.cold_options(warm).training == start.stored.options.training
     own = build_options(start.settings({"training.epochs": 1}))
     assert start.cold_options(own).training.epochs == 1
+
+
+def test_the_weights_at_the_start_are_selected_if_no_epoch_is_better(tmp_path: Path, make_dataset: Any) -> None:
+    """With a learning rate of 1 every epoch is worse than the start."""
+    dataset = log(make_dataset, tmp_path, list(range(ITEMS)))
+    settings = {"training.epochs": 60, "training.learning_rate": 0.03, "training.warmup": 0, "network.dropout": 0.0}
+    policy = trained(dataset, tmp_path / "run", settings=settings)
+    console = Lines()
+    options: dict[str, Any] = {"device": "cpu", "console": console, "start_from": tmp_path / "run"}
+    warm = train(dataset, tmp_path / "warm", settings={"training.learning_rate": 1.0}, **options)
+    records = [json.loads(line) for line in (tmp_path / "warm/metrics.jsonl").read_text().splitlines()]
+    assert records[0]["epoch"] == 0
+    assert records[-1]["best_epoch"] == 0
+    assert all(record["validation"]["NDCG@10"] < records[0]["validation"]["NDCG@10"] for record in records[1:])
+    assert console.lines[-1].endswith("the weights at the start are best.")
+    assert warm.recommend([103], k=5).scores == policy.recommend([103], k=5).scores
+    assert load(tmp_path / "warm").recommend([103], k=5).scores == policy.recommend([103], k=5).scores

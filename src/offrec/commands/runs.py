@@ -1,4 +1,4 @@
-"""`offrec train`, `evaluate`, `recommend` and `options`."""
+"""`offrec train`, `recommend` and `options`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,6 @@ import tyro
 
 from offrec.commands.printing import (
     console_for,
-    metrics_table,
     print_json,
     print_table,
     registered,
@@ -134,72 +133,6 @@ class Train:
         if not seeds or len(set(seeds)) < len(seeds):
             raise InputError(f"--seeds must be distinct integers, such as 0,1,2; got {text!r}.")
         return seeds
-
-
-@dataclass(frozen=True)
-class Evaluate:
-    """Rank every logged item of a split in the full catalogue and print HR, NDCG, MRR and coverage.
-
-    Examples: offrec evaluate runs/sl
-              offrec evaluate --baseline recent --dataset data/retailrocket
-    """
-
-    run_: Annotated[
-        Path | None, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN", help_behavior_hint="")
-    ] = None
-    """Run folder written by `offrec train`."""
-    baseline: Annotated[
-        str | None,
-        registered("baseline", "A policy without training instead of a run, with --dataset. One of"),
-    ] = None
-    dataset: Annotated[Path | None, unset("DATASET")] = None
-    """Dataset of the baseline, or of a run whose dataset has moved."""
-    on: Literal["test", "validation"] = "test"
-    """The split to rank."""
-    score_first: Annotated[bool | None, unset("True|False")] = None
-    """Whether to score the first event of a session; by default as in the dataset. Changes the fingerprint."""
-    unseen: Annotated[Literal["keep", "drop"] | None, unset("keep|drop")] = None
-    """Whether to score items that never occur in training. Changes the fingerprint."""
-    score_last: Annotated[int | None, unset("N")] = None
-    """Score only the last N events of each session. Changes the fingerprint."""
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:1, …"""
-    json: bool = False
-    """Print JSON."""
-
-    def run(self) -> None:
-        from offrec.baselines import baseline
-        from offrec.data.dataset import Dataset
-        from offrec.evaluation import evaluate
-        from offrec.policy import Policy
-        from offrec.runs.folder import read_run
-        from offrec.runs.loading import load, open_dataset, pick_device
-        from offrec.runs.options import build_options
-
-        policy: Policy
-        reward: dict[str, float] = {}
-        if (self.run_ is None) == (self.baseline is None):
-            raise InputError("Give either a run folder or --baseline NAME with --dataset DATASET.")
-        if self.run_ is not None:
-            dataset, policy = open_dataset(self.run_, self.dataset), load(self.run_, self.device)
-            reward = build_options(read_run(self.run_)["options"]).reward
-        elif self.dataset is not None and self.baseline is not None:
-            dataset = Dataset.open(self.dataset)
-            policy = baseline(self.baseline, dataset, device=pick_device(self.device))
-        else:
-            raise InputError("--baseline needs --dataset DATASET.")
-        protocol = {"score_first": self.score_first, "unseen": self.unseen, "score_last": self.score_last}
-        dataset = dataset.with_protocol(**{key: value for key, value in protocol.items() if value is not None})
-        with console_for(self.json).counter(f"ranking {self.on} events") as at:
-            evaluation = evaluate(policy, dataset, self.on, reward=reward, progress=at)
-        warnings = list(getattr(policy, "warnings", ()))
-        if self.json:
-            print_json(evaluation.as_json() | ({"warnings": warnings} if warnings else {}))
-        else:
-            columns, rows = metrics_table(evaluation)
-            print_table(f"{evaluation.policy} on {self.on}  {evaluation.fingerprint}", columns, rows)
-            for sentence in warnings:
-                Console().line(f"Warning: {sentence}")
 
 
 @dataclass(frozen=True)

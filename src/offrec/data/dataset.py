@@ -41,7 +41,7 @@ from offrec.types import Decisions, Floats, Longs, Sessions
 
 ADVICE = "prepare the log again"
 ATTEMPTS = 3  # to open a folder that another process replaces at the same time
-SplitName = Literal["train", "validation", "test"]
+SplitName = Literal["train", "validation", "test", "all"]  # all: the sessions of all three
 
 
 @dataclass(frozen=True)
@@ -105,21 +105,28 @@ class Dataset:
         """Return the same data with a different scoring protocol, which changes the fingerprint.
 
         Args:
-            **changes: Fields of `Protocol`: `score_first`, `unseen` or `score_last`.
+            **changes: Fields of `Protocol`: `score_first`, `unseen`, `score_last`, `exclude_seen` or `skip_recent`.
         """
         return replace(self, protocol=replace(self.protocol, **changes))
 
     def split(self, name: SplitName) -> Sessions:
         """Return the sessions of a split, without copying events."""
-        first, last = self.meta["splits"][name]
+        first, last = self._range(name)
         return replace(self.sessions, offsets=self.sessions.offsets[first : last + 1])
 
     def split_decisions(self, name: SplitName) -> Decisions | None:
         """Return the decisions of a split's sessions, or None if the log has no decisions."""
         if self.decisions is None:
             return None
-        first, last = self.meta["splits"][name]
+        first, last = self._range(name)
         return replace(self.decisions, offsets=self.decisions.offsets[first : last + 1])
+
+    def _range(self, name: SplitName) -> tuple[int, int]:
+        """Return the first session of a split and the one after its last."""
+        if name == "all":
+            return 0, len(self.sessions)
+        first, last = self.meta["splits"][name]
+        return first, last
 
     @cached_property
     def train_counts(self) -> Longs:

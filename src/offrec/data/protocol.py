@@ -32,6 +32,8 @@ class Protocol:
         score_first: Whether the first event of a session, which has no history, is scored.
         unseen: Whether test events with items that never occur in training are scored.
         score_last: Score only the last n events of a session; None: all.
+        exclude_seen: Whether items of the history are excluded from the ranking, so that a repeated item is a miss.
+        skip_recent: How many of the last items of the history are ranked below all other items.
     """
 
     format: str = "events"
@@ -47,16 +49,18 @@ class Protocol:
     unseen: Unseen = "keep"
     score_last: int | None = None
     sample_first: int | None = None
+    exclude_seen: bool = False
+    skip_recent: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as JSON values, as in dataset.json.
 
-        `sample_first` is left out if all sessions are read, which leaves the fingerprints of such datasets unchanged.
+        `sample_first`, `exclude_seen` and `skip_recent` are left out if they change nothing. Fingerprints from before
+        these options therefore stay valid.
         """
-        values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-        if self.sample_first is None:
-            del values["sample_first"]
-        return values
+        optional = {name for name in ("sample_first", "exclude_seen", "skip_recent") if not getattr(self, name)}
+        values = {key: value for key, value in asdict(self).items() if key not in optional}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
     @staticmethod
     def from_json(stored: dict[str, Any]) -> "Protocol":

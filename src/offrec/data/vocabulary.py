@@ -92,6 +92,19 @@ class Vocabulary:
         return result
 
 
+def match_ids(old: Vocabulary, new: Vocabulary) -> Longs:
+    """Return the index in `old` of each item of `new`, [A]; −1 for ids that `old` does not contain.
+
+    The number 12 and the text "12" are the same id.
+    """
+    if isinstance(old.ids, np.ndarray) and isinstance(new.ids, np.ndarray):
+        order = np.argsort(old.ids, kind="stable")
+        position = np.minimum(np.searchsorted(old.ids, new.ids, sorter=order), len(old) - 1)
+        return np.where(old.ids[order[position]] == new.ids, order[position], -1)
+    index = (old.index(item_id if isinstance(item_id, str) else int(item_id)) for item_id in new.ids)
+    return np.array([-1 if one is None else one for one in index], dtype=np.int64)
+
+
 def decode_vocabulary(arrays: Arrays, kind: str, folder: Path) -> Vocabulary:
     """Return the item ids of a dataset or run folder.
 

@@ -21,7 +21,7 @@ from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.estimation.mean_rank import order_by_mean_rank
 from offrec.estimation.trajectories import Trajectories
 from offrec.estimation.verdict import Assessment, assess
-from offrec.evaluation.ranking import EvaluationSplit
+from offrec.evaluation import EvaluationSplit
 from offrec.models.network import NetworkOptions
 from offrec.policy import Policy
 from offrec.training.loop import TrainingOptions

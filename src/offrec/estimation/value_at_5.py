@@ -31,7 +31,7 @@ from offrec.errors import InputError, first_line
 from offrec.estimation.decision_values import DecisionValues, ValueOptions, fit_values, return_unit
 from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.evaluation import ScoredEvents
-from offrec.evaluation.ranking import EvaluationSplit, is_scored
+from offrec.evaluation.scored_events import EvaluationSplit, is_scored
 from offrec.logging_policy import cache
 from offrec.models.network import eval_mode
 from offrec.policy import Policy
@@ -106,7 +106,7 @@ def scorer_for(
     Returns:
         The function; None if the log has no training events or the split has no scored events.
     """
-    scored = is_scored(dataset.split(split), dataset.protocol, dataset.train_counts)
+    scored = is_scored(dataset.split(split), dataset.protocol, dataset.train_counts > 0)
     if not scored.any() or not dataset.split("train").events:
         return None
     options = options.with_history(policy.history)

@@ -196,6 +196,7 @@ def _trainer(spec: FitSpec, fit: _Fit, validation: Replay, device: torch.device,
         validate,
         "times chance",
         tables=item_tables(network, network.n_items),
+        validate_start=spec.start is not None,
     )
     fit.folder.mkdir(exist_ok=True)
     facts = {"data_hash": spec.dataset.meta["data_hash"]}

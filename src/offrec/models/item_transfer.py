@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from offrec.data.item_properties import ItemProperties
 from offrec.data.neighbours import MAX_GAP
-from offrec.data.vocabulary import Vocabulary
+from offrec.data.vocabulary import Vocabulary, match_ids
 from offrec.types import Longs, Sessions
 
 CHUNK = 1 << 18  # pairs of items whose rows are gathered at once
@@ -69,17 +69,8 @@ def match_items(old: Vocabulary, new: Vocabulary, sessions: Sessions) -> ItemMat
         new: The catalogue of the new log.
         sessions: The training sessions of the new log, with the items of `new`.
     """
-    old_index = _match_ids(old, new)
+    old_index = match_ids(old, new)
     return ItemMatch(old_index, len(old), _neighbour_weights(sessions, old_index, len(old)))
-
-
-def _match_ids(old: Vocabulary, new: Vocabulary) -> Longs:
-    if isinstance(old.ids, np.ndarray) and isinstance(new.ids, np.ndarray):
-        order = np.argsort(old.ids, kind="stable")
-        position = np.minimum(np.searchsorted(old.ids, new.ids, sorter=order), len(old) - 1)
-        return np.where(old.ids[order[position]] == new.ids, order[position], -1)
-    index = (old.index(item_id if isinstance(item_id, str) else int(item_id)) for item_id in new.ids)
-    return np.array([-1 if one is None else one for one in index], dtype=np.int64)
 
 
 def _neighbour_weights(sessions: Sessions, old_index: Longs, old_items: int) -> Neighbours:

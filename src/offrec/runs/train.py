@@ -208,9 +208,11 @@ class BuiltRun:
         progress, options = self.trainer.progress, self.plan.options
         ended = f"{progress.epoch} of {options.training.epochs} epochs"
         ended += ", stopped early" if progress.stopped_early else ""
-        selected = (
-            "the last epoch is selected" if options.select == "last" else f"epoch {progress.best_epoch + 1} is best"
-        )
+        selected = f"epoch {progress.best_epoch + 1} is best"
+        if options.select == "last":
+            selected = "the last epoch is selected"
+        elif progress.best_epoch < 0:
+            selected = "the weights at the start are best"
         self.trainer.console.line(f"Trained: {ended}; {selected}.")
         load_module(self.policy.agent, self.trainer.folder / "best.safetensors", self.trainer.facts)
         self.policy.warnings = tuple(progress.warnings.values())
@@ -274,7 +276,8 @@ def build_trainer(
         )
     policy = NetworkPolicy(policy_name(options), agent, dataset.vocabulary, plan.device, dataset.meta["data_hash"])
     policy.source_shop, policy.item_properties = dataset.meta.get("shop"), dataset.item_properties
-    task = build_task(plan, policy, logging.network if agent.prior is None else None, _value_scorer(plan, console))
+    prior = logging.network if agent.prior is None else None
+    task = build_task(plan, policy, prior, _value_scorer(plan, console), validate_start=start is not None)
     facts = {"data_hash": policy.data_hash, "run": run_id(read_run(out))}
 
     def open_trackers(first_epoch: int) -> Trackers:
@@ -328,7 +331,12 @@ def build_agent(plan: RunPlan, prior: Network | None = None, log_b: Tensor | Non
 
 
 def build_task(
-    plan: RunPlan, policy: NetworkPolicy, prior: Network | None = None, value: Callable[[Policy], float] | None = None
+    plan: RunPlan,
+    policy: NetworkPolicy,
+    prior: Network | None = None,
+    value: Callable[[Policy], float] | None = None,
+    *,
+    validate_start: bool = False,
 ) -> TrainingTask:
     """Return the task for the training loop: losses, batches, validation and diagnostics.
 
@@ -337,6 +345,7 @@ def build_task(
         policy: The policy to train.
         prior: The network of π̂_b, for the diagnostics of agents that do not contain it.
         value: Estimates the policy's value, if checkpoints are selected by value.
+        validate_start: Whether the weights at the start are those of a trained policy, which may be the best.
     """
     agent, select = policy.agent, SELECTED_BY[plan.options.select]
 
@@ -375,6 +384,7 @@ def build_task(
         around=lambda: catalogue.use_backend(plan.options.catalogue),
         diagnose=diagnose if plan.diagnostic_batches and has_diagnostics else None,
         check=check,
+        validate_start=validate_start and select is not None,
     )
 
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.rewards import event_rewards_or_none
-from offrec.evaluation import Evaluation, evaluate
-from offrec.evaluation.ranking import EvaluationSplit
+from offrec.evaluation import Evaluation, EvaluationSplit, evaluate
 from offrec.policy import Policy, SkipRecent
 from offrec.shop import Shop
 from offrec.shop.players import Play

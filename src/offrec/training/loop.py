@@ -78,7 +78,8 @@ class Progress:
     step: int = 0  # within the current epoch
     updates: int = 0  # in all epochs
     best: float = 0.0  # the best validation figure
-    best_epoch: int = -1  # counted from 0; −1 before the first validation
+    best_epoch: int = -1  # counted from 0; −1 before the first validation, or if the weights at the start are best
+    start_validated: bool = False  # whether the weights at the start were validated
     since_best: int = 0  # epochs without a clear improvement
     finished: bool = False
     stopped_early: bool = False  # whether early stopping ended the run before `TrainingOptions.epochs`
@@ -98,14 +99,14 @@ class Trainer:
 
     Each epoch appends one JSON object to `metrics.jsonl`:
 
-        epoch          counted from 1
+        epoch          counted from 1; 0 for the weights at the start, if the task validates them
         loss           mean of each loss term over the epoch
         validation     the figures of `TrainingTask.validate`
         learning_rate  the learning rate of the epoch
         diagnostics    the figures of `TrainingTask.diagnose`, if the task has any
         lists          the figures of `TrainingTask.check`, if the task has any
         warnings       its warnings by condition, if there are any
-        best_epoch     in the last object only: the epoch of the checkpoint `best`, counted from 1
+        best_epoch     in the last object only: the epoch of the checkpoint `best`, counted from 1; 0 for the start
         stopped_early  in the last object only: whether the run ended before `TrainingOptions.epochs`
 
     Args:
@@ -208,12 +209,25 @@ class Trainer:
         if self.track is not None and not self.progress.finished:
             self.trackers = self.track(self.progress.epoch)
         try:
+            if self.task.validate_start and not self.resumed:
+                self._validate_start()
+                yield
             while not self.progress.finished:
                 yield from self.epoch(stop)
                 self._end_epoch()
                 yield
         finally:
             self.saver.wait()
+
+    def _validate_start(self) -> None:
+        """Validate the weights at the start, and save them as the best so far."""
+        assert self.task.select is not None
+        figures = self.task.validate()
+        self.progress.best, self.progress.start_validated = figures[self.task.select], True
+        line = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        self.console.line(f"start      {line}")
+        self._log({"epoch": 0, "loss": {}, "validation": figures, "learning_rate": self.optimiser.rate})
+        self._save("best", "last")
 
     def epoch(self, stop: threading.Event) -> Iterator[None]:
         """Run the updates of the current epoch, and yield after each. Advance the iterator inside `active`."""
@@ -296,7 +310,7 @@ class Trainer:
         """Compare the epoch with the best so far; return whether it is the new best."""
         progress, options, select = self.progress, self.options, self.task.select
         figure = progress.epoch + 1.0 if select is None else figures[select]
-        is_first = progress.best_epoch < 0
+        is_first = progress.best_epoch < 0 and not progress.start_validated
         is_clear = is_first or select is None or figure > progress.best + options.margin * abs(progress.best)
         is_best = is_first or figure > progress.best
         if is_best:

@@ -50,6 +50,7 @@ class TrainingTask:
     around: Callable[[], AbstractContextManager[None]] = nullcontext  # context of all computation
     diagnose: Callable[[], dict[str, float]] | None = None  # diagnostics, logged after each epoch
     check: Callable[[dict[str, float]], "ListCheck"] | None = None  # called with the diagnostics after `validate`
+    validate_start: bool = False  # validate the weights at the start too, as those of a trained model; needs `select`
 
 
 @dataclass(frozen=True)
