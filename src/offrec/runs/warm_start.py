@@ -39,7 +39,7 @@ FLAGS = {"algorithm.name": "--algorithm", "network.backbone": "--backbone", "pre
 # Options that decide what the weights mean. Dropout is not one of them.
 NETWORK_KEYS = tuple(f"network.{one.name}" for one in fields(NetworkOptions) if one.name != "dropout")
 CRITIC_KEYS = tuple(f"critic.{name}" for name in ("backbone", "width", "layers", "repeat"))
-RATE_FACTOR, EPOCHS_FACTOR = 0.5, 0.25  # measured in benchmarks/warm_start.py
+RATE_FACTOR, EPOCHS_FACTOR, PATIENCE = 0.5, 0.25, 2  # compared in benchmarks/warm_start.py
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,9 @@ def warm_training(training: TrainingOptions, is_last: bool) -> dict[str, Any]:
         is_last: Whether all epochs are trained, without early stopping.
     """
     rate = {"learning_rate": RATE_FACTOR * training.learning_rate}
-    return rate | ({"epochs": max(1, math.ceil(EPOCHS_FACTOR * training.epochs))} if is_last else {"warmup": 0})
+    if is_last:
+        return rate | {"epochs": max(1, math.ceil(EPOCHS_FACTOR * training.epochs))}
+    return rate | {"warmup": 0, "patience": min(PATIENCE, training.patience)}
 
 
 @torch.no_grad()
