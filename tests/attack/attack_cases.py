@@ -17,8 +17,9 @@ import numpy as np
 
 from offrec import cli
 from offrec.commands.estimate import Estimate
+from offrec.commands.evaluate import Evaluate
 from offrec.commands.prepare import Prepare
-from offrec.commands.runs import Evaluate, Recommend
+from offrec.commands.runs import Recommend
 from offrec.commands.verify import Verify
 from offrec.data.arrays import describe_array
 from offrec.data.dataset import Dataset
@@ -100,14 +101,14 @@ class Attack:
         data, lists, run, model = base / "data", base / "lists", base / "run", base / "model.onnx"
         estimate = Estimate((base / "run_lists",), dataset=lists, estimator="importance", **cpu)  # type: ignore[arg-type]
         readers: dict[str, Command] = {
-            "data 0": Evaluate(None, baseline="popular", dataset=data, **cpu).run,  # type: ignore[arg-type]
+            "data 0": Evaluate(baselines="popular", dataset=data, **cpu).run,  # type: ignore[arg-type]
             "data 1": lambda: print(Dataset.open(data).vocabulary.ids),
             "data 2": Verify((data,)).run,
             "data/logging": lambda: print(attack_base.fit_logging_policy(data)),
             "lists 0": estimate.run,
             "lists 1": Verify((lists,)).run,
             "run 0": Recommend(run, k=3, **cpu).run,  # type: ignore[arg-type]
-            "run 1": Evaluate(run, dataset=data, **cpu).run,  # type: ignore[arg-type]
+            "run 1": Evaluate((run,), dataset=data, **cpu).run,  # type: ignore[arg-type]
             "run 2": Verify((run,)).run,
             "run 3": self._resume,
             "run_lists": estimate.run,
@@ -373,11 +374,11 @@ def fuzzed_tables(attack: Attack, choose: random.Random) -> Case:
 
     def command() -> None:
         preparing.run()
-        Evaluate(None, baseline="recent", dataset=out, device="cpu", json=depth < 0.5).run()
+        Evaluate(baselines="recent", dataset=out, device="cpu", json=depth < 0.5).run()
         if depth < 0.08:  # strange ids and behaviours through training and recommendations too
             train(out, run, settings=attack_base.SMALL, device="cpu", console=attack_base.QUIET)
             Recommend(run, history=",".join(history), k=1, device="cpu", json=depth < 0.04).run()
-            Evaluate(run, device="cpu").run()
+            Evaluate((run,), device="cpu").run()
             Verify((out, run)).run()
 
     def check(code: int) -> bool:
