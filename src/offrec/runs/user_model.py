@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import torch
 
@@ -93,9 +94,11 @@ def _prefers_cascade(
     Both forms are fitted to a part of the training sessions. A fit with one type of visitor would be faster, but it
     prefers the logit even where visitors choose place by place: the lists in the log depend on the visitor.
     """
+    assert isinstance(options.learner, UserModel)
     likelihoods, training = {}, options.training
+    forms: tuple[Literal["logit", "cascade"], ...] = ("logit", "cascade")
     pilot_epochs = ListEpochs(epochs.log.first_sessions(PILOT_SESSIONS), training.batch_size, options.seed)
-    for choice in ("logit", "cascade"):
+    for choice in forms:
         learner = replace(options.learner, choice=choice)
         pilot = build_trained_model(shared, replace(options, learner=learner), pilot_epochs, validation, device)
         optimiser = torch.optim.Adam(pilot.parameters(), training.learning_rate)
@@ -106,7 +109,7 @@ def _prefers_cascade(
                 for sessions in pilot_epochs.batches:
                     optimiser.zero_grad(set_to_none=True)
                     terms = pilot.loss(pilot_epochs.log.batch(sessions))
-                    torch.stack([term.mean() for term in terms.values()]).sum().backward()
+                    torch.autograd.backward(torch.stack([term.mean() for term in terms.values()]).sum())
                     optimiser.step()
             likelihoods[choice] = pilot.choice_likelihood(validation)
     return likelihoods["cascade"] > likelihoods["logit"]
