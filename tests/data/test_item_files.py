@@ -48,6 +48,7 @@ def test_columns_are_stored_for_the_items_of_the_log(tmp_path: Path) -> None:
     np.testing.assert_array_equal(properties.numbers, np.array([[np.nan], [np.nan], [2.5]], np.float32))
     np.testing.assert_array_equal(properties.vectors, np.array([[3, 4], [np.nan] * 2, [1, 2]], np.float32))
     assert any("1 of 3 items are not in items.parquet" in line for line in lines)
+    assert any("1 items of items.parquet are not in the log" in line for line in lines)
 
 
 def test_unseen_items_join_the_catalogue_only_on_request(tmp_path: Path) -> None:

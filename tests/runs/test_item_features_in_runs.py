@@ -1,5 +1,6 @@
 """Runs with item features: stored policies, and items that were never seen in training."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,29 @@ def test_new_items_must_be_new(tmp_path: Path) -> None:
     files = write_items(tmp_path / "new.parquet", {101: 1})
     with pytest.raises(offrec.InputError, match="contains no new items"):
         offrec.load(tmp_path / "run", device="cpu", new_items=files)
+
+
+def test_a_warm_start_matches_categories_by_name(tmp_path: Path) -> None:
+    """The new catalogue has other categories in another order; those of the first run keep their vectors."""
+    trained(log(tmp_path), tmp_path / "first", settings={"algorithm.neighbours": 0})
+    known = small_properties(ITEMS)
+    brand = replace(known.categories[1], values=("a", *known.categories[1].values[::-1]))
+    codes = known.codes.copy()
+    codes[:, 1] = np.array([0, 4, 3, 2])[known.codes[:, 1]]  # b, c, d are now 4, 3, 2
+    changed = replace(known, categories=(known.categories[0], brand), codes=codes)
+    random = np.random.default_rng(0)
+    sessions = [random.integers(0, ITEMS - 1, 4).tolist() for _ in range(30)]
+    dataset = write_dataset(tmp_path, [*sessions, [1, UNSEEN, 2]], items=ITEMS, properties=changed)
+    settings = {"training.learning_rate": 1e-9}
+    trained(dataset, tmp_path / "second", settings=settings, start_from=tmp_path / "first")
+    first, second = (offrec.load(tmp_path / name, device="cpu") for name in ("first", "second"))
+    one, other = (each.recommend([101, 102], k=ITEMS) for each in (first, second))
+    assert one.items == other.items
+    assert one.scores == pytest.approx(other.scores, abs=1e-4)
+
+
+def test_a_warm_start_needs_the_same_columns(tmp_path: Path) -> None:
+    trained(log(tmp_path), tmp_path / "first")
+    dataset = write_dataset(tmp_path, [[0, 1, 2]] * 10, items=ITEMS)
+    with pytest.raises(offrec.InputError, match=r"item features category, brand, image, price, but .* has none"):
+        trained(dataset, tmp_path / "second", start_from=tmp_path / "first")

@@ -38,14 +38,16 @@ class ItemRows:
     name: str  # of the file, for messages
     ids: list[str]
     columns: pl.DataFrame  # without ids
+    option: str = "--items"  # that named the file, for messages
 
 
-def read_item_rows(paths: Sequence[str | Path], id_column: str | None = None) -> ItemRows:
+def read_item_rows(paths: Sequence[str | Path], id_column: str | None = None, *, option: str = "--items") -> ItemRows:
     """Read a table of items.
 
     Args:
         paths: Files or globs. Several files must have the same columns.
         id_column: The column with the ids; by default item, id or item_id.
+        option: The option that names the files, for messages.
 
     Returns:
         The rows of all files.
@@ -54,13 +56,13 @@ def read_item_rows(paths: Sequence[str | Path], id_column: str | None = None) ->
         InputError: If a file cannot be read, or an id is missing or occurs twice.
     """
     sources = find(paths)
-    frames = [_read(source) for source in sources]
+    frames = [_read(source, option) for source in sources]
     name = sources[0].name
     try:
         frame = pl.concat(frames, how="vertical_relaxed")
     except pl.exceptions.PolarsError as error:
         raise InputError(
-            f"--items {name} and the other files have different columns ({first_line(error)}); write equal columns."
+            f"{option} {name} and the other files have different columns ({first_line(error)}); write equal columns."
         ) from error
     if retailrocket_items.is_long_table(frame):
         frame = retailrocket_items.widen(frame)
@@ -68,21 +70,21 @@ def read_item_rows(paths: Sequence[str | Path], id_column: str | None = None) ->
     if column is None:
         expected = f"{id_column!r}, " if id_column else ""
         raise InputError(
-            f"--items {name} has the columns {', '.join(frame.columns)}; expected a column of item ids named "
+            f"{option} {name} has the columns {', '.join(frame.columns)}; expected a column of item ids named "
             f"{expected}{', '.join(ID_COLUMNS)}: rename it."
         )
     ids = frame[column].cast(pl.String)
     if not len(ids):
-        raise InputError(f"--items {name} has no rows; expected one row per item.")
+        raise InputError(f"{option} {name} has no rows; expected one row per item.")
     if ids.null_count():
-        raise InputError(f"--items {name} has {ids.null_count():,} rows without an id; give each item one id.")
+        raise InputError(f"{option} {name} has {ids.null_count():,} rows without an id; give each item one id.")
     if ids.n_unique() < len(ids):
         repeated = ids.filter(ids.is_duplicated())[0]
-        raise InputError(f"--items {name} contains item {repeated!r} twice; expected one row per item.")
-    return ItemRows(name, ids.to_list(), frame.drop(column))
+        raise InputError(f"{option} {name} contains item {repeated!r} twice; expected one row per item.")
+    return ItemRows(name, ids.to_list(), frame.drop(column), option)
 
 
-def _read(source: Source) -> pl.DataFrame:
+def _read(source: Source, option: str) -> pl.DataFrame:
     try:
         data = read_all(source)
         if data.startswith(b"PAR1"):
@@ -97,7 +99,7 @@ def _read(source: Source) -> pl.DataFrame:
         return pl.read_csv(data, separator=separator, infer_schema_length=None, schema_overrides=types)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"--items {source.name} cannot be read as CSV or Parquet ({first_line(error)}); write the file again."
+            f"{option} {source.name} cannot be read as CSV or Parquet ({first_line(error)}); write the file again."
         ) from error
 
 
@@ -112,7 +114,7 @@ def unseen_ids(rows: ItemRows, vocabulary: Vocabulary) -> Longs | list[str]:
         return new
     bad = [one for one in new if not one.removeprefix("-").isdecimal() or str(int(one)) != one or len(one) > 18]
     if bad:
-        raise InputError(f"--items {rows.name} contains the id {bad[0]!r}, but the ids of the log are integers.")
+        raise InputError(f"{rows.option} {rows.name} contains the id {bad[0]!r}, but the ids of the log are integers.")
     return np.array([int(one) for one in new], np.int64)
 
 
@@ -135,9 +137,12 @@ def encode_properties(rows: ItemRows, vocabulary: Vocabulary, like: ItemProperti
         encoder.add(series)
     properties = encoder.finish()
     missing = int((order < 0).sum())
-    notes = [f"--items {rows.name}: {len(rows.ids):,} items, {_listed(properties)}"]
+    notes = [f"{rows.option} {rows.name}: {len(rows.ids):,} items, {_listed(properties)}"]
     if missing:
         notes.append(f"{missing:,} of {len(order):,} items are not in {rows.name}; their features are unknown")
+    unused = len(rows.ids) - (len(order) - missing)
+    if unused:
+        notes.append(f"{unused:,} items of {rows.name} are not in the log; --keep-unseen-items adds them")
     if encoder.ignored:
         notes.append(f"ignored columns of {rows.name}: {', '.join(encoder.ignored)}")
     return ItemProperties(**{**vars(properties), "notes": tuple(notes)})
@@ -225,7 +230,7 @@ class _Encoder:
         return np.asarray(padded[self.order], np.float32)
 
     def _refuse(self, column: str, problem: str) -> NoReturn:
-        raise InputError(f"--items {self.rows.name}: column {column!r} {problem}.")
+        raise InputError(f"{self.rows.option} {self.rows.name}: column {column!r} {problem}.")
 
     def finish(self) -> ItemProperties:
         """Return the encoded properties, with the columns of `like` if it is given."""

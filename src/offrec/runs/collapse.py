@@ -34,7 +34,9 @@ def find_collapse(
             f"the entropy of the policy is {entropy:.2g} nats, of at most {math.log(policy.n_items):.1f}: it gives one "
             "item per state a probability of almost 1, so that sampling cannot explore and estimates have no overlap"
         )
-    if exposure.log_rare_share > 0 and exposure.rare_share > MAX_RARE * RARE_EVENTS:
+    # Item features are evidence about items without events, and network.new_item_bonus shows such items on purpose.
+    has_features = getattr(getattr(policy, "agent", None), "features", None) is not None
+    if exposure.log_rare_share > 0 and exposure.rare_share > MAX_RARE * RARE_EVENTS and not has_features:
         findings["rare"] = (
             f"{exposure.rare_share:.0%} of the recommended items have fewer than {exposure.rare_below} training events "
             f"({exposure.log_rare_share:.0%} of the log's events): the log contains almost no evidence about them"

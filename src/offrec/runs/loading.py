@@ -127,10 +127,12 @@ def append_new_items(stored: StoredRun, files: str | Path | Sequence[str | Path]
             f"{stored.path} was trained without item features, so it cannot score new items; prepare its dataset with "
             "--items and train it again."
         )
-    rows = read_item_rows([files] if isinstance(files, str | Path) else files)
+    rows = read_item_rows([files] if isinstance(files, str | Path) else files, option="--new-items")
     new_ids = unseen_ids(rows, vocabulary)
     if not len(new_ids):
-        raise InputError(f"{rows.name} contains no new items: {stored.path} knows all of them; remove the option.")
+        raise InputError(
+            f"--new-items {rows.name} contains no new items: {stored.path} knows all of them; remove the option."
+        )
     properties = properties.append(encode_properties(rows, Vocabulary(new_ids), like=properties))
     known = vocabulary.ids
     if isinstance(known, np.ndarray) and isinstance(new_ids, np.ndarray):
