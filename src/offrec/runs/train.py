@@ -260,7 +260,8 @@ def build_trainer(
         fit_training = logging_training(start.cold_options(options), dataset.protocol.format)
     loaded = {} if logging_policies is None else logging_policies
     logging = load_logging_policy(plan, console, loaded, training=fit_training, start=fit_start, run=logging_run)
-    agent = build_agent(plan, logging.network, logging.log_b)
+    has_weights = start is not None or (resume and (out / "last.safetensors").exists())
+    agent = build_agent(plan, logging.network, logging.log_b, has_weights=has_weights)
     if start is not None and match is not None:
         start.load_into(agent, match, dataset)
     if not (resume and (out / "run.json").exists()):
@@ -296,18 +297,21 @@ def build_trainer(
     return BuiltRun(plan, policy, trainer)
 
 
-def build_agent(plan: RunPlan, prior: Network | None = None, log_b: Tensor | None = None) -> Agent | UserModelAgent:
+def build_agent(
+    plan: RunPlan, prior: Network | None = None, log_b: Tensor | None = None, *, has_weights: bool = False
+) -> Agent | UserModelAgent:
     """Build the networks from the run's seed.
 
     Args:
         plan: The plan of the run.
         prior: The network of π̂_b, for learners that need it.
         log_b: [E] log π̂_b of the log's events, for learners that need it.
+        has_weights: Whether weights will be loaded; what they decide is then not selected again.
     """
     options = plan.options
     if isinstance(plan.epochs, ListEpochs):
-        assert plan.validation_lists is not None
-        return build_trained_model(plan.shared, options, plan.epochs, plan.validation_lists, plan.device)
+        validation = None if has_weights else plan.validation_lists
+        return build_trained_model(plan.shared, options, plan.epochs, validation, plan.device)
     facts = replace(plan.facts, neighbours=plan.shared.neighbours(options))
     facts = facts if log_b is None else replace(facts, log_b=log_b)
     with torch.random.fork_rng():

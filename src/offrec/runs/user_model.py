@@ -72,16 +72,16 @@ def _memory(n_items: int, options: RunOptions, epochs: ListEpochs, shape: LogSha
 
 
 def build_trained_model(
-    shared: SharedData, options: RunOptions, epochs: ListEpochs, validation: ListLog, device: torch.device
+    shared: SharedData, options: RunOptions, epochs: ListEpochs, validation: ListLog | None, device: torch.device
 ) -> UserModelAgent:
-    """Build the user model of a run from its seed, and select how visitors choose."""
+    """Build the user model of a run from its seed, and select how visitors choose if there are validation lists."""
     assert isinstance(options.learner, UserModel)
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
         shape = LogShape.of(shared.dataset)
         agent = build_user_agent(shared.dataset.n_items, options.learner, options.network, shape).to(device)
     agent.start(epochs.log, behaviour_rewards(shared.dataset, options.reward).tolist())
-    if options.learner.choice == "auto" and agent.has_lists and validation.sessions:
+    if options.learner.choice == "auto" and agent.has_lists and validation is not None and validation.sessions:
         agent.is_cascade.fill_(_prefers_cascade(shared, options, epochs, validation, device))
     return agent
 
@@ -100,7 +100,7 @@ def _prefers_cascade(
     pilot_epochs = ListEpochs(epochs.log.first_sessions(PILOT_SESSIONS), training.batch_size, options.seed)
     for choice in forms:
         learner = replace(options.learner, choice=choice)
-        pilot = build_trained_model(shared, replace(options, learner=learner), pilot_epochs, validation, device)
+        pilot = build_trained_model(shared, replace(options, learner=learner), pilot_epochs, None, device)
         optimiser = torch.optim.Adam(pilot.parameters(), training.learning_rate)
         with catalogue.use_backend(options.catalogue):
             for epoch in range(training.epochs):
