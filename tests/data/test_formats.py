@@ -10,7 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 import zstandard
-from small_logs import Prepare, items_of, parquet, sessions_of
+from small_logs import Prepare, items_of, parquet, sessions_of, write_sources
+
+from offrec.data.prepare import prepare
 
 TABLE = """session,item,time,behaviour
 a,1,100,view
@@ -200,3 +202,17 @@ def test_yoochoose_allows_blank_lines_and_missing_categories(prepare_log: Prepar
 def test_the_plain_protocol_of_yoochoose_keeps_every_event(prepare_log: Prepare) -> None:
     dataset = prepare_log(("clicks.dat.gz", gzip.compress(CLICKS.encode())), format="yoochoose")
     assert sorted(map(len, items_of(dataset))) == [1, 3, 3, 3]
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz", "log.csv.zst", "two.zip", "log.jsonl", "log.parquet"])
+def test_the_bytes_read_so_far_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A progress bar shows them. In an archive, the table of contents after the last member is not counted."""
+    monkeypatch.setattr("offrec.data.parquet_tables.parquet.__defaults__", ((), 2))
+    monkeypatch.setattr("offrec.data.sources.read_chunks.__defaults__", (30,))
+    (path,) = write_sources(tmp_path, [(name, VARIANTS[name])])
+    reports: list[tuple[int, int]] = []
+    prepare(path, out=tmp_path / "data", on_read=lambda done, total: reports.append((done, total)))
+    assert {total for _, total in reports} == {path.stat().st_size}
+    assert [done for done, _ in reports] == sorted(done for done, _ in reports)
+    assert reports[-1][0] >= path.stat().st_size * (0.3 if name.endswith("zip") else 1)
+    assert len(reports) >= 2 or name.endswith("zst")  # one frame is decompressed in one step

@@ -35,8 +35,16 @@ class Prepare:
         from offrec.data.prepare import prepare
         from offrec.data.statistics import rows
 
-        say = console_for(self.json).line
-        dataset = prepare(self.sources, out=self.out, options=self.options, force=self.force, progress=say)
+        console = console_for(self.json)
+        with console.counter("reading, MB") as at:
+            dataset = prepare(
+                self.sources,
+                out=self.out,
+                options=self.options,
+                force=self.force,
+                progress=console.line,
+                on_read=lambda done, total: at(done >> 20, total >> 20) if total >> 20 else None,
+            )
         if self.json:
             print_json(dataset.meta)
         else:

@@ -24,12 +24,14 @@ class RowBatch:
         frame: The rows.
         place: Turns a row index of `frame` into a place in the source, such as "line 17".
         behaviour: The behaviour of all rows, if `frame` has no column `behaviour`.
+        position: How far the file had been read after these rows, in bytes.
     """
 
     source: Source
     frame: pl.DataFrame
     place: Callable[[int], str]
     behaviour: str = "view"
+    position: int = 0
 
 
 @dataclass

@@ -51,7 +51,7 @@ def _read(block: Block, paths: Paths, absent: Sequence[str], bad_rows: BadRows) 
         unreadable(block.source, "JSON lines", error)
     frame = rows.select(nested.expression(path).alias(name) for name, path in paths.items())
     _add_nested_values(block, paths, frame, bad_rows)
-    batch = RowBatch(block.source, frame, line_of(block))
+    batch = RowBatch(block.source, frame, line_of(block), position=block.position)
     for name in absent:
         kind = f"a key {name!r} that the first lines do not have"
         bad_rows.add_rows(kind, "expected it in every line or in none", batch, rows[name].is_not_null())

@@ -68,6 +68,7 @@ class CheckedBatch:
     columns: dict[str, pl.Series]
     behaviours: list[str]  # the names of the codes in the column `behaviour`
     bad_rows: BadRows
+    position: int = 0  # as in `RowBatch`
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class BatchChecker:
             begins = np.flatnonzero(run_starts([columns[name] for name in owners]))
             columns |= {name: columns[name].gather(begins) for name in owners}
             columns["runs"] = pl.Series(np.diff(begins, append=frame.height))
-        return CheckedBatch(batch.source, frame.height, columns, names, bad_rows)
+        return CheckedBatch(batch.source, frame.height, columns, names, bad_rows, batch.position)
 
     def _check_behaviours(self, batch: RowBatch, bad_rows: BadRows) -> tuple[pl.Series, list[str]]:
         """Return the code of each row's behaviour, and the names of the codes."""

@@ -53,7 +53,8 @@ def parquet(
             part = scan.slice(first, rows_per_task).select(selected).cast({pl.Binary: pl.String}).collect()
         except READ_ERRORS as error:
             unreadable(source, "Parquet", error)
-        return RowBatch(source, part, lambda row: f"row {first + row + 1}")
+        position = source.path.stat().st_size * min(rows, first + rows_per_task) // rows
+        return RowBatch(source, part, lambda row: f"row {first + row + 1}", position=position)
 
     for first in range(0, rows, rows_per_task):
         yield partial(read, first)

@@ -1,7 +1,7 @@
 """`offrec prepare`: turn a raw log into a dataset folder."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
@@ -29,6 +29,7 @@ from offrec.types import Longs
 
 __all__ = ["PrepareOptions", "prepare"]
 Steps = list[dict[str, Any]]
+OnRead = Callable[[int, int], None]  # (bytes read, bytes in total)
 
 
 def prepare(
@@ -38,17 +39,19 @@ def prepare(
     options: PrepareOptions | None = None,
     force: bool = False,
     progress: Say | None = None,
+    on_read: OnRead | None = None,
     **keywords: Any,
 ) -> Dataset:
     """Turn a raw log into a dataset folder.
 
     Args:
-        source: Files or globs.
+        source: Files, globs or folders of Parquet files.
         out: The folder to write.
         options: All options in one object.
         **keywords: The options by name, instead of `options`.
         force: Whether to replace an existing dataset.
         progress: Receives a line of text about each step.
+        on_read: Called with the number of bytes of the sources that have been read, and their total.
 
     Returns:
         The dataset.
@@ -70,7 +73,7 @@ def prepare(
     catalogue = None if options.catalogue is None else read_catalogue(Path(options.catalogue))
     item_rows = item_files.read_item_rows(options.items, options.item) if options.items else None
     shop = common_shop(table.path for table in tables)
-    log = _read_log(tables, options, say, warn=shop is None)
+    log = _read_log(tables, options, say, on_read, warn=shop is None)
     if item_rows is not None and options.keep_unseen_items:
         log = item_indices.append_items(log, item_files.unseen_ids(item_rows, Vocabulary(log.item_ids)))
     if catalogue is not None:
@@ -112,17 +115,21 @@ def _describe(indexed: IndexedEvents, splits: dict[str, list[int]]) -> dict[str,
     }
 
 
-def _read_log(tables: list[Source], options: PrepareOptions, say: Say, *, warn: bool) -> Log:
+def _read_log(tables: list[Source], options: PrepareOptions, say: Say, on_read: OnRead | None, *, warn: bool) -> Log:
     """Read the log; `warn`: print warnings about columns that are not read."""
     record = FORMATS[options.format]
     if record.read_whole is not None:
         log = record.read_whole(tables, options.columns, say)
     else:
         assert record.read is not None
-        builder = LogBuilder(say)
+        builder, positions = LogBuilder(say), dict[Path, int]()
+        total = sum(path.stat().st_size for path in {table.path for table in tables})
         tasks = record.read(tables, options.columns, say if warn else lambda line: None)
         for batch in _check_batches(tasks, BatchChecker(record.behaviours, options.behaviours)):
             builder.add(batch)
+            if on_read is not None and isinstance(batch, CheckedBatch):
+                positions[batch.source.path] = batch.position
+                on_read(sum(positions.values()), total)
         log = builder.finish(tables)
         for name, rows in log.rows.items():
             say(f"{name}: {rows:,} rows")

@@ -12,8 +12,9 @@ import glob
 import gzip
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, NoReturn
@@ -73,12 +74,14 @@ class Block:
         offset: The offset of the block in the decompressed table.
         data: The rows.
         skipped: The number of lines between `offset` and `data`, such as the header.
+        position: How far the file, which may be compressed, has been read, in bytes.
     """
 
     source: Source
     offset: int
     data: bytes
     skipped: int = 0
+    position: int = 0
 
     def line(self, row: int) -> int:
         """Return the line on which a row starts. Blank lines are not rows; quoted fields may contain line ends.
@@ -208,13 +211,21 @@ def _damaged(name: str, error: Exception | str) -> NoReturn:
     ) from cause
 
 
-def read_chunks(source: Source, size: int = BLOCK_BYTES) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a table in chunks of about `size` bytes."""
+def read_chunks(
+    source: Source, size: int = BLOCK_BYTES, *, on_read: Callable[[int], None] | None = None
+) -> Iterator[bytes]:
+    """Yield the decompressed bytes of a table in chunks of about `size` bytes.
+
+    Args:
+        source: The table.
+        size: The approximate size of a chunk.
+        on_read: Called before each chunk with the position in the file, which may be compressed.
+    """
     compression = _compression(source.path)
     stored = source.path.stat().st_size
     limit = max(UNPACKED_BYTES, UNPACKED_RATIO * stored)
     unpacked = 0
-    for chunk in _read_all_chunks(source, compression, size):
+    for chunk in _read_all_chunks(source, compression, size, on_read or (lambda position: None)):
         unpacked += len(chunk)
         if compression is not None and unpacked > limit:
             raise InputError(
@@ -224,18 +235,23 @@ def read_chunks(source: Source, size: int = BLOCK_BYTES) -> Iterator[bytes]:
         yield chunk
 
 
-def _read_all_chunks(source: Source, compression: str | None, size: int) -> Iterator[bytes]:
+def _read_all_chunks(
+    source: Source, compression: str | None, size: int, on_read: Callable[[int], None]
+) -> Iterator[bytes]:
     try:
-        with source.path.open("rb") as file:
+        with source.path.open("rb") as file, ExitStack() as opened:
             if compression == "gzip":
-                yield from _read(gzip.GzipFile(fileobj=file), size)
+                chunks = _read(gzip.GzipFile(fileobj=file), size)
             elif compression == "zstd":
-                yield from _decompress_zstd(file, size)
+                chunks = _decompress_zstd(file, size)
             elif compression == "zip" and source.member is not None:
-                with zipfile.ZipFile(file) as archive, archive.open(source.member) as member:
-                    yield from _read(member, size)
+                archive = opened.enter_context(zipfile.ZipFile(file))
+                chunks = _read(opened.enter_context(archive.open(source.member)), size)
             else:
-                yield from _read(file, size)
+                chunks = _read(file, size)
+            for chunk in chunks:
+                on_read(file.tell())
+                yield chunk
     except (EOFError, OSError, zlib.error, zstandard.ZstdError, zipfile.BadZipFile, RuntimeError) as error:
         _damaged(source.name, error)
 
@@ -274,8 +290,13 @@ def read_all(source: Source) -> bytes:
 
 def read_blocks(source: Source) -> Iterator[Block]:
     """Yield the text of a table as blocks of complete rows in valid UTF-8, with \\n as line end."""
-    offset, rest, is_empty = 0, b"", True
-    stream = read_chunks(source)
+    offset, rest, is_empty, position = 0, b"", True, 0
+
+    def on_read(bytes_read: int) -> None:
+        nonlocal position
+        position = bytes_read
+
+    stream = read_chunks(source, on_read=on_read)
     for chunk in stream:
         data = rest + chunk if rest else chunk
         end = _last_row_end(data)
@@ -283,13 +304,13 @@ def read_blocks(source: Source) -> Iterator[Block]:
         if len(rest) > MAX_ROW_BYTES:
             raise InputError(f"{source.name} has a quote or a row that does not end; expected rows of text.")
         if end:
-            block = _normalise(Block(source, offset, data[:end]), chain([rest], stream))
+            block = _normalise(Block(source, offset, data[:end], position=position), chain([rest], stream))
             offset += end
             if not block.data.isspace():
                 is_empty = False
                 yield block
     if rest and not rest.isspace():
-        yield _normalise(Block(source, offset, rest), stream)
+        yield _normalise(Block(source, offset, rest, position=position), stream)
     elif is_empty:
         raise InputError(f"{source.name} is empty; expected a table of events.")
 
@@ -329,7 +350,7 @@ def _normalise(block: Block, stream: Iterable[bytes]) -> Block:
                 "convert the file, for instance with `iconv -f latin1 -t utf-8`."
             ) from error
         data = data.removeprefix(BYTE_ORDER_MARK) if block.offset == 0 else data
-    return Block(block.source, block.offset, data.replace(b"\r\n", b"\n") if b"\r" in data else data)
+    return replace(block, data=data.replace(b"\r\n", b"\n") if b"\r" in data else data)
 
 
 def _count_bad_lines(chunks: Iterable[bytes]) -> int:

@@ -74,7 +74,7 @@ def _read_delimited(block: Block, layout: Layout, columns: Mapping[str, str], ba
     if frame is None:
         return None
     frame = frame.select(pl.col(str(index)).alias(name) for name, index in fields.items())
-    return RowBatch(block.source, frame, line_of(block))
+    return RowBatch(block.source, frame, line_of(block), position=block.position)
 
 
 def _split_header(block: Block) -> tuple[Layout, Block]:
