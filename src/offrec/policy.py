@@ -53,6 +53,7 @@ class Policy:
     item_properties: ItemProperties | None = None  # titles and features of the items, if the dataset has any
     source_shop: dict[str, Any] | None = None  # the simulated shop that generated the log, if any
     stochastic = False  # whether softmax(head) is a distribution to sample from
+    learns_from_lists = False  # whether its sessions also use the lists that were shown, and not only the picks
 
     def __init__(
         self, vocabulary: Vocabulary, history: int, device: torch.device, data_hash: str | None = None
@@ -69,13 +70,15 @@ class Policy:
         """Return the scores of all items for each row of a batch."""
         raise NotImplementedError
 
-    def start_sessions(self, rows: int) -> "SessionStates":
-        """Return the state of new sessions, for a policy that is played step by step.
+    def start_sessions(self, rows: int, recent: Tensor | None = None) -> "SessionStates":
+        """Return the state of sessions, for a policy that is played step by step.
 
         Args:
             rows: The number of sessions.
+            recent: [rows, h] the picks before the first step, most recent first and padded with n_items; None for new
+                sessions.
         """
-        return PickHistory(self, rows)
+        return PickHistory(self, rows, recent)
 
     def recommend(
         self,
@@ -86,6 +89,7 @@ class Policy:
         exclude_seen: bool = False,
         exclude: Sequence[Id] = (),
         candidates: Sequence[Id] | None = None,
+        shown: Sequence[tuple[Sequence[Id], Id | None]] = (),
     ) -> Recommendation:
         """Recommend the k best items for a history.
 
@@ -96,12 +100,16 @@ class Policy:
             exclude_seen: Whether to exclude the items of the history.
             exclude: Item ids to exclude.
             candidates: Item ids to choose from, or None for the whole catalogue.
+            shown: The lists that the visitor was shown, oldest first, each with the pick from it or None. The picks
+                must be the last items of `history`, which may be empty. Policies that do not learn from lists use
+                only the picks.
 
         Returns:
             The items with their scores and, if the policy is a distribution, their probabilities.
 
         Raises:
-            InputError: If `k` or `skip_recent` is out of range, or every item is excluded.
+            InputError: If `k` or `skip_recent` is out of range, every item is excluded, or the picks of `shown` are not
+                the end of the history.
 
         Example:
             >>> policy.recommend([12, 55, 9], k=3, exclude_seen=True).items
@@ -111,10 +119,18 @@ class Policy:
         if isinstance(history, str):
             raise InputError(f"history must be a list of item ids, oldest first; got the string {history!r}.")
         check_skip_recent(skip_recent)
+        history = complete_history(history, shown)
         seen, unknown = self.vocabulary.encode(history)
         excluded = set(self.vocabulary.encode(exclude)[0]) | (set(seen) if exclude_seen else set())
         with torch.no_grad():
-            head = self.head(batch_from_histories([seen], self.n_items, self.history, self.device))
+            if self.learns_from_lists and shown:
+                lists = encode_shown(self.vocabulary, shown)
+                picks = sum(one.picked is not None for one in lists)
+                head = sessions_after_lists(self, [seen[: len(seen) - picks]], [lists]).head(
+                    torch.zeros(1, dtype=torch.long, device=self.device)
+                )
+            else:
+                head = self.head(batch_from_histories([seen], self.n_items, self.history, self.device))
             if skip_recent and seen:
                 head = rank_last(head, torch.tensor([seen[-skip_recent:]], device=self.device))
             allowed = [] if candidates is None else sorted(set(self._candidates(candidates)) - excluded)
@@ -141,16 +157,77 @@ class Policy:
         return known
 
 
+@dataclass(frozen=True)
+class ShownList:
+    """A list that a visitor was shown, and the pick from it. Items are numbered as in a policy's catalogue."""
+
+    items: Sequence[int]
+    picked: int | None  # None if nothing was picked
+
+
 class SessionStates(Protocol):
     """What a policy knows about running sessions. Items are numbered as in the policy's catalogue."""
 
-    def head(self, rows: Tensor) -> Head:
-        """Return the scores of all items for some sessions."""
+    def head(self, rows: Tensor, allowed: Tensor | None = None) -> Head:
+        """Return the scores of all items for some sessions; lists are planned among the items `allowed` [A] marks."""
         ...
 
     def observe(self, rows: Tensor, lists: Tensor, items: Tensor) -> None:
         """Receive the lists [n, k] that some sessions were shown and their picks [n]; n_items means no pick."""
         ...
+
+
+def complete_history(history: Sequence[Id], shown: Sequence[tuple[Sequence[Id], Id | None]]) -> Sequence[Id]:
+    """Return the history of a session with lists: if it is empty, the picks from the lists.
+
+    Raises:
+        InputError: If a pick is not in its list, or the history does not end with the picks.
+    """
+    picks = [picked for _, picked in shown if picked is not None]
+    for number, (items, picked) in enumerate(shown):
+        if items and picked is not None and str(picked) not in map(str, items):
+            raise InputError(
+                f"shown[{number}]: the pick {picked!r} is not among its items; give a pick from no list an empty list."
+            )
+    if not history:
+        return picks
+    if picks and list(map(str, history[-len(picks) :])) != list(map(str, picks)):
+        raise InputError("history does not end with the picks of shown; give all picks of the session, in order.")
+    return history
+
+
+def encode_shown(vocabulary: Vocabulary, shown: Sequence[tuple[Sequence[Id], Id | None]]) -> list[ShownList]:
+    """Translate the ids of lists. A list whose pick is not in the catalogue says nothing, and is left out."""
+    lists = []
+    for items, item in shown:
+        picked = None if item is None else vocabulary.index(item)
+        if item is None or picked is not None:
+            lists.append(ShownList(vocabulary.encode(items)[0], picked))
+    return lists
+
+
+def sessions_after_lists(
+    policy: Policy, picks: Sequence[Sequence[int]], shown: Sequence[Sequence[ShownList]]
+) -> SessionStates:
+    """Return the state of sessions after picks whose lists are unknown, followed by lists that were shown.
+
+    Args:
+        policy: The policy.
+        picks: Per session, the items before the first list, oldest first.
+        shown: Per session, the lists in order.
+    """
+    rows, n_items = len(picks), policy.n_items
+    longest = max(1, min(policy.history, max(map(len, picks), default=0)))
+    recent = [([*reversed(one)] + [n_items] * longest)[:longest] for one in picks]
+    states = policy.start_sessions(rows, torch.tensor(recent, device=policy.device).reshape(rows, longest))
+    for step in range(max(map(len, shown), default=0)):
+        index = [row for row in range(rows) if step < len(shown[row])]
+        lists = [shown[row][step] for row in index]
+        width = max(1, max(len(one.items) for one in lists))
+        padded = [([*one.items] + [n_items] * width)[:width] for one in lists]
+        items = [n_items if one.picked is None else one.picked for one in lists]
+        states.observe(*(torch.tensor(part, device=policy.device) for part in (index, padded, items)))
+    return states
 
 
 class PickHistory:
@@ -159,14 +236,17 @@ class PickHistory:
     Args:
         policy: The policy.
         rows: The number of sessions.
+        recent: [rows, h] earlier picks, most recent first and padded with n_items; None if there are none.
     """
 
-    def __init__(self, policy: Policy, rows: int) -> None:
+    def __init__(self, policy: Policy, rows: int, recent: Tensor | None = None) -> None:
         self.policy = policy
         self.recent = torch.full((rows, policy.history), policy.n_items, device=policy.device)
+        if recent is not None:
+            self.recent[:, : recent.shape[1]] = recent[:, : policy.history]
 
-    def head(self, rows: Tensor) -> Head:
-        """Return the scores of all items for some sessions."""
+    def head(self, rows: Tensor, allowed: Tensor | None = None) -> Head:
+        """Return the scores of all items for some sessions. They do not depend on `allowed`."""
         return self.policy.head(batch_of_recent(self.recent[rows], self.policy.n_items))
 
     def observe(self, rows: Tensor, lists: Tensor, items: Tensor) -> None:
@@ -211,18 +291,18 @@ class SkipRecent(Policy):
         """Return the head of the policy, with the last picks of each row ranked last."""
         return rank_last(self.policy.head(batch), batch.recent[:, : self.picks])
 
-    def start_sessions(self, rows: int) -> SessionStates:
-        """Return the state of new sessions: that of the policy, and the picks that are ranked last."""
-        return _SkipRecentStates(self, rows)
+    def start_sessions(self, rows: int, recent: Tensor | None = None) -> SessionStates:
+        """Return the state of sessions: that of the policy, and the picks that are ranked last."""
+        return _SkipRecentStates(self, rows, recent)
 
 
 class _SkipRecentStates(PickHistory):
-    def __init__(self, policy: SkipRecent, rows: int) -> None:
-        super().__init__(policy, rows)
-        self.picks, self.states = policy.picks, policy.policy.start_sessions(rows)
+    def __init__(self, policy: SkipRecent, rows: int, recent: Tensor | None = None) -> None:
+        super().__init__(policy, rows, recent)
+        self.picks, self.states = policy.picks, policy.policy.start_sessions(rows, recent)
 
-    def head(self, rows: Tensor) -> Head:
-        return rank_last(self.states.head(rows), self.recent[rows, : self.picks])
+    def head(self, rows: Tensor, allowed: Tensor | None = None) -> Head:
+        return rank_last(self.states.head(rows, allowed), self.recent[rows, : self.picks])
 
     def observe(self, rows: Tensor, lists: Tensor, items: Tensor) -> None:
         super().observe(rows, lists, items)

@@ -142,7 +142,7 @@ def test_each_policy_has_its_own_item_ids(client: httpx.Client) -> None:
         ({"sample": True, "policy": "scores"}, 422, ("sample", "probabilities")),
         ({"logging_probability": True, "policy": "numbers"}, 422, ("logging_probability",)),
         ({"session_id": ""}, 422, ("session_id is", "1 character")),
-        ({"histroy": []}, 422, ('"histroy"', "history, k")),
+        ({"histroy": []}, 422, ('"histroy"', "history, shown, k")),
         (b"", 422, ("body", "JSON object")),
         (b"{", 400, ("JSON",)),
         (b"\xff\xfe", 400, ("JSON",)),

@@ -148,6 +148,9 @@ class Recommend:
     """Run folder written by `offrec train`."""
     history: str = ""
     """Item ids, oldest first, separated by commas; empty for a new visitor."""
+    shown: tuple[str, ...] = ()
+    """A list that the visitor was shown, and the pick from it: --shown 12,55,9=55, or --shown 4,5,6 without a pick. May
+    be repeated, oldest first. The user model learns from it; --history may be left out."""
     k: Annotated[int, tyro.conf.arg(aliases=["-k"])] = 10
     """Number of items to recommend."""
     skip_recent: int = 0
@@ -195,8 +198,10 @@ class Recommend:
 
         if bool(self.input) != (self.out is not None):
             raise InputError("--input TABLE and --out FILE must be used together; give both or neither.")
-        if self.input and (self.history or self.exclude or self.candidates is not None):
-            raise InputError("--history, --exclude and --candidates are for one history; remove them or --input.")
+        if self.input and (self.history or self.shown or self.exclude or self.candidates is not None):
+            raise InputError(
+                "--history, --shown, --exclude and --candidates are for one history; remove them or --input."
+            )
         if self.allow is not None and self.candidates is not None:
             raise InputError("--allow and --candidates both name the items to choose from; remove one of them.")
         check_skip_recent(self.skip_recent)
@@ -214,6 +219,7 @@ class Recommend:
             exclude_seen=self.exclude_seen,
             exclude=[*split_ids(self.exclude), *deny],
             candidates=candidates,
+            shown=[_parse_shown(text) for text in self.shown],
         )
         if self.json:
             print_json(answer.as_json())
@@ -249,6 +255,12 @@ class Recommend:
             return
         ignored = f"; {done.unknown_items:,} events with unknown items ignored" if done.unknown_items else ""
         console.line(f"Written: {out}, {done.sessions:,} sessions with {done.events:,} events{ignored}.")
+
+
+def _parse_shown(text: str) -> tuple[list[str], str | None]:
+    """Read a value of --shown: the items of a list, and the pick after =."""
+    items, equals, pick = text.rpartition("=")
+    return (split_ids(items), pick.strip() or None) if equals else (split_ids(text), None)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,9 @@ class Serve:
     """Additional baselines to serve, separated by commas. Requires --dataset."""
     dataset: Annotated[Path | None, unset("DATASET")] = None
     """Dataset folder from `offrec prepare`, from which baselines are computed."""
+    explore: Annotated[str, unset("blend:SHARE")] = ""
+    """How lists are made for requests with `sample`: blend:0.1 shows the best list or, with probability 0.1, a random
+    one, for any policy. Default: lists are sampled from the policy, if it has probabilities."""
     split: Annotated[str, unset("NAME=SHARE,…")] = ""
     """Assign policies to sessions at random, for example old=0.9,new=0.1. `offrec ab` compares them."""
     split_key: Annotated[str, unset("TEXT")] = ""
@@ -65,6 +68,8 @@ class Serve:
     """Largest k of a request."""
     max_history: int = 1000
     """Largest number of ids in a history."""
+    max_shown: int = 100
+    """Largest number of earlier lists in a request."""
     max_candidates: int = 10_000
     """Largest number of candidates, and of excluded items."""
     max_body_kb: int = 1024
@@ -101,6 +106,7 @@ class Serve:
         from offrec.serving import server
         from offrec.serving.address import parse_hosts, read_token
         from offrec.serving.decision_log import DecisionLogOptions
+        from offrec.serving.exploration import parse_explore
         from offrec.serving.item_lists import ListLimits
         from offrec.serving.options import BatchingOptions, ConnectionLimits, ServerOptions
         from offrec.serving.schemas import RequestLimits
@@ -111,6 +117,7 @@ class Serve:
         sources = parse_sources(self.runs, tuple(split_ids(self.baselines)), self.dataset)
         options = ServerOptions(
             sources=sources,
+            explore=parse_explore(self.explore),
             split=parse_split(self.split, sources, self.split_key),
             new_items=self.new_items,
             host=self.host,
@@ -128,6 +135,7 @@ class Serve:
                 history=self.max_history,
                 exclude=self.max_candidates,
                 candidates=self.max_candidates,
+                shown=self.max_shown,
                 body_bytes=self.max_body_kb << 10,
             ),
             lists=self.lists,
@@ -149,7 +157,16 @@ class Serve:
         if not self.runs and not self.baselines:
             raise InputError("No policy to serve; name at least one run folder from `offrec train`, or --baselines.")
         positive = (
-            *("flush_seconds", "segment_mb", "segment_seconds", "max_batch", "max_waiting", "max_k", "max_history"),
+            *(
+                "flush_seconds",
+                "segment_mb",
+                "segment_seconds",
+                "max_batch",
+                "max_waiting",
+                "max_k",
+                "max_history",
+                "max_shown",
+            ),
             *(
                 "max_candidates",
                 "max_body_kb",

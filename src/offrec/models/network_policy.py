@@ -1,6 +1,7 @@
 """NetworkPolicy: a trained agent behind the `Policy` interface."""
 
 import torch
+from torch import Tensor
 
 from offrec.catalogue import Head
 from offrec.data.vocabulary import Vocabulary
@@ -37,13 +38,14 @@ class NetworkPolicy(Policy):
     ) -> None:
         super().__init__(vocabulary, agent.options.history, device, data_hash)
         self.name, self.agent, self.stochastic = name, agent.to(device), agent.stochastic
+        self.learns_from_lists = isinstance(agent, UserModelAgent)
 
-    def start_sessions(self, rows: int) -> SessionStates:
-        """Return the state of new sessions. A user model also learns from lists that were shown and ignored."""
+    def start_sessions(self, rows: int, recent: Tensor | None = None) -> SessionStates:
+        """Return the state of sessions. A user model also learns from lists that were shown and ignored."""
         if isinstance(self.agent, UserModelAgent):
             self.agent.eval()
-            return self.agent.start_sessions(rows)
-        return super().start_sessions(rows)
+            return self.agent.start_sessions(rows, recent)
+        return super().start_sessions(rows, recent)
 
     def head(self, batch: Batch) -> Head:
         """Return the scores of all items for each row of a batch."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, normalize
 
-from offrec.catalogue import Head, top_k
+from offrec.catalogue import Head, restrict, top_k
 from offrec.models.user_model import STEPS, UserModelNetwork
 
 SIMULATED, SIMULATED_LISTS = 256, 16
@@ -102,36 +102,44 @@ class Planner:
         return posterior
 
     @torch.no_grad()
-    def plan(self, posterior: Tensor, memory: Tensor, picks: Tensor) -> Tensor:
-        """Return the lists [n, k] for visitors with a log posterior [n, K], last picks [n, m] and pick counts [n]."""
+    def plan(self, posterior: Tensor, memory: Tensor, picks: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """Return the lists [n, k] for visitors with a log posterior [n, K], last picks [n, m] and pick counts [n].
+
+        Lists contain only items that `allowed` [A] marks, unless there are fewer than k of them.
+        """
         parts = [slice(first, first + ROWS) for first in range(0, len(memory), ROWS)]
-        lists = [self._plan(posterior[part], memory[part], picks[part]) for part in parts]
+        lists = [self._plan(posterior[part], memory[part], picks[part], allowed) for part in parts]
         return torch.cat(lists) if lists else memory.new_zeros(0, self.k)
 
-    def _plan(self, posterior: Tensor, memory: Tensor, picks: Tensor) -> Tensor:
+    def _plan(self, posterior: Tensor, memory: Tensor, picks: Tensor, allowed: Tensor | None) -> Tensor:
         model, options = self.model, self.model.learner
         share, types = posterior.softmax(1).topk(min(options.planned_types, posterior.shape[1]), 1)
         share = share / share.sum(1, keepdim=True)
-        candidates, is_repeated = self._candidates(types[:, : options.candidate_types], memory)
+        candidates, is_excluded = self._candidates(types[:, : options.candidate_types], memory, allowed)
         utility, interest = model.utility_and_interest(types, memory, candidates)
         earns = model.expected_reward(interest)
         if self.look_ahead:
             earns = earns + self.advantage(memory, picks, candidates)[:, None]
-        return candidates.gather(1, self._best_list(utility, earns, share, is_repeated))
+        return candidates.gather(1, self._best_list(utility, earns, share, is_excluded))
 
-    def _candidates(self, types: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return candidates [n, M] and whether each repeats another one."""
+    def _candidates(self, types: Tensor, memory: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return candidates [n, M] and whether each repeats another one or is not allowed."""
         model, zeta = self.model, self.slopes.zeta
         state = (model.types[types] + model.taste_shift(memory)[:, None]) * (1 + zeta * model.match_conversion)
         head = Head(state.reshape(-1, state.shape[-1]), model.x, self._item_score())
+        if allowed is not None:
+            head = restrict(head, allowed)
         # Lists need k different candidates, even if all types propose the same.
         count = min(model.n_items, model.learner.candidates_per_type + self.k)
         items = top_k(head, count)[1].reshape(len(memory), -1).sort(1).values
-        is_repeated = torch.zeros_like(items, dtype=torch.bool)
-        is_repeated[:, 1:] = items[:, 1:] == items[:, :-1]
+        is_excluded = torch.zeros_like(items, dtype=torch.bool)
+        is_excluded[:, 1:] = items[:, 1:] == items[:, :-1]
+        if allowed is not None:
+            is_excluded |= ~allowed[items]
         # The types share many candidates. Columns that are repeated in all rows are not worth evaluating.
-        order = is_repeated.to(torch.uint8).argsort(dim=1, stable=True)[:, : int((~is_repeated).sum(1).max())]
-        return items.gather(1, order), is_repeated.gather(1, order)
+        count = max(self.k, int((~is_excluded).sum(1).max()))
+        order = is_excluded.to(torch.uint8).argsort(dim=1, stable=True)[:, :count]
+        return items.gather(1, order), is_excluded.gather(1, order)
 
     def _item_score(self) -> Tensor:
         return self.a + self.slopes.zeta * self.q + self.slopes.xi * self.w[:-1]

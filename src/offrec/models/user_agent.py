@@ -98,15 +98,20 @@ class UserModelAgent(UserModelNetwork):
         """Return the head that ranks the planned list first. It knows the picks of each row, but not the lists."""
         planner = self.planner()
         posterior = planner.after_picks(batch.recent[:, : self.options.history])
-        memory = batch.recent[:, : self.learner.memory]
-        missing = self.learner.memory - memory.shape[1]
-        memory = torch.nn.functional.pad(memory, (0, max(0, missing)), value=self.n_items)
-        return self.planned_head(posterior, memory, (batch.recent < self.n_items).sum(1))
+        return self.planned_head(posterior, self.last_picks(batch.recent), (batch.recent < self.n_items).sum(1))
 
-    def planned_head(self, posterior: Tensor, memory: Tensor, picks: Tensor) -> Head:
-        """Return the head of visitors with a log posterior, last picks and pick counts."""
+    def last_picks(self, recent: Tensor) -> Tensor:
+        """[n, memory] the last picks, of picks [n, h], most recent first; missing ones are n_items."""
+        missing = self.learner.memory - recent.shape[1]
+        return torch.nn.functional.pad(recent[:, : self.learner.memory], (0, max(0, missing)), value=self.n_items)
+
+    def planned_head(self, posterior: Tensor, memory: Tensor, picks: Tensor, allowed: Tensor | None = None) -> Head:
+        """Return the head of visitors with a log posterior, last picks and pick counts.
+
+        Lists are planned among the items that `allowed` [A] marks; the scores of other items are not masked.
+        """
         planner = self.planner()
-        lists = planner.plan(posterior, memory, picks)
+        lists = planner.plan(posterior, memory, picks, allowed)
         state = posterior.softmax(1) @ self.types + self.taste_shift(memory)
         state = state * (1 + planner.slopes.zeta * self.match_conversion)
         bias = planner._item_score()
@@ -114,24 +119,26 @@ class UserModelAgent(UserModelNetwork):
         order = torch.arange(lists.shape[1], 0, -1, device=lists.device)
         return Head(state, self.x, bias, lists, bound[:, None] + order, replaces_base=True)
 
-    def start_sessions(self, rows: int) -> "UserSessions":
-        """Return the state of `rows` new sessions."""
-        return UserSessions(self, rows)
+    def start_sessions(self, rows: int, recent: Tensor | None = None) -> "UserSessions":
+        """Return the state of `rows` sessions after picks [rows, h], most recent first; None for new sessions."""
+        return UserSessions(self, rows, recent)
 
 
 class UserSessions:
     """The posterior, the last picks and the number of picks of running sessions."""
 
-    def __init__(self, agent: UserModelAgent, rows: int) -> None:
+    @torch.no_grad()
+    def __init__(self, agent: UserModelAgent, rows: int, recent: Tensor | None = None) -> None:
         self.agent, planner, device = agent, agent.planner(), agent.x.device
-        self.posterior = planner.start(rows)
-        self.memory = torch.full((rows, agent.learner.memory), agent.n_items, device=device)
-        self.picks = torch.zeros(rows, dtype=torch.long, device=device)
+        if recent is None:
+            recent = torch.full((rows, 1), agent.n_items, device=device)
+        self.posterior = planner.after_picks(recent[:, : agent.options.history])
+        self.memory, self.picks = agent.last_picks(recent), (recent < agent.n_items).sum(1)
 
     @torch.no_grad()
-    def head(self, rows: Tensor) -> Head:
-        """Return the head of some sessions."""
-        return self.agent.planned_head(self.posterior[rows], self.memory[rows], self.picks[rows])
+    def head(self, rows: Tensor, allowed: Tensor | None = None) -> Head:
+        """Return the head of some sessions, with lists planned among the items that `allowed` [A] marks."""
+        return self.agent.planned_head(self.posterior[rows], self.memory[rows], self.picks[rows], allowed)
 
     @torch.no_grad()
     def observe(self, rows: Tensor, lists: Tensor, items: Tensor) -> None:

@@ -14,7 +14,8 @@ from offrec.catalogue.head import ALL_MASKED
 from offrec.catalogue.lists import ItemLists, position_log_probs, sample_lists, top_lists
 from offrec.data.replay import batch_from_histories
 from offrec.models.network_policy import NetworkPolicy
-from offrec.policy import Policy
+from offrec.policy import Policy, ShownList, sessions_after_lists
+from offrec.serving.exploration import Blend
 from offrec.types import Batch
 
 SHARED_EXCLUSIONS = 64  # rows with at most this many exclusions share one padded tensor
@@ -52,6 +53,9 @@ class Query:
         skip_recent: How many of the last items of the history rank below all other items.
         allowed: The items to choose from, without the excluded ones; None for the whole catalogue. Ignored if
             `candidates` is set.
+        shown: The lists that the visitor was shown, in order. Their picks are the last items of the history. Policies
+            that do not learn from lists ignore them.
+        blend: Sample the list from a blend of the best list and a random one; `temperature` is then None.
     """
 
     history: Sequence[int]
@@ -62,6 +66,8 @@ class Query:
     logging: bool = False
     skip_recent: int = 0
     allowed: AllowedItems | None = None
+    shown: Sequence[ShownList] = ()
+    blend: Blend | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,8 @@ class Engine:
             self.generator.seed()
         else:
             self.generator.manual_seed(seed)
+        self.blend_generator = torch.Generator()  # on the CPU
+        self.blend_generator.manual_seed(self.generator.initial_seed())
 
     @property
     def has_logging_policy(self) -> bool:
@@ -123,15 +131,29 @@ class Engine:
         rows = [queries[row] for row in order]
         histories = [list(query.history) for query in rows]
         batch = batch_from_histories(histories, self.policy.n_items, self.policy.history, self.policy.device)
-        head = _lower_recent(self.policy.head(batch), rows)
+        head = None if self.policy.learns_from_lists else _lower_recent(self.policy.head(batch), rows)
         results: list[QueryResult] = []
         while len(results) < len(rows):
             first, group = len(results), _group(rows[len(results)])
             last = next((row for row in range(first, len(rows)) if _group(rows[row]) != group), len(rows))
-            results += self._rank_group(head.slice_rows(first, last), rows[first:last])
+            part = rows[first:last]
+            results += self._rank_group(self._plan(part) if head is None else head.slice_rows(first, last), part)
         if any(query.logging for query in rows):
             results = self._with_logging_probabilities(batch, rows, results)
         return [result for _, result in sorted(zip(order, results, strict=True), key=lambda pair: pair[0])]
+
+    def _plan(self, queries: list[Query]) -> Head:
+        """Return the head of a policy that learns from lists, for queries with the same allowed items."""
+        before = []
+        for query in queries:
+            picks = sum(one.picked is not None for one in query.shown)
+            before.append(query.history[: len(query.history) - picks])
+        states = sessions_after_lists(self.policy, before, [query.shown for query in queries])
+        rows, items = torch.arange(len(queries), device=self.policy.device), queries[0].allowed
+        return _lower_recent(states.head(rows, None if items is None else self._mask(items)), queries)
+
+    def _mask(self, items: AllowedItems) -> Tensor:
+        return torch.from_numpy(items.mask()).to(self.policy.device)
 
     def _rank_group(self, head: Head, queries: list[Query]) -> list[QueryResult]:
         k = min(max(query.k for query in queries), self.policy.n_items)
@@ -140,14 +162,33 @@ class Engine:
             rows = enumerate(queries)
             return [self._rank_candidates(head.slice_rows(row, row + 1), query, lse[row]) for row, query in rows]
         masked, items = _mask_excluded(head, queries), queries[0].allowed
-        allowed = None if items is None else torch.from_numpy(items.mask()).to(head.state.device)
+        allowed = None if items is None else self._mask(items)
         if queries[0].temperature is None:
             lists = top_lists(masked, k, allowed)
         else:
             temperatures = [query.temperature for query in queries]
             temperature = torch.tensor(temperatures, dtype=torch.double, device=head.state.device)
             lists = sample_lists(masked, k, temperature, self.generator, allowed)
-        return self._results(lists, _lse_of_catalogue(lists.lse, head, queries), queries)
+        lse = _lse_of_catalogue(lists.lse, head, queries)
+        if queries[0].blend is not None:
+            best = self._results(lists, lse, queries)
+            return [
+                self._sample_blend(head.slice_rows(row, row + 1), query, best[row], lse[row])
+                for row, query in enumerate(queries)
+            ]
+        return self._results(lists, lse, queries)
+
+    def _sample_blend(self, head: Head, query: Query, best: QueryResult, lse: Tensor) -> QueryResult:
+        """Replace the best list of one row by one from the blend."""
+        assert query.blend is not None
+        if not best.items:
+            return best
+        pool = _pool(query, head.n_items)
+        first = torch.tensor(best.items)
+        items, log_probs = query.blend.sample(first, head.n_items, pool, self.blend_generator)
+        values = replace(head, support=None).at(items[None].to(head.state.device))  # the random list ignores it
+        lists = ItemLists(items[None], values, lse[None], log_probs[None])
+        return self._results(lists, lse[None], [query])[0]
 
     def _rank_candidates(self, head: Head, query: Query, lse: Tensor) -> QueryResult:
         """Rank the candidates of one row by looking up their scores, without a pass over the catalogue."""
@@ -163,7 +204,8 @@ class Engine:
             order = (scaled - noise.log_()).argsort(dim=1, descending=True)  # Gumbel top-k
             log_positions = position_log_probs(scaled.gather(1, order))
         lists = ItemLists(candidates.gather(1, order), values.gather(1, order), lse[None], log_positions)
-        return self._results(lists, lse[None], [query])[0]
+        result = self._results(lists, lse[None], [query])[0]
+        return result if query.blend is None else self._sample_blend(head, query, result, lse)
 
     def _results(self, lists: ItemLists, lse: Tensor, queries: list[Query]) -> list[QueryResult]:
         """Cut the padded lists to the lengths of the queries. `lse` [B] is the logsumexp over the whole catalogue."""
@@ -202,11 +244,22 @@ class Engine:
 
 def _group(query: Query) -> tuple[int, ...]:
     """Return the sort key of queries that are computed in one pass."""
-    if query.candidates is not None:
-        return (True,)  # one by one, without padding
     allowed = 0 if query.allowed is None else id(query.allowed)
+    if query.candidates is not None:
+        return True, allowed  # one by one, without padding
     large = (query.k > LONG_LIST, len(query.excluded) > MANY_EXCLUSIONS)
-    return False, query.temperature is not None, *large, allowed
+    return False, query.temperature is not None, query.blend is not None, *large, allowed
+
+
+def _pool(query: Query, n_items: int) -> Tensor | None:
+    """Return the items that a query allows, ascending; None for the whole catalogue."""
+    if query.candidates is not None:
+        return torch.tensor(sorted(query.candidates))
+    if query.allowed is None and not query.excluded:
+        return None
+    mask = np.ones(n_items, np.bool_) if query.allowed is None else query.allowed.mask()
+    mask[list(query.excluded)] = False
+    return torch.from_numpy(np.flatnonzero(mask))
 
 
 def _logging_head(policy: Policy, batch: Batch) -> Head:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from offrec.serving.decision_log import DecisionLogOptions
+from offrec.serving.exploration import Blend
 from offrec.serving.item_lists import ListLimits
 from offrec.serving.schemas import RequestLimits
 from offrec.serving.served_policy import Source
@@ -63,6 +64,7 @@ class ServerOptions:
         batching: How requests are grouped into batches.
         skip_recent: How many of the last items of a history rank last, unless a request sets it.
         split: Assigns policies to the sessions of requests that name none; None to use the default policy.
+        explore: How sampled lists are made; None to sample them from the policy.
         workers: The number of processes.
         hang_seconds: A worker that does not respond for this long is killed and started again.
         device: The torch device, or "auto".
@@ -87,6 +89,7 @@ class ServerOptions:
     batching: BatchingOptions = field(default_factory=BatchingOptions)
     skip_recent: int = 0
     split: TrafficSplit | None = None
+    explore: Blend | None = None
     workers: int = 1
     hang_seconds: float = 30.0
     device: str = "auto"

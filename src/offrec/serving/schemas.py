@@ -26,6 +26,7 @@ class RequestLimits:
     history: int = 1000
     exclude: int = 10_000
     candidates: int = 10_000
+    shown: int = 100
     body_bytes: int = 1 << 20
 
 
@@ -35,10 +36,22 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class ShownListBody(RequestBody):
+    """A list that the visitor was shown earlier in the session."""
+
+    items: list[ItemId] = Field(max_length=1000, description="The items, in order; empty for a pick from no list.")
+    picked: ItemId | None = Field(None, description="The item that was picked; null if nothing was.")
+
+
 class RecommendRequest(RequestBody):
     """Body of POST /v1/recommend."""
 
     history: list[ItemId] = Field([], description="Item ids, oldest first; empty for a new visitor.")
+    shown: list[ShownListBody] = Field(
+        [],
+        description="The lists of the session so far, oldest first, with their picks. Policies that learn from ignored "
+        "lists, such as the user model, use them. The picks must be the last items of `history`, which may be omitted.",
+    )
     k: int = Field(10, ge=1, description="Number of items to return.")
     exclude: list[ItemId] = Field([], description="Items that must not be recommended.")
     exclude_seen: bool = Field(False, description="Also exclude the items of the history.")
@@ -60,7 +73,10 @@ class RecommendRequest(RequestBody):
         description="Name of the policy, see /v1/policies; null for the one that the server's --split assigns to the "
         "session, or the default policy.",
     )
-    sample: bool = Field(False, description="Sample the list from the policy, without replacement.")
+    sample: bool = Field(
+        False,
+        description="Sample the list: from the policy, without replacement, or as the server's --explore says.",
+    )
     temperature: float | None = Field(
         None,
         ge=0.01,
@@ -158,6 +174,7 @@ class PolicyDescription(BaseModel):
     item_id_type: str = Field(description='"int" or "string".')
     history_length: int = Field(description="Number of most recent history items that the policy reads.")
     stochastic: bool = Field(description="Whether lists can be sampled from it.")
+    learns_from_lists: bool = Field(description="Whether it uses `shown`.")
     has_logging_policy: bool = Field(description="Whether the run contains π̂_b, so that logging_probability works.")
 
 
@@ -259,6 +276,7 @@ def recommend_request_model(limits: RequestLimits) -> type[RecommendRequest]:
 
     limited: dict[str, Any] = {
         "history": (list[ItemId], Field([], max_length=limits.history, description=describe("history"))),
+        "shown": (list[ShownListBody], Field([], max_length=limits.shown, description=describe("shown"))),
         "k": (int, Field(min(10, limits.k), ge=1, le=limits.k, description=describe("k"))),
         "exclude": (list[ItemId], Field([], max_length=limits.exclude, description=describe("exclude"))),
         "candidates": (

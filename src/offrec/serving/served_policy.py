@@ -75,6 +75,7 @@ class ServedPolicy:
             "item_id_type": "int" if self.policy.vocabulary.is_numeric else "string",
             "history_length": self.policy.history,
             "stochastic": self.policy.stochastic,
+            "learns_from_lists": self.policy.learns_from_lists,
             "has_logging_policy": self.engine.has_logging_policy,
         }
 

@@ -226,7 +226,16 @@ def create_service(
         log = DecisionLog(options.log, options.log_options, console.line, on_log_failure)
     lists = ItemLists(options.lists, options.list_limits)
     return Service(
-        served, load, options.limits, options.batching, log, console, options.skip_recent, lists, options.split
+        served,
+        load,
+        options.limits,
+        options.batching,
+        log,
+        console,
+        options.skip_recent,
+        lists,
+        options.split,
+        options.explore,
     )
 
 

@@ -4,17 +4,18 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 from offrec.console import Console
 from offrec.data.vocabulary import Vocabulary
-from offrec.errors import first_line
-from offrec.policy import Id
+from offrec.errors import InputError, first_line
+from offrec.policy import Id, complete_history, encode_shown
 from offrec.serving.decision_log import DecisionLog
 from offrec.serving.engine import AllowedItems, Query, QueryResult
 from offrec.serving.errors import RequestError
+from offrec.serving.exploration import Blend
 from offrec.serving.item_lists import ItemLists
 from offrec.serving.item_search import ItemSearch
 from offrec.serving.memory import release_memory
@@ -65,6 +66,7 @@ class Service:
         skip_recent: The default of `skip_recent` in a request.
         lists: The lists of items that requests can name; None for an empty temporary folder.
         split: Assigns policies to sessions whose requests name none; None to use the default policy.
+        explore: How sampled lists are made; None to sample them from the policy.
     """
 
     def __init__(
@@ -78,7 +80,9 @@ class Service:
         skip_recent: int = 0,
         lists: ItemLists | None = None,
         split: TrafficSplit | None = None,
+        explore: Blend | None = None,
     ) -> None:
+        self.explore = explore
         self.skip_recent, self.lists, self.split = skip_recent, lists or ItemLists(), split
         self.limits, self.batching, self.log, self.load, self.console = limits, batching, log, load, console
         self.metrics = Metrics()
@@ -136,11 +140,14 @@ class Service:
         is_split = self.split is not None and request.policy is None and request.session_id is not None
         slot = self.slot(self.split.assign(request.session_id) if is_split else request.policy)  # type: ignore[union-attr,arg-type]
         served = slot.served
-        _check_against_policy(served, request)
+        _check_against_policy(served, request, self.explore)
+        request = _complete_history(request)
         skip_recent = self.skip_recent if request.skip_recent is None else request.skip_recent
         allow, deny = _names(request.allow), _names(request.deny)
         allowed = await self._allowed_items(served, allow, deny)
         query, unknown_items = _build_query(served.policy.vocabulary, request, skip_recent, allowed)
+        if request.sample and self.explore is not None:
+            query = replace(query, temperature=None, blend=self.explore)
         try:
             result = await slot.batcher.rank(query)
         except QueueFullError as error:
@@ -192,6 +199,8 @@ class Service:
             "temperature": request.temperature or 1.0,
             "restricted": restricted,
         }
+        if request.sample and self.explore is not None:
+            record["explore"] = str(self.explore)
         if is_split:
             record["split"] = str(self.split)
         record |= {name: names for name in ("allow", "deny") if (names := _names(getattr(request, name)))}
@@ -367,13 +376,32 @@ class Service:
             self.console.line(f"the decision log lost {lost:,} records")
 
 
-def _check_against_policy(served: ServedPolicy, request: RecommendRequest) -> None:
+def _shown(request: RecommendRequest) -> list[tuple[list[Id], Id | None]]:
+    return [(one.items, one.picked) for one in request.shown]
+
+
+def _complete_history(request: RecommendRequest) -> RecommendRequest:
+    """Check that the picks of `shown` are the end of the history, or make them the history if it is empty."""
+    try:
+        history = complete_history(request.history, _shown(request))
+    except InputError as error:
+        raise RequestError(422, str(error)) from error
+    return request if request.history else request.model_copy(update={"history": history})
+
+
+def _check_against_policy(served: ServedPolicy, request: RecommendRequest, explore: Blend | None) -> None:
     """Check the fields that depend on the policy; pydantic has checked the others."""
     n_items = served.policy.n_items
     if request.k > n_items:
         raise RequestError(422, f"k is {request.k}; the catalogue of {served.name} has only {n_items} items.")
-    if request.sample and not served.policy.stochastic:
-        raise RequestError(422, f"sample is true, but {served.name} has scores and no probabilities; set it to false.")
+    if request.sample and not served.policy.stochastic and explore is None:
+        raise RequestError(
+            422,
+            f"sample is true, but {served.name} has scores and no probabilities; set it to false, or start the server "
+            "with --explore blend:0.1.",
+        )
+    if request.temperature is not None and explore is not None:
+        raise RequestError(422, f"temperature has no effect with the server's --explore {explore}; omit it.")
     if request.temperature is not None and not request.sample:
         raise RequestError(422, "temperature applies to sampled lists only; set sample to true or omit temperature.")
     if request.logging_probability and not served.engine.has_logging_policy:
@@ -413,6 +441,7 @@ def _build_query(
             request.logging_probability,
             skip_recent,
             allowed,
+            encode_shown(vocabulary, _shown(request)),
         ),
         unknown_items,
     )

@@ -21,6 +21,7 @@ from offrec.shop.players import Play, Player
 from offrec.shop.visitors import BEHAVIOURS, Dynamics, Step, Visitors
 
 Json = dict[str, Any]
+SHOWN = 100  # earlier lists in a request; the server's default limit
 
 
 class Client:
@@ -117,6 +118,7 @@ class RemotePlayer(Player):
     def begin(self, sessions: int, seed: int) -> None:
         super().begin(sessions, seed)
         self.picks: list[list[int]] = [[] for _ in range(sessions)]
+        self.shown: list[list[Json]] = [[] for _ in range(sessions)]
         self.request_ids = [""] * sessions
 
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
@@ -125,11 +127,14 @@ class RemotePlayer(Player):
         shortest = min(map(len, lists), default=self.k)
         if shortest < self.k:
             raise RunError(f"{self.client.address} returned a list of {shortest} items; the shop shows {self.k}.")
+        for row, items in zip(rows.tolist(), lists, strict=True):
+            self.shown[row].append({"items": items, "picked": None})
         return torch.tensor(lists, device=self.dynamics.device)
 
     def _request(self, row: int, step: int) -> Json:
         self.request_ids[row] = f"{self.seed}-{row}-{step}"
         request = {"history": self.picks[row], "k": self.k, "sample": self.play == "sample", "policy": self.policy}
+        request["shown"] = self.shown[row][-SHOWN:]
         return request | {"session_id": self._session_id(row), "request_id": self.request_ids[row]}
 
     def _session_id(self, row: int) -> str:
@@ -140,6 +145,7 @@ class RemotePlayer(Player):
         for row, item, behaviour in zip(rows.tolist(), result.item.tolist(), result.behaviour.tolist(), strict=True):
             if behaviour < len(BEHAVIOURS):
                 self.picks[row].append(item)
+                self.shown[row][-1]["picked"] = item
                 event = {"request_id": self.request_ids[row], "session_id": self._session_id(row), "item": item}
                 events.append({**event, "behaviour": BEHAVIOURS[behaviour]})
         self.client.post("/v1/events", events)
