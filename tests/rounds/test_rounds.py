@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two rounds that never explore, then one round of a blend that was added later."""
     out = tmp_path_factory.mktemp("rounds") / "out"
     run_rounds(OPTIONS, out, QUIET)
-    run_rounds(replace(OPTIONS, rounds=1, explore=("blend:0.5",), train_on=OPTIONS.train_on), out, QUIET)
+    run_rounds(replace(OPTIONS, rounds=1, explore=("blend:0.5",)), out, QUIET)
     return out
 
 
@@ -63,19 +63,20 @@ def test_every_round_has_its_log_its_dataset_and_its_run(folder: Path) -> None:
     assert results.last("never").number == 2
 
 
-@pytest.mark.parametrize("train_on", ["all", "newest"])
-def test_policies_train_on_all_logs_or_on_the_newest(tmp_path: Path, train_on: Any) -> None:
-    run_rounds(replace(OPTIONS, rounds=1, train_on=train_on, informed_visitors=0), tmp_path / "out", QUIET)
-    data = Dataset.open(tmp_path / "out/never/round-1/data")
-    assert data.meta["counts"]["sessions"] == (120 if train_on == "all" else 60)
-    assert data.meta["shop"]["seed"] == 3
-
-
-def test_policies_start_from_the_round_before_unless_they_are_fresh(folder: Path, tmp_path: Path) -> None:
-    runs = [read_run(folder / f"{place}/run") for place in ("start/round-0", "never/round-1", "never/round-2")]
+def test_policies_continue_the_last_one_on_all_logs(folder: Path) -> None:
+    homes = [folder / place for place in ("start/round-0", "never/round-1", "never/round-2")]
+    runs = [read_run(home / "run") for home in homes]
     assert [run["start"] and run["start"]["run"] for run in runs] == [None, run_id(runs[0]), run_id(runs[1])]
-    run_rounds(replace(OPTIONS, rounds=1, warm_start=False, informed_visitors=0), tmp_path / "out", QUIET)
+    assert [Dataset.open(home / "data").meta["counts"]["sessions"] for home in homes] == [60, 120, 180]
+
+
+def test_policies_can_be_fresh_and_train_on_the_newest_log(tmp_path: Path) -> None:
+    options = replace(OPTIONS, rounds=1, train_on="newest", warm_start=False, informed_visitors=0)
+    run_rounds(options, tmp_path / "out", QUIET)
     assert not read_run(tmp_path / "out/never/round-1/run")["start"]
+    data = Dataset.open(tmp_path / "out/never/round-1/data")
+    assert data.meta["counts"]["sessions"] == 60
+    assert data.meta["shop"]["seed"] == 3
 
 
 def test_a_repeated_call_runs_nothing_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

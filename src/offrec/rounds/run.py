@@ -232,7 +232,9 @@ def _read_served(log: Path, sessions: int) -> tuple[Mean, int]:
     import polars as pl
 
     table = pl.read_parquet(log / FULL, columns=["session", "reward"])
-    rewards = table.group_by("session").agg(pl.col("reward").cast(pl.Float64).sum())["reward"].to_numpy()
+    rewards = (
+        table.group_by("session", maintain_order=True).agg(pl.col("reward").cast(pl.Float64).sum())["reward"].to_numpy()
+    )
     assert len(rewards) == sessions
     return mean_with_interval(rewards), len(table)
 
