@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--explore", default="never,blend:0.1")
     parser.add_argument("--algorithm", default="user-model")
-    parser.add_argument("--train-on", default="all", choices=("all", "newest"))
+    parser.add_argument("--train-on", default="served", choices=("served", "all", "newest"))
     parser.add_argument("--fresh", action="store_true", help="train each policy from new weights")
     parser.add_argument("--visitors", type=int, default=PLAN.visitors)
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no shop after this many seconds")

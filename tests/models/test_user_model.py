@@ -260,6 +260,21 @@ def test_exposure_explains_items_that_are_shown_only_to_visitors_who_like_them(
     assert sorted(map(sorted, liked)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
+@pytest.mark.parametrize(
+    ("exposure", "policy_reads_log", "learned"),
+    [("auto", False, True), ("auto", True, False), ("on", True, True), ("off", False, False)],
+)
+def test_exposure_is_left_out_if_the_policy_knew_only_the_log(
+    dataset: Dataset, exposure: Any, policy_reads_log: bool, learned: bool
+) -> None:
+    learner = UserModel(types=2, width=4, exposure=exposure)
+    model = build_user_agent(dataset.n_items, learner, NetworkOptions(), LogShape.of(dataset))
+    log = read_lists(dataset, "train", 8, 5, CPU)
+    model.start(log, [1.0] * len(dataset.behaviours), policy_reads_log=policy_reads_log)
+    symbols = model.symbols(log.batch(torch.arange(5)), 1)
+    assert bool(symbols.exposure.any()) == learned
+
+
 @pytest.mark.parametrize("has_lists", [True, False])
 def test_a_run_trains_loads_and_recommends(has_lists: bool, tmp_path: Path, make_dataset: Any) -> None:
     sessions, lists = sessions_and_lists(40)

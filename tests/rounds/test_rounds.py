@@ -19,6 +19,7 @@ from offrec.rounds import RoundsOptions, RoundsResults, parse_way, read_results,
 from offrec.rounds.picture import draw_rounds
 from offrec.rounds.tables import rounds_table
 from offrec.runs.folder import read_run, run_id
+from offrec.runs.user_model import policy_reads_log
 
 SETTINGS = {
     "training.epochs": "1",
@@ -63,19 +64,21 @@ def test_every_round_has_its_log_its_dataset_and_its_run(folder: Path) -> None:
     assert results.last("never").number == 2
 
 
-def test_policies_continue_the_last_one_on_all_logs(folder: Path) -> None:
+def test_policies_continue_the_last_one_on_all_served_logs(folder: Path) -> None:
     homes = [folder / place for place in ("start/round-0", "never/round-1", "never/round-2")]
     runs = [read_run(home / "run") for home in homes]
     assert [run["start"] and run["start"]["run"] for run in runs] == [None, run_id(runs[0]), run_id(runs[1])]
-    assert [Dataset.open(home / "data").meta["counts"]["sessions"] for home in homes] == [60, 120, 180]
+    datasets = [Dataset.open(home / "data") for home in homes]
+    assert [dataset.meta["counts"]["sessions"] for dataset in datasets] == [60, 60, 120]
+    assert [policy_reads_log(dataset) for dataset in datasets] == [False, True, True]
 
 
-def test_policies_can_be_fresh_and_train_on_the_newest_log(tmp_path: Path) -> None:
-    options = replace(OPTIONS, rounds=1, train_on="newest", warm_start=False, informed_visitors=0)
+def test_policies_can_be_fresh_and_train_on_all_logs(tmp_path: Path) -> None:
+    options = replace(OPTIONS, rounds=1, train_on="all", warm_start=False, informed_visitors=0)
     run_rounds(options, tmp_path / "out", QUIET)
     assert not read_run(tmp_path / "out/never/round-1/run")["start"]
     data = Dataset.open(tmp_path / "out/never/round-1/data")
-    assert data.meta["counts"]["sessions"] == 60
+    assert data.meta["counts"]["sessions"] == 120
     assert data.meta["shop"]["seed"] == 3
 
 
@@ -164,7 +167,7 @@ def test_options_out_of_range_are_refused() -> None:
         "--rounds must be at least 0; got -1": {"rounds": -1},
         "--informed-visitors must be at most --visitors 10; got 11": {"visitors": 10, "informed_visitors": 11},
         "--algorithm must be one of .*user-model.*; got 'x'": {"algorithm": "x"},
-        "--train-on must be one of all, newest; got 'x'": {"train_on": "x"},
+        "--train-on must be one of served, all, newest; got 'x'": {"train_on": "x"},
         "--explore needs different ways of exploring; got blend, blend:0.1": {"explore": ("blend", "blend:0.1")},
         "--explore needs different ways of exploring; got none": {"explore": ()},
     }.items():

@@ -11,6 +11,7 @@ from scipy import stats
 
 from offrec.catalogue import Head
 from offrec.data.prepare import prepare
+from offrec.data.shop_metadata import common_shop
 from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
 from offrec.policy import Policy
@@ -97,6 +98,24 @@ def test_prepare_reads_several_logs_of_one_shop(tmp_path: Path) -> None:
     write_log(other, 10, tmp_path / "log-2", first_session=300)
     mixed = prepare([files[0], tmp_path / "log-2/full.parquet"], format="decisions", out=tmp_path / "mixed")
     assert "shop" not in mixed.meta
+
+
+def test_the_description_of_several_logs_says_whether_trained_policies_wrote_all_of_them(tmp_path: Path) -> None:
+    write_log(SHOP, 5, tmp_path / "logging", seed=0)
+    for name, play in (("topk", "topk"), ("blend", "blend")):
+        served = ServedPolicy(Scores(False), Exploration(play))  # type: ignore[arg-type]
+        write_log(SHOP, 5, tmp_path / name, seed=1, served=served)
+
+    def served_by(*names: str) -> object:
+        shop = common_shop([tmp_path / name / "full.parquet" for name in names])
+        assert shop is not None
+        return shop.get("served", "not all")
+
+    assert served_by("logging") == served_by("logging", "topk") == "not all"
+    assert served_by("topk", "blend") == {}
+    assert served_by("topk", "topk")["play"] == "topk"  # type: ignore[index]
+    assert common_shop([tmp_path / "topk/full.parquet", tmp_path / "missing.parquet"]) is None
+    assert common_shop([]) is None
 
 
 def test_both_policies_of_a_blend_see_all_lists_and_picks(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ Each visitor has one of K latent types c. For a list ℓ shown after the picks m
 
 The loss of a session is −log Σ_c π_c Π_t P(choice_t) P(conversion_t) P(exposure_t), plus the cross-entropy of leaving,
 plus Gaussian priors. Exposure is part of the likelihood because the policy that wrote the log may know the visitor:
-without it, an item that is shown mainly to visitors who like it seems attractive to everybody.
+without it, an item that is shown mainly to visitors who like it seems attractive to everybody. If that policy knows
+only the picks and lists of the log, P(i shown|c) is the same for all c given the log, and the term is left out.
 
 Item effects share knowledge: q_i = ε_i + ρ a_i and w_i = ε′_i + ρ₁ a_i + ρ₂ q_i, with ε and ε′ shrunk towards 0. How
 strongly ε′ is shrunk and how fast picks are forgotten (ω_l ∝ decay^l) is selected on validation sessions, and so is the
@@ -71,6 +72,10 @@ class UserModel:
     """Precision of the Gaussian prior of item vectors."""
     effect_precision: float = option(1.0, minimum=0.0)
     """Precision of the Gaussian priors of type vectors, attractiveness and conversion effects."""
+    exposure: Literal["auto", "on", "off"] = "auto"
+    """Whether the likelihood includes which items are shown to whom. `off` suits logs of policies that know a visitor
+    only from the picks and lists in the log. `auto`: off for decision logs of `offrec serve` and for logs that only
+    trained policies wrote in a simulated shop."""
     none_share: float = option(0.5, above=0.0, maximum=0.99)
     """For logs without lists: the assumed share of lists from which nothing is picked."""
     negatives: int = option(15, minimum=1, maximum=10_000)

@@ -39,8 +39,9 @@ class Rounds:
     algorithm: Annotated[str, registered("learner", "The learner; by default user-model. One of")] = "user-model"
     set: tuple[str, ...] = ()
     """An option of the learner, such as training.epochs=3. Can be repeated."""
-    train_on: Literal["all", "newest"] = "all"
-    """Train on the logs of all rounds so far, or on the newest log alone."""
+    train_on: Literal["served", "all", "newest"] = "served"
+    """After round 0, train on all logs that trained policies wrote (`served`), also on the log of the logging policy
+    (`all`), or on the newest log."""
     fresh: bool = False
     """Train each policy from new weights instead of starting from the last policy."""
     visitors: int = 4000

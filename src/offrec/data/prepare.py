@@ -72,7 +72,7 @@ def prepare(
     tables = FORMATS[options.format].find([source] if isinstance(source, str | Path) else source)
     catalogue = None if options.catalogue is None else read_catalogue(Path(options.catalogue))
     item_rows = item_files.read_item_rows(options.items, options.item) if options.items else None
-    shop = common_shop(table.path for table in tables)
+    shop = common_shop([table.path for table in tables])
     log = _read_log(tables, options, say, on_read, warn=shop is None)
     if item_rows is not None and options.keep_unseen_items:
         log = item_indices.append_items(log, item_files.unseen_ids(item_rows, Vocabulary(log.item_ids)))

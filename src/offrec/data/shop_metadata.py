@@ -1,6 +1,6 @@
 """The description of the simulated shop that wrote a log, stored in the metadata of its Parquet files."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,20 @@ def read_shop(path: str | Path) -> dict[str, Any] | None:
     return shop if SHOP.problem(shop, "shop") is None else None
 
 
-def common_shop(paths: Iterable[str | Path]) -> dict[str, Any] | None:
+def common_shop(paths: Sequence[str | Path]) -> dict[str, Any] | None:
     """Return the description of the shop that wrote all of these tables, or None if no single shop wrote them.
 
-    Several logs of one shop can have different visitors and policies; the description then omits what differs.
+    Several logs of one shop can have different visitors and policies; the description then omits what differs. It has
+    `served` only if trained policies wrote all logs; `served` is empty if these policies differ.
     """
-    shops = [read_shop(path) for path in paths]
-    first = shops[0] if shops else None
-    if first is None or any(shop is None or any(shop[key] != first[key] for key in SHOP.required) for shop in shops):
+    shops = [shop for shop in map(read_shop, paths) if shop is not None]
+    if (
+        not shops
+        or len(shops) < len(paths)
+        or any(shop[key] != shops[0][key] for shop in shops for key in SHOP.required)
+    ):
         return None
-    return {key: value for key, value in first.items() if all(shop and shop.get(key) == value for shop in shops)}
+    common = {key: value for key, value in shops[0].items() if all(shop.get(key) == value for shop in shops)}
+    if all("served" in shop for shop in shops):
+        common.setdefault("served", {})
+    return common

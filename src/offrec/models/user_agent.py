@@ -31,8 +31,15 @@ class UserModelAgent(UserModelNetwork):
         """Return the loss terms of a batch, one number per session."""
         return self.learner.loss(self.symbols(batch, self.lists_in_log))
 
-    def start(self, log: ListLog, rewards: list[float]) -> None:
-        """Prepare for training: exposure from the counts of what was shown, and the rewards that plans maximise."""
+    def start(self, log: ListLog, rewards: list[float], *, policy_reads_log: bool = False) -> None:
+        """Prepare for training: exposure from the counts of what was shown, and the rewards that plans maximise.
+
+        Args:
+            log: The training lists.
+            rewards: Reward of each behaviour.
+            policy_reads_log: Whether the policy that wrote the log knew only the picks and lists in the log.
+        """
+        self.learns_exposure &= not (policy_reads_log and self.learner.exposure == "auto")
         offered = log.rows.offered.flatten()
         counts = torch.bincount(offered[offered < self.n_items], minlength=self.n_items)
         self.set_exposure(counts)

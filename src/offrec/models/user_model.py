@@ -53,6 +53,7 @@ class UserModelNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.n_items, self.learner, self.k, self.has_lists = n_items, learner, k, has_lists
+        self.learns_exposure = has_lists and learner.exposure != "off"  # "auto" is resolved before training
         self.options = options or NetworkOptions()
         self.needs: Needs = learner.needs
         self.actor = self.critic = self.target = self.prior = None  # the networks of other agents
@@ -210,7 +211,7 @@ class UserModelNetwork(nn.Module):
             log_prior=self.type_logit.log_softmax(0),
             choice=choice,
             conversion=conversion,
-            exposure=self._exposure(batch) if self.has_lists else torch.zeros_like(choice),
+            exposure=self._exposure(batch) if self.learns_exposure else torch.zeros_like(choice),
             leave_logit=self.leave_logits(memory, picked, batch.picks),
             leaves=batch.leaves,
             session=batch.session,

@@ -8,7 +8,7 @@ from offrec.algorithms import LEARNERS
 from offrec.errors import InputError
 from offrec.shop.exploration import Exploration
 
-TrainOn = Literal["all", "newest"]
+TrainOn = Literal["served", "all", "newest"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class RoundsOptions:
         explore: The ways of exploring; see `parse_way`. Each has its own rounds after round 0.
         algorithm: The learner.
         settings: Options of the learner under dotted keys.
-        train_on: Train on the logs of all rounds so far, or on the newest log alone.
+        train_on: Train on all logs that trained policies wrote, on these and the log of round 0, or on the newest log.
         warm_start: Whether policies start from the weights of the round before, instead of new ones.
         visitors: New visitors that measure what each trained policy earns by its best k items.
         informed_visitors: How many of these visitors the shop's policy `informed` serves; 0 leaves it out.
@@ -104,7 +104,7 @@ class RoundsOptions:
     explore: tuple[str, ...] = ("never", "blend")
     algorithm: str = "user-model"
     settings: Mapping[str, Any] = field(default_factory=dict)
-    train_on: TrainOn = "all"
+    train_on: TrainOn = "served"
     warm_start: bool = True
     visitors: int = 4000
     informed_visitors: int = 1000

@@ -197,8 +197,9 @@ class _Rounds:
         data = self._folder(step) / "data"
         remove_leftovers(data)
         if not data.exists():
+            first = {"served": min(1, step.number), "all": 0, "newest": step.number}[self.options.train_on]
             steps = [step]
-            while self.options.train_on == "all" and steps[0].number > 0:
+            while steps[0].number > first:
                 steps.insert(0, self._before(steps[0]))
             logs = [self._folder(one) / "log" / FULL for one in steps]
             prepare(logs, format="decisions", out=data)

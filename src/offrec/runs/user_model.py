@@ -8,6 +8,7 @@ import torch
 
 from offrec import catalogue
 from offrec.algorithms.user_model import UserModel
+from offrec.data.dataset import Dataset
 from offrec.data.list_log import ListEpochs, ListLog, read_lists
 from offrec.data.rewards import behaviour_rewards, event_rewards
 from offrec.errors import InputError
@@ -80,7 +81,8 @@ def build_trained_model(
         torch.manual_seed(options.seed)
         shape = LogShape.of(shared.dataset)
         agent = build_user_agent(shared.dataset.n_items, options.learner, options.network, shape).to(device)
-    agent.start(epochs.log, behaviour_rewards(shared.dataset, options.reward).tolist())
+    rewards = behaviour_rewards(shared.dataset, options.reward).tolist()
+    agent.start(epochs.log, rewards, policy_reads_log=policy_reads_log(shared.dataset))
     if options.learner.choice == "auto" and agent.has_lists and validation is not None and validation.sessions:
         agent.is_cascade.fill_(_prefers_cascade(shared, options, epochs, validation, device))
     return agent
@@ -113,6 +115,14 @@ def _prefers_cascade(
                     optimiser.step()
             likelihoods[choice] = pilot.choice_likelihood(validation)
     return likelihoods["cascade"] > likelihoods["logit"]
+
+
+def policy_reads_log(dataset: Dataset) -> bool:
+    """Return whether the policies that wrote a log knew visitors only from the log.
+
+    This holds for decision logs of `offrec serve`, and for logs that only trained policies wrote in a simulated shop.
+    """
+    return dataset.protocol.format == "served" or "served" in (dataset.meta.get("shop") or {})
 
 
 def user_model_task(
