@@ -57,15 +57,11 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
     import offrec
     from offrec.data.rewards import event_rewards
     from offrec.estimation.collect import reward_trajectories
-    from offrec.estimation.estimate import (
-        EstimateOptions,
-        EstimateResult,
-        available_estimators,
-        difference_to_log,
-        logged_value,
-    )
-    from offrec.estimation.estimate import PolicyEstimate as Row
+    from offrec.estimation.estimate import difference_to_log, logged_value
     from offrec.estimation.logged_decisions import LoggedDecisions
+    from offrec.estimation.options import EstimateOptions, available_estimators
+    from offrec.estimation.result import EstimateResult
+    from offrec.estimation.result import PolicyEstimate as Row
     from offrec.estimation.trajectories import Trajectories
     from offrec.estimation.verdict import assess
 
@@ -84,7 +80,15 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
         figures[row["name"]], error = row["figures"], row["propensity_error"]
     around = logged_value(policies[0].trajectories, options)
     whole = EstimateResult(
-        dataset, options, False, {"calibration_error": error}, around, len(policies[0].trajectories), policies
+        dataset,
+        options,
+        False,
+        {"calibration_error": error},
+        around,
+        len(policies[0].trajectories),
+        "test",
+        "",
+        policies,
     )
     return whole, figures
 

@@ -252,7 +252,7 @@ def chosen(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
 def assessed(row: dict[str, Any], part: dict[str, Any], play: str, arguments: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
-    from offrec.estimation.estimate import available_estimators
+    from offrec.estimation.options import available_estimators
     from offrec.estimation.trajectories import Trajectories
     from offrec.estimation.verdict import assess
 

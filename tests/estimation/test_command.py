@@ -16,7 +16,8 @@ from offrec.data.rewards import event_rewards
 from offrec.errors import InputError
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions
-from offrec.estimation.estimate import EstimateOptions, difference_to_log, estimate
+from offrec.estimation.estimate import difference_to_log, estimate
+from offrec.estimation.options import EstimateOptions
 from offrec.estimation.trajectories import Trajectories
 from offrec.evaluation import ScoredEvents
 from offrec.models.network import NetworkOptions
@@ -95,7 +96,8 @@ def test_the_suggested_order_prefers_items_that_were_bought(tmp_path: Path, caps
     logits = {"buying": [2.0] * 3 + [0.0] * 3, "viewing": [0.0] * 3 + [2.0] * 3, "uniform": [0.0] * 6}
     policies = {name: Fixed(dataset, row) for name, row in logits.items()}
     values = replace(FEW, updates=300, learning_rate=0.01, batch_size=24)
-    result = estimate(policies, dataset, EstimateOptions(refits=0, values=values))
+    options = EstimateOptions(estimators=("direct",), refits=0, values=values)
+    result = estimate(policies, dataset, options)
     assert not any(one.assessments["direct"].is_withheld for one in result.policies)
     rows = {one["name"]: one for one in result.as_json()["policies"]}
     assert rows["buying"]["value@5"] > rows["viewing"]["value@5"] + 0.1  # three or two of five are bought: 0.16
@@ -109,7 +111,8 @@ def test_the_suggested_order_prefers_items_that_were_bought(tmp_path: Path, caps
 def test_a_withheld_estimate_has_no_place_in_the_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dataset = lists_of_one(tmp_path, (240, 0, 60))
     policies = {name: Fixed(dataset, [float(item == n) for item in range(6)]) for n, name in enumerate("abc")}
-    options = EstimateOptions(refits=0, values=replace(FEW, updates=300, learning_rate=0.01))
+    values = replace(FEW, updates=300, learning_rate=0.01)
+    options = EstimateOptions(estimators=("direct",), refits=0, values=values)
     result = estimate(policies, dataset, options)
     first, *others = result.policies
     withheld = replace(first, assessments={"direct": replace(first.assessments["direct"], is_withheld=True)})

@@ -12,8 +12,10 @@ from fixed_policies import Fixed
 from offrec.commands.estimate import LEGEND, Estimate, print_result
 from offrec.console import Console
 from offrec.estimation.decision_values import ValueOptions
-from offrec.estimation.estimate import EstimateOptions, EstimateResult, estimate
+from offrec.estimation.estimate import estimate
 from offrec.estimation.forest_plot import draw_forest_plot
+from offrec.estimation.options import EstimateOptions
+from offrec.estimation.result import EstimateResult
 from offrec.models.network import NetworkOptions
 from offrec.runs.train import train
 from small_datasets import write_dataset

@@ -12,7 +12,7 @@ from small_server import open_client, read_records
 
 import offrec
 from offrec.console import Console
-from offrec.estimation.estimate import EstimateOptions
+from offrec.estimation.options import EstimateOptions
 from offrec.serving.decision_log import DecisionLogOptions
 from offrec.serving.shop_client import RemotePlayer
 from offrec.shop import Shop

@@ -1,6 +1,6 @@
 """`offrec estimate`: estimate what policies would earn, from a log alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,8 +11,9 @@ from offrec.errors import InputError
 
 if TYPE_CHECKING:
     from offrec.data.dataset import Dataset
-    from offrec.estimation.estimate import EstimateOptions, EstimateResult, PolicyEstimate
     from offrec.estimation.interval import Interval
+    from offrec.estimation.options import EstimateOptions
+    from offrec.estimation.result import EstimateResult, PolicyEstimate
     from offrec.estimation.verdict import Assessment
     from offrec.policy import Policy
     from offrec.runs.options import RunOptions
@@ -53,11 +54,13 @@ class Estimate:
     baselines: str = ""
     """Further baselines to estimate, separated by commas, such as recent,markov. They use the history length of the
     runs if all runs have the same one."""
-    split: Literal["test", "validation"] = "test"
-    """The sessions to estimate from. Q is fitted to the training sessions."""
+    split: Annotated[Literal["test", "validation", "all"] | None, unset("test|validation|all")] = None
+    """The sessions to estimate from. The default is all sessions if the log has exact propensities, no policy was
+    trained on it and no Q is fitted, else the test sessions. Q is fitted to the training sessions."""
     estimator: str = ""
     """Estimators, separated by commas, or all: importance, capped, self_normalised, marginal, direct, doubly_robust,
-    weighted_doubly_robust. The default is direct. Estimates of estimators chosen by name are never withheld."""
+    weighted_doubly_robust. The default is self_normalised for sampled lists on a log with exact propensities, else
+    direct. Estimates of estimators chosen by name are never withheld."""
     gamma: float = 1.0
     """Discount per decision."""
     play: Literal["sample", "topk"] = "sample"
@@ -94,15 +97,19 @@ class Estimate:
         if self.picture is not None and self.picture.suffix not in (".png", ".svg", ".pdf"):
             raise InputError(f"--picture must end in .png, .svg or .pdf; got {self.picture}.")
         policies, dataset, options = self._load()
+        seen = self._seen_note(dataset)
+        if seen and options.split is None:
+            options = replace(options, split="test")
         result = estimate(policies, dataset, options, console_for(self.json))
         if self.picture is not None:
             from offrec.estimation.forest_plot import draw_forest_plot
 
             draw_forest_plot(result, self.picture)
         if self.json:
-            print_json(result.as_json() | {"notes": _dataset_notes(dataset)})
+            print_json(result.as_json() | {"notes": [*seen, *_dataset_notes(dataset)]})
         else:
             print_result(result)
+            print(*seen, sep="\n", end="\n" if seen else "")
 
     def _load(self) -> "tuple[dict[str, Policy], Dataset, EstimateOptions]":
         """Load everything that the options name. Fast checks run first."""
@@ -135,6 +142,26 @@ class Estimate:
                 )
         return dataset
 
+    def _seen_note(self, dataset: "Dataset") -> list[str]:
+        """Return a sentence for each run that was trained on sessions of another dataset that this log contains too."""
+        from offrec.data.dataset import Dataset
+        from offrec.estimation.seen_sessions import count_seen_sessions
+        from offrec.runs.folder import read_run
+
+        notes = []
+        for run in self.runs:
+            facts = read_run(run)
+            if facts["data_hash"] == dataset.meta["data_hash"] or not Path(facts["dataset"]).exists():
+                continue
+            earlier = Dataset.open(facts["dataset"])
+            total, test = (count_seen_sessions(dataset, split, earlier) for split in ("all", "test"))
+            if total:
+                notes.append(
+                    f"{run} was trained on {total:,} sessions of {dataset.path}, {test:,} of them test sessions; its "
+                    "estimate may be too high. Prepare a log of later sessions."
+                )
+        return notes
+
     def _load_policies(self, dataset: "Dataset") -> "dict[str, Policy]":
         from offrec.baselines import baseline
         from offrec.runs.loading import load, pick_device
@@ -149,10 +176,8 @@ class Estimate:
         return policies
 
     def _estimate_options(self) -> "EstimateOptions":
-        from dataclasses import replace
-
         from offrec.estimation.decision_values import ValueOptions
-        from offrec.estimation.estimate import EstimateOptions
+        from offrec.estimation.options import EstimateOptions
         from offrec.runs.folder import read_run
         from offrec.runs.options import build_options
 
@@ -180,7 +205,7 @@ class Estimate:
 def print_result(result: "EstimateResult") -> None:
     """Print the table of all estimates, its legend and the source of the propensities."""
     options, dataset = result.options, result.dataset
-    settings = [f"{result.sessions:,} {options.split} sessions of {dataset.path.name}"]
+    settings = [f"{result.sessions:,} {result.split} sessions of {dataset.path.name}"]
     settings += [f"γ = {options.gamma:g}"] if options.gamma != 1 else []
     settings += [f"temperature {options.temperature:g}"] if options.temperature != 1 else []
     settings += [f"blend {options.blend:g}"] if options.blend != 1 else []
@@ -193,12 +218,22 @@ def print_result(result: "EstimateResult") -> None:
     title = f"Reward per session, {', '.join(settings)}  {dataset.fingerprint}"
     print_table(title, [columns[index] for index in used], [[row[index] for index in used] for row in rows])
     _print_legend(result, [columns[index] for index in used])
+    print(f"Sessions: {result.split}. {result.sessions_note}")
+    if _is_weighted_estimate_withheld(result):
+        print("For a withheld estimate, the log contains too few of the policy's lists; try --estimator direct.")
     if result.has_propensities:
         print("Propensities: logged.", *_dataset_notes(dataset), sep="\n")
     else:
         names = ("calibration_error", "temperature")
         error, temperature = (result.calibration.get(name, float("nan")) for name in names)
         print(f"Propensities: estimated (calibration error {error:.3f}, best temperature {temperature:.2f}).")
+
+
+def _is_weighted_estimate_withheld(result: "EstimateResult") -> bool:
+    """Return whether no estimator was chosen and the weighted estimate of a policy is withheld."""
+    if result.options.estimators:
+        return False
+    return any(not result.is_shown(one) for policy in result.policies for one in policy.assessments.values())
 
 
 def _print_legend(result: "EstimateResult", columns: list[str]) -> None:

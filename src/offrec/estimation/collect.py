@@ -17,10 +17,10 @@ from offrec.errors import InputError
 from offrec.estimation.list_policy import ListPolicy, log_prob_of_lists
 from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.estimation.marginal import CLUSTERS, cluster_items, log_cluster_ratio
-from offrec.estimation.trajectories import Trajectories
+from offrec.estimation.trajectories import MAX_LOG_WEIGHT, Trajectories
 from offrec.models.network import Network, NetworkOptions
 from offrec.training.loop import TrainingOptions
-from offrec.types import Batch, Floats
+from offrec.types import Batch, Doubles, Floats, Longs
 
 BATCH_SIZE = 1024
 MIN_SHARE = 1e-30  # assumed share of an item that the log never shows
@@ -116,13 +116,36 @@ def collect_trajectories(
     is_known = decisions.has_lists or logging is not None
     assert is_known or list_policy.blend == 1  # a blend needs the logging policy
     blend = list_policy.blend_log_probabilities
+    log_pi = blend(log_pi, log_b) if is_sampled else log_pi
+    rare_mass = list_policy.blend * rare_mass
+    if logging is not None and decisions.has_lists and is_sampled:
+        rare_mass = rare_beyond_logging(log_pi, log_b, (decisions.lists < decisions.dataset.n_items).sum(1))
     return replace(
         trajectories,
-        log_pi=blend(log_pi, log_b) if is_sampled else None,
+        log_pi=log_pi if is_sampled else None,
         log_b=log_b if is_known else None,
-        rare_mass=None if logging is None else list_policy.blend * rare_mass,
+        rare_mass=None if logging is None else rare_mass,
         log_cluster_ratio=None if cluster is None else blend(log_ratio, np.zeros_like(log_ratio)),
     )
+
+
+def rare_beyond_logging(log_pi: Doubles, log_b: Doubles, lengths: Longs) -> Doubles:
+    """[D] values whose mean is the probability of π for rare lists, beyond that of the logging policy.
+
+        E_b[(ρ − 1)₊ 1[b ≤ RARE^k]] + (1 − E_b[ρ])₊        ρ = π / b, lists of k items
+
+    The second term is the probability of lists that the log does not contain at all. The policy that served the log
+    has 0, however rare its lists are.
+
+    Args:
+        log_pi: [D] log π of the logged lists.
+        log_b: [D] their log propensities.
+        lengths: [D] their numbers of items.
+    """
+    ratio = np.exp(np.minimum(log_pi - log_b, MAX_LOG_WEIGHT))
+    is_rare = log_b <= lengths * math.log(RARE)
+    missing = max(0.0, 1.0 - float(ratio.mean())) if len(ratio) else 0.0
+    return np.asarray(np.where(is_rare, np.maximum(ratio - 1, 0.0), 0.0) + missing)
 
 
 def reward_trajectories(decisions: LoggedDecisions, rewards: Floats) -> Trajectories:

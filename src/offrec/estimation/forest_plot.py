@@ -4,7 +4,7 @@ from pathlib import Path
 
 from offrec.data.files import publish_file
 from offrec.errors import InputError
-from offrec.estimation.estimate import EstimateOptions, EstimateResult
+from offrec.estimation.result import EstimateResult
 
 COLOURS = {"trust": "#2b7a3d", "caution": "#c98a00", "do not trust": "#b03030"}
 
@@ -37,7 +37,7 @@ def draw_forest_plot(result: EstimateResult, path: Path) -> None:
     labels = [f"{policy.name} ({policy.play})\n{one.estimator.replace('_', ' ')}" for policy, one in rows]
     axes.set_yticks(range(len(rows)), labels)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel(_axis_label(result.options))
+    axes.set_xlabel(_axis_label(result))
     axes.margins(x=0.05)
     left, right = axes.get_xlim()
     axes.set_xlim(left, right + 0.3 * (right - left))  # space for the last verdict
@@ -50,9 +50,10 @@ def draw_forest_plot(result: EstimateResult, path: Path) -> None:
             raise InputError(f"--picture {path} cannot be written ({error}); choose another suffix.") from error
 
 
-def _axis_label(options: EstimateOptions) -> str:
+def _axis_label(result: EstimateResult) -> str:
     """Return the label of the axis, with all options that differ from their defaults."""
-    parts = [f"reward per session, {options.split} sessions"]
+    options = result.options
+    parts = [f"reward per session, {result.split} sessions"]
     if options.gamma != 1:
         parts.append(f"γ = {options.gamma:g}")
     if options.temperature != 1:

@@ -9,8 +9,9 @@ from offrec.data.rewards import event_rewards
 from offrec.errors import InputError
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions
-from offrec.estimation.estimate import RECOMMENDED, EstimateOptions, estimate
+from offrec.estimation.estimate import estimate
 from offrec.estimation.logged_decisions import LoggedDecisions
+from offrec.estimation.options import RECOMMENDED, EstimateOptions
 from offrec.policy import Policy
 
 UPDATES, REFITS = 1000, 2  # updates per fit of Q; refits for the interval (three fits per policy)

@@ -1,0 +1,119 @@
+"""The options of an estimate, and which estimators and sessions they imply."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from offrec.errors import InputError
+from offrec.estimation.decision_values import ValueOptions
+from offrec.estimation.estimators import ESTIMATORS, get_estimator
+from offrec.estimation.list_policy import Play
+from offrec.estimation.trajectories import Trajectories
+from offrec.evaluation import EvaluationSplit
+from offrec.models.network import NetworkOptions
+from offrec.training.loop import TrainingOptions
+
+RECOMMENDED = "direct"
+WEIGHTED = "self_normalised"  # recommended where propensities are exact, and for blends, which have no Q
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class EstimateOptions:
+    """Options of `estimate`.
+
+    Args:
+        split: The sessions to estimate from; Q is always fitted to the training sessions. None for all sessions if no
+            policy was trained on the dataset and no Q is fitted, else for the test sessions.
+        estimators: Names from `ESTIMATORS`; "all" for every one that the log and the policy allow; empty for the
+            recommended one: `self_normalised` for sampled lists on a log with exact propensities and for blends, else
+            `direct`.
+        gamma: Discount per decision.
+        play: Whether policies sample their lists or show their top k.
+        k: Items per list; None for the length of the logged lists.
+        temperature: Softmax temperature of sampled lists.
+        blend: Share of the decisions that the policy makes; the logging policy makes the others.
+        reward: Reward of each behaviour; missing ones use the default.
+        cap: Largest importance weight; None for the estimator's own cap.
+        refits: How often Q is refitted to resampled sessions; with 0 the direct method has no interval.
+        value_at_5: Whether to compute value@5 too if Q is fitted anyway. This needs one more fit, which is cached.
+        seed: Seed of the bootstrap and the logging policy.
+        values: How Q is fitted.
+        network: Network of π̂_b, if the log has no propensities.
+        training: Training of π̂_b.
+
+    Raises:
+        InputError: If a value is out of range or an estimator is incompatible with the other options.
+    """
+
+    split: EvaluationSplit | None = None
+    estimators: tuple[str, ...] = ()
+    gamma: float = 1.0
+    play: Play = "sample"
+    k: int | None = None
+    temperature: float = 1.0
+    blend: float = 1.0
+    reward: Mapping[str, float] = field(default_factory=dict)
+    cap: float | None = None
+    refits: int = 4
+    value_at_5: bool = True
+    seed: int = 0
+    values: ValueOptions = field(default_factory=ValueOptions)
+    network: NetworkOptions = field(default_factory=NetworkOptions)
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise InputError(f"--gamma must be between 0 and 1; got {self.gamma}.")
+        if self.refits < 0 or self.refits == 1:
+            raise InputError(f"--refits must be 0 or at least 2; got {self.refits}.")
+        for estimator in map(get_estimator, self.named_estimators):
+            if estimator.uses_weights and self.play == "topk":
+                raise InputError(
+                    f"--estimator {estimator.name} needs list probabilities, but --play topk has none; use "
+                    "--estimator direct or --play sample."
+                )
+            if estimator.uses_q and self.blend < 1:
+                raise InputError(
+                    f"--estimator {estimator.name} cannot evaluate a blend: the logging policy's probabilities for "
+                    "unshown lists are unknown. Use another estimator or --blend 1."
+                )
+
+    @property
+    def named_estimators(self) -> tuple[str, ...]:
+        """The estimators that were chosen by name; their numbers are always shown."""
+        return tuple(name for name in self.estimators if name != ALL)
+
+    def choose_estimators(self, trajectories: Trajectories, has_propensities: bool) -> list[str]:
+        """Return the estimators to use for these trajectories.
+
+        Args:
+            trajectories: The trajectories of one policy.
+            has_propensities: Whether the log contains exact propensities.
+        """
+        if ALL in self.estimators:
+            return [
+                name for name in available_estimators(trajectories) if self.blend == 1 or not ESTIMATORS[name].uses_q
+            ]
+        return list(self.named_estimators or (self.recommended(trajectories.log_pi is not None, has_propensities),))
+
+    def recommended(self, is_sampled: bool, has_propensities: bool) -> str:
+        """Return the estimator that is used by default for a policy that samples its lists, or shows its top k."""
+        return WEIGHTED if self.blend < 1 or (is_sampled and has_propensities) else RECOMMENDED
+
+    def fits_q(self, is_sampled: bool, has_propensities: bool) -> bool:
+        """Return whether the estimators of a policy need a fitted Q."""
+        if ALL in self.estimators:
+            return self.blend == 1
+        names = self.named_estimators or (self.recommended(is_sampled, has_propensities),)
+        return any(get_estimator(name).uses_q for name in names)
+
+
+def available_estimators(trajectories: Trajectories) -> list[str]:
+    """Return the estimators whose columns are available, assuming that Q can be fitted."""
+    has_weights = trajectories.log_pi is not None and trajectories.log_b is not None
+    has_clusters = trajectories.log_cluster_ratio is not None
+    return [
+        name
+        for name, estimator in ESTIMATORS.items()
+        if (has_weights or not estimator.uses_weights) and (has_clusters or not estimator.uses_clusters)
+    ]

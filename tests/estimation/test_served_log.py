@@ -1,0 +1,122 @@
+"""Estimates on a log with exact propensities: lists of two sampled by a known policy, with a reward worked exactly."""
+
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fixed_policies import Fixed
+
+import offrec
+from offrec.errors import InputError
+from offrec.estimation.collect import rare_beyond_logging
+from offrec.estimation.estimate import estimate
+from offrec.estimation.options import EstimateOptions
+from offrec.estimation.seen_sessions import count_seen_sessions
+from small_datasets import write_dataset
+
+ITEMS, LISTS, SESSIONS = 6, 3, 1200
+SERVED = [1.0, 0.5, 0.0, 0.0, -0.5, -1.0]
+PICKS = [0.1, 0.3, 0.5, 0.2, 0.6, 0.9]  # probability that a visitor buys the item when it is first on the list
+
+
+def list_probability(logits: list[float], items: tuple[int, ...]) -> float:
+    """The probability of an ordered list that is sampled without replacement."""
+    weights, probability = np.exp(logits), 1.0
+    for place, item in enumerate(items):
+        probability *= weights[item] / (weights.sum() - weights[list(items[:place])].sum())
+    return float(probability)
+
+
+def true_reward(logits: list[float]) -> float:
+    """The exact reward per session: visitors look at the first item only and never leave early."""
+    pairs = permutations(range(ITEMS), 2)
+    return LISTS * sum(list_probability(logits, pair) * PICKS[pair[0]] for pair in pairs)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A log that the policy with the logits SERVED has served."""
+    random, pairs = np.random.default_rng(0), list(permutations(range(ITEMS), 2))
+    chances = [list_probability(SERVED, pair) for pair in pairs]
+    sessions, decisions = [], []
+    for _ in range(SESSIONS):
+        picked: list[int] = []
+        lists = []
+        for number in random.choice(len(pairs), LISTS, p=np.array(chances) / sum(chances)):
+            first = pairs[number][0]
+            is_picked = random.random() < PICKS[first]
+            lists.append((len(picked), pairs[number], chances[number], len(picked) if is_picked else None))
+            picked += [first] if is_picked else []
+        sessions.append(picked)
+        decisions.append(lists)
+    words = [["buy"] * len(session) for session in sessions]
+    folder = tmp_path_factory.mktemp("served")
+    return write_dataset(folder, sessions, words, (800, 200, 200), items=ITEMS, decisions=decisions)
+
+
+def later_policy(dataset: Any, logits: list[float]) -> Fixed:
+    """A policy that was trained on another dataset."""
+    policy = Fixed(dataset, logits)
+    policy.data_hash = "another"
+    return policy
+
+
+def test_the_policy_that_served_the_log_is_trusted_and_close_to_the_truth(served: Any) -> None:
+    result = estimate(later_policy(served, SERVED), served)
+    assert (result.split, result.sessions) == ("all", SESSIONS)
+    assert result.sessions_note.startswith("All sessions are used: no policy was trained on this dataset")
+    ((name, assessment),) = result.policies[0].assessments.items()
+    assert name == "self_normalised"
+    assert assessment.verdict == "trust", assessment.reasons
+    assert assessment.support.rare_share == pytest.approx(0.0, abs=1e-6)
+    assert assessment.support.effective_sessions == pytest.approx(SESSIONS, rel=1e-4)
+    assert abs(assessment.interval.estimate - true_reward(SERVED)) < 3 * assessment.interval.standard_error
+    assert assessment.interval.standard_error < 0.03 * true_reward(SERVED)
+
+
+def test_another_policy_is_estimated_by_weights(served: Any) -> None:
+    logits = [0.8, 0.5, 0.2, 0.0, -0.3, -0.6]
+    assessment = estimate(later_policy(served, logits), served).policies[0].assessments["self_normalised"]
+    assert true_reward(logits) > 1.05 * true_reward(SERVED)
+    assert abs(assessment.interval.estimate - true_reward(logits)) < 3 * assessment.interval.standard_error
+
+
+def test_only_test_sessions_are_used_if_the_policy_was_trained_on_the_log(served: Any) -> None:
+    result = estimate({"mine": Fixed(served, SERVED)}, served)
+    assert (result.split, result.sessions) == ("test", 200)
+    assert result.sessions_note == "mine was trained on this dataset, so only its test sessions are used."
+    with pytest.raises(InputError, match="--split all needs sessions that nothing was fitted to, but mine was trained"):
+        estimate({"mine": Fixed(served, SERVED)}, served, EstimateOptions(split="all"))
+
+
+def test_only_test_sessions_are_used_if_q_is_fitted(served: Any) -> None:
+    policy = later_policy(served, SERVED)
+    with pytest.raises(InputError, match="but Q or the propensities are fitted to some; use --split test"):
+        estimate(policy, served, EstimateOptions(split="all", estimators=("direct",)))
+
+
+def test_rare_lists_count_beyond_what_the_logging_policy_shows() -> None:
+    """Lists of two: rare below 1e-8. The third list is rare and shown three times as often; 1/8 of π is not logged."""
+    log_b = np.log([0.5, 0.5, 1e-9, 1e-9])
+    log_pi = np.log([0.25, 0.25, 3e-9, 0.0 + 1e-300])
+    ratios = np.array([0.5, 0.5, 3.0, 0.0])
+    missing = 1 - ratios.mean()
+    expected = np.array([0.0, 0.0, 2.0, 0.0]) + max(0.0, missing)
+    np.testing.assert_allclose(rare_beyond_logging(log_pi, log_b, np.full(4, 2)), expected, atol=1e-12)
+    half = rare_beyond_logging(log_b + np.log(0.5), log_b, np.full(4, 2))
+    assert half.mean() == pytest.approx(0.5)  # half of the policy's lists are not in the log
+    assert rare_beyond_logging(log_b, log_b, np.full(4, 2)).tolist() == [0.0] * 4
+
+
+def test_sessions_are_recognised_by_their_start(tmp_path: Path) -> None:
+    rows = [f"{n},{item},{1000 + 10 * n + place}" for n in range(40) for place, item in enumerate("abc")]
+    lines = ["session,item,time", *rows]
+    (tmp_path / "log.csv").write_text("\n".join(lines))
+    (tmp_path / "first.csv").write_text("\n".join(lines[: 1 + 3 * 20]))
+    whole = offrec.prepare(tmp_path / "log.csv", out=tmp_path / "whole", split="time")
+    first = offrec.prepare(tmp_path / "first.csv", out=tmp_path / "first", split="time")
+    assert count_seen_sessions(whole, "all", first) == 18  # of 20, two are test sessions of the first log
+    assert count_seen_sessions(whole, "test", first) == 0
+    assert count_seen_sessions(first, "train", whole) == 16
