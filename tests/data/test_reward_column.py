@@ -107,6 +107,9 @@ def test_rewards_by_behaviour_are_checked_against_the_column(prepare_log: Prepar
     with pytest.raises(InputError, match=r"'wave' has no reward; set one, such as --set reward\.wave"):
         event_rewards(plain, {})
     assert event_rewards_or_none(plain, {}) is None
+    known = event_rewards_or_none(plain, {"wave": 5.0, "cart": 3.0})  # a behaviour of another log is ignored
+    assert known is not None
+    assert known.max() == 5.0
     assert event_rewards(plain, {}, needed=False).max() == 1.0
     with pytest.raises(InputError, match=r"reward\.cart is not a behaviour of the dataset, which has view, buy, wave"):
         event_rewards(plain, {"cart": 1.0})

@@ -39,10 +39,14 @@ def event_rewards(dataset: Dataset, by_behaviour: Mapping[str, float], *, needed
 
 
 def event_rewards_or_none(dataset: Dataset, by_behaviour: Mapping[str, float]) -> Floats | None:
-    """Return `event_rewards`, or None if a behaviour has no reward or all rewards are 0."""
+    """Return `event_rewards`, or None if a behaviour has no reward or all rewards are 0.
+
+    Rewards of other behaviours are ignored: a run may be evaluated on a later log that lacks one of its behaviours.
+    """
     if _names_without_reward(dataset, by_behaviour):
         return None
-    rewards = event_rewards(dataset, by_behaviour, needed=False)
+    used = {name: by_behaviour[name] for name in _names_without_number(dataset) if name in by_behaviour}
+    rewards = event_rewards(dataset, used, needed=False)
     return rewards if rewards.any() else None
 
 
