@@ -79,6 +79,19 @@ def test_other_folders_are_refused(folder: Path, tmp_path: Path, prepare_log: Pr
     assert message.startswith("events/broken.parquet cannot be read as Parquet (")
 
 
+@pytest.mark.parametrize("target", ["/dev/zero", "missing"])
+def test_devices_and_broken_links_in_a_folder_are_refused(folder: Path, prepare_log: Prepare, target: str) -> None:
+    (folder / "z.parquet").symlink_to(target)
+    message = error_message(prepare_log, folder)  # type: ignore[arg-type]
+    assert message == f"{folder / 'z.parquet'} is not a regular file; remove it, or write its content to a file."
+
+
+def test_an_empty_partition_value_is_a_missing_behaviour(tmp_path: Path, prepare_log: Prepare) -> None:
+    write(tmp_path / "events", "kind=/part-0.parquet", session=[1, 2, 3], item=[1, 2, 3])
+    message = error_message(prepare_log, tmp_path / "events", behaviour="kind")  # type: ignore[arg-type]
+    assert message.endswith("a missing behaviour (the first of 3 such rows); expected a name.")
+
+
 def test_a_file_that_is_named_twice_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"part-2\.parquet was given twice"):
         prepare([folder, folder / "part-2.parquet"], out=tmp_path / "data")

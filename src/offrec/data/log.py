@@ -126,7 +126,8 @@ class BatchChecker:
         known = self.behaviour_names
         if known is None:
             known = {name: name for name in self.allowed or names}
-        expected = f"expected one of {', '.join(list(known)[:20])}" if known else "expected a name"
+        listed = ", ".join(list(filter(None, known))[:20])
+        expected = f"expected one of {listed}" if listed else "expected a name"
         missing = (column.is_null() if without_pick is None else column.is_null() & ~without_pick) | (column == "")
         bad_rows.add_rows("a missing behaviour", expected, batch, missing)
         bad_rows.add_rows("an unknown behaviour", expected, batch, ~column.is_in(list(known)) & ~missing, column)

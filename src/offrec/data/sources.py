@@ -140,7 +140,8 @@ def find(paths: Sequence[str | Path]) -> list[Source]:
 
 def _parquet_files(folder: Path) -> list[Source]:
     """Return the Parquet files of a folder and its sub-folders. Names that begin with . or _ are skipped."""
-    files = [path for path in sorted(folder.rglob("*")) if not _is_hidden(path.relative_to(folder)) and path.is_file()]
+    entries = (path for path in sorted(folder.rglob("*")) if not _is_hidden(path.relative_to(folder)))
+    files = [path for path in entries if not path.is_dir()]
     tables = [path for path in files if path.suffix in PARQUET_SUFFIXES]
     if not tables:
         raise InputError(
@@ -152,6 +153,8 @@ def _parquet_files(folder: Path) -> list[Source]:
             f"files to read, for instance '{folder / '**' / '*.parquet'}'."
         )
     for path in tables:
+        if not path.is_file():
+            raise InputError(f"{path} is not a regular file; remove it, or write its content to a file.")
         _compression(path)  # checks that the file can be opened and is not empty
     return [Source(path, folder=folder) for path in tables]
 
