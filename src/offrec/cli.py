@@ -31,6 +31,7 @@ def commands() -> dict[str, type]:
     # Imported here, so that `main` also handles Ctrl-C during the imports.
     from offrec.commands.ab import Ab
     from offrec.commands.demo import Demo
+    from offrec.commands.erase import Erase
     from offrec.commands.estimate import Estimate
     from offrec.commands.evaluate import Evaluate
     from offrec.commands.export import Export
@@ -50,6 +51,7 @@ def commands() -> dict[str, type]:
         "recommend": Recommend,
         "serve": Serve,
         "ab": Ab,
+        "erase": Erase,
         "export": Export,
         "shop": WriteShop,
         "simulate": Simulate,

@@ -51,7 +51,7 @@ def top_lists(head: Head, k: int, allowed: Tensor | None = None) -> ItemLists:
     for first, z in tiles(head):
         total.add(z)
         if is_masked is not None:
-            z = z.masked_fill(is_masked[first : first + z.shape[1]], MASKED)
+            z.masked_fill_(is_masked[first : first + z.shape[1]], MASKED)
         best.add(first, z)
     values, items = best.sorted()
     return ItemLists(items, values, total.log())

@@ -37,7 +37,7 @@ class RemainingItems:
         for first, z in tiles(head):
             lse = torch.logaddexp(lse, z.logsumexp(1).double())
             if self.is_masked is not None:
-                z = z.masked_fill(self.is_masked[first : first + z.shape[1]], MASKED)
+                z.masked_fill_(self.is_masked[first : first + z.shape[1]], MASKED)
             blocks = -(-z.shape[1] // BLOCK)
             padded = pad(z / self.temperature[:, None], (0, blocks * BLOCK - z.shape[1]), value=-math.inf)
             weights.append(padded.view(head.n_rows, blocks, BLOCK).logsumexp(2))

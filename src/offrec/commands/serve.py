@@ -56,6 +56,8 @@ class Serve:
     """Size at which the log begins a new file, in MiB."""
     segment_seconds: float = 3600.0
     """Age at which the log begins a new file, in seconds."""
+    keep_days: Annotated[float | None, unset("DAYS")] = None
+    """Remove files of the log whose last record is older than this many days. Default: keep all files."""
     on_log_failure: Literal["serve", "stop"] = "serve"
     """What to do if the log cannot be written, for example on a full disk: serve without it, or stop."""
     wait_ms: float = 2.0
@@ -127,7 +129,7 @@ class Serve:
             allow_hosts=parse_hosts(self.allow_host),
             log=self.log,
             log_options=DecisionLogOptions(
-                self.flush_seconds, int(self.segment_mb * 2**20), self.segment_seconds, self.durable
+                self.flush_seconds, int(self.segment_mb * 2**20), self.segment_seconds, self.durable, self.keep_days
             ),
             on_log_failure=self.on_log_failure,
             limits=RequestLimits(
@@ -176,8 +178,10 @@ class Serve:
                 "max_connections",
                 "transfer_seconds",
             ),
-            *("keep_alive_seconds", "workers", "hang_seconds", "threads"),
+            *("keep_alive_seconds", "workers", "hang_seconds", "threads", "keep_days"),
         )
+        if self.keep_days is not None and self.log is None:
+            raise InputError("--keep-days removes files of the decision log; add --log FOLDER or remove it.")
         for name in positive:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):

@@ -28,7 +28,7 @@ RENAME_EXCHANGE, AT_FDCWD = 2, -100  # from Linux's headers
 
 
 @contextmanager
-def publish_file(path: Path, *, advice: str = ADVICE) -> Iterator[Path]:
+def publish_file(path: Path, *, advice: str = ADVICE, mode: int = 0o666) -> Iterator[Path]:
     """Write a file under a temporary name and rename it to `path` when the block ends without an exception.
 
     An existing file is replaced. Missing parent folders are created. The temporary name has the suffix of `path`,
@@ -37,6 +37,7 @@ def publish_file(path: Path, *, advice: str = ADVICE) -> Iterator[Path]:
     Args:
         path: The file to write.
         advice: What the user should do if the file cannot be written; the end of the error message.
+        mode: Permissions of the file, reduced by the umask.
 
     Yields:
         The temporary path, next to `path`. The caller writes the file there.
@@ -55,7 +56,7 @@ def publish_file(path: Path, *, advice: str = ADVICE) -> Iterator[Path]:
             raise FileExistsError(errno.EEXIST, "it exists and is not a regular file")
         _make_parent(path)
         temporary = _temporary_name(path, TEMPORARY, path.suffix)
-        temporary.touch()
+        temporary.touch(mode)
         mode = temporary.stat().st_mode
         try:
             yield temporary

@@ -9,6 +9,7 @@ once writing works again, the log itself contains their number.
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,9 @@ from typing import Any
 from offrec.data.line_checksums import seal_record
 from offrec.errors import InputError
 from offrec.serving.decision_log_segment import Print, Segment, close_abandoned_segments
+from offrec.serving.erasure import remove_old_files
+
+REMOVAL_SECONDS = 600.0  # between two searches for old files
 
 
 @dataclass(frozen=True)
@@ -31,12 +35,14 @@ class DecisionLogOptions:
         segment_bytes: The size at which a new file begins, checked at every fsync.
         segment_seconds: The age at which a new file begins.
         durable: Whether every response waits for an fsync of its record.
+        keep_days: Remove closed files whose last record is older than this; None to keep all.
     """
 
     flush_seconds: float = 1.0
     segment_bytes: int = 64 << 20
     segment_seconds: float = 3600.0
     durable: bool = False
+    keep_days: float | None = None
 
 
 @dataclass
@@ -93,6 +99,7 @@ class DecisionLog:
         self._changed = threading.Condition(threading.RLock())  # never held during an fsync: the event loop writes
         self._closing = False
         self._next_number = 0
+        self._removed_at = -math.inf  # when old files were last removed
         try:
             folder.mkdir(parents=True, exist_ok=True)
             close_abandoned_segments(folder, self._print)
@@ -208,6 +215,9 @@ class DecisionLog:
             self._begin_segment()
         if self.failure is not None:
             self._recover()
+        if self.options.keep_days is not None and time.monotonic() - self._removed_at >= REMOVAL_SECONDS:
+            self._removed_at = time.monotonic()
+            remove_old_files(self.folder, self.options.keep_days, self._print)
 
     def _begin_segment(self) -> None:
         segment = self._create_segment()

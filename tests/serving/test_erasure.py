@@ -1,0 +1,155 @@
+"""Erasing sessions and removing old files: what remains is a valid log, also while a server writes."""
+
+import fcntl
+import gzip
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from small_server import open_log, wait_until
+
+from offrec.data import decision_log_files
+from offrec.data.line_checksums import is_sealed, seal_end, seal_record
+from offrec.errors import InputError
+from offrec.serving import decision_log
+from offrec.serving.decision_log import DecisionLog, DecisionLogOptions
+from offrec.serving.erasure import Erased, erase_sessions, remove_old_files
+
+Record = dict[str, Any]
+
+
+def records(session: str, start: int = 1000) -> list[Record]:
+    """A list, an event with the session, and one that names only the request."""
+    names = {"request_id": f"request of {session}", "session_id": session}
+    fields = {"items": [1, 2], "history": [], "sampled": False, "restricted": False, "policy": "a"}
+    return [
+        {"kind": "list", "time": start, **names, **fields},
+        {"kind": "event", "time": start + 1, **names, "item": 1, "behaviour": "click"},
+        {"kind": "event", "time": start + 2, "request_id": names["request_id"], "item": 2, "behaviour": "buy"},
+    ]
+
+
+def content(*groups: list[Record], closed: bool = True) -> bytes:
+    lines = [seal_record(record) for group in groups for record in group]
+    return b"".join(lines) + (seal_end(len(lines)) if closed else b"")
+
+
+def erase(folder: Path, *sessions: str) -> Erased:
+    return erase_sessions(folder, sessions, lambda line: None)
+
+
+def notes(folder: Path) -> list[str]:
+    result = []
+    for source in decision_log_files.find([folder]):
+        counts = decision_log_files.RecordCounts()
+        list(decision_log_files.read(source, counts))
+        result += counts.notes(source.name)
+    return result
+
+
+def test_all_records_of_a_session_are_erased_and_files_stay_valid(tmp_path: Path) -> None:
+    a, b, c = records("a"), records("b"), records('say "é"')
+    plain, crashed = tmp_path / "decisions-1-1-0.jsonl", tmp_path / "decisions-1-2-0.jsonl"
+    plain.write_bytes(content(a[:1], b, a[1:2]))
+    plain.chmod(0o640)
+    crashed.write_bytes(content(c, a[2:], closed=False) + b'{"kind":"event","session_id":"a"')
+    packed, dense = tmp_path / "decisions-2-1-0.jsonl.gz", tmp_path / "decisions-3-1-0.jsonl.zst"
+    packed.write_bytes(gzip.compress(content(b, a[1:2])))
+    dense.write_bytes(zstandard.compress(content(a[1:2], c)))
+    untouched = tmp_path / "decisions-4-1-0.jsonl"
+    untouched.write_bytes(content(b))
+    before = untouched.stat()
+    assert erase(tmp_path, "a") == Erased(5, 4)
+    assert plain.read_bytes() == content(b)
+    assert plain.stat().st_mode & 0o777 == 0o640
+    assert crashed.read_bytes() == content(c, closed=False), "without the incomplete line, which may be of the session"
+    assert gzip.decompress(packed.read_bytes()) == content(b)
+    assert zstandard.decompress(dense.read_bytes()) == content(c)
+    assert untouched.stat() == before
+    assert notes(tmp_path) == ["decisions-1-2-0.jsonl: not closed: the server crashed or the file was cut."]
+    assert erase(tmp_path, "a") == Erased(0, 0)
+    assert erase(tmp_path, 'say "é"', "b") == Erased(15, 5)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_missing_records_stay_visible(tmp_path: Path) -> None:
+    lines = content(records("a"), records("b")).splitlines(keepends=True)
+    (tmp_path / "decisions-1-1-0.jsonl").write_bytes(b"".join(lines[:5] + lines[6:]))
+    erase(tmp_path, "a")
+    assert notes(tmp_path) == ["decisions-1-1-0.jsonl: 1 records are missing or repeated."]
+
+
+def test_a_running_server_is_not_disturbed(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    (tmp_path / "decisions-1-1-0.jsonl").write_bytes(content(records("a"), records("b")))
+    log.write(records("b"))
+    assert erase(tmp_path, "a") == Erased(3, 1)
+    closed = (tmp_path / "decisions-1-1-0.jsonl").read_bytes()
+    with pytest.raises(InputError, match=r"\.jsonl\.open contains records of the session and is being written"):
+        erase(tmp_path, "b")
+    assert (tmp_path / "decisions-1-1-0.jsonl").read_bytes() == closed, "nothing is erased in part"
+    log.write(records("d"))
+    assert log.close() == 0
+    assert erase(tmp_path, "b") == Erased(6, 2)
+    assert notes(tmp_path) == []
+
+
+def test_the_file_of_a_crashed_server_is_erased_too(tmp_path: Path) -> None:
+    (tmp_path / "decisions-1-1-0.jsonl.open").write_bytes(content(records("a"), records("b"), closed=False))
+    assert erase(tmp_path, "a") == Erased(3, 1)
+    assert (tmp_path / "decisions-1-1-0.jsonl").read_bytes() == content(records("b"), closed=False)
+
+
+def test_what_cannot_be_erased_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not a folder; name the folder that offrec serve writes its log to"):
+        erase(tmp_path / "no", "a")
+    with pytest.raises(InputError, match="--session is missing or empty"):
+        erase(tmp_path, "")
+    path = tmp_path / "decisions-1-1-0.jsonl"
+    path.write_bytes(damaged := content(records("a")).replace(b"click", b"clock"))
+    with pytest.raises(InputError, match="contains the damaged line"):
+        erase(tmp_path, "a")
+    assert path.read_bytes() == damaged
+    lock = tmp_path.with_name(f".{tmp_path.name}.lock")
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="is being written by another process; wait until it has finished"):
+            erase(tmp_path, "a")
+    lock.unlink()
+
+
+def test_the_command_erases(tmp_path: Path) -> None:
+    (tmp_path / "decisions").mkdir()
+    (tmp_path / "decisions" / "decisions-1-1-0.jsonl").write_bytes(content(records("a"), records("b")))
+    command = [sys.executable, "-m", "offrec", "erase", "decisions", "--session", "a"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "Erased: 3 records in 1 files of decisions." in done.stderr
+    lines = (tmp_path / "decisions" / "decisions-1-1-0.jsonl").read_bytes().splitlines()
+    assert all(map(is_sealed, lines))
+
+
+def test_old_files_are_removed_by_their_last_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = int(time.time() * 1000)
+    day = 86_400_000
+    old, mixed, new = (tmp_path / f"decisions-{number}-1-0.jsonl" for number in (1, 2, 3))
+    old.write_bytes(content(records("a", now - 3 * day)))
+    mixed.write_bytes(content(records("a", now - 3 * day), records("b", now - day)))
+    new.write_bytes(content(records("c", now)))
+    (tmp_path / "decisions-0-1-0.jsonl.open").write_bytes(content(records("d", 5), closed=False))
+    (tmp_path / "notes.txt").write_text("not a log")
+    assert remove_old_files(tmp_path, 2, lambda line: None) == 1
+    assert not old.exists()
+    assert mixed.exists()
+    assert len(list(tmp_path.iterdir())) == 4
+    monkeypatch.setattr(decision_log, "REMOVAL_SECONDS", 0.0)
+    printed: list[str] = []
+    options = DecisionLogOptions(flush_seconds=0.01, keep_days=0.5)
+    log = DecisionLog(tmp_path, options, printed.append)
+    wait_until(lambda: not mixed.exists())
+    log.close()
+    assert new.exists()
+    assert "removed" in "".join(printed)
