@@ -41,11 +41,13 @@ class ItemRows:
     option: str = "--items"  # that named the file, for messages
 
 
-def read_item_rows(paths: Sequence[str | Path], id_column: str | None = None, *, option: str = "--items") -> ItemRows:
+def read_item_rows(
+    paths: str | Path | Sequence[str | Path], id_column: str | None = None, *, option: str = "--items"
+) -> ItemRows:
     """Read a table of items.
 
     Args:
-        paths: Files or globs. Several files must have the same columns.
+        paths: One or more files or globs. Several files must have the same columns.
         id_column: The column with the ids; by default item, id or item_id.
         option: The option that names the files, for messages.
 

@@ -107,7 +107,9 @@ def from_keywords(values: dict[str, Any]) -> PrepareOptions:
     known = [field.name for field in fields(PrepareOptions)]
     if unknown := [name for name in values if name not in known]:
         raise InputError(f"prepare has no option {unknown[0]!r}; its options are {', '.join(known)}.")
-    return PrepareOptions(**values)
+    takes_several = {field.name for field in fields(PrepareOptions) if "tuple[str, ...]" in str(field.type)}
+    one = {name: (value,) for name, value in values.items() if name in takes_several and isinstance(value, str)}
+    return PrepareOptions(**{**values, **one})
 
 
 def check(options: PrepareOptions) -> None:

@@ -108,11 +108,11 @@ class Block:
         return lines
 
 
-def find(paths: Sequence[str | Path]) -> list[Source]:
+def find(paths: str | Path | Sequence[str | Path]) -> list[Source]:
     """Return the tables that paths and globs name.
 
     Args:
-        paths: Files, globs and folders of Parquet files. A zip archive represents all of its members.
+        paths: One or more files, globs and folders of Parquet files. A zip archive represents all of its members.
 
     Returns:
         The tables in the order of `paths`. The matches of a glob and the files of a folder are sorted by their paths.
@@ -123,7 +123,7 @@ def find(paths: Sequence[str | Path]) -> list[Source]:
     if not paths:
         raise InputError("No source was given; name at least one file, or a glob in quotes.")
     tables: list[Source] = []
-    for path in paths:
+    for path in [paths] if isinstance(paths, str | Path) else paths:
         if Path(path).is_dir():
             tables.extend(_parquet_files(Path(path)))
             continue

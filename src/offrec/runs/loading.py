@@ -117,7 +117,7 @@ def append_new_items(stored: StoredRun, files: str | Path | Sequence[str | Path]
         files: Tables of items with the columns of `prepare --items`. Items that the run knows are skipped.
 
     Raises:
-        InputError: The run has no item features, or the files contain no new item.
+        InputError: The run has no item features, or a file cannot be read.
     """
     from offrec.data.item_files import encode_properties, read_item_rows, unseen_ids  # needs polars
 
@@ -129,10 +129,8 @@ def append_new_items(stored: StoredRun, files: str | Path | Sequence[str | Path]
         )
     rows = read_item_rows([files] if isinstance(files, str | Path) else files, option="--new-items")
     new_ids = unseen_ids(rows, vocabulary)
-    if not len(new_ids):
-        raise InputError(
-            f"--new-items {rows.name} contains no new items: {stored.path} knows all of them; remove the option."
-        )
+    if not len(new_ids):  # a server keeps its --new-items when a run that knows them replaces the old one
+        return stored
     properties = properties.append(encode_properties(rows, Vocabulary(new_ids), like=properties))
     known = vocabulary.ids
     if isinstance(known, np.ndarray) and isinstance(new_ids, np.ndarray):
