@@ -6,7 +6,7 @@ In each shop, a random 8 % of the items are hidden: their events are removed fro
 test sessions keep them. SL is trained with and without item features, with and without hidden items. HR@20 is measured
 for the test events of hidden items and of all other items; `first` counts only events whose item does not occur earlier
 in the session, because an item of the history is easy to recommend again. `shown` is the share of hidden items in the
-top 20. `bonus` repeats the measurement of one run with other values of network.new_item_bonus.
+top 20. `bonus` repeats the measurement with other values of network.new_item_bonus.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def main() -> None:
                     console=Console(quiet=True),
                 )
                 rows.append({"seed": seed, "policy": name, **measure(policy, dataset, is_hidden)})
-                if name == "features, hidden":
+                if name.startswith("features") and VARIANTS[name][0]:
                     rows[-1]["bonus"] = [
                         {"bonus": bonus, **measure(with_bonus(policy, bonus), dataset, is_hidden)} for bonus in BONUSES
                     ]
