@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from small_runs import trained
 
 import offrec
@@ -30,6 +31,7 @@ def log(folder: Path) -> Any:
         ("sl+dqn", {"network.backbone": "sasrec"}),
         ("dc", {}),
         ("sl", {"network.features": "off"}),
+        ("user-model", {"algorithm.choice": "logit"}),
     ],
 )
 def test_a_stored_run_scores_as_the_trained_policy(tmp_path: Path, algorithm: str, settings: dict[str, Any]) -> None:
@@ -118,3 +120,18 @@ def test_a_warm_start_needs_the_same_columns(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path, [[0, 1, 2]] * 10, items=ITEMS)
     with pytest.raises(offrec.InputError, match=r"item features category, brand, image, price, but .* has none"):
         trained(dataset, tmp_path / "second", start_from=tmp_path / "first")
+
+
+def test_a_user_model_starts_new_items_at_their_prior_mean(tmp_path: Path) -> None:
+    settings = {"algorithm.choice": "logit", "algorithm.types": 2, "algorithm.width": 3}
+    policy = trained(log(tmp_path), tmp_path / "run", algorithm="user-model", settings=settings)
+    files = write_items(tmp_path / "new.parquet", {900: 4})
+    after = offrec.load(tmp_path / "run", device="cpu", new_items=files)
+    mean = policy.agent.prior_mean()[0][4]
+    assert mean.abs().sum() > 0  # the map is trained
+    torch.testing.assert_close(after.agent.vectors()[ITEMS], mean[:3])
+    torch.testing.assert_close(after.agent.leave_effect[ITEMS], mean[5:])
+    torch.testing.assert_close(after.agent.vectors()[:ITEMS], policy.agent.vectors())
+    torch.testing.assert_close(after.agent.interest()[:ITEMS], policy.agent.interest())
+    torch.testing.assert_close(after.agent.worth()[:ITEMS], policy.agent.worth())
+    assert len(after.recommend([101, 900], k=ITEMS + 1).items) == ITEMS + 1

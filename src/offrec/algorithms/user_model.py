@@ -128,7 +128,10 @@ RECORD = LearnerRecord(
     ignored={
         **{
             f"network.{name}": NO_NETWORK
-            for name in ("backbone", "width", "layers", "dropout", "tied", "repeat", "repeat_state", "heads", "window")
+            for name in (
+                *("backbone", "width", "layers", "dropout", "tied", "repeat", "repeat_state", "heads", "window"),
+                *("free_dropout", "new_item_bonus"),
+            )
         },
         "gamma": "it plans until the visitor leaves",
         "training.encode": NO_NETWORK,

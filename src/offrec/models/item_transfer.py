@@ -13,6 +13,7 @@ from offrec.data.vocabulary import Vocabulary, match_ids
 from offrec.types import Longs, Sessions
 
 CHUNK = 1 << 18  # pairs of items whose rows are gathered at once
+FEATURE_MAPS = ("map_in", "map_out", "prior_mean")  # names of feature maps in networks and user models
 CATEGORY_TENSORS = (".categories", ".category_bias")  # of a feature map, with one row per category
 ItemTensors = dict[str, int]  # the tensors with one row per item, and how many rows they have in addition
 
@@ -151,7 +152,7 @@ def transfer_categories(weights: Mapping[str, Tensor], old: ItemProperties, new:
     source = torch.tensor(index)
     transferred = dict(weights)
     for name, tensor in weights.items():
-        if name.split(".")[-2:-1] in (["map_in"], ["map_out"]) and name.endswith(CATEGORY_TENSORS):
+        if any(f".{one}." in f".{name}" for one in FEATURE_MAPS) and name.endswith(CATEGORY_TENSORS):
             transferred[name] = torch.where(source[:, None] >= 0, tensor[source.clamp(min=0)], 0.0)
     return transferred
 

@@ -7,23 +7,26 @@ from offrec.models.agent import Agent
 from offrec.models.item_features import FeatureMap, ItemFeatures, add_features
 from offrec.models.neighbours import NeighbourTerm
 from offrec.models.network import ItemHead, Network
+from offrec.models.user_agent import UserModelAgent
 
 
 @torch.no_grad()
-def fold_features(agent: Agent, features: ItemFeatures | None = None) -> None:
+def fold_features(agent: Agent | UserModelAgent, features: ItemFeatures | None) -> None:
     """Replace the free vectors and feature maps of a trained agent by plain item tables, which scores do not change.
 
     Scoring is then as fast as without features, and exported models need no features.
 
     Args:
         agent: The agent. It cannot be trained further.
-        features: The features of the agent's items, followed by those of new items; None if there are no new items.
+        features: The features of the agent's items, followed by those of new items; None if the agent reads none.
     """
-    features = features or agent.features
     if features is None:
         return
     agent.eval()
     items = len(features.seen) - 1
+    if isinstance(agent, UserModelAgent):
+        _fold_user_model(agent, features, items)
+        return
     for module in [*agent.modules()]:
         if isinstance(module, Network):
             _fold_network(module, features, items)
@@ -32,6 +35,26 @@ def fold_features(agent: Agent, features: ItemFeatures | None = None) -> None:
     if agent.needs.ranks == "actor" and agent.actor is not None:
         agent.actor.bias.add_(agent.options.new_item_bonus * features.unseen)
     agent.n_items, agent.features = items, None
+
+
+def _fold_user_model(agent: UserModelAgent, features: ItemFeatures, items: int) -> None:
+    """Add the prior means to the item effects. New items have the prior means, and the mean exposure."""
+    assert agent.prior_mean is not None
+    new, width = items - agent.n_items, agent.x.shape[1]
+    agent.prior_mean.features = features.to(agent.x.device)
+    means = agent.prior_mean()[0][:items]
+    parts = {
+        "x": means[:, :width],
+        "attractiveness": means[:, width],
+        "conversion_effect": means[:, width + 1],
+        "leave_effect": means[:, width + 2 :],
+    }
+    for name, mean in parts.items():
+        free = getattr(agent, name)
+        setattr(agent, name, _parameter(torch.cat([free, free.new_zeros(new, *free.shape[1:])]) + mean, free))
+    agent.exposed = _parameter(torch.cat([agent.exposed, agent.exposed.mean().expand(new)]), agent.exposed)
+    agent.shown = torch.cat([agent.shown, agent.shown.mean().expand(new)])
+    agent.n_items, agent.prior_mean = items, None
 
 
 def _fold_network(network: Network, features: ItemFeatures, items: int) -> None:

@@ -53,7 +53,8 @@ class Planner:
         self.weight = model.grid_log_weight[:, best].exp()
         self.base = model.leave_base[best] + model.leave_picks[:, best]  # [STEPS]
         self.idle, self.same = model.leave_idle[best], model.leave_same[best]
-        self.unit_x = torch.cat([normalize(model.x, dim=1), model.x.new_zeros(1, model.x.shape[1])])
+        self.x = model.vectors()
+        self.unit_x = torch.cat([normalize(self.x, dim=1), self.x.new_zeros(1, self.x.shape[1])])
         self.log_prior = model.type_logit.log_softmax(0)
         self.reward, self.later_w, self.none_share = model.statistics.tolist()
         self.none = model.none if model.has_lists else self._assumed_none()
@@ -64,7 +65,7 @@ class Planner:
     def _assumed_none(self) -> Tensor:
         """Return u₀ such that nothing is picked from the assumed share of lists of k items sampled as in the log."""
         share, model = self.model.learner.none_share, self.model
-        utility = model.types @ model.x.T + self.a + model.shown.clamp(min=1e-12).log()
+        utility = model.types @ self.x.T + self.a + model.shown.clamp(min=1e-12).log()
         total = (self.log_prior[:, None] + utility).flatten().logsumexp(0) + torch.tensor(float(self.k)).log()
         return total + torch.tensor(share / (1 - share)).log()
 
@@ -83,7 +84,7 @@ class Planner:
         Each pick is compared with a list of items as they were shown in the log.
         """
         model, memory = self.model, self.model.learner.memory
-        shown, utilities = model.shown.clamp(min=1e-12).log(), model.types @ model.x.T + self.a
+        shown, utilities = model.shown.clamp(min=1e-12).log(), model.types @ self.x.T + self.a
         if model.is_cascade:
             total = (shown + logsigmoid(utilities - self.none)).logsumexp(1)
         else:
@@ -126,7 +127,7 @@ class Planner:
         """Return candidates [n, M] and whether each repeats another one or is not allowed."""
         model, zeta = self.model, self.slopes.zeta
         state = (model.types[types] + model.taste_shift(memory)[:, None]) * (1 + zeta * model.match_conversion)
-        head = Head(state.reshape(-1, state.shape[-1]), model.x, self._item_score())
+        head = Head(state.reshape(-1, state.shape[-1]), self.x, self._item_score())
         if allowed is not None:
             head = restrict(head, allowed)
         # Lists need k different candidates, even if all types propose the same.

@@ -7,6 +7,7 @@ from offrec.algorithms import LossTerms
 from offrec.algorithms.user_model import UserModel, UserSymbols
 from offrec.catalogue import Head
 from offrec.data.list_log import ListBatch, ListLog
+from offrec.models.item_features import ItemFeatures
 from offrec.models.log_shape import LogShape
 from offrec.models.network import NetworkOptions
 from offrec.models.planner import Planner
@@ -122,9 +123,9 @@ class UserModelAgent(UserModelNetwork):
         state = posterior.softmax(1) @ self.types + self.taste_shift(memory)
         state = state * (1 + planner.slopes.zeta * self.match_conversion)
         bias = planner._item_score()
-        bound = state.norm(dim=1) * self.x.norm(dim=1).max() + bias.max()  # no other item has a higher score
+        bound = state.norm(dim=1) * planner.x.norm(dim=1).max() + bias.max()  # no other item has a higher score
         order = torch.arange(lists.shape[1], 0, -1, device=lists.device)
-        return Head(state, self.x, bias, lists, bound[:, None] + order, replaces_base=True)
+        return Head(state, planner.x, bias, lists, bound[:, None] + order, replaces_base=True)
 
     def start_sessions(self, rows: int, recent: Tensor | None = None) -> "UserSessions":
         """Return the state of `rows` sessions after picks [rows, h], most recent first; None for new sessions."""
@@ -170,8 +171,14 @@ def _choice_likelihood(terms: UserSymbols, batch: ListBatch) -> float:
     return float(choices.logsumexp(1).sum() / len(batch))
 
 
-def build_user_agent(n_items: int, learner: UserModel, network: NetworkOptions, shape: LogShape) -> UserModelAgent:
+def build_user_agent(
+    n_items: int,
+    learner: UserModel,
+    network: NetworkOptions,
+    shape: LogShape,
+    features: ItemFeatures | None = None,
+) -> UserModelAgent:
     """Build a user model for logs of a shape. `start` or a checkpoint sets the rewards."""
     has_lists = shape.list_length > 0
     k = shape.list_length if has_lists else 1 + learner.negatives
-    return UserModelAgent(n_items, learner, k, [0.0] * shape.behaviours, has_lists, network)
+    return UserModelAgent(n_items, learner, k, [0.0] * shape.behaviours, has_lists, network, features)

@@ -1,5 +1,7 @@
 """The parameters of the user model and its likelihood. `offrec.algorithms.user_model` has the equations."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 
 import torch
@@ -11,6 +13,7 @@ from offrec.algorithms.user_model import UserModel, UserSymbols
 from offrec.catalogue import Head, logsumexp
 from offrec.catalogue.head import MASKED
 from offrec.data.list_log import ListBatch
+from offrec.models.item_features import FeatureMap, ItemFeatures
 from offrec.models.network import NetworkOptions
 
 PRECISIONS = (5.0, 10.0, 20.0, 40.0, 100.0, 1000.0)  # of the prior of ε′, the item's own effect on leaving
@@ -30,6 +33,7 @@ class UserModelNetwork(nn.Module):
         rewards: Reward of each behaviour.
         has_lists: Whether the log has lists; otherwise exposure is unknown, and so is how often nothing is picked.
         options: Network options, of which only `history` is read.
+        features: The features of the items, or None. A linear map of them is the prior mean of x, a, ε and ε′.
     """
 
     stochastic = False
@@ -50,6 +54,7 @@ class UserModelNetwork(nn.Module):
         rewards: list[float],
         has_lists: bool = True,
         options: NetworkOptions | None = None,
+        features: ItemFeatures | None = None,
     ) -> None:
         super().__init__()
         self.n_items, self.learner, self.k, self.has_lists = n_items, learner, k, has_lists
@@ -83,6 +88,9 @@ class UserModelNetwork(nn.Module):
         self.leave_base = nn.Parameter(torch.full((count,), -2.0))  # h₀
         self.leave_picks = zeros(STEPS, count)  # h
         self.leave_missing, self.leave_idle, self.leave_same = zeros(count), zeros(count), zeros(count)
+        self.prior_mean = None if features is None else _prior_mean(features, width + 2 + count)
+        self.known_items = n_items  # a has mean 0 over these; items after them are new
+        self._means: tuple[Tensor, ...] | None = None
         weight = torch.tensor([decay for _, decay in grid])[None] ** torch.arange(memory)[:, None]
         self.register_buffer("grid_precision", torch.tensor([precision for precision, _ in grid]), persistent=False)
         self.register_buffer("grid_log_weight", (weight / weight.sum(0)).log(), persistent=False)
@@ -100,20 +108,46 @@ class UserModelNetwork(nn.Module):
 
     # ---- parts of the equations; items at or above n_items are padding
 
+    def _mapped(self) -> tuple[Tensor, ...] | None:
+        """Return the prior means of x [A, d], a [A], ε [A] and ε′ [A, G]; None without features."""
+        if self.prior_mean is None or self._means is not None:
+            return self._means
+        width = self.x.shape[1]
+        means = self.prior_mean()[0][: self.n_items]
+        return means[:, :width], means[:, width], means[:, width + 1], means[:, width + 2 :]
+
+    @contextmanager
+    def _map_once(self) -> Iterator[None]:
+        """Map the features once for all parts of the equations inside a `with` block."""
+        self._means = self._mapped()
+        try:
+            yield
+        finally:
+            self._means = None
+
+    def vectors(self) -> Tensor:
+        """[A, d] x."""
+        means = self._mapped()
+        return self.x if means is None else self.x + means[0]
+
     def centred(self) -> Tensor:
         """[A] a, with mean 0."""
-        return self.attractiveness - self.attractiveness.mean()
+        means = self._mapped()
+        a = self.attractiveness if means is None else self.attractiveness + means[1]
+        return a - a[: self.known_items].mean()
 
     def interest(self) -> Tensor:
         """[A] q."""
-        return self.conversion_effect + self.conversion_slope * self.centred()
+        means = self._mapped()
+        effect = self.conversion_effect if means is None else self.conversion_effect + means[2]
+        return effect + self.conversion_slope * self.centred()
 
     def worth(self) -> Tensor:
         """[A, G] w, the reduction of the log-odds of leaving."""
-        slopes = self.leave_slopes
+        slopes, means = self.leave_slopes, self._mapped()
         # Leaving must not change what is learned from choices and conversions, so a and q are detached.
         return (
-            self.leave_effect
+            (self.leave_effect if means is None else self.leave_effect + means[3])
             + self.centred().detach()[:, None] * slopes[0]
             + self.interest().detach()[:, None] * slopes[1]
         )
@@ -126,7 +160,7 @@ class UserModelNetwork(nn.Module):
 
     def taste_shift(self, memory: Tensor) -> Tensor:
         """[n, d] Σ_l g_l x_{m_l}."""
-        return torch.einsum("nm,nmd->nd", self.lag.expand(memory.shape), self.at(self.x, memory))
+        return torch.einsum("nm,nmd->nd", self.lag.expand(memory.shape), self.at(self.vectors(), memory))
 
     def times_seen(self, memory: Tensor, items: Tensor) -> Tensor:
         """[n, c] how often each of the items [n, c] is in memory, at most SEEN − 1."""
@@ -135,7 +169,7 @@ class UserModelNetwork(nn.Module):
     def match(self, types: Tensor, memory: Tensor, items: Tensor) -> Tensor:
         """[n, C, c] x_i·(U_c + Σ_l g_l x_{m_l}) for types [n, C] and items [n, c]."""
         state = self.types[types] + self.taste_shift(memory)[:, None]
-        return torch.einsum("ncd,nid->nci", state, self.at(self.x, items))
+        return torch.einsum("ncd,nid->nci", state, self.at(self.vectors(), items))
 
     def utility_and_interest(self, types: Tensor, memory: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
         """Return u without the effect of the place, and z, for types [n, C] and items [n, c]: [n, C, c] each."""
@@ -177,7 +211,7 @@ class UserModelNetwork(nn.Module):
 
     def similarity(self, memory: Tensor) -> Tensor:
         """[n] mean over memory of the largest cosine similarity of each pick with an earlier one, at least 0."""
-        vectors = normalize(self.at(self.x.detach(), memory), dim=-1)
+        vectors = normalize(self.at(self.vectors().detach(), memory), dim=-1)
         return (vectors @ vectors.transpose(1, 2)).tril(-1).relu().amax(2).sum(1) / memory.shape[1]
 
     def leave_logits(self, memory: Tensor, picked: Tensor, picks: Tensor) -> Tensor:
@@ -192,6 +226,10 @@ class UserModelNetwork(nn.Module):
 
     def symbols(self, batch: ListBatch, lists: int) -> UserSymbols:
         """Compute the symbols of the loss. The priors are divided by `lists`, the number of lists in the log."""
+        with self._map_once():
+            return self._symbols(batch, lists)
+
+    def _symbols(self, batch: ListBatch, lists: int) -> UserSymbols:
         offered, count = batch.offered, len(self.types)
         types = torch.arange(count, device=offered.device).expand(len(offered), -1)
         utility, interest = self.utility_and_interest(types, batch.memory, offered)
@@ -223,20 +261,32 @@ class UserModelNetwork(nn.Module):
         """[D, K] log P(list|c). Items in memory do not count: many shops show them again to everybody."""
         offered = batch.offered
         counts = (offered < self.n_items) & (self.times_seen(batch.memory, offered) == 0)
-        vectors = self.at(self.x, offered)
+        vectors = self.at(self.vectors(), offered)
         shown = torch.einsum("nid,kd->nki", vectors, self.exposed_types) + self.at(self.exposed, offered)[:, None]
-        total = logsumexp(Head(self.exposed_types, self.x, self.exposed))
+        total = logsumexp(Head(self.exposed_types, self.vectors(), self.exposed))
         return ((shown - total[:, None]) * counts[:, None]).sum(-1)
 
     def _penalty(self) -> Tensor:
         options = self.learner
         vectors = options.vector_precision * self.x.square().sum()
-        effects = [self.types, self.exposed_types, self.centred(), self.conversion_effect]
+        attractiveness = self.attractiveness - self.attractiveness.mean()
+        effects = [self.types, self.exposed_types, attractiveness, self.conversion_effect]
+        effects += [] if self.prior_mean is None else [self.prior_mean.categories, self.prior_mean.dense]
         shared = options.effect_precision * sum(
             (effect.square().sum() for effect in effects), torch.zeros_like(vectors)
         )
         leaving = (self.grid_precision * self.leave_effect.square()).sum()
         return (vectors + shared + leaving) / 2
+
+
+def _prior_mean(features: ItemFeatures, width: int) -> FeatureMap:
+    """Return a map of features that is 0 before training. It has no bias."""
+    made = FeatureMap(features, width, dropout=0.0)
+    for weights in made.parameters():
+        nn.init.zeros_(weights)
+    for bias in (made.category_bias, made.dense_bias):
+        bias.requires_grad_(False)
+    return made
 
 
 def _level(effects: Tensor, level: Tensor) -> Tensor:

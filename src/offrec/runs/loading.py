@@ -54,8 +54,7 @@ def load(
     agent.load_state_dict(stored.weights)
     if new_items is not None:
         stored = append_new_items(stored, new_items)
-    if isinstance(agent, Agent):
-        fold_features(agent, stored.features)
+    fold_features(agent, stored.features)
     policy = NetworkPolicy(policy_name(stored.options), agent, stored.vocabulary, where, stored.facts["data_hash"])
     policy.source_shop, policy.item_properties = stored.facts.get("shop"), stored.properties
     policy.warnings = stored.warnings
@@ -122,7 +121,7 @@ def append_new_items(stored: StoredRun, files: str | Path | Sequence[str | Path]
     from offrec.data.item_files import encode_properties, read_item_rows, unseen_ids  # needs polars
 
     vocabulary, properties, features = stored.vocabulary, stored.properties, stored.features
-    if properties is None or features is None or isinstance(stored.options.learner, UserModel):
+    if properties is None or features is None:
         raise InputError(
             f"{stored.path} was trained without item features, so it cannot score new items; prepare its dataset with "
             "--items and train it again."
@@ -188,7 +187,7 @@ def _untrained_agent(
     items: int, options: RunOptions, shape: LogShape, features: ItemFeatures | None = None
 ) -> Agent | UserModelAgent:
     if isinstance(options.learner, UserModel):
-        return build_user_agent(items, options.learner, options.network, shape)
+        return build_user_agent(items, options.learner, options.network, shape, features)
     return Agent(items, options.learner, options.network, options.critic, restored=True, features=features)
 
 

@@ -13,6 +13,7 @@ from offrec.data.list_log import ListEpochs, ListLog, read_lists
 from offrec.data.rewards import behaviour_rewards, event_rewards
 from offrec.errors import InputError
 from offrec.models.agent import LogFacts
+from offrec.models.item_features import ItemFeatures
 from offrec.models.log_shape import LogShape
 from offrec.models.network_policy import NetworkPolicy
 from offrec.models.user_agent import UserModelAgent, build_user_agent
@@ -57,13 +58,16 @@ def plan_lists(
         read_lists(dataset, split, learner.memory, learner.negatives, device) for split in ("train", "validation")
     )
     epochs = ListEpochs(train, options.training.batch_size, options.seed)
-    return epochs, validation, LogFacts(), _memory(dataset.n_items, options, epochs, LogShape.of(dataset))
+    features = shared.features(options, device)
+    return epochs, validation, LogFacts(), _memory(dataset.n_items, options, epochs, LogShape.of(dataset), features)
 
 
-def _memory(n_items: int, options: RunOptions, epochs: ListEpochs, shape: LogShape) -> MemoryPlan:
+def _memory(
+    n_items: int, options: RunOptions, epochs: ListEpochs, shape: LogShape, features: ItemFeatures | None
+) -> MemoryPlan:
     assert isinstance(options.learner, UserModel)
     with torch.device("meta"):
-        agent = build_user_agent(n_items, options.learner, options.network, shape)
+        agent = build_user_agent(n_items, options.learner, options.network, shape, features)
     parameters = sum(tensor.nbytes for tensor in (*agent.parameters(), *agent.buffers()))
     trained = sum(tensor.nbytes for tensor in agent.parameters())
     largest = max(size.rows for size in epochs.begin(0))
@@ -80,7 +84,9 @@ def build_trained_model(
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
         shape = LogShape.of(shared.dataset)
-        agent = build_user_agent(shared.dataset.n_items, options.learner, options.network, shape).to(device)
+        features = shared.features(options, device)
+        agent = build_user_agent(shared.dataset.n_items, options.learner, options.network, shape, features)
+    agent = agent.to(device)
     rewards = behaviour_rewards(shared.dataset, options.reward).tolist()
     agent.start(epochs.log, rewards, policy_reads_log=policy_reads_log(shared.dataset))
     if options.learner.choice == "auto" and agent.has_lists and validation is not None and validation.sessions:
