@@ -22,6 +22,7 @@ from offrec.evaluation import evaluate
 from offrec.runs.options import resolve_options
 from offrec.runs.plan import plan_run
 from offrec.runs.shared_data import SharedData
+from offrec.studies.design import resolve_settings
 
 CPU = torch.device("cpu")
 NONE = float("nan")
@@ -91,6 +92,8 @@ def test_the_user_model_refuses_a_reward_column(dataset: Dataset, tmp_path: Path
     with pytest.raises(InputError, match=r"^user-model reads rewards by behaviour, but .* has a reward column; train"):
         trained(dataset, tmp_path / "run", algorithm="user-model")
     assert not (tmp_path / "run").exists()
+    with pytest.raises(InputError, match=r"^user-model on .*: user-model reads rewards by behaviour"):
+        resolve_settings(dataset, "user-model", {})  # of a study, before any run
 
 
 def test_the_commands_as_typed(

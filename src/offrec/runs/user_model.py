@@ -26,6 +26,15 @@ PILOT_SESSIONS = 4096  # training sessions that select the form of choice
 ACTIVATIONS = 64  # estimated bytes per (list, type, item) of a batch for the backward pass
 
 
+def check_reward_column(dataset: Dataset, options: RunOptions) -> None:
+    """Raise InputError if the learner models rewards by behaviour and the dataset has a reward column."""
+    if isinstance(options.learner, UserModel) and dataset.reward_column is not None:
+        raise InputError(
+            f"user-model reads rewards by behaviour, but {dataset.path} has a reward column; train another learner, or "
+            "prepare the log without --reward."
+        )
+
+
 def plan_lists(
     shared: SharedData, options: RunOptions, device: torch.device
 ) -> tuple[ListEpochs, ListLog, LogFacts, MemoryPlan]:
@@ -48,11 +57,7 @@ def plan_lists(
         raise InputError(f"select must be last for user-model, which always trains all epochs; got {options.select}.")
     if options.training.capture == "on":
         raise InputError("training.capture must be off for user-model: its batches have different sizes.")
-    if dataset.reward_column is not None:
-        raise InputError(
-            f"user-model reads rewards by behaviour, but {dataset.path} has a reward column; train another learner, or "
-            "prepare the log without --reward."
-        )
+    check_reward_column(dataset, options)
     event_rewards(dataset, options.reward)  # every behaviour needs a reward
     train, validation = (
         read_lists(dataset, split, learner.memory, learner.negatives, device) for split in ("train", "validation")

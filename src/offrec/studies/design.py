@@ -18,6 +18,7 @@ from offrec.runs.option_errors import merge_flags
 from offrec.runs.option_text import parse_settings
 from offrec.runs.options import resolve_options
 from offrec.runs.presets import PRESETS
+from offrec.runs.user_model import check_reward_column
 from offrec.studies.arguments import RUN_OPTIONS, parse_learner_settings, parse_names, parse_seeds, parse_vary
 from offrec.studies.compatibility import check_protocols, check_splits
 from offrec.studies.folder import extend_study, is_study_folder, read_study, write_study
@@ -238,6 +239,7 @@ def resolve_settings(
         options = resolve_options({**settings, "algorithm.name": algorithm}, dataset.protocol.format)
         needed = estimate_value or options.learner.needs_reward or options.select in ("reward", "value")
         event_rewards(dataset, options.reward, needed=needed)
+        check_reward_column(dataset, options)
     except InputError as error:
         raise InputError(f"{algorithm} on {dataset.path.name}: {error}") from error
     return {key: value for key, value in options.settings().items() if key not in RUN_OPTIONS}
