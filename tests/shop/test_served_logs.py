@@ -93,7 +93,7 @@ def test_prepare_reads_several_logs_of_one_shop(tmp_path: Path) -> None:
     assert Shop.from_meta(shop).world == SHOP.world
     meta = read_shop(tmp_path / "log-1")
     assert meta is not None
-    assert (meta["served"]["policy"], meta["served"]["play"], meta["served"]["share"]) == ("scores", "blend", 0.2)
+    assert (meta["served"]["policy"], meta["served"]["play"], meta["served"]["share"]) == ("scores", "blend", 0.1)
     other = Shop(replace(SHOP.world, memory=3), 0)
     write_log(other, 10, tmp_path / "log-2", first_session=300)
     mixed = prepare([files[0], tmp_path / "log-2/full.parquet"], format="decisions", out=tmp_path / "mixed")
@@ -145,6 +145,9 @@ def test_impossible_explorations_are_refused(tmp_path: Path) -> None:
         "--places must be at least 0; got -1": {"places": -1},
         "--places cannot be used with --play sample": {"play": "sample", "places": 1},
         "--share must be between 0 and 1, both excluded; got 1": {"share": 1.0},
+        "--temperature has no effect with --play topk and --places 0; remove it": {"temperature": 2.0},
+        "--places-from has no effect with --play blend and --places 0": {"play": "blend", "places_from": "policy"},
+        "--share has no effect with --play sample; remove it": {"play": "sample", "share": 0.3},
         "--play must be one of topk, sample, blend; got 'greedy'": {"play": "greedy"},
         "--places-from must be one of catalogue, policy; got 'log'": {"places_from": "log"},
     }.items():

@@ -58,7 +58,7 @@ class WriteShop:
     """With `topk` and `blend`: how many randomly chosen places of the policy's lists are filled with sampled items."""
     places_from: Literal["catalogue", "policy"] = "catalogue"
     """Sample these places uniformly from the catalogue, or from the policy's probabilities."""
-    share: float = 0.2
+    share: float = 0.1
     """With `blend`: the probability that the previous policy makes a list."""
     previous: Annotated[Path | None, unset("RUN")] = None
     """With `blend`: the previous policy. It samples its lists if it has probabilities. Default: the logging policy."""

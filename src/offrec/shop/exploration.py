@@ -26,6 +26,7 @@ from offrec.shop.visitors import Dynamics, Visitors
 
 ExploringPlay = Literal["topk", "sample", "blend"]
 PlacesFrom = Literal["catalogue", "policy"]
+SHARE = 0.1  # of a blend
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Exploration:
     temperature: float = 1.0
     places: int = 0
     places_from: PlacesFrom = "catalogue"
-    share: float = 0.2
+    share: float = SHARE
 
     def __post_init__(self) -> None:
         if self.play not in get_args(ExploringPlay):
@@ -64,6 +65,14 @@ class Exploration:
             raise InputError(f"--places-from must be one of {known}; got {self.places_from!r}.")
         if not 0 < self.share < 1:
             raise InputError(f"--share must be between 0 and 1, both excluded; got {self.share:g}.")
+        for flag, is_given, has_effect in (
+            ("--temperature", self.temperature != 1, self.reads_probabilities),
+            ("--places-from", self.places_from != "catalogue", self.places > 0),
+            ("--share", self.share != SHARE, self.play == "blend"),
+        ):
+            if is_given and not has_effect:
+                places = f" and --places {self.places}" if self.play != "sample" else ""
+                raise InputError(f"{flag} has no effect with --play {self.play}{places}; remove it.")
 
     @property
     def is_random(self) -> bool:
