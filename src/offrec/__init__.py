@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from offrec.policy import Policy
     from offrec.runs.loading import load
     from offrec.runs.train import train
+    from offrec.serving.recommend_frame import recommend_table
 
 __all__ = [
     "BackboneRecord",
@@ -44,6 +45,7 @@ __all__ = [
     "evaluate",
     "load",
     "prepare",
+    "recommend_table",
     "register_backbone",
     "register_baseline",
     "register_format",
@@ -66,6 +68,7 @@ _MODULES = {
     "evaluate": "offrec.evaluation",
     "load": "offrec.runs.loading",
     "prepare": "offrec.data.prepare",
+    "recommend_table": "offrec.serving.recommend_frame",
     "register_backbone": "offrec.backbones",
     "register_baseline": "offrec.baselines",
     "register_format": "offrec.data.formats",

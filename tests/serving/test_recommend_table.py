@@ -13,7 +13,7 @@ from offrec.errors import InputError
 from offrec.policy import Policy
 from offrec.runs.loading import load
 from offrec.serving import recommend_table as recommend_table_module
-from offrec.serving.recommend_table import TableCounts, TableOptions, recommend_table
+from offrec.serving.recommend_table import TableCounts, TableOptions, write_recommendations
 
 SKUS = [f"sku-{number:03d}" for number in range(60)]
 
@@ -40,7 +40,7 @@ def sessions_table() -> pl.DataFrame:
 
 def run_table(policy: Policy, source: Path, out: Path, **options: object) -> tuple[pl.DataFrame, TableCounts]:
     chosen = TableOptions(**{"k": 4, **options})  # type: ignore[arg-type]
-    counts = recommend_table(policy, [source], out, chosen, Console(quiet=True), force=False)
+    counts = write_recommendations(policy, [source], out, chosen, Console(quiet=True), force=False)
     reader = {".parquet": pl.read_parquet, ".csv": pl.read_csv, ".jsonl": pl.read_ndjson}[out.suffix]
     return reader(out), counts
 
@@ -108,7 +108,8 @@ def test_invalid_options_and_tables_are_refused(policy: Policy, tmp_path: Path) 
     refuses(policy, good, tmp_path / "out.csv", "--chunk .*0", chunk=0)
     refuses(policy, good, tmp_path / "out.xlsx", r"--out .*\.parquet")
     refuses(policy, good, good, "--out .* exists.*--force")
-    refuses(policy, good, tmp_path / "out.csv", "--format", format="decisions")
+    refuses(policy, good, tmp_path / "out.csv", "--format", format="served")
+    refuses(policy, good, tmp_path / "out.csv", "no column 'offered'.*--offered", format="decisions")
     shuffled = tmp_path / "shuffled.csv"
     sessions_table().sort("item").write_csv(shuffled)
     refuses(policy, shuffled, tmp_path / "out.csv", "not contiguous.* sort")

@@ -169,7 +169,8 @@ class Recommend:
     """Tables of items that the run has never seen, with the columns of `offrec prepare --items`. They are appended to
     the catalogue and scored by their features."""
     input: tuple[str, ...] = ()
-    """A table with one event per row, as `prepare` reads it, sorted by session: one list per session is written."""
+    """A table with one event per row, as `prepare` reads it, sorted by session: one list per session is written. With
+    --format decisions, each row is a list that was shown (`offered`), and `item` the pick from it or nothing."""
     out: Annotated[Path | None, unset("FILE")] = None
     """With --input: the file to write (.parquet, .csv, .tsv or .jsonl) with session, rank, item, score, probability."""
     chunk: int = 4096
@@ -184,6 +185,8 @@ class Recommend:
     """With --input: the item column (default: `item`)."""
     time: Annotated[str | None, unset("COLUMN")] = None
     """With --input: the column that orders events (default: `time`, else `position`, else the order of the file)."""
+    offered: Annotated[str | None, unset("COLUMN")] = None
+    """With --input and --format decisions: the column of lists that were shown (default: `offered`)."""
     force: bool = False
     """With --out: replace the file if it exists."""
     device: str = "auto"
@@ -242,14 +245,14 @@ class Recommend:
 
     def _write_table(self, policy: "Policy", out: Path, allow: "list[Id] | None", deny: "list[Id]") -> None:
         from offrec.data.formats import Columns
-        from offrec.serving.recommend_table import TableOptions, recommend_table
+        from offrec.serving.recommend_table import TableOptions, write_recommendations
 
-        columns = Columns(session=self.session, item=self.item, time=self.time)
+        columns = Columns(session=self.session, item=self.item, time=self.time, offered=self.offered)
         options = TableOptions(
             self.k, self.exclude_seen, self.skip_recent, self.format, columns, self.chunk, allow, deny
         )
         console = console_for(self.json)
-        done = recommend_table(policy, self.input, out, options, console, force=self.force)
+        done = write_recommendations(policy, self.input, out, options, console, force=self.force)
         if self.json:
             print_json(done.as_json())
             return

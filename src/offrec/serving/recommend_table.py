@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from polars.io.plugins import register_io_source
 
 from offrec.console import PLAIN_SECONDS, Console
-from offrec.data import column_checks, sources
+from offrec.data import column_checks, list_checks, sources
 from offrec.data.bad_rows import BadRows, ReadTask
 from offrec.data.factorize import run_starts
 from offrec.data.files import publish_file
@@ -26,7 +26,7 @@ from offrec.data.formats import FORMATS, Columns, events
 from offrec.data.parquet_tables import parquet
 from offrec.data.sources import Source
 from offrec.errors import InputError, first_line
-from offrec.policy import Id, Policy
+from offrec.policy import Id, Policy, check_skip_recent, encode_shown
 from offrec.serving.engine import AllowedItems, Engine, Query
 
 PARQUET_ROWS = 1 << 18  # rows of a Parquet table in one block
@@ -41,7 +41,7 @@ WRITERS: dict[str, Callable[[pl.LazyFrame, Path], Any]] = {
 
 @dataclass(frozen=True)
 class TableOptions:
-    """Options of `recommend_table`.
+    """Options of `write_recommendations`.
 
     Attributes:
         k: The length of a list.
@@ -83,7 +83,7 @@ class TableCounts:
         return asdict(self)
 
 
-def recommend_table(
+def write_recommendations(
     policy: Policy, paths: Sequence[str | Path], out: Path, options: TableOptions, console: Console, *, force: bool
 ) -> TableCounts:
     """Write the k best items of every session to a table with the columns session, rank, item, score, probability.
@@ -102,8 +102,12 @@ def recommend_table(
     Raises:
         InputError: If an option or the table is invalid; then nothing is written.
     """
-    _check(policy, out, options, force)
-    table = _Table(policy, sources.find(paths), options, console)
+    check_options(policy, options)
+    if out.suffix not in WRITERS:
+        raise InputError(f"--out must end in one of {', '.join(WRITERS)}; got {out}.")
+    if out.exists() and not force:
+        raise InputError(f"--out {out} exists; choose another file, or replace it with --force.")
+    table = SessionTable(policy, _read_tasks(sources.find(paths), options), options, console)
     first = next(table.lists, None)
     if first is None:
         raise InputError(f"{paths[0]} contains no events; expected rows below the header; check the file.")
@@ -118,24 +122,33 @@ def recommend_table(
     return table.counts
 
 
-def _check(policy: Policy, out: Path, options: TableOptions, force: bool) -> None:
+def check_options(policy: Policy, options: TableOptions) -> None:
+    """Raise InputError if an option is out of range."""
     if not 1 <= options.k <= policy.n_items:
         raise InputError(
             f"-k must be between 1 and {policy.n_items}, the number of items in the catalogue; got {options.k}."
         )
     if options.chunk < 1:
         raise InputError(f"--chunk must be positive; got {options.chunk}.")
-    if out.suffix not in WRITERS:
-        raise InputError(f"--out must end in one of {', '.join(WRITERS)}; got {out}.")
-    if out.exists() and not force:
-        raise InputError(f"--out {out} exists; choose another file, or replace it with --force.")
+    check_skip_recent(options.skip_recent)
 
 
-class _Table:
-    """Processes a table: from blocks to whole sessions to lists."""
+class SessionTable:
+    """Processes a table: from blocks to whole sessions to lists.
 
-    def __init__(self, policy: Policy, files: list[Source], options: TableOptions, console: Console) -> None:
-        self.policy, self.options, self.console, self.files = policy, options, console, files
+    Args:
+        policy: Ranks the items.
+        tasks: Read the blocks of the table, whose rows are grouped by session.
+        options: Which columns to read and what to recommend.
+        console: Prints the progress.
+
+    Attributes:
+        lists: Yields the lists, as tables with the columns session, rank, item, score and probability.
+        counts: Counts what was read.
+    """
+
+    def __init__(self, policy: Policy, tasks: Iterator[ReadTask], options: TableOptions, console: Console) -> None:
+        self.policy, self.options, self.console, self.tasks = policy, options, console, tasks
         self.engine, self.counts = Engine(policy, seed=0), TableCounts()  # nothing is sampled
         self.allowed = _allowed_items(policy, options)
         self.error: Exception | None = None
@@ -156,22 +169,27 @@ class _Table:
             keys = _session_keys(frame)
             starts = np.flatnonzero(run_starts([frame[name] for name in keys]))
             ends = np.append(starts[1:], frame.height)
-            indices = [self.policy.vocabulary.index(item) for item in frame["item"].to_list()]
+            items = frame["item"].to_list()
+            offered = frame["offered"].to_list() if "offered" in frame else None
             for first in range(0, len(starts), self.options.chunk):
                 chunk = slice(first, first + self.options.chunk)
-                sessions = [indices[start:end] for start, end in zip(starts[chunk], ends[chunk], strict=True)]
-                yield self._recommend(frame.select(keys)[starts[chunk]], sessions)
+                parts = [slice(start, end) for start, end in zip(starts[chunk], ends[chunk], strict=True)]
+                queries = [self._query(items[part], [] if offered is None else offered[part]) for part in parts]
+                yield self._recommend(frame.select(keys)[starts[chunk]], queries)
 
-    def _recommend(self, keys: pl.DataFrame, sessions: list[list[int | None]]) -> pl.DataFrame:
+    def _query(self, items: list[Id | None], offered: list[list[str]]) -> Query:
+        """Return the query of a session: its items, None where nothing was picked, and its lists, if it has any."""
+        vocabulary, options = self.policy.vocabulary, self.options
+        picks = [item for item in items if item is not None]
+        history, unknown = vocabulary.encode(picks)
+        self.counts.events += len(picks)
+        self.counts.unknown_items += unknown
+        excluded = frozenset(history) if options.exclude_seen else frozenset()
+        shown = encode_shown(vocabulary, list(zip(offered, items, strict=True))) if offered else []
+        return Query(history, options.k, excluded, skip_recent=options.skip_recent, allowed=self.allowed, shown=shown)
+
+    def _recommend(self, keys: pl.DataFrame, queries: list[Query]) -> pl.DataFrame:
         """Return the lists of some sessions, one row per item; `keys` has one row per session."""
-        queries = []
-        for session in sessions:
-            history = [item for item in session if item is not None]
-            excluded = frozenset(history) if self.options.exclude_seen else frozenset()
-            skip_recent = self.options.skip_recent
-            queries.append(Query(history, self.options.k, excluded, skip_recent=skip_recent, allowed=self.allowed))
-            self.counts.events += len(session)
-            self.counts.unknown_items += len(session) - len(history)
         batches = (queries[first : first + BATCH_SESSIONS] for first in range(0, len(queries), BATCH_SESSIONS))
         results = [result for batch in batches for result in self.engine.rank(batch)]
         self.counts.sessions += len(queries)
@@ -197,7 +215,7 @@ class _Table:
         unfinished: pl.DataFrame | None = None  # the last session may continue in the next block
         known: NDArray[np.uint64] = np.empty(0, np.uint64)
         numeric_times: bool | None = None
-        for task in self._read_tasks():
+        for task in self.tasks:
             frame, numeric_times = _read_block(task, numeric_times)
             frame = frame if unfinished is None else pl.concat([unfinished, frame], how="vertical_relaxed")
             keys = _session_keys(frame)
@@ -211,17 +229,23 @@ class _Table:
             _add_sessions(unfinished[:1].select(_session_keys(unfinished)), known)
             yield _sort_sessions(unfinished, np.arange(unfinished.height) == 0)
 
-    def _read_tasks(self) -> Iterator[ReadTask]:
-        columns = self.options.columns
-        for file in self.files:
-            is_parquet = file.member is None and file.path.suffix in (".parquet", ".pq")
-            if is_parquet and self.options.format == "events":  # in smaller parts than `prepare` reads
-                yield from parquet(file, partial(_resolve, columns), rows_per_task=PARQUET_ROWS)
-            else:
-                record = FORMATS[self.options.format]
-                if record.read is None or record.has_lists:
-                    raise InputError(f"--format {record.name} cannot be used with --input; choose a format of events.")
-                yield from record.read([file], columns, lambda line: None)
+
+def _read_tasks(files: list[Source], options: TableOptions) -> Iterator[ReadTask]:
+    columns = options.columns
+    lists = ("offered",) if options.format == "decisions" else ()
+    names, required = (*events.COLUMNS, *lists), ("item", *lists)
+    for file in files:
+        is_parquet = file.member is None and file.path.suffix in (".parquet", ".pq")
+        if is_parquet and options.format in ("events", "decisions"):  # in smaller parts than `prepare` reads
+            resolve = partial(_resolve, columns, names, required)
+            yield from parquet(file, resolve, rows_per_task=PARQUET_ROWS)
+        elif options.format == "decisions":
+            yield from events.read_columns([file], columns, names, required, lambda line: None)
+        else:
+            record = FORMATS[options.format]
+            if record.read is None or record.has_lists:
+                raise InputError(f"--format {record.name} cannot be used with --input; choose events or decisions.")
+            yield from record.read([file], columns, lambda line: None)
 
 
 def _allowed_items(policy: Policy, options: TableOptions) -> AllowedItems | None:
@@ -239,8 +263,10 @@ def _session_keys(frame: pl.DataFrame) -> list[str]:
     return [name for name in ("session", "user") if name in frame]
 
 
-def _resolve(columns: Columns, file: Source, available: Sequence[str]) -> dict[str, str]:
-    return events.resolve(file, available, columns, events.COLUMNS, ("item",))
+def _resolve(
+    columns: Columns, names: Sequence[str], required: Sequence[str], file: Source, available: Sequence[str]
+) -> dict[str, str]:
+    return events.resolve(file, available, columns, names, required)
 
 
 def _read_block(task: ReadTask, numeric_times: bool | None) -> tuple[pl.DataFrame, bool | None]:
@@ -251,9 +277,16 @@ def _read_block(task: ReadTask, numeric_times: bool | None) -> tuple[pl.DataFram
     if batch is not None:
         for name in ("session", "user", "item"):
             if name in batch.frame:
-                column_checks.check_ids(batch, name, bad_rows)
+                is_pick = name == "item" and "offered" in batch.frame  # null if nothing was picked
+                column_checks.check_ids(batch, name, bad_rows, optional=is_pick)
                 column = batch.frame[name]
                 columns[name] = column.cast(pl.Int64 if column.dtype.is_integer() else pl.String, strict=False)
+        if "offered" in batch.frame:
+            item = column_checks.check_ids(batch, "item", bad_rows, optional=True)
+            columns["item"] = columns["item"].set(columns["item"].cast(pl.String) == "", None)
+            checked = list_checks.check_offered(batch, item, bad_rows)
+            if checked:
+                columns["offered"] = _as_lists(checked["offered"], checked["offered_length"])
         if "time" in batch.frame:
             columns["order"] = column_checks.check_times(batch, bad_rows, numeric=numeric_times)
             numeric_times = columns["order"].dtype.is_numeric()
@@ -261,6 +294,13 @@ def _read_block(task: ReadTask, numeric_times: bool | None) -> tuple[pl.DataFram
             columns["order"] = column_checks.check_positions(batch, bad_rows)
     bad_rows.raise_any()
     return pl.DataFrame(columns), numeric_times
+
+
+def _as_lists(flat: pl.Series, lengths: pl.Series) -> pl.Series:
+    """Divide ids, one list after the other, into lists of text."""
+    rows = np.repeat(np.arange(len(lengths)), lengths.to_numpy())
+    frame = pl.DataFrame({"row": rows, "offered": flat.cast(pl.String)})
+    return frame.group_by("row", maintain_order=True).agg("offered")["offered"]
 
 
 def _sort_sessions(frame: pl.DataFrame, starts: NDArray[np.bool_]) -> pl.DataFrame:
