@@ -182,15 +182,17 @@ def _percent(values: Sequence[float]) -> str:
 
 
 def _draw(rows: Sequence[Row], paths: Sequence[Path]) -> None:
-    """Draw means over the shops in which every way of exploring was measured."""
-    last = max(row["round"] for row in rows)
-    shops = set.intersection(*(set(_of(rows, way, last)) for way in _ways(rows)))
+    """Draw means over shops, for the rounds that every shop and every way of exploring has."""
+    shops = {row["seed"] for row in rows}
+    last = 0
+    while all(set(_of(rows, way, last + 1)) == shops for way in _ways(rows)):
+        last += 1
     lines: dict[str, dict[str, list[tuple[int, float]]]] = {"served": {}, "trained": {}}
     for name, line in lines.items():
         for way in _ways(rows):
             means = [fmean(_of(rows, way, number)[seed][name] for seed in shops) for number in range(last + 1)]
             line[way] = list(enumerate(means))
-    informed = [row["informed"] for seed, row in _of(rows, "", 0).items() if seed in shops and row["informed"]]
+    informed = [row["informed"] for row in _of(rows, "", 0).values() if row["informed"]]
     title = (
         f"{rows[0]['algorithm']} in {len(shops)} {rows[0]['world']} shops, {rows[0]['sessions']:,} sessions per round"
     )
