@@ -208,6 +208,7 @@ def _print_comparison(place: str, evaluations: "dict[str, Evaluation]") -> None:
         for name, evaluation in evaluations.items():
             values = evaluation.metrics[group]
             figures = [f"{values[column]:.4f}" if values.events else "–" for column in COLUMNS]
-            rows.append([name, f"{values.events:,}", *figures, f"{evaluation.unknown_share:.1%}"])
-        label = "all events" if group == "all" else f"{group} events"
-        print_table(f"{label}, {place}", ["policy", "events", *COLUMNS, "unknown items"], rows)
+            unknown = [f"{evaluation.unknown_share:.1%}"] if group == "all" else []
+            rows.append([name, f"{values.events:,}", *figures, *unknown])
+        columns = ["policy", "events", *COLUMNS, *(["unknown items"] if group == "all" else [])]
+        print_table(f"{'all' if group == 'all' else group} events, {place}", columns, rows)

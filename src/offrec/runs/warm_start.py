@@ -219,10 +219,10 @@ def warm_training(training: TrainingOptions, is_last: bool) -> dict[str, Any]:
         training: The options of a run from random weights.
         is_last: Whether all epochs are trained, without early stopping.
     """
-    rate = {"learning_rate": RATE_FACTOR * training.learning_rate}
-    if is_last:
-        return rate | {"epochs": max(1, math.ceil(EPOCHS_FACTOR * training.epochs))}
-    return rate | {"warmup": 0, "patience": min(PATIENCE, training.patience)}
+    if is_last:  # the learning rate falls to 0 within the epochs
+        return {"epochs": max(1, math.ceil(EPOCHS_FACTOR * training.epochs))}
+    patience = min(PATIENCE, training.patience)
+    return {"learning_rate": RATE_FACTOR * training.learning_rate, "warmup": 0, "patience": patience}
 
 
 @torch.no_grad()
