@@ -30,8 +30,8 @@ def test_a_link_that_changes_during_a_load_mixes_no_runs(tmp_path: Path, monkeyp
     link, real = tmp_path / "live", loading.load
     link.symlink_to(old)
 
-    def load_and_switch(run: Path, *rest: Any) -> NetworkPolicy:
-        policy = real(run, *rest)
+    def load_and_switch(run: Path, *rest: Any, **options: Any) -> NetworkPolicy:
+        policy = real(run, *rest, **options)
         link.unlink()
         link.symlink_to(new)
         return policy
