@@ -128,7 +128,7 @@ class Evaluate:
         counted = self._counted_dataset(dataset)
         names = split_ids(self.baselines)
         if names == ["all"]:
-            names = [name for name, one in BASELINES.items() if not one.needs_lists or counted.decisions is not None]
+            names = [name for name, record in BASELINES.items() if record.fits(counted)]
         histories = {policy.history for policy in policies.values()}
         shared = {"history": histories.pop()} if len(histories) == 1 else {}
         for name in names:
