@@ -64,7 +64,8 @@ def write_decision_log(folder: Path) -> None:
         for step in range(2):
             time, request = 1000 + 10 * visitor + 2 * step, f"{visitor}-{step}"
             names = {"request_id": request, "session_id": f"v{visitor}"}
-            record = {"kind": "list", "time": time, **names, "policy": "a", "fingerprint": "x", "history": [1] * step}
+            policy, split = "ab"[visitor % 2], "a=0.5,b=0.5"
+            record = {"kind": "list", "time": time, **names, "policy": policy, "split": split, "history": [1] * step}
             record |= {"items": [1, 2], "log_probability": -1.5, "sampled": True, "restricted": False}
             lines += [record, {"kind": "event", "time": time + 1, **names, "item": 1, "behaviour": "view"}]
     (folder / "decisions-1-1-0.jsonl").write_bytes(b"".join(map(seal_record, lines)) + seal_end(len(lines)))

@@ -16,6 +16,7 @@ import attack_base
 import numpy as np
 
 from offrec import cli
+from offrec.commands.ab import Ab
 from offrec.commands.estimate import Estimate
 from offrec.commands.evaluate import Evaluate
 from offrec.commands.prepare import Prepare
@@ -114,7 +115,8 @@ class Attack:
             "run_lists": estimate.run,
             "study": lambda: print(csv(build_report([base / "study"]))),
             "study/": Verify((base / "study",)).run,
-            "served": self._prepare_served,
+            "served 0": self._prepare_served,
+            "served 1": Ab((str(base / "served"),), ("view=1",), window_hours=1e-6, json=True).run,
         }
         return readers | ({"model": Verify((model,)).run} if model in self.originals else {})
 

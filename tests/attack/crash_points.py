@@ -33,6 +33,7 @@ from offrec.errors import InputError, exit_code
 from offrec.reports.report import build_report
 from offrec.reports.writing import write_report
 from offrec.runs.train import train
+from offrec.serving.erasure import erase_sessions
 from offrec.serving.export import export_onnx
 from offrec.shop import Shop
 from offrec.shop.log import write_log
@@ -71,6 +72,9 @@ WRITERS: dict[str, Writer] = {
     "train": Writer(lambda work, again: _train(work, "new", resume=again), "new"),
     "train --force": Writer(lambda work, again: _train(work, "run", force=True), "run"),
     "recommend": Writer(_recommend, "new.csv"),
+    "erase": Writer(
+        lambda work, again: erase_sessions(work / "served", ["v1"], QUIET.line), "served", (".partial.jsonl",)
+    ),
     "export": Writer(lambda work, again: export_onnx(work / "run", work / "new.onnx"), "new.onnx"),
     "export --force": Writer(
         lambda work, again: export_onnx(work / "run", work / "model.onnx", force=True), "model.onnx"
