@@ -48,11 +48,11 @@ def draw_lines(
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
+    last = max(number for line in trained.values() for number, _ in line)
     for axes, lines, label in ((left, serving, "earned while serving"), (right, trained, "trained policy, top k")):
         for number, (way, line) in enumerate(lines.items()):
             colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
@@ -65,13 +65,15 @@ def draw_lines(
                 )
         axes.set_title(label, fontsize="medium")
         axes.set_xlabel("round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xticks(range(last + 1))
+        axes.set_xlim(-0.2, last + 0.2)
         axes.grid(axis="y", color="0.9")
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
     left.set_ylabel("reward per session")
     left.set_ylim(bottom=0)
-    right.legend(frameon=False, loc="lower right", title="explore")
+    handles, labels = right.get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, loc="outside lower center", ncols=len(labels))
     figure.suptitle(title, fontsize="medium")
     for path in paths:
         with publish_file(path, advice="choose another --out") as temporary:
