@@ -11,6 +11,7 @@ import torch
 from small_runs import trained
 
 import offrec
+from offrec.data.item_properties import CategoryColumn, ItemProperties
 from small_datasets import small_properties, write_dataset
 
 ITEMS = 12
@@ -135,3 +136,19 @@ def test_a_user_model_starts_new_items_at_their_prior_mean(tmp_path: Path) -> No
     torch.testing.assert_close(after.agent.interest()[:ITEMS], policy.agent.interest())
     torch.testing.assert_close(after.agent.worth()[:ITEMS], policy.agent.worth())
     assert len(after.recommend([101, 900], k=ITEMS + 1).items) == ITEMS + 1
+
+
+def test_an_unseen_item_is_recommended_to_visitors_of_its_category(tmp_path: Path) -> None:
+    """Sessions stay within one of two categories. The last item of each category occurs in no training session."""
+    random = np.random.default_rng(0)
+    sessions = [(6 * (n % 2) + random.integers(0, 5, 5)).tolist() for n in range(200)]
+    columns = (CategoryColumn("category", ("x", "y")),)
+    codes = (1 + np.arange(ITEMS) // 6).astype(np.int32)[:, None]
+    nothing = np.zeros((ITEMS, 0), np.float32)
+    two = ItemProperties(None, columns, codes, (), nothing, (), nothing)
+    dataset = write_dataset(tmp_path, sessions, items=ITEMS, properties=two)
+    settings = {"training.epochs": 12, "training.learning_rate": 0.02, "network.new_item_bonus": 0.0}
+    policy = trained(dataset, tmp_path / "run", settings={**settings, "network.repeat": "off"})
+    for history, unseen, others in (([100, 101], 105, range(106, 112)), ([106, 107], 111, range(100, 106))):
+        ranked = policy.recommend(history, k=ITEMS).items
+        assert ranked.index(unseen) < min(ranked.index(other) for other in others)
