@@ -7,6 +7,7 @@ import resource
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -115,6 +116,18 @@ def test_a_hung_worker_is_killed_and_started_again(server: ServerProcess) -> Non
     assert other in children(server.child.pid), "a worker that responds is not killed"
     for _ in range(20):
         assert httpx.post(f"{server.address}/v1/recommend", json=REQUEST).status_code == 200
+
+
+def test_workers_that_were_stopped_with_the_supervisor_continue(server: ServerProcess) -> None:
+    """As by Ctrl-Z: heartbeats are then older than --hang-seconds, although nothing hangs."""
+    workers = children(server.child.pid)
+    for process in (server.child.pid, *workers):
+        os.kill(process, signal.SIGSTOP)
+    time.sleep(2.5)
+    for process in (server.child.pid, *workers):
+        os.kill(process, signal.SIGCONT)
+    time.sleep(2.5)
+    assert children(server.child.pid) == workers
 
 
 def test_all_workers_use_a_new_list_at_once(server: ServerProcess) -> None:

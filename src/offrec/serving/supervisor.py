@@ -36,6 +36,7 @@ from offrec.serving.shared_tensors import map_tensors, write_tensors
 from offrec.serving.worker import MESSAGE_BYTES, WorkerConsole, WorkerPlace, run_worker
 
 RELOAD_SECONDS = 300.0  # a worker that needs longer to load a policy is killed and started again
+CONTINUE_SECONDS = 2.0  # from the first sign that a worker hangs until it is killed
 RESTART_SECONDS = 1.0  # between two starts of a worker
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 Message = dict[str, Any]
@@ -52,6 +53,7 @@ class Worker:
         channel: The supervisor's end of the sockets that connect it with the worker.
         started_at: When the process was started.
         is_ready: Whether it has started to answer requests.
+        hung_at: When the supervisor first saw that it does not respond; None while it does.
         is_hung: Whether it was killed because it did not respond.
     """
 
@@ -61,6 +63,7 @@ class Worker:
     channel: socket.socket | None = None
     started_at: float = -math.inf
     is_ready: bool = False
+    hung_at: float | None = None
     is_hung: bool = False
 
 
@@ -167,7 +170,7 @@ class Supervisor:
     def _start_worker(self, worker: Worker) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sys.stderr.flush()
-        worker.started_at, worker.is_ready, worker.is_hung = time.monotonic(), False, False
+        worker.started_at, worker.is_ready, worker.is_hung, worker.hung_at = time.monotonic(), False, False, None
         self.heartbeats.beat(worker.index)
         process = os.fork()
         if process == 0:
@@ -226,7 +229,12 @@ class Supervisor:
             if worker.process is None or worker.is_hung:
                 continue
             age = self.heartbeats.age(worker.index)
-            if age > self.options.hang_seconds:
+            if age <= self.options.hang_seconds:
+                worker.hung_at = None
+                continue
+            worker.hung_at = worker.hung_at or time.monotonic()
+            # After all processes were stopped and continued, a worker has time for a heartbeat.
+            if time.monotonic() - worker.hung_at >= CONTINUE_SECONDS:
                 worker.is_hung = True
                 self.console.line(
                     f"worker {worker.index} (process {worker.process}) has not responded for {age:.0f} seconds "
