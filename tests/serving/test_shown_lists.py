@@ -181,10 +181,15 @@ def test_a_blend_makes_the_log_usable(client: httpx.Client, log: Path, tmp_path:
     assert client.post("/v1/recommend", json={"sample": True, "temperature": 2.0}).json()["error"] == message
 
 
+@pytest.mark.parametrize("has_explorer", [False, True])
 @pytest.mark.parametrize("restriction", [{}, {"excluded": frozenset({1})}, {"candidates": [0, 2, 3]}])
-def test_frequencies_of_a_blend_match_its_probabilities(tmp_path: Path, restriction: dict[str, Any]) -> None:
+def test_frequencies_of_a_blend_match_its_probabilities(
+    tmp_path: Path, restriction: dict[str, Any], has_explorer: bool
+) -> None:
+    if has_explorer:
+        restriction |= {"explorer": offrec.load(write_run(tmp_path / "other", list(range(4)), seed=5), "cpu")}
     policy = offrec.load(write_run(tmp_path / "run", list(range(4)), algorithm_name="dqn"), "cpu")
-    engine, n = Engine(policy, 0), 1500
+    engine, n = Engine(policy, 0), 500
     queries = [Query([], 2, blend=Blend(0.6), **restriction)] * n
     results = engine.rank(queries)
     counts = Counter(tuple(result.items) for result in results)
@@ -194,6 +199,27 @@ def test_frequencies_of_a_blend_match_its_probabilities(tmp_path: Path, restrict
     assert math.fsum(probability.values()) == pytest.approx(1.0)
     statistic = sum((counts[one] - n * p) ** 2 / (n * p) for one, p in probability.items())
     assert statistic < 40  # χ² with at most 11 degrees of freedom: p < 4e-5
+
+
+def test_random_lists_can_come_from_another_policy(run: Path, policy: Policy, tmp_path: Path) -> None:
+    ids = [policy.vocabulary.id(index) for index in range(policy.n_items)]
+    runs = {
+        "user": run,
+        "other": write_run(tmp_path / "other", ids),  # type: ignore[arg-type]
+        "shop": write_run(tmp_path / "shop", [1, 2]),
+    }
+    with open_client(runs, explore=parse_explore("blend:0.5:other", runs), seed=0) as client:
+        response = recommend(client, k=2, sample=True)
+        items = [row["item"] for row in response["items"]]
+        best = policy.recommend([], 2).items
+        first, second = ([*offrec.load(runs["other"], "cpu").recommend([], 20).items].index(item) for item in items)
+        weights = offrec.load(runs["other"], "cpu").recommend([], 20).probabilities or []
+        softmax = weights[first] * weights[second] / (1 - weights[first])
+        assert math.exp(response["log_probability"]) == pytest.approx(0.5 * (items == best) + 0.5 * softmax, rel=1e-4)
+        wrong = client.post("/v1/recommend", json={"policy": "shop", "k": 1, "sample": True})
+        assert wrong.json()["error"] == "sample is true, but other, which --explore names, has another catalogue."
+    with pytest.raises(InputError, match="--explore names 'x', which is not served; the policies are user"):
+        parse_explore("blend:0.5:x", ["user"])
 
 
 @pytest.mark.parametrize("text", ["blend", "blend:1", "blend:0", "blend:x", "mix:0.1", "blend:nan"])

@@ -26,9 +26,9 @@ class Serve:
     """Additional baselines to serve, separated by commas. Requires --dataset."""
     dataset: Annotated[Path | None, unset("DATASET")] = None
     """Dataset folder from `offrec prepare`, from which baselines are computed."""
-    explore: Annotated[str, unset("blend:SHARE")] = ""
+    explore: Annotated[str, unset("blend:SHARE[:NAME]")] = ""
     """How lists are made for requests with `sample`: blend:0.1 shows the best list or, with probability 0.1, a random
-    one, for any policy. Default: lists are sampled from the policy, if it has probabilities."""
+    one; blend:0.1:NAME samples it from another served policy. Default: lists are sampled from the policy itself."""
     split: Annotated[str, unset("NAME=SHARE,…")] = ""
     """Assign policies to sessions at random, for example old=0.9,new=0.1. `offrec ab` compares them."""
     split_key: Annotated[str, unset("TEXT")] = ""
@@ -119,7 +119,7 @@ class Serve:
         sources = parse_sources(self.runs, tuple(split_ids(self.baselines)), self.dataset)
         options = ServerOptions(
             sources=sources,
-            explore=parse_explore(self.explore),
+            explore=parse_explore(self.explore, sources),
             split=parse_split(self.split, sources, self.split_key),
             new_items=self.new_items,
             host=self.host,

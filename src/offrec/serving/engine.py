@@ -56,6 +56,7 @@ class Query:
         shown: The lists that the visitor was shown, in order. Their picks are the last items of the history. Policies
             that do not learn from lists ignore them.
         blend: Sample the list from a blend of the best list and a random one; `temperature` is then None.
+        explorer: The policy that random lists of the blend are sampled from; None to sample uniformly.
     """
 
     history: Sequence[int]
@@ -68,6 +69,7 @@ class Query:
     allowed: AllowedItems | None = None
     shown: Sequence[ShownList] = ()
     blend: Blend | None = None
+    explorer: Policy | None = None
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,12 @@ class Engine:
             return best
         pool = _pool(query, head.n_items)
         first = torch.tensor(best.items)
-        items, log_probs = query.blend.sample(first, head.n_items, pool, self.blend_generator)
+        other = None
+        if query.explorer is not None:
+            history = [list(query.history)]
+            device, length = query.explorer.device, query.explorer.history
+            other = query.explorer.head(batch_from_histories(history, head.n_items, length, device))
+        items, log_probs = query.blend.sample(first, head.n_items, pool, self.blend_generator, other)
         values = replace(head, support=None).at(items[None].to(head.state.device))  # the random list ignores it
         lists = ItemLists(items[None], values, lse[None], log_probs[None])
         return self._results(lists, lse[None], [query])[0]

@@ -11,7 +11,7 @@ from typing import Any
 from offrec.console import Console
 from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError, first_line
-from offrec.policy import Id, complete_history, encode_shown
+from offrec.policy import Id, Policy, complete_history, encode_shown
 from offrec.serving.decision_log import DecisionLog
 from offrec.serving.engine import AllowedItems, Query, QueryResult
 from offrec.serving.errors import RequestError
@@ -83,6 +83,7 @@ class Service:
         explore: Blend | None = None,
     ) -> None:
         self.explore = explore
+        self._same_catalogue: dict[tuple[str, str], bool] = {}  # by the fingerprints of two policies
         self.skip_recent, self.lists, self.split = skip_recent, lists or ItemLists(), split
         self.limits, self.batching, self.log, self.load, self.console = limits, batching, log, load, console
         self.metrics = Metrics()
@@ -147,7 +148,7 @@ class Service:
         allowed = await self._allowed_items(served, allow, deny)
         query, unknown_items = _build_query(served.policy.vocabulary, request, skip_recent, allowed)
         if request.sample and self.explore is not None:
-            query = replace(query, temperature=None, blend=self.explore)
+            query = replace(query, temperature=None, blend=self.explore, explorer=self._explorer(served))
         try:
             result = await slot.batcher.rank(query)
         except QueueFullError as error:
@@ -171,6 +172,19 @@ class Service:
             "restricted": restricted,
             "logged": logged,
         }
+
+    def _explorer(self, served: ServedPolicy) -> Policy | None:
+        """Return the policy that --explore samples random lists from; it must have the same catalogue."""
+        if self.explore is None or self.explore.policy is None:
+            return None
+        other = self.slots[self.explore.policy].served
+        pair = (served.fingerprint, other.fingerprint)
+        if pair not in self._same_catalogue:  # a comparison of a million ids
+            self._same_catalogue[pair] = served.policy.vocabulary == other.policy.vocabulary
+        if not self._same_catalogue[pair] or not other.policy.stochastic:
+            reason = "has no probabilities" if self._same_catalogue[pair] else "has another catalogue"
+            raise RequestError(422, f"sample is true, but {other.name}, which --explore names, {reason}.")
+        return other.policy
 
     async def _log_list(
         self,
