@@ -182,16 +182,15 @@ def _percent(values: Sequence[float]) -> str:
 
 
 def _draw(rows: Sequence[Row], paths: Sequence[Path]) -> None:
-    """Draw means over shops, for the rounds that every shop and every way of exploring has."""
+    """Draw means over shops: for each way of exploring, the rounds that every shop has."""
     shops = {row["seed"] for row in rows}
-    last = 0
-    while all(set(_of(rows, way, last + 1)) == shops for way in _ways(rows)):
-        last += 1
     lines: dict[str, dict[str, list[tuple[int, float]]]] = {"served": {}, "trained": {}}
-    for name, line in lines.items():
-        for way in _ways(rows):
-            means = [fmean(_of(rows, way, number)[seed][name] for seed in shops) for number in range(last + 1)]
-            line[way] = list(enumerate(means))
+    for way in _ways(rows):
+        number = 0
+        while set(now := _of(rows, way, number)) == shops:
+            for name, line in lines.items():
+                line.setdefault(way, []).append((number, fmean(row[name] for row in now.values())))
+            number += 1
     informed = [row["informed"] for row in _of(rows, "", 0).values() if row["informed"]]
     title = (
         f"{rows[0]['algorithm']} in {len(shops)} {rows[0]['world']} shops, {rows[0]['sessions']:,} sessions per round"
