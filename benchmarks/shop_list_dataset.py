@@ -2,8 +2,8 @@
 
     dataset = write_shop_list_dataset(Shop.open("demo", 10), sessions=20_000, out=Path("data"))
 
-The folder has the content that `offrec prepare --format served` writes for `full.parquet`, except that it has no times
-and that sessions keep their order: the first 80 % are training. `shop_dataset.py` writes a log without lists.
+The folder has the content that `offrec prepare --format decisions` writes for `full.parquet`, except that it has no
+times and that sessions keep their order: the first 80 % are training. `shop_dataset.py` writes a log without lists.
 """
 
 from pathlib import Path
@@ -61,7 +61,7 @@ def write_shop_list_dataset(shop: Shop, sessions: int, out: Path) -> Dataset:
         "counts": {"sessions": sessions, "events": len(arrays["items"]), "items": n_items},
         "behaviours": list(BEHAVIOURS),
         "item_id_type": "int",
-        "protocol": Protocol(format="served").as_json(),
+        "protocol": Protocol(format="decisions").as_json(),
         "splits": {name: edges[i : i + 2] for i, name in enumerate(("train", "validation", "test"))},
         "decisions": {"count": count, "k": k, "notes": []},
         "shop": {**shop.as_json(), "sessions": sessions, "log_seed": shop.seed, "version": "benchmark"},
