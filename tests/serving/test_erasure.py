@@ -2,6 +2,7 @@
 
 import fcntl
 import gzip
+import os
 import subprocess
 import sys
 import time
@@ -114,12 +115,18 @@ def test_what_cannot_be_erased_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="contains the damaged line"):
         erase(tmp_path, "a")
     assert path.read_bytes() == damaged
-    lock = tmp_path.with_name(f".{tmp_path.name}.lock")
+    lock = tmp_path / ".lock"
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(InputError, match="is being written by another process; wait until it has finished"):
             erase(tmp_path, "a")
+        assert remove_old_files(tmp_path, 2, pytest.fail) == 0, "the next search removes them"
     lock.unlink()
+    lock.mkdir()  # as without permission, which root always has
+    with pytest.raises(InputError, match=r"cannot be written \(Is a directory\); check the permissions of the folder"):
+        erase(tmp_path, "a")
+    with pytest.raises(InputError, match="cannot be written"):
+        remove_old_files(tmp_path, 2, pytest.fail)
 
 
 def test_the_command_erases(tmp_path: Path) -> None:
@@ -130,6 +137,25 @@ def test_the_command_erases(tmp_path: Path) -> None:
     assert "Erased: 3 records in 1 files of decisions." in done.stderr
     lines = (tmp_path / "decisions" / "decisions-1-1-0.jsonl").read_bytes().splitlines()
     assert all(map(is_sealed, lines))
+
+
+def test_the_parent_of_the_log_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "decisions"
+    folder.mkdir()
+    for number in (1, 2):
+        (folder / f"decisions-{number}-1-0.jsonl").write_bytes(content(records("a"), records("b")))
+    opened: list[Path] = []
+    open_file = os.open
+
+    def watch(path: str, *rest: int) -> int:
+        opened.append(Path(path))
+        return open_file(path, *rest)
+
+    monkeypatch.setattr(os, "open", watch)
+    assert erase(folder, "a") == Erased(6, 2)
+    assert remove_old_files(folder, 2, lambda line: None) == 2
+    assert folder / ".lock" in opened
+    assert all(path == folder or path.is_relative_to(folder) for path in opened)
 
 
 def test_old_files_are_removed_by_their_last_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,32 +9,41 @@ from pathlib import Path
 
 from offrec.errors import InputError
 
+INSIDE = ".lock"  # the name of a lock file inside its folder
 BYTES = 300  # of a lock file that are read for a message
 
 
+class LockedError(InputError):
+    """Another process has the lock."""
+
+
 @contextmanager
-def lock_folder(path: Path, *, advice: str) -> Iterator[None]:
-    """Let one process at a time write a folder, which need not exist yet.
+def lock_folder(path: Path, *, advice: str, inside: bool = False) -> Iterator[None]:
+    """Let one process at a time write a folder.
 
     The lock file is hidden and lies next to the folder, so that it survives when the folder is replaced. It contains
     the process id and the host of its owner, for the message that others get. It is removed at the end of the block.
 
     Args:
-        path: The folder.
+        path: The folder. It need not exist yet, unless the lock file lies inside.
         advice: What the user should do if another process has the lock; the end of the message.
+        inside: Put the lock file into the folder. For folders that are never replaced, and whose parent may be
+            read-only.
 
     Raises:
-        InputError: If another process writes the folder, or the lock file cannot be written.
+        LockedError: If another process writes the folder.
+        InputError: If the lock file cannot be written.
     """
-    lock = path.with_name(f".{path.name}.lock")
+    lock = path / INSIDE if inside else path.with_name(f".{path.name}.lock")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _lock(lock)
     except BlockingIOError as error:
-        raise InputError(f"{path} is being written by {_owner(lock)}; {advice}.") from error
+        raise LockedError(f"{path} is being written by {_owner(lock)}; {advice}.") from error
     except OSError as error:
-        reason = error.strerror if path.parent.is_dir() else f"{path.parent} is not a folder"
-        raise InputError(f"{path} cannot be written ({reason}); choose another --out.") from error
+        reason = error.strerror if lock.parent.is_dir() else f"{lock.parent} is not a folder"
+        remedy = "check the permissions of the folder" if inside else "choose another --out"
+        raise InputError(f"{path} cannot be written ({reason}); {remedy}.") from error
     try:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())

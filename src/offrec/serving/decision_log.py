@@ -217,7 +217,10 @@ class DecisionLog:
             self._recover()
         if self.options.keep_days is not None and time.monotonic() - self._removed_at >= REMOVAL_SECONDS:
             self._removed_at = time.monotonic()
-            remove_old_files(self.folder, self.options.keep_days, self._print)
+            try:
+                remove_old_files(self.folder, self.options.keep_days, self._print)
+            except InputError as error:
+                self._print(f"old files of the decision log are not removed: {error}")
 
     def _begin_segment(self) -> None:
         segment = self._create_segment()

@@ -21,13 +21,14 @@ from offrec.data.decision_log_files import OPEN_SUFFIX
 from offrec.data.files import publish_file
 from offrec.data.json_files import parse_json
 from offrec.data.line_checksums import is_sealed, seal_end
-from offrec.data.locks import lock_folder
+from offrec.data.locks import LockedError, lock_folder
 from offrec.data.sources import Source
 from offrec.errors import InputError
 from offrec.serving.decision_log_segment import Print, close_abandoned_segments
 
 DAY_SECONDS = 86_400.0
 ATTEMPTS = 5
+LOCKED = "wait until it has finished"
 TAIL_BYTES = 1 << 20  # of a file, to find its last record
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
@@ -69,7 +70,7 @@ def erase_sessions(folder: Path, sessions: Sequence[str], print_line: Print) -> 
         raise InputError(f"{folder} is not a folder; name the folder that offrec serve writes its log to.")
     if not sessions or not all(sessions):
         raise InputError("--session is missing or empty; name the session to erase.")
-    with lock_folder(folder, advice="wait until it has finished"):
+    with lock_folder(folder, advice=LOCKED, inside=True):
         close_abandoned_segments(folder, print_line)
         requests, affected = _find_records(folder, set(sessions))
         for path in affected:
@@ -104,16 +105,20 @@ def remove_old_files(folder: Path, keep_days: float, print_line: Print) -> int:
 
     Returns:
         The number of removed files; 0 while another process changes the folder.
+
+    Raises:
+        InputError: If the folder cannot be written.
     """
     oldest, removed = time.time() - keep_days * DAY_SECONDS, 0
-    with suppress(InputError), lock_folder(folder, advice="wait until it has finished"):
+    with suppress(LockedError), lock_folder(folder, advice=LOCKED, inside=True):
         for path in sorted(folder.glob("decisions-*.jsonl*")):
             if path.suffix == OPEN_SUFFIX or not path.is_file() or last_time(path) >= oldest:
                 continue
             path.unlink(missing_ok=True)
             removed += 1
         if removed:
-            print_line(f"removed {removed:,} files of the decision log that are older than {keep_days:g} days")
+            files = "1 file" if removed == 1 else f"{removed:,} files"
+            print_line(f"removed {files} of the decision log, older than {keep_days:g} days")
     return removed
 
 
