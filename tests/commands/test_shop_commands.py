@@ -25,7 +25,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_dataset_describes_its_shop(work: Path) -> None:
     shop = Dataset.open(work / "data").meta["shop"]
     assert (shop["world"], shop["seed"], shop["k"]) == ("demo", 3, 5)
-    assert sorted(path.name for path in (work / "log").iterdir()) == ["events.parquet", "full.parquet"]
+    assert sorted(path.name for path in (work / "log").iterdir()) == [
+        *("events.parquet", "full.parquet", "items.parquet")
+    ]
 
 
 def test_the_log_seed_gives_another_log_of_the_same_shop(work: Path, tmp_path: Path) -> None:

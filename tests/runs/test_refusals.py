@@ -40,14 +40,10 @@ def test_force_replaces_runs_and_nothing_else(dataset: Any, tmp_path: Path) -> N
     assert not list(tmp_path.glob(".*partial"))
 
 
-def test_a_policy_is_evaluated_on_its_own_dataset_only(dataset: Any, tmp_path: Path, make_dataset: Any) -> None:
+def test_evaluate_refuses_unknown_splits(dataset: Any, tmp_path: Path) -> None:
     policy = trained(dataset, tmp_path / "run")
-    other = make_dataset(tmp_path, [[n % 7, (n + 3) % 7] for n in range(40)], splits=(30, 5, 5))
-    other.meta["data_hash"] = "another"
     for one in (policy, offrec.baseline("popular", dataset)):
-        with pytest.raises(InputError, match="evaluate it on its own dataset"):
-            offrec.evaluate(one, other)
-        with pytest.raises(InputError, match="split must be one of test, validation; got 'tset'"):
+        with pytest.raises(InputError, match=r"split must be one of .*; got 'tset'"):
             offrec.evaluate(one, dataset, "tset")  # type: ignore[arg-type]
 
 

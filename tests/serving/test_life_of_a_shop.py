@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import polars as pl
 import pytest
-from small_server import open_client, read_records
+from small_server import open_client, read_records, wait_until
 
 import offrec
 from offrec.console import Console
@@ -64,7 +64,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     log = {"log": folder / "decisions", "log_options": DecisionLogOptions(flush_seconds=0.1)}
     with open_client(served, **options, **log) as client:
         address = str(client.base_url)
-        shop.rollout(RemotePlayer(shop.dynamics, address, connections=4), VISITORS, seed=5)
+        shop.rollout(RemotePlayer(shop.dynamics, address, connections=1), VISITORS, seed=5)
 
         # Day 2, while the server runs.
         second_data = offrec.prepare(
@@ -77,11 +77,13 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         second = offrec.train(second_data, folder / "run-2", start_from=folder / "run-1", console=QUIET)
         requests = Requests(address)
         requests.start()
+        wait_until(lambda: len(requests.answers) > 2)
         before = client.get("/v1/policies").json()
         with publish_folder(folder / "live", replace=True) as temporary:
             shutil.copytree(folder / "run-2", temporary, dirs_exist_ok=True)
         reload = client.post("/v1/reload", json={})
-        client.post("/v1/recommend", json={"k": 3}).raise_for_status()
+        reloaded_at = len(requests.answers)
+        wait_until(lambda: len(requests.answers) > reloaded_at + 2)
         requests.done.set()
         requests.join()
         after = client.get("/v1/policies").json()
@@ -107,8 +109,8 @@ def test_the_next_policy_starts_from_the_first_and_knows_new_items(life: dict[st
 
 def test_both_policies_are_evaluated_on_the_second_day(life: dict[str, Any]) -> None:
     first, second = (offrec.evaluate(life[name], life["second_data"]) for name in ("first", "second"))
-    assert first.unknown > 0
     assert second.unknown == 0
+    assert offrec.evaluate(life["first"], life["second_data"], "all").unknown > 0
     assert first.metrics["all"].events == second.metrics["all"].events
 
 
@@ -122,5 +124,5 @@ def test_the_served_log_estimates_the_next_policy(life: dict[str, Any]) -> None:
 def test_no_request_fails_while_the_policy_is_replaced(life: dict[str, Any]) -> None:
     assert life["reload"].status_code == 200, life["reload"].text
     assert {status for status, _ in life["requests"].answers} == {200}
-    assert len(life["requests"].answers) > 3
+    assert len({fingerprint for _, fingerprint in life["requests"].answers}) == 2
     assert life["before"] != life["after"]

@@ -9,7 +9,6 @@ CSV, TSV and Parquet are read, also compressed. The type of a column determines 
 """
 
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import polars as pl
 
 from offrec.data import retailrocket_items
 from offrec.data.item_properties import MAX_WIDTH, CategoryColumn, Floats, ItemProperties, VectorColumn
+from offrec.data.json_files import parse_json
 from offrec.data.parquet_tables import count_rows
 from offrec.data.sources import Source, find, read_all
 from offrec.data.vocabulary import Vocabulary
@@ -214,7 +214,7 @@ class _Encoder:
 
     def _parse_lists(self, series: pl.Series) -> pl.Series:
         try:
-            lists = [None if text is None else [float(one) for one in json.loads(text)] for text in series]
+            lists = [None if text is None else [float(one) for one in parse_json(text)] for text in series]
         except (ValueError, TypeError) as error:
             self._refuse(series.name, f"contains a list that is not [number, …] ({first_line(error)}); repair it")
         return pl.Series(series.name, lists, pl.List(pl.Float32))
