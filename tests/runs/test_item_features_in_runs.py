@@ -11,7 +11,7 @@ import torch
 from small_runs import trained
 
 import offrec
-from offrec.data.item_properties import CategoryColumn, ItemProperties
+from offrec.data.item_properties import CategoryColumn, ItemProperties, VectorColumn
 from small_datasets import small_properties, write_dataset
 
 ITEMS = 12
@@ -116,11 +116,41 @@ def test_a_warm_start_matches_categories_by_name(tmp_path: Path) -> None:
     assert one.scores == pytest.approx(other.scores, abs=1e-4)
 
 
-def test_a_warm_start_needs_the_same_columns(tmp_path: Path) -> None:
-    trained(log(tmp_path), tmp_path / "first")
-    dataset = write_dataset(tmp_path, [[0, 1, 2]] * 10, items=ITEMS)
-    with pytest.raises(offrec.InputError, match=r"item features category, brand, image, price, but .* has none"):
-        trained(dataset, tmp_path / "second", start_from=tmp_path / "first")
+@pytest.mark.usefixtures("quick_logging_policy")
+@pytest.mark.parametrize("algorithm", ["sl", "dc"])
+def test_a_warm_start_needs_the_same_columns(tmp_path: Path, algorithm: str) -> None:
+    """π̂_b of dc is transferred before the other networks."""
+    trained(log(tmp_path), tmp_path / "first", algorithm=algorithm)
+    known = small_properties(ITEMS)
+    brand = known.codes[:, 1:].astype(np.float32)
+    other_kind = replace(
+        known,
+        categories=known.categories[:1],
+        codes=known.codes[:, :1],
+        number_names=("brand", *known.number_names),
+        numbers=np.concatenate([brand, known.numbers], 1),
+    )
+    vectors = np.concatenate([known.vectors] * 2, 1)
+    wider = replace(known, vector_columns=(VectorColumn("image", 8),), vectors=vectors)
+    for properties, found in [
+        (None, "none"),
+        (other_kind, r".*brand \(number\)"),
+        (wider, r".*image \(embedding of width 8\)"),
+    ]:
+        dataset = write_dataset(tmp_path, [[0, 1, 2]] * 10, items=ITEMS, properties=properties)
+        expected = rf"item features category \(category\), brand \(category\), image .*, but .* has {found}"
+        with pytest.raises(offrec.InputError, match=expected):
+            trained(dataset, tmp_path / "second", algorithm=algorithm, start_from=tmp_path / "first")
+        assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.usefixtures("quick_logging_policy")
+def test_a_run_without_features_starts_a_run_on_a_log_with_items_only_with_features_off(tmp_path: Path) -> None:
+    trained(write_dataset(tmp_path, [[0, 1, 2]] * 10, items=ITEMS), tmp_path / "first", algorithm="dc")
+    options: dict[str, Any] = {"algorithm": "dc", "start_from": tmp_path / "first"}
+    with pytest.raises(offrec.InputError, match=r"without item features, but .* add network.features=off"):
+        trained(log(tmp_path), tmp_path / "second", **options)
+    trained(log(tmp_path), tmp_path / "second", settings={"network.features": "off"}, **options)
 
 
 def test_a_user_model_starts_new_items_at_their_prior_mean(tmp_path: Path) -> None:

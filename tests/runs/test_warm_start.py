@@ -18,7 +18,7 @@ from offrec.runs import warm_start
 from offrec.runs.loading import load
 from offrec.runs.options import build_options, resolve_options
 from offrec.runs.plan import plan_runs
-from offrec.runs.train import build_trainer, train
+from offrec.runs.train import build_trainer, train, train_many
 from offrec.runs.warm_start import WarmStart, warm_schedule
 from offrec.training.loop import Trainer
 
@@ -228,6 +228,17 @@ def test_a_stopped_warm_run_resumes_and_needs_the_same_start(
         train(dataset, tmp_path / "warm", start_from=tmp_path / "other", resume=True, **options)
     again = train(dataset, tmp_path / "warm", start_from=tmp_path / "run", resume=True, **options)
     assert again.recommend([103], k=5).scores == whole.recommend([103], k=5).scores
+
+
+def test_several_runs_with_a_start_resume(tmp_path: Path, make_dataset: Any) -> None:
+    dataset = log(make_dataset, tmp_path, list(range(ITEMS)))
+    trained(dataset, tmp_path / "run")
+    runs = {f"seed-{seed}": {"seed": seed, "device": "cpu"} for seed in (0, 1)}
+    options: dict[str, Any] = {"start_from": tmp_path / "run", "console": QUIET}
+    first = train_many(dataset, runs, tmp_path / "many", **options)
+    again = train_many(dataset, runs, tmp_path / "many", resume=True, **options)
+    assert again.keys() == first.keys() == runs.keys()
+    assert all(again[name].recommend([103]).scores == first[name].recommend([103]).scores for name in runs)
 
 
 def test_an_sl_run_serves_as_the_logging_policy(tmp_path: Path, make_dataset: Any) -> None:

@@ -12,7 +12,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,19 @@ class VectorColumn:
 
 
 @dataclass(frozen=True)
+class FeatureColumn:
+    """A column that networks read."""
+
+    kind: Literal["category", "embedding", "number"]
+    name: str
+    width: int = 1
+
+    def __str__(self) -> str:
+        width = f" of width {self.width}" if self.kind == "embedding" else ""
+        return f"{self.name} ({self.kind}{width})"
+
+
+@dataclass(frozen=True)
 class ItemProperties:
     """The properties of all items of a catalogue, by item index."""
 
@@ -81,10 +94,13 @@ class ItemProperties:
         return bool(self.categories or self.number_names or self.vector_columns)
 
     @property
-    def feature_names(self) -> list[str]:
-        """The names of the columns that networks read."""
-        categories, vectors = [one.name for one in self.categories], [one.name for one in self.vector_columns]
-        return [*categories, *vectors, *self.number_names]
+    def feature_columns(self) -> list[FeatureColumn]:
+        """The columns that networks read."""
+        return [
+            *(FeatureColumn("category", one.name) for one in self.categories),
+            *(FeatureColumn("embedding", one.name, one.width) for one in self.vector_columns),
+            *(FeatureColumn("number", name) for name in self.number_names),
+        ]
 
     def title(self, item: int) -> str | None:
         """Return the title of an item, or None if it has none."""

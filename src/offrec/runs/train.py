@@ -171,7 +171,14 @@ def train_many(
         for name in plans:
             locks.enter_context(lock_folder(Path(out) / name, advice=LOCKED))
         for name, plan in plans.items():  # check all folders before building the first run
-            check_run_folder(dataset, Path(out) / name, plan.options, resume=resume, force=force)
+            check_run_folder(
+                dataset,
+                Path(out) / name,
+                plan.options,
+                resume=resume,
+                force=force,
+                start=None if start is None else start.stored.id,
+            )
         loaded: dict[object, LoggingPolicy] = {}
         built = {
             name: build_trainer(
@@ -263,7 +270,7 @@ def build_trainer(
     has_weights = start is not None or (resume and (out / "last.safetensors").exists())
     agent = build_agent(plan, logging.network, logging.log_b, has_weights=has_weights)
     if start is not None and match is not None:
-        start.load_into(agent, match, dataset)
+        start.load_into(agent, match, plan)
     if not (resume and (out / "run.json").exists()):
         create_run_folder(
             dataset,

@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from offrec.data.dataset import Dataset
+from offrec.data.item_properties import FeatureColumn
 from offrec.errors import InputError
 from offrec.logging_policy import FitStart
 from offrec.models.agent import Agent
 from offrec.models.item_transfer import (
     ItemMatch,
+    ItemTensors,
     find_item_tensors,
     match_items,
     transfer_categories,
@@ -39,6 +42,7 @@ FLAGS = {"algorithm.name": "--algorithm", "network.backbone": "--backbone", "pre
 # Options that decide what the weights mean. Dropout is not one of them.
 NETWORK_KEYS = tuple(f"network.{one.name}" for one in fields(NetworkOptions) if one.name != "dropout")
 CRITIC_KEYS = tuple(f"critic.{name}" for name in ("backbone", "width", "layers", "repeat"))
+FEATURES = "network.features"
 RATE_FACTOR, EPOCHS_FACTOR, PATIENCE = 0.5, 0.25, 2  # compared in benchmarks/warm_start.py
 
 
@@ -78,7 +82,8 @@ class WarmStart:
         settings = {**before, **warm_schedule(build_options(before)), **given}
         now = build_options(settings).settings()
         for key in (*NETWORK_KEYS, *CRITIC_KEYS):
-            if now.get(key) != before.get(key):
+            is_still_off = key == FEATURES and self.stored.features is None and now[key] == "off"
+            if now.get(key) != before.get(key) and not is_still_off:
                 raise self._conflict(key, now.get(key), before.get(key))
         return settings
 
@@ -105,43 +110,52 @@ class WarmStart:
             raise InputError(f"--from {self.path} and {dataset.path} have no item id in common; train without --from.")
         return match
 
-    def load_into(self, agent: Agent | UserModelAgent, match: ItemMatch, dataset: Dataset) -> None:
+    def load_into(self, agent: Agent | UserModelAgent, match: ItemMatch, plan: RunPlan) -> None:
         """Load the weights of the earlier run into an agent of the new catalogue, except π̂_b.
 
         Raises:
             InputError: The agent has other tensors than the earlier run, because of its options or of its log.
         """
-        self._check_log(agent, dataset)
+        self._check_log(agent, plan.dataset)
         item_tensors = find_item_tensors(self.stored.build, self.stored.facts["items"])
         counted = agent.exposed.detach().cpu().clone() if isinstance(agent, UserModelAgent) else None
-        weights = self._weights_for(dataset)
+        self._transfer(agent, self._weights_for(plan), match, item_tensors, skip=PRIOR)
+        if isinstance(agent, UserModelAgent) and counted is not None:
+            _set_exposure_of_new_items(agent, counted, match)
+
+    def _transfer(
+        self, module: nn.Module, weights: Tensors, match: ItemMatch, item_tensors: ItemTensors, skip: str = ""
+    ) -> None:
         try:
-            transfer_weights(agent, weights, match, item_tensors, skip=PRIOR)
+            transfer_weights(module, weights, match, item_tensors, skip)
         except ValueError as error:
             raise InputError(
                 f"--from {self.path} does not fit the options of this run ({error}); give algorithm.* the values that "
                 "it was trained with, or train without --from."
             ) from error
-        if isinstance(agent, UserModelAgent) and counted is not None:
-            _set_exposure_of_new_items(agent, counted, match)
 
-    def _weights_for(self, dataset: Dataset) -> Tensors:
+    def _weights_for(self, plan: RunPlan) -> Tensors:
         """Return the weights of the earlier run, with the categories of a dataset's items.
 
         Raises:
             InputError: The items of the dataset have other columns than those of the earlier run.
         """
+        dataset = plan.dataset
         before, now = self.stored.properties, dataset.item_properties
-        if self.stored.features is None:
-            return self.stored.weights
-        columns, columns_now = ([] if one is None else one.feature_names for one in (before, now))
-        if before is None or now is None or columns != columns_now:
+        columns = [] if before is None or self.stored.features is None else before.feature_columns
+        columns_now = [] if now is None or plan.options.network.features == "off" else now.feature_columns
+        if columns == columns_now:
+            both = columns and before is not None and now is not None
+            return transfer_categories(self.stored.weights, before, now) if both else self.stored.weights
+        if not columns:
             raise InputError(
-                f"--from {self.path} was trained with the item features {', '.join(columns)}, but {dataset.path} has "
-                f"{', '.join(columns_now) or 'none'}; prepare it with the same --items columns, or train without "
-                "--from."
+                f"--from {self.path} was trained without item features, but {dataset.path} has {_listed(columns_now)}; "
+                f"add {FEATURES}=off, or train without --from."
             )
-        return transfer_categories(self.stored.weights, before, now)
+        raise InputError(
+            f"--from {self.path} was trained with the item features {_listed(columns)}, but {dataset.path} has "
+            f"{_listed(columns_now)}; prepare it with the same --items columns, or train without --from."
+        )
 
     def _check_log(self, agent: Agent | UserModelAgent, dataset: Dataset) -> None:
         """A user model has parameters per behaviour and per place of a list."""
@@ -161,9 +175,13 @@ class WarmStart:
             )
 
     def logging_start(self, plan: RunPlan, match: ItemMatch) -> FitStart | None:
-        """Return the weights from which π̂_b is fitted, if the run needs π̂_b and the earlier run contains it."""
+        """Return the weights from which π̂_b is fitted, if the run needs π̂_b and the earlier run contains it.
+
+        Raises:
+            InputError: As in `load_into`.
+        """
         options, dataset = plan.options, plan.dataset
-        stored = self._weights_for(dataset)
+        stored = self._weights_for(plan)
         weights = {name.removeprefix(PRIOR): tensor for name, tensor in stored.items() if name.startswith(PRIOR)}
         if plan.logging is None or not weights:
             return None
@@ -174,7 +192,7 @@ class WarmStart:
 
         with torch.random.fork_rng():
             network = build(dataset.n_items)
-        transfer_weights(network, weights, match, find_item_tensors(build, self.stored.facts["items"]))
+        self._transfer(network, weights, match, find_item_tensors(build, self.stored.facts["items"]))
         training = logging_training(self.cold_options(options), dataset.protocol.format)
         return FitStart(network.state_dict(), replace(training, **warm_training(training, is_last=False)))
 
@@ -204,6 +222,10 @@ class WarmStart:
             f"Starting from {self.path} ({self.stored.facts['fingerprint']}): {match.matched:,} items matched, "
             f"{match.new:,} new, {match.vanished:,} vanished"
         )
+
+
+def _listed(columns: list[FeatureColumn]) -> str:
+    return ", ".join(map(str, columns)) or "none"
 
 
 def warm_schedule(options: RunOptions) -> Settings:
