@@ -16,7 +16,7 @@ from small_server import open_log, wait_until
 from offrec.data import decision_log_files
 from offrec.data.line_checksums import is_sealed, seal_end, seal_record
 from offrec.errors import InputError
-from offrec.serving import decision_log
+from offrec.serving import erasure, removal
 from offrec.serving.decision_log import DecisionLog, DecisionLogOptions
 from offrec.serving.erasure import Erased, erase_sessions, remove_old_files
 
@@ -171,7 +171,7 @@ def test_old_files_are_removed_by_their_last_record(tmp_path: Path, monkeypatch:
     assert not old.exists()
     assert mixed.exists()
     assert len(list(tmp_path.iterdir())) == 4
-    monkeypatch.setattr(decision_log, "REMOVAL_SECONDS", 0.0)
+    monkeypatch.setattr(removal, "SECONDS", 0.01)
     printed: list[str] = []
     options = DecisionLogOptions(flush_seconds=0.01, keep_days=0.5)
     log = DecisionLog(tmp_path, options, printed.append)
@@ -179,3 +179,40 @@ def test_old_files_are_removed_by_their_last_record(tmp_path: Path, monkeypatch:
     log.close()
     assert new.exists()
     assert "removed" in "".join(printed)
+
+
+def test_files_whose_name_shows_a_recent_start_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(erasure, "last_time", lambda path: read.append(path.name) or 0.0)  # type: ignore[func-returns-value]
+    recent = tmp_path / f"decisions-{int(time.time() * 1000) - 1000}-1-0.jsonl"
+    for path in (recent, tmp_path / "decisions-1-1-0.jsonl"):
+        path.write_bytes(content(records("a")))
+    assert remove_old_files(tmp_path, 2, lambda line: None) == 1
+    assert read == ["decisions-1-1-0.jsonl"]
+    assert recent.exists()
+
+
+def test_a_file_that_cannot_be_removed_stops_neither_the_others_nor_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(removal, "SECONDS", 0.01)
+    first, second = (tmp_path / f"decisions-{number}-1-0.jsonl" for number in (1, 2))
+    for path in (first, second):
+        path.write_bytes(content(records("a")))
+
+    def last_time(path: Path) -> float:
+        if path.name == first.name:
+            raise PermissionError(13, "Permission denied")
+        return 0.0
+
+    monkeypatch.setattr(erasure, "last_time", last_time)
+    printed: list[str] = []
+    log = DecisionLog(Path(), DecisionLogOptions(flush_seconds=0.01, keep_days=30), printed.append)
+    wait_until(lambda: not second.exists())
+    monkeypatch.setattr(removal, "remove_old_files", lambda *arguments: 1 / 0)
+    wait_until(lambda: "old files of the decision log were not removed: division by zero" in printed)
+    assert log.write(records("b"))
+    assert log.failure is None
+    assert log.close() == 0
+    assert f"{first} cannot be removed (Permission denied); check its permissions" in printed

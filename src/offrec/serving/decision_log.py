@@ -9,7 +9,6 @@ once writing works again, the log itself contains their number.
 """
 
 import asyncio
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,9 +20,7 @@ from typing import Any
 from offrec.data.line_checksums import seal_record
 from offrec.errors import InputError
 from offrec.serving.decision_log_segment import Print, Segment, close_abandoned_segments
-from offrec.serving.erasure import remove_old_files
-
-REMOVAL_SECONDS = 600.0  # between two searches for old files
+from offrec.serving.removal import Removal
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,6 @@ class DecisionLog:
         self._changed = threading.Condition(threading.RLock())  # never held during an fsync: the event loop writes
         self._closing = False
         self._next_number = 0
-        self._removed_at = -math.inf  # when old files were last removed
         try:
             folder.mkdir(parents=True, exist_ok=True)
             close_abandoned_segments(folder, self._print)
@@ -108,6 +104,9 @@ class DecisionLog:
             raise InputError(f"--log {folder} cannot be written ({error.strerror}); choose another folder.") from error
         self._thread = threading.Thread(target=self._run, name="offrec-log", daemon=True)
         self._thread.start()
+        self._removal: Removal | None = None
+        if options.keep_days is not None:
+            self._removal = Removal(folder, options.keep_days, self._print)
 
     async def record(self, record: dict[str, Any]) -> bool:
         """Write a record and, with `durable`, wait until it is on the disk.
@@ -178,6 +177,8 @@ class DecisionLog:
             self._closing = True
             self._changed.notify()
         self._thread.join()
+        if self._removal is not None:
+            self._removal.close()
         try:
             self._segment.finish()
         except OSError as error:
@@ -215,12 +216,6 @@ class DecisionLog:
             self._begin_segment()
         if self.failure is not None:
             self._recover()
-        if self.options.keep_days is not None and time.monotonic() - self._removed_at >= REMOVAL_SECONDS:
-            self._removed_at = time.monotonic()
-            try:
-                remove_old_files(self.folder, self.options.keep_days, self._print)
-            except InputError as error:
-                self._print(f"old files of the decision log are not removed: {error}")
 
     def _begin_segment(self) -> None:
         segment = self._create_segment()

@@ -28,6 +28,7 @@ from offrec.serving.decision_log_segment import Print, close_abandoned_segments
 
 DAY_SECONDS = 86_400.0
 ATTEMPTS = 5
+OPENED = re.compile(r"decisions-([0-9]{1,15})-")  # the time in the name of a file, in milliseconds
 LOCKED = "wait until it has finished"
 TAIL_BYTES = 1 << 20  # of a file, to find its last record
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -112,14 +113,24 @@ def remove_old_files(folder: Path, keep_days: float, print_line: Print) -> int:
     oldest, removed = time.time() - keep_days * DAY_SECONDS, 0
     with suppress(LockedError), lock_folder(folder, advice=LOCKED, inside=True):
         for path in sorted(folder.glob("decisions-*.jsonl*")):
-            if path.suffix == OPEN_SUFFIX or not path.is_file() or last_time(path) >= oldest:
-                continue
-            path.unlink(missing_ok=True)
-            removed += 1
+            try:
+                if _is_older(path, oldest):
+                    path.unlink(missing_ok=True)
+                    removed += 1
+            except OSError as error:
+                print_line(f"{path} cannot be removed ({error.strerror}); check its permissions")
         if removed:
             files = "1 file" if removed == 1 else f"{removed:,} files"
             print_line(f"removed {files} of the decision log, older than {keep_days:g} days")
     return removed
+
+
+def _is_older(path: Path, oldest: float) -> bool:
+    """Return whether a closed file ends before a time. Files whose name shows a later start are not read."""
+    start = OPENED.match(path.name)
+    if path.suffix == OPEN_SUFFIX or (start and int(start[1]) / 1000 >= oldest):
+        return False
+    return path.is_file() and last_time(path) < oldest
 
 
 def last_time(path: Path) -> float:
@@ -129,7 +140,8 @@ def last_time(path: Path) -> float:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
             lines = file.read().split(b"\n")
         for line in reversed(lines):
-            if is_sealed(line) and isinstance(moment := parse_json(line).get("time"), int):
+            record = parse_json(line) if is_sealed(line) else None
+            if isinstance(record, dict) and isinstance(moment := record.get("time"), int):
                 return float(moment) / 1000
     return path.stat().st_mtime
 
