@@ -145,8 +145,9 @@ class WarmStart:
         columns = [] if before is None or self.stored.features is None else before.feature_columns
         columns_now = [] if now is None or plan.options.network.features == "off" else now.feature_columns
         if columns == columns_now:
-            both = columns and before is not None and now is not None
-            return transfer_categories(self.stored.weights, before, now) if both else self.stored.weights
+            if not columns or before is None or now is None:
+                return self.stored.weights
+            return transfer_categories(self.stored.weights, before, now)
         if not columns:
             raise InputError(
                 f"--from {self.path} was trained without item features, but {dataset.path} has {_listed(columns_now)}; "
