@@ -143,7 +143,7 @@ class Estimate:
         return dataset
 
     def _seen_note(self, dataset: "Dataset") -> list[str]:
-        """Return a sentence for each run that was trained on sessions of another dataset that this log contains too."""
+        """Return a sentence for each run that was, or may have been, trained on sessions that this log contains too."""
         from offrec.data.dataset import Dataset
         from offrec.estimation.seen_sessions import count_seen_sessions
         from offrec.runs.folder import read_run
@@ -151,9 +151,16 @@ class Estimate:
         notes = []
         for run in self.runs:
             facts = read_run(run)
-            if facts["data_hash"] == dataset.meta["data_hash"] or not Path(facts["dataset"]).exists():
+            if facts["data_hash"] == dataset.meta["data_hash"]:
                 continue
-            earlier = Dataset.open(facts["dataset"])
+            earlier = Dataset.open(facts["dataset"]) if Path(facts["dataset"]).exists() else None
+            if earlier is None or earlier.meta["data_hash"] != facts["data_hash"]:
+                problem = "no longer exists" if earlier is None else "now contains other data"
+                notes.append(
+                    f"{run} was trained on {facts['dataset']}, which {problem}. Whether {dataset.path} contains its "
+                    "training sessions is unknown; if it does, the estimate may be too high."
+                )
+                continue
             total, test = (count_seen_sessions(dataset, split, earlier) for split in ("all", "test"))
             if total:
                 notes.append(

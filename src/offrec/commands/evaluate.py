@@ -145,12 +145,13 @@ class Evaluate:
         facts = read_run(self.runs[0])
         if facts["data_hash"] == dataset.meta["data_hash"]:
             return dataset
+        counted = f"--baselines count the training sessions of {self.runs[0]}, but its dataset {facts['dataset']}"
         if not Path(facts["dataset"]).exists():
-            raise InputError(
-                f"--baselines count the training sessions of {self.runs[0]}, but its dataset {facts['dataset']} no "
-                "longer exists; omit --baselines."
-            )
-        return Dataset.open(facts["dataset"])
+            raise InputError(f"{counted} no longer exists; omit --baselines.")
+        trained = Dataset.open(facts["dataset"])
+        if trained.meta["data_hash"] != facts["data_hash"]:
+            raise InputError(f"{counted} now contains other data; omit --baselines, or train the run again.")
+        return trained
 
     def _rewards(self) -> dict[str, dict[str, float]]:
         """Return the rewards of each run."""
