@@ -88,6 +88,17 @@ def test_unseen_drop_leaves_out_items_that_the_policy_does_not_know(make_dataset
     assert len(found.ranks.rank) == sum(item in (103, 104, 105) for one in sessions for item in one)
 
 
+def test_unseen_drop_depends_on_where_a_policy_was_trained_and_not_on_equal_catalogues(
+    make_dataset: Any, tmp_path: Path
+) -> None:
+    """Item 102 occurs in no training session of this log. Policies of another log know it from there."""
+    dataset = make_dataset(tmp_path, [[0, 1], [1, 0], [0, 2, 1]], splits=(1, 1, 1), items=3)
+    dataset, own = dataset.with_protocol(unseen="drop"), dataset.meta["data_hash"]
+    policies = [LastItem([100, 101, 102], own), LastItem([100, 101, 102, 103], own)]
+    policies += [LastItem([100, 101, 102], "other"), LastItem([102, 101, 100, 103], "other")]
+    assert [len(evaluate(policy, dataset).ranks.rank) for policy in policies] == [2, 2, 3, 3]
+
+
 def test_coverage_is_a_share_of_the_catalogue_of_the_policy(make_dataset: Any, tmp_path: Path) -> None:
     dataset, _ = later(make_dataset, tmp_path)
     assert evaluate(LastItem([105, 103, 104]), dataset, ks=(3,)).metrics["all"]["coverage@3"] == 1.0

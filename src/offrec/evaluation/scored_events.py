@@ -94,6 +94,8 @@ class ScoredEvents:
         batch_size: Scored events per batch.
         catalogue: The item ids of the policies; None for those of the dataset. Histories then contain known items only,
             and a scored event whose item the policies do not know is a miss.
+        is_own: Whether the policies were trained on the dataset. It decides which items `unseen=drop` leaves out: those
+            that do not occur in the training sessions or, for policies of another dataset, those that they do not know.
 
     Raises:
         InputError: If the split is unknown or has no scored event, or the catalogue contains no item of the split.
@@ -107,6 +109,7 @@ class ScoredEvents:
         device: torch.device,
         batch_size: int = BATCH_SIZE,
         catalogue: Vocabulary | None = None,
+        is_own: bool = True,
     ) -> None:
         if split not in get_args(EvaluationSplit):
             raise InputError(f"The split must be one of {', '.join(get_args(EvaluationSplit))}; got {split!r}.")
@@ -115,8 +118,9 @@ class ScoredEvents:
         sessions, self.n_items = dataset.split(split), dataset.n_items
         is_trained = dataset.train_counts > 0
         self.translated: TranslatedSessions | None = None
-        if catalogue is not None and catalogue != dataset.vocabulary:
+        if catalogue is not None and not is_own:
             is_trained = match_ids(catalogue, dataset.vocabulary) >= 0
+        if catalogue is not None and catalogue != dataset.vocabulary:
             self.translated, self.n_items = translate(dataset, split, catalogue), len(catalogue)
         counts = is_scored(sessions, dataset.protocol, is_trained)
         if not counts.any():
@@ -160,7 +164,9 @@ class ScoredEvents:
             raise InputError(
                 f"--split all would evaluate {policy.name} on its own training sessions; use test or another --dataset."
             )
-        return ScoredEvents(dataset, split, policy.history, policy.device, batch_size, policy.vocabulary)
+        if policy.data_hash is None:  # it is not known what the policy was made from
+            is_own = policy.vocabulary == dataset.vocabulary
+        return ScoredEvents(dataset, split, policy.history, policy.device, batch_size, policy.vocabulary, is_own)
 
     @property
     def bytes(self) -> int:
