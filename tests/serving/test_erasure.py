@@ -15,7 +15,7 @@ from small_server import open_log, wait_until
 
 from offrec.data import decision_log_files
 from offrec.data.line_checksums import is_sealed, seal_end, seal_record
-from offrec.errors import InputError
+from offrec.errors import InputError, RunError
 from offrec.serving import erasure, removal
 from offrec.serving.decision_log import DecisionLog, DecisionLogOptions
 from offrec.serving.erasure import Erased, erase_sessions, remove_old_files
@@ -129,12 +129,44 @@ def test_what_cannot_be_erased_is_one_sentence(tmp_path: Path) -> None:
         remove_old_files(tmp_path, 2, pytest.fail)
 
 
+@pytest.mark.parametrize("damage", ["end line", "full disk"])
+def test_nothing_is_erased_if_the_second_file_cannot_be_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    whole = content(records("a"), records("b"))
+    paths = [tmp_path / f"decisions-{number}-1-0.jsonl" for number in (1, 2)]
+    contents = [whole, whole.replace(b'"count":6', b'"count":7') if damage == "end line" else whole]
+    for path, data in zip(paths, contents, strict=True):
+        path.write_bytes(data)
+    write_bytes = Path.write_bytes
+
+    def write(path: Path, data: bytes) -> int:
+        if damage == "full disk" and path.name.startswith(".decisions-2"):
+            raise OSError(28, "No space left on device")
+        return write_bytes(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    with pytest.raises((InputError, RunError), match=r"damaged line|No space left"):
+        erase(tmp_path, "a")
+    assert [path.read_bytes() for path in paths] == contents
+    assert sorted(tmp_path.iterdir()) == paths
+
+
+def test_an_erasure_keeps_the_age_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "decisions-1-1-0.jsonl.gz"
+    path.write_bytes(gzip.compress(content(records("a"), records("b"))))
+    os.utime(path, (1000, 1000))
+    assert erase(tmp_path, "a").files == 1
+    assert path.stat().st_mtime == 1000
+    assert remove_old_files(tmp_path, 2, lambda line: None) == 1
+
+
 def test_the_command_erases(tmp_path: Path) -> None:
     (tmp_path / "decisions").mkdir()
     (tmp_path / "decisions" / "decisions-1-1-0.jsonl").write_bytes(content(records("a"), records("b")))
     command = [sys.executable, "-m", "offrec", "erase", "decisions", "--session", "a"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "Erased: 3 records in 1 files of decisions." in done.stderr
+    assert "Erased: 3 records in 1 file of decisions." in done.stderr
     lines = (tmp_path / "decisions" / "decisions-1-1-0.jsonl").read_bytes().splitlines()
     assert all(map(is_sealed, lines))
 

@@ -32,4 +32,6 @@ class Erase:
         if self.json:
             print_json({"records": done.records, "files": done.files})
         else:
-            console.line(f"Erased: {done.records:,} records in {done.files:,} files of {self.decisions}.")
+            records = f"{done.records:,} record{'' if done.records == 1 else 's'}"
+            files = f"{done.files:,} file{'' if done.files == 1 else 's'}"
+            console.line(f"Erased: {records} in {files} of {self.decisions}.")

@@ -1,15 +1,17 @@
 """Remove records from a decision log: all records of a session, or files that are older than a number of days.
 
-Only closed files are changed, so a server can continue to write its own. A file is rewritten under a temporary name and
-renamed. Its end record then counts the remaining records, so that readers see a complete file.
+Only closed files are changed, so a server can continue to write its own. All affected files are rewritten under
+temporary names and then renamed. The end record of a file then counts the remaining records, so that
+readers see a complete file.
 """
 
 import gzip
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,8 +66,8 @@ def erase_sessions(folder: Path, sessions: Sequence[str], print_line: Print) -> 
         The numbers of records and files.
 
     Raises:
-        InputError: If a session has records in the file that a server is writing, or a file is damaged. Then nothing is
-            changed.
+        InputError: If a session has records in the file that a server is writing, or a file is damaged or cannot be
+            written. Then nothing is changed.
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; name the folder that offrec serve writes its log to.")
@@ -80,8 +82,9 @@ def erase_sessions(folder: Path, sessions: Sequence[str], print_line: Print) -> 
                     f"{path} contains records of the session and is being written by a server; repeat the command when "
                     "the file is closed, which --segment-seconds of the server determines, or stop the server."
                 )
-        for path in affected:
-            _rewrite(path, set(sessions), requests)
+        with ExitStack() as stack:  # the files are renamed after all of them have been written
+            for path in affected:
+                _rewrite(path, set(sessions), requests, stack)
     return Erased(sum(affected.values()), len(affected))
 
 
@@ -191,8 +194,8 @@ def _parse(path: Path, line: bytes) -> dict[str, Any]:
     return record
 
 
-def _rewrite(path: Path, sessions: set[str], requests: set[str]) -> None:
-    """Write a file without the records of the sessions, and without an incomplete last line."""
+def _rewrite(path: Path, sessions: set[str], requests: set[str], stack: ExitStack) -> None:
+    """Write a file without the records of the sessions, and without an incomplete last line, at the end of `stack`."""
     mentions, kept, removed = _pattern(sessions | requests), [], 0
     for line in _lines(path):
         if line.startswith(b'{"kind":"end"'):
@@ -203,5 +206,7 @@ def _rewrite(path: Path, sessions: set[str], requests: set[str]) -> None:
         else:
             kept.append(line + b"\n")
     content = b"".join(kept)
-    with publish_file(path, mode=path.stat().st_mode & 0o777) as temporary:
-        temporary.write_bytes(COMPRESS.get(path.suffix, bytes)(content))
+    facts = path.stat()
+    temporary = stack.enter_context(publish_file(path, mode=facts.st_mode & 0o777))
+    temporary.write_bytes(COMPRESS.get(path.suffix, bytes)(content))
+    os.utime(temporary, ns=(facts.st_atime_ns, facts.st_mtime_ns))  # the age of compressed files, for --keep-days
