@@ -129,10 +129,17 @@ def test_a_folder_keeps_its_options(folder: Path, tmp_path: Path) -> None:
         read_results(tmp_path)
 
 
-def test_a_policy_without_probabilities_is_refused_before_its_rounds(folder: Path) -> None:
-    with pytest.raises(InputError, match="user-model only ranks items, so it has no probabilities"):
-        run_rounds(replace(OPTIONS, explore=("places", "sample")), folder, QUIET)
-    assert not (folder / "places-1").exists()
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ("sample", "--explore sample:.* needs a policy with probabilities, and user-model has only scores"),
+        ("places:9", "--explore places:9: the lists of demo have only 5 places"),
+        ("blend:-1", "--explore blend:-1 is not valid: --share must be between 0 and 1"),
+    ],
+)
+def test_ways_of_exploring_that_do_not_fit_are_refused_before_any_round(way: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(OPTIONS, explore=("places", way))
 
 
 def test_damaged_results_are_refused(folder: Path, tmp_path: Path) -> None:

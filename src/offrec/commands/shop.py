@@ -30,7 +30,7 @@ class WriteShop:
     """
 
     out: Path
-    """The folder for both files."""
+    """The folder for the files."""
     world: Annotated[str | None, unset("NAME")] = None
     """tiny (an exact MDP), demo (1,000 items), medium (10,000) or large (1,000,000). Default: demo, or the shop of
     --policy."""

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 from offrec.algorithms import LEARNERS
 from offrec.errors import InputError
 from offrec.shop.exploration import Exploration
+from offrec.shop.worlds import get_world
 
 TrainOn = Literal["served", "all", "newest"]
 
@@ -69,7 +70,10 @@ def parse_way(text: str) -> WayOfExploring:
             expected = "a whole number" if kind is int else "a number"
             raise InputError(f"--explore {name} needs {expected} after the colon; got {number!r}.") from error
     label = name if value is None else f"{name}:{value:g}"
-    return WayOfExploring(label, build(value), name == "blend-last")
+    try:
+        return WayOfExploring(label, build(value), name == "blend-last")
+    except InputError as error:
+        raise InputError(f"--explore {text.strip()} is not valid: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,15 @@ class RoundsOptions:
         names = [way.name for way in self.ways]
         if len(set(names)) < len(names) or not names:
             raise InputError(f"--explore needs different ways of exploring; got {', '.join(self.explore) or 'none'}.")
+        k = get_world(self.world).k
+        for way in self.ways:
+            if way.exploration.places > k:
+                raise InputError(f"--explore {way.name}: the lists of {self.world} have only {k} places.")
+            if way.exploration.reads_probabilities and LEARNERS[self.algorithm].family == "planner":
+                raise InputError(
+                    f"--explore {way.name} needs a policy with probabilities, and {self.algorithm} has only scores; "
+                    "use never, blend, blend-last or places."
+                )
 
     @property
     def ways(self) -> tuple[WayOfExploring, ...]:
