@@ -81,7 +81,7 @@ def test_rewards_per_session_by_hand(tmp_path: Path) -> None:
     assert result.differences[0].verdict == "too few sessions"
     assert result.notes == [
         "2 lists left out: requested by the name of a policy, or without a session id.",
-        "1 sessions are not counted yet: they began less than 24 h before the last record.",
+        "1 session not counted yet: started less than 24 h before the last record.",
     ]
 
 
@@ -112,8 +112,33 @@ def test_sessions_served_by_several_policies_and_wrong_shares_are_noted(tmp_path
     ]
     missing = [record for record in records if record.get("policy") != "new" or record["time"] % 2000]
     notes = compare(tmp_path / "log", missing).notes
-    assert any("1 sessions left out: served by several policies" in note for note in notes)
+    assert any(
+        "1 session served by several policies, because the split changed: counted for the first." in note
+        for note in notes
+    )
     assert any("contradict the split old=0.5,new=0.5: sessions of one policy are missing" in note for note in notes)
+
+
+def test_a_change_of_the_shares_does_not_remove_returning_visitors(tmp_path: Path) -> None:
+    """Both policies earn the same. Returning visitors buy more, and only those of the old policy change policies."""
+    random, first, second = np.random.default_rng(3), {"old": 0.9, "new": 0.1}, {"old": 0.5, "new": 0.5}
+    texts = [",".join(f"{name}={share:g}" for name, share in shares.items()) for shares in (first, second)]
+    records = []
+    for number in range(6000):
+        place, time, returns = random.random(), 1000 * number, random.random() < 0.5
+        policies = ["old" if place < shares["old"] else "new" for shares in (first, second)]
+        records.append(served(f"s{number}", time, policies[0], texts[0]))
+        if returns:
+            records.append(served(f"s{number}", 5 * HOUR + time, policies[1], texts[1]))
+        if random.random() < (0.9 if returns else 0.05):
+            records.append(event(f"s{number}", 5 * HOUR + time + 1, "buy"))
+    result = compare(tmp_path / "log", [*records, LATER], planned=6000)
+    (one,) = result.differences
+    assert sum(arm.sessions for arm in result.arms) == 6000
+    assert one.low is not None
+    assert one.high is not None
+    assert one.low < 0 < one.high
+    assert not any("contradict" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Compare the policies of a traffic split by the reward per session in a server's decision log.
 
-A session belongs to the policy that `offrec serve --split` assigned to it. Its reward is what its events earned within
-a window after its first list. It is counted once the window has passed, so that the sessions in their order of arrival
-do not depend on when somebody looks.
+A session belongs to the policy that `offrec serve --split` assigned to it first, also if the split changes later:
+whether a session returns after the change depends on its policy, so leaving such sessions out would be biased. Its
+reward is what its events earned within a window after its first list. It is counted once the window has passed, so that
+the sessions in their order of arrival do not depend on when somebody looks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -127,7 +128,7 @@ def compare_split(paths: Sequence[str | Path], options: AbOptions) -> AbResult:
     finished = sessions.filter(pl.col("start") + window <= last)
     unfinished = sessions.height - finished.height
     if unfinished:
-        notes.append(f"{unfinished:,} sessions are not counted yet: they began less than {options.window_hours:g} h "
+        notes.append(f"{_number(unfinished, 'session')} not counted yet: started less than {options.window_hours:g} h "
                      "before the last record.")  # fmt: skip
     if not finished.height:
         raise InputError(
@@ -157,7 +158,7 @@ def _read(paths: Sequence[str | Path], notes: list[str]) -> tuple[pl.DataFrame, 
     records = pl.concat(frames) if frames else pl.DataFrame()
     lost = int(records.filter(kind="lost")["count"].sum())
     if lost:
-        notes.append(f"{lost:,} records lost by the server.")
+        notes.append(f"{_number(lost, 'record')} lost by the server.")
     lists = records.filter(kind="list")
     if not lists.height:
         raise InputError(f"{paths[0]} contains no list; serve recommendations first.")
@@ -172,7 +173,7 @@ def _sessions(lists: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
     if not assigned.height:
         raise InputError("The log contains no session of a traffic split; serve with --split, and send session ids.")
     if other := lists.height - assigned.height:
-        notes.append(f"{other:,} lists left out: requested by the name of a policy, or without a session id.")
+        notes.append(f"{_number(other, 'list')} left out: requested by the name of a policy, or without a session id.")
     sessions = assigned.sort("time", maintain_order=True).group_by("session", maintain_order=True)
     rows = sessions.agg(
         pl.col("policy").first(),
@@ -181,8 +182,13 @@ def _sessions(lists: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
         arms=pl.col("policy").n_unique(),
     )
     if mixed := rows.filter(pl.col("arms") > 1).height:
-        notes.append(f"{mixed:,} sessions left out: served by several policies, because the split changed.")
-    return rows.filter(arms=1).sort("start", maintain_order=True)
+        sessions_text = _number(mixed, "session")
+        notes.append(f"{sessions_text} served by several policies, because the split changed: counted for the first.")
+    return rows.drop("arms").sort("start", maintain_order=True)
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _add_rewards(sessions: pl.DataFrame, events: pl.DataFrame, window: int, options: AbOptions) -> pl.DataFrame:
