@@ -40,6 +40,8 @@ class Ab:
 
         if not self.decisions:
             raise InputError("DECISIONS is missing; name the folder that offrec serve --log writes.")
+        if self.picture is not None and self.picture.suffix not in (".png", ".svg", ".pdf"):
+            raise InputError(f"--picture must end in .png, .svg or .pdf; got {self.picture}.")
         options = AbOptions(parse_rewards(self.reward), self.window_hours, self.confidence, self.planned)
         result = compare_split(self.decisions, options)
         if self.picture is not None:

@@ -35,3 +35,5 @@ class Erase:
             records = f"{done.records:,} record{'' if done.records == 1 else 's'}"
             files = f"{done.files:,} file{'' if done.files == 1 else 's'}"
             console.line(f"Erased: {records} in {files} of {self.decisions}.")
+            if not done.records:
+                console.line("No record has one of these session ids; check them if you expected some.")

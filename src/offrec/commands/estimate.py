@@ -136,6 +136,8 @@ class Estimate:
             return open_dataset(self.runs[0])
         dataset = Dataset.open(self.dataset)
         for run in self.runs:
+            if not run.exists():
+                raise InputError(f"{run} does not exist; give a run folder from `offrec train`.")
             if read_catalogue(run) != dataset.vocabulary:
                 raise InputError(
                     f"{dataset.path} has another catalogue than {run}; prepare its log again with --catalogue {run}."

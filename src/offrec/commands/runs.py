@@ -215,6 +215,8 @@ class Recommend:
             self._write_table(policy, self.out, allow, deny)
             return
         candidates = allow if self.candidates is None else split_ids(self.candidates)
+        if allow is not None and not policy.vocabulary.encode(allow)[0]:
+            raise InputError(f"--allow {self.allow} contains no item of the catalogue; give item ids of the log.")
         answer = policy.recommend(
             split_ids(self.history),
             self.k,
@@ -241,7 +243,8 @@ class Recommend:
             row.insert(2, title or "")
         for row, probability in zip(rows, answer.probabilities or [], strict=False):
             row.append(f"{significant(100 * probability)} %")
-        print_table(f"{policy.name} after {self.history or 'an empty history'}", columns, rows)
+        after = f"{len(self.shown)} lists" if self.shown else self.history or "an empty history"
+        print_table(f"{policy.name} after {after}", columns, rows)
 
     def _write_table(self, policy: "Policy", out: Path, allow: "list[Id] | None", deny: "list[Id]") -> None:
         from offrec.data.formats import Columns
