@@ -118,6 +118,33 @@ def test_a_warm_start_matches_categories_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("quick_logging_policy")
 @pytest.mark.parametrize("algorithm", ["sl", "dc"])
+def test_a_warm_start_standardises_numbers_as_the_earlier_run(tmp_path: Path, algorithm: str) -> None:
+    """Three new items have extreme numbers, which would change the mean and spread of the others."""
+    settings = {} if algorithm == "dc" else {"algorithm.neighbours": 0}
+    trained(log(tmp_path), tmp_path / "first", algorithm=algorithm, settings=settings)
+    known, more = small_properties(ITEMS), small_properties(3)
+    further = replace(more, numbers=more.numbers + 50, vectors=more.vectors - 20)
+    random = np.random.default_rng(0)
+    sessions = [random.integers(0, ITEMS - 1, 4).tolist() for _ in range(30)]
+    dataset = write_dataset(tmp_path, [*sessions, [1, UNSEEN, 2]], items=ITEMS + 3, properties=known.append(further))
+    settings = {"training.learning_rate": 1e-9}
+    options: dict[str, Any] = {"algorithm": algorithm, "settings": settings}
+    trained(dataset, tmp_path / "second", start_from=tmp_path / "first", **options)
+    first, second = (offrec.load(tmp_path / name, device="cpu") for name in ("first", "second"))
+    vectors = [each.agent.actor.items_in[:ITEMS] for each in (first, second)]
+    torch.testing.assert_close(*vectors, atol=1e-4, rtol=0)
+    trained(dataset, tmp_path / "third", start_from=tmp_path / "second", **options)
+    third = offrec.load(tmp_path / "third", device="cpu")
+    torch.testing.assert_close(third.agent.actor.items_in[:ITEMS], vectors[0], atol=1e-4, rtol=0)
+    if algorithm == "dc":
+        trained(dataset, tmp_path / "sl")
+        files = {"start_from": tmp_path / "first", "logging_policy": tmp_path / "sl"}
+        with pytest.raises(offrec.InputError, match="standardises item features in another way than this run"):
+            trained(dataset, tmp_path / "x", **files, **options)
+
+
+@pytest.mark.usefixtures("quick_logging_policy")
+@pytest.mark.parametrize("algorithm", ["sl", "dc"])
 def test_a_warm_start_needs_the_same_columns(tmp_path: Path, algorithm: str) -> None:
     """π̂_b of dc is transferred before the other networks."""
     trained(log(tmp_path), tmp_path / "first", algorithm=algorithm)

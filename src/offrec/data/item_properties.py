@@ -83,6 +83,8 @@ class ItemProperties:
     numbers: Floats  # [A, N]
     vector_columns: tuple[VectorColumn, ...]
     vectors: Floats  # [A, D]
+    # [2, N + D] mean and spread of numbers and embeddings in the run that trained the weights; None: not trained yet
+    scaling: NDArray[np.float64] | None = field(default=None, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)  # what was found when the table was read
 
     def __len__(self) -> int:

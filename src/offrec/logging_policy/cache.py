@@ -84,6 +84,9 @@ class FitSpec:
             "training": {name: value for name, value in training.items() if name not in EXECUTION_OPTIONS},
             "seed": self.seed,
         }
+        properties = self.dataset.item_properties
+        if self.features is not None and properties is not None and properties.scaling is not None:
+            description["scaling"] = hashlib.sha256(properties.scaling.tobytes()).hexdigest()
         if self.start is not None:
             description["start"] = self.start.hash()
         return description | {"folds": self.folds} if part == "log_b" else description

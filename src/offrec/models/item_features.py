@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
@@ -27,7 +28,6 @@ class ItemFeatures(nn.Module):
     Args:
         properties: The properties of the items.
         seen: [A] whether each item occurs in the training sessions.
-        known: Number of items whose numbers define the standardisation; the items after them are new.
     """
 
     codes: Tensor  # [A + 1, C] rows of a table with the categories of all columns; 0: unknown
@@ -35,12 +35,12 @@ class ItemFeatures(nn.Module):
     seen: Tensor  # [A + 1]
     start: Tensor  # [1] index of the start token
 
-    def __init__(self, properties: ItemProperties, seen: Any, known: int | None = None) -> None:
+    def __init__(self, properties: ItemProperties, seen: Any) -> None:
         super().__init__()
         counts = [len(column.values) for column in properties.categories]
         offsets = np.cumsum([0, *counts[:-1]], dtype=np.int32) if counts else np.zeros(0, np.int32)
         codes = np.where(properties.codes > 0, properties.codes + offsets, 0)
-        dense = np.concatenate([standardise(part, known) for part in (properties.numbers, properties.vectors)], 1)
+        dense = standardise(_dense_columns(properties), feature_scaling(properties))
         self.categories = 1 + sum(counts)  # 1: unknown
         self.register_buffer("codes", torch.from_numpy(_with_start(codes, 0)), persistent=False)
         self.register_buffer("dense", torch.from_numpy(_with_start(dense, 0.0)), persistent=False)
@@ -130,13 +130,35 @@ def add_features(map_: FeatureMap | None, free: Tensor, bias: Tensor) -> tuple[T
     return table, bias
 
 
-def standardise(columns: Floats, known: int | None = None) -> Floats:
-    """Return columns with mean 0 and standard deviation 1 over the known items. Unknown values become 0, the mean."""
+def feature_scaling(properties: ItemProperties) -> NDArray[np.float64]:
+    """Return the mean and spread [2, f] that standardise the features: those of the trained weights, or of the items.
+
+    Weights that were trained with one standardisation give other scores with another.
+    """
+    return measure_scaling(_dense_columns(properties)) if properties.scaling is None else properties.scaling
+
+
+def measure_scaling(columns: Floats) -> NDArray[np.float64]:
+    """Return the mean and the standard deviation [2, f] of the known values of columns; 0 if there are none."""
     values = np.ma.masked_invalid(columns.astype(np.float64))
-    mean, spread = values[:known].mean(0).filled(0.0), values[:known].std(0).filled(0.0)
-    standardised = (values - mean) / np.where(spread > 0, spread, 1.0)
-    clipped: Floats = np.clip(standardised.filled(0.0), -10, 10).astype(np.float32)
+    return np.stack([values.mean(0).filled(0.0), values.std(0).filled(0.0)])
+
+
+def standardise(columns: Floats, scaling: NDArray[np.float64] | None = None) -> Floats:
+    """Return columns with mean 0 and standard deviation 1. Unknown values become 0, the mean.
+
+    Args:
+        columns: [A, f] the columns; NaN is unknown.
+        scaling: [2, f] mean and standard deviation; by default those of the columns.
+    """
+    mean, spread = measure_scaling(columns) if scaling is None else scaling
+    standardised = (columns - mean) / np.where(spread > 0, spread, 1.0)
+    clipped: Floats = np.clip(np.nan_to_num(standardised), -10, 10).astype(np.float32)
     return clipped
+
+
+def _dense_columns(properties: ItemProperties) -> Floats:
+    return np.concatenate([properties.numbers, properties.vectors], 1)
 
 
 def _with_start(array: Any, value: Any) -> Any:

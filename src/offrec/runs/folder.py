@@ -1,5 +1,6 @@
 """The folder of a run: run.json and run.toml with its options, the item ids, and the files of the training loop."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from offrec.data.schema import Anything, ListOf, Maybe, Number, OneOf, Scalar, T
 from offrec.data.shop_metadata import SHOP
 from offrec.data.vocabulary import ID_ARRAYS, Vocabulary, decode_vocabulary
 from offrec.errors import InputError
+from offrec.models.item_features import feature_scaling
 from offrec.models.log_shape import LogShape
 from offrec.plugins import Registry
 from offrec.runs.option_text import to_toml
@@ -28,6 +30,7 @@ Bools = NDArray[np.bool_]
 RUN_VERSION = 6
 MAX_LIST = 100_000  # items per list
 SEEN = "item_seen"  # uint8 [A]: 1 for items that occur in the training sessions
+SCALING = "item_scaling"  # float64 [2, N + D]: mean and spread that standardise numbers and embeddings
 ADVICE = "train the run again"
 ITEM_COUNTS = ("matched", "new", "vanished")
 START = Table(  # of a warm run; `replaced` has the schedule of the run that began the chain
@@ -47,7 +50,7 @@ SCHEMA = Table(
         "items": Whole(1, MAX_ITEMS),
         "item_id_type": OneOf(("int", "string")),
         "arrays": Table(
-            {"item_ids": DESCRIPTION}, dict.fromkeys(("item_ids_offsets", SEEN, *PROPERTY_ARRAYS), DESCRIPTION)
+            {"item_ids": DESCRIPTION}, dict.fromkeys(("item_ids_offsets", SEEN, SCALING, *PROPERTY_ARRAYS), DESCRIPTION)
         ),
         "options": Table(others=Scalar()),
         "behaviours": ListOf(Text(), 1, 256),
@@ -194,7 +197,8 @@ def _item_arrays(dataset: Dataset) -> Arrays:
     if dataset.item_properties is None:
         return dataset.item_id_arrays
     seen = (dataset.train_counts > 0).astype(np.uint8)
-    return {**dataset.item_id_arrays, **dataset.item_properties.arrays(), SEEN: seen}
+    scaling = feature_scaling(dataset.item_properties)
+    return {**dataset.item_id_arrays, **dataset.item_properties.arrays(), SEEN: seen, SCALING: scaling}
 
 
 def read_item_properties(run: Path, facts: dict[str, Any]) -> tuple[ItemProperties, Bools] | None:
@@ -217,9 +221,20 @@ def read_item_properties(run: Path, facts: dict[str, Any]) -> tuple[ItemProperti
         properties = decode_properties(facts["item_properties"], arrays, facts["items"])
         if SEEN not in arrays or arrays[SEEN].shape != (facts["items"],):
             raise ValueError(f"{SEEN}.npy must have one number per item")
+        properties = replace(properties, scaling=_read_scaling(properties, arrays))
     except ValueError as error:
         raise InputError(f"{run} is damaged: {error}; {ADVICE}.") from error
     return properties, np.asarray(arrays[SEEN]) > 0
+
+
+def _read_scaling(properties: ItemProperties, arrays: Arrays) -> NDArray[np.float64]:
+    shape = (2, properties.numbers.shape[1] + properties.vectors.shape[1])
+    if SCALING not in arrays or arrays[SCALING].shape != shape or arrays[SCALING].dtype != np.float64:
+        raise ValueError(f"{SCALING}.npy must contain float64 {list(shape)}")
+    scaling: NDArray[np.float64] = np.asarray(arrays[SCALING])
+    if not np.isfinite(scaling).all() or (scaling[1] < 0).any():
+        raise ValueError(f"{SCALING}.npy must contain finite means and spreads of at least 0")
+    return scaling
 
 
 def read_item_ids(run: Path, facts: dict[str, Any]) -> Vocabulary:

@@ -137,7 +137,7 @@ def append_new_items(stored: StoredRun, files: str | Path | Sequence[str | Path]
     else:
         ids = [*known, *new_ids]
     seen = np.pad(features.seen[:-1].cpu().numpy(), (0, len(new_ids)))
-    features = ItemFeatures(properties, seen, known=len(known))
+    features = ItemFeatures(properties, seen)
     return replace(stored, vocabulary=Vocabulary(ids), properties=properties, features=features)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from offrec import catalogue, logging_policy
@@ -10,6 +11,7 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
 from offrec.logging_policy import FitStart, LoggingPolicy
+from offrec.models.item_features import feature_scaling
 from offrec.models.network import Network
 from offrec.runs.loading import StoredRun
 from offrec.runs.options import RunOptions, logging_training
@@ -85,6 +87,13 @@ def check_logging_run(run: StoredRun, dataset: Dataset, options: RunOptions) -> 
         raise InputError(
             f"{flag} was trained on another dataset ({run.facts['fingerprint']}) than {dataset.path} "
             f"({dataset.fingerprint}); use a run on the same dataset."
+        )
+    properties = (run.properties, dataset.item_properties)
+    scaling, scaling_now = (np.zeros(0) if one is None else feature_scaling(one) for one in properties)
+    if run.features is not None and not np.array_equal(scaling, scaling_now):
+        raise InputError(
+            f"{flag} standardises item features in another way than this run, because one of them started from an "
+            "earlier run; omit --logging-policy or --from."
         )
     before = replace(run.options.network, dropout=options.network.dropout)
     for key, value in vars(before).items():

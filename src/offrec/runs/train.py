@@ -113,6 +113,7 @@ def train(
         "device": ("device", device),
     }
     start = None if start_from is None else WarmStart.read(start_from)
+    dataset = dataset if start is None else start.scale_features(dataset)
     merged = merge_flags(flags, settings or {})
     options = resolve_options(merged if start is None else start.settings(merged), dataset.protocol.format)
     logging_run = None if logging_policy is None else read_stored_run(Path(logging_policy))
@@ -162,6 +163,7 @@ def train_many(
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
     console, track = console or Console(), choose_trackers(track)
     start = None if start_from is None else WarmStart.read(start_from)
+    dataset = dataset if start is None else start.scale_features(dataset)
     options = {
         name: resolve_options(settings if start is None else start.settings(settings), dataset.protocol.format)
         for name, settings in runs.items()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -19,6 +20,7 @@ from offrec.data.item_properties import FeatureColumn
 from offrec.errors import InputError
 from offrec.logging_policy import FitStart
 from offrec.models.agent import Agent
+from offrec.models.item_features import feature_scaling
 from offrec.models.item_transfer import (
     ItemMatch,
     ItemTensors,
@@ -109,6 +111,17 @@ class WarmStart:
         if not match.matched:
             raise InputError(f"--from {self.path} and {dataset.path} have no item id in common; train without --from.")
         return match
+
+    def scale_features(self, dataset: Dataset) -> Dataset:
+        """Return a dataset whose item features are standardised as in the earlier run, as its weights expect.
+
+        A column whose values were all equal or unknown has no trained weights, so it is standardised anew.
+        """
+        before, now = self.stored.properties, dataset.item_properties
+        if before is None or now is None or before.scaling is None or before.feature_columns != now.feature_columns:
+            return dataset
+        scaling = np.where(before.scaling[1] > 0, before.scaling, feature_scaling(now))
+        return replace(dataset, item_properties=replace(now, scaling=scaling))
 
     def load_into(self, agent: Agent | UserModelAgent, match: ItemMatch, plan: RunPlan) -> None:
         """Load the weights of the earlier run into an agent of the new catalogue, except π̂_b.
