@@ -22,6 +22,8 @@ def test_sessions_are_split_by_the_shares_and_stay_with_their_policy() -> None:
     other = [TrafficSplit({"a": 0.5, "b": 0.5}, "other").assign(session) for session in sessions]
     both = sum(name == "b" == moved for name, moved in zip(assigned, other, strict=True))
     assert abs(both / len(sessions) - 0.05) < 0.007, "another key is independent"
+    long = [[TrafficSplit(split.shares, "k" * 64 + end).assign(session) for session in sessions] for end in "ab"]
+    assert long[0] != long[1], "the whole key counts"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Read lists of item ids that somebody wrote by hand or exported: one id per line, or a JSON array."""
 
+import re
 from pathlib import Path
 
 from offrec.data.json_files import parse_json
@@ -9,6 +10,7 @@ from offrec.errors import InputError
 Id = str | int
 MAX_BYTES = 256 << 20  # of a file
 MAX_ID_CHARACTERS = 512
+JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # an end that is missing must not cause another search
 
 
 def read_ids(path: Path, option: str) -> list[Id]:
@@ -52,7 +54,7 @@ def parse_ids(content: bytes, *, is_json: bool, limit: int | None = None) -> lis
     Raises:
         ValueError: If the content is not valid, or has more ids than `limit`.
     """
-    if limit is not None and content.count(b"," if is_json else b"\n") > limit:
+    if limit is not None and _has_more_ids(content, limit, is_json):
         raise ValueError(f"it has more than {limit:,} item ids")
     if not is_json:
         try:
@@ -74,3 +76,11 @@ def parse_ids(content: bytes, *, is_json: bool, limit: int | None = None) -> lis
     if limit is not None and len(ids) > limit:
         raise ValueError(f"it has more than {limit:,} item ids")
     return ids
+
+
+def _has_more_ids(content: bytes, limit: int, is_json: bool) -> bool:
+    """Return whether the separators show more ids than the limit. Commas inside JSON strings are not separators."""
+    separator = b"," if is_json else b"\n"
+    if content.count(separator) <= limit:
+        return False
+    return not is_json or JSON_STRING.sub(b"", content).count(separator) > limit

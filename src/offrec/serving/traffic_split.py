@@ -9,7 +9,6 @@ from offrec.errors import InputError
 
 HASH_BYTES = 8
 ROUNDING = 1e-9  # of the sum of shares
-MAX_KEY_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class TrafficSplit:
 
     def assign(self, session_id: str) -> str:
         """Return the policy of a session."""
-        key = self.key.encode()[:MAX_KEY_BYTES]
+        key = hashlib.blake2b(self.key.encode(errors="surrogatepass")).digest()  # BLAKE2 keys have at most 64 bytes
         digest = hashlib.blake2b(session_id.encode(errors="surrogatepass"), digest_size=HASH_BYTES, key=key).digest()
         place = int.from_bytes(digest) / 2 ** (8 * HASH_BYTES)
         end = 0.0
