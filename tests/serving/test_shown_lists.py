@@ -187,7 +187,9 @@ def test_frequencies_of_a_blend_match_its_probabilities(
     tmp_path: Path, restriction: dict[str, Any], has_explorer: bool
 ) -> None:
     if has_explorer:
-        restriction |= {"explorer": offrec.load(write_run(tmp_path / "other", list(range(4)), seed=5), "cpu")}
+        restriction = restriction | {
+            "explorer": offrec.load(write_run(tmp_path / "other", list(range(4)), seed=5), "cpu")
+        }
     policy = offrec.load(write_run(tmp_path / "run", list(range(4)), algorithm_name="dqn"), "cpu")
     engine, n = Engine(policy, 0), 500
     queries = [Query([], 2, blend=Blend(0.6), **restriction)] * n

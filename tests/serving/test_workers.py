@@ -9,7 +9,10 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -23,8 +26,10 @@ from offrec.errors import InputError
 from offrec.runs.loading import load
 from offrec.serving.engine import Query, QueryResult
 from offrec.serving.micro_batching import MicroBatcher
+from offrec.serving.service import Service
 from offrec.serving.shared_metrics import HEADER, SharedMetrics, add_label, merge_metrics
 from offrec.serving.shared_tensors import map_tensors, write_tensors
+from offrec.serving.worker import SupervisorLink
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +144,9 @@ def test_all_workers_use_a_new_list_at_once(server: ServerProcess) -> None:
 
 
 def test_a_batch_that_never_ends_counts_as_hung() -> None:
+    """The event loop still runs, so it must withhold the heartbeats until the batch ends."""
+    beats: list[int] = []
+
     class Stuck:
         release = threading.Event()
 
@@ -146,21 +154,35 @@ def test_a_batch_that_never_ends_counts_as_hung() -> None:
             self.release.wait()
             return [QueryResult([0], [0.0], None) for _ in queries]
 
-    async def ask() -> tuple[float, float]:
+    async def wait_for_beats(count: int) -> None:
+        while len(beats) < count:
+            await asyncio.sleep(0.005)
+
+    async def ask() -> None:
         batcher = MicroBatcher(
             Stuck(), max_batch=1, max_waiting=9, wait_seconds=0.0, observe=lambda size, seconds: None
         )
-        before, task = batcher.seconds_computing(), asyncio.ensure_future(batcher.rank(Query([], 1)))
-        await asyncio.sleep(0.05)
-        during = batcher.seconds_computing()
+        service: Any = SimpleNamespace(slots={"a": SimpleNamespace(batcher=batcher)})
+        service.longest_batch = partial(Service.longest_batch, service)
+        place: Any = SimpleNamespace(index=3, heartbeats=SimpleNamespace(beat=beats.append))
+        options: Any = SimpleNamespace(hang_seconds=0.04)
+        heartbeats = asyncio.ensure_future(SupervisorLink(place, service, options)._send_heartbeats())
+        await asyncio.wait_for(wait_for_beats(3), 10)
+        task = asyncio.ensure_future(batcher.rank(Query([], 1)))
+        while batcher.seconds_computing() < options.hang_seconds:
+            await asyncio.sleep(0.005)
+        before = len(beats)
+        await asyncio.sleep(0.1)  # ten heartbeats
+        after = len(beats)
         Stuck.release.set()
         await task
+        assert after == before
+        await asyncio.wait_for(wait_for_beats(before + 3), 10)
+        heartbeats.cancel()
         batcher.close()
-        return before, during
 
-    before, during = asyncio.run(ask())
-    assert before == 0.0
-    assert during > 0.01
+    asyncio.run(ask())
+    assert set(beats) == {3}
 
 
 def test_reloads_reach_all_workers_or_none(server: ServerProcess, runs: dict[str, Path]) -> None:
