@@ -9,7 +9,7 @@ import pytest
 
 import offrec
 from offrec.data.dataset import Dataset
-from offrec.data.item_files import encode_properties, read_item_rows
+from offrec.data.item_files import absent_columns, encode_properties, read_item_rows, unseen_ids
 from offrec.data.vocabulary import Vocabulary
 from offrec.errors import InputError
 
@@ -89,6 +89,42 @@ def test_new_items_use_the_columns_and_categories_of_training(tmp_path: Path) ->
     assert "ignored columns of new.csv: colour" in new.notes
     assert len(known.append(new)) == 4
     assert known.append(new).titles == ["Ämter", "Cup", "", ""]
+
+
+def test_new_items_have_the_kinds_of_training(tmp_path: Path) -> None:
+    """Alone, the new file would have a number, a category and a category."""
+    path = tmp_path / "items.csv"
+    path.write_text('id,brand,category,price,image\n1,012,7,1.5,"[1]"\n2,012,7,2,"[2]"\n3,A7,8,,\n4,A7,8,3,\n')
+    known = encode_properties(read_item_rows([path]), Vocabulary(np.arange(1, 5)))
+    new = tmp_path / "new.csv"
+    new.write_text("id,brand,category,price,image\n5,012,007,,\n6,12,8,,\n")
+    rows = read_item_rows([new], like=known)
+    found = encode_properties(rows, Vocabulary(np.array([5, 6])), like=known)
+    assert [one.values for one in found.categories] == [("012", "A7"), ("7", "8")]
+    assert found.codes.tolist() == [[1, 1], [0, 2]]
+    assert np.isnan(found.numbers).all()
+    assert absent_columns(rows, known) == ["image", "price"]
+    for text, message in [
+        ("id,price\n5,cheap\n", "column 'price' contains 'cheap'; it was a number in training"),
+        ("id,image\n5,cheap\n", "column 'image' does not contain lists of numbers; it was an embedding"),
+    ]:
+        new.write_text(text)
+        with pytest.raises(InputError, match=message):
+            encode_properties(read_item_rows([new], like=known), Vocabulary(np.array([5])), like=known)
+    new.write_text("id,colour\n5,red\n")
+    with pytest.raises(InputError, match="has no values in the columns brand, category, image, price"):
+        absent_columns(read_item_rows([new], like=known), known)
+
+
+def test_ids_use_the_whole_range_of_64_bits(tmp_path: Path) -> None:
+    path, vocabulary = tmp_path / "items.csv", Vocabulary(np.array([1]))
+    limits = [2**63 - 1, -(2**63)]
+    path.write_text("id,price\n" + "".join(f"{one},2\n" for one in (1, *limits)))
+    assert np.asarray(unseen_ids(read_item_rows([path]), vocabulary)).tolist() == limits
+    for bad in (2**63, -(2**63) - 1, "9" * 5000, "007", "x"):
+        path.write_text(f"id,price\n{bad},2\n")
+        with pytest.raises(InputError, match="but the ids of the log are 64-bit integers"):
+            unseen_ids(read_item_rows([path]), vocabulary)
 
 
 @pytest.mark.parametrize(

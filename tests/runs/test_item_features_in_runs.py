@@ -84,6 +84,17 @@ def test_new_items_are_scored_by_their_features(tmp_path: Path, algorithm: str, 
     assert after.recommend([101], k=1, candidates=[900]).titles == ["new 900"]
 
 
+def test_new_items_without_some_columns_are_reported(tmp_path: Path) -> None:
+    trained(log(tmp_path), tmp_path / "run")
+    path = tmp_path / "new.csv"
+    path.write_text("item,brand\n900,b\n")
+    policy = offrec.load(tmp_path / "run", device="cpu", new_items=path)
+    assert "--new-items new.csv has no values of category, image, price" in policy.warnings[-1]
+    path.write_text("item,colour\n900,b\n")
+    with pytest.raises(offrec.InputError, match="which the run was trained with; add at least one"):
+        offrec.load(tmp_path / "run", device="cpu", new_items=path)
+
+
 def test_new_items_need_a_run_with_features(tmp_path: Path) -> None:
     trained(log(tmp_path), tmp_path / "run", settings={"network.features": "off"})
     files = write_items(tmp_path / "new.parquet", {900: 1})

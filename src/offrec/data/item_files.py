@@ -28,6 +28,7 @@ from offrec.types import Ints, Longs
 
 ID_COLUMNS = ("item", "id", "item_id")
 TITLE = "title"
+INT64 = np.iinfo(np.int64)
 SMALLEST_CATEGORY = 2  # items; a category of one item would say as much as the item's own vector
 
 
@@ -42,7 +43,11 @@ class ItemRows:
 
 
 def read_item_rows(
-    paths: str | Path | Sequence[str | Path], id_column: str | None = None, *, option: str = "--items"
+    paths: str | Path | Sequence[str | Path],
+    id_column: str | None = None,
+    *,
+    option: str = "--items",
+    like: ItemProperties | None = None,
 ) -> ItemRows:
     """Read a table of items.
 
@@ -50,6 +55,7 @@ def read_item_rows(
         paths: One or more files or globs. Several files must have the same columns.
         id_column: The column with the ids; by default item, id or item_id.
         option: The option that names the files, for messages.
+        like: Read the columns of categories of these properties as text, also if all their values look like numbers.
 
     Returns:
         The rows of all files.
@@ -58,7 +64,8 @@ def read_item_rows(
         InputError: If a file cannot be read, or an id is missing or occurs twice.
     """
     sources = find(paths)
-    frames = [_read(source, option) for source in sources]
+    texts = () if like is None else tuple(one.name for one in like.categories)
+    frames = [_read(source, option, texts) for source in sources]
     name = sources[0].name
     try:
         frame = pl.concat(frames, how="vertical_relaxed")
@@ -86,7 +93,7 @@ def read_item_rows(
     return ItemRows(name, ids.to_list(), frame.drop(column), option)
 
 
-def _read(source: Source, option: str) -> pl.DataFrame:
+def _read(source: Source, option: str, texts: Sequence[str]) -> pl.DataFrame:
     try:
         data = read_all(source)
         if data.startswith(b"PAR1"):
@@ -95,9 +102,8 @@ def _read(source: Source, option: str) -> pl.DataFrame:
             return scan.collect()
         header = data.split(b"\n", 1)[0].decode("utf-8-sig", "replace")
         separator = max(",\t;|", key=header.count)
-        ids = {one: pl.String for one in (*ID_COLUMNS, "itemid", "value") if one in header}
         names = pl.read_csv(io.BytesIO(data), separator=separator, n_rows=0).columns
-        types = {one: dtype for one, dtype in ids.items() if one in names}
+        types = {one: pl.String for one in (*ID_COLUMNS, "itemid", "value", *texts) if one in names}
         return pl.read_csv(data, separator=separator, infer_schema_length=None, schema_overrides=types)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeDecodeError) as error:
         raise InputError(
@@ -109,15 +115,22 @@ def unseen_ids(rows: ItemRows, vocabulary: Vocabulary) -> Longs | list[str]:
     """Return the ids of the table that a vocabulary does not contain, in the type of its ids.
 
     Raises:
-        InputError: If the vocabulary's ids are integers and an id of the table is not.
+        InputError: If the vocabulary's ids are 64-bit integers and an id of the table is not.
     """
     new = [one for one in rows.ids if vocabulary.index(one) is None]
     if not vocabulary.is_numeric:
         return new
-    bad = [one for one in new if not one.removeprefix("-").isdecimal() or str(int(one)) != one or len(one) > 18]
+    bad = [one for one in new if not _is_int64(one)]
     if bad:
-        raise InputError(f"{rows.option} {rows.name} contains the id {bad[0]!r}, but the ids of the log are integers.")
+        raise InputError(
+            f"{rows.option} {rows.name} contains the id {bad[0]!r}, but the ids of the log are 64-bit integers."
+        )
     return np.array([int(one) for one in new], np.int64)
+
+
+def _is_int64(text: str) -> bool:
+    is_short = text.removeprefix("-").isdecimal() and len(text) <= len(str(INT64.min))
+    return is_short and str(int(text)) == text and INT64.min <= int(text) <= INT64.max
 
 
 def encode_properties(rows: ItemRows, vocabulary: Vocabulary, like: ItemProperties | None = None) -> ItemProperties:
@@ -126,17 +139,18 @@ def encode_properties(rows: ItemRows, vocabulary: Vocabulary, like: ItemProperti
     Args:
         rows: The table.
         vocabulary: The items of the catalogue.
-        like: Use the columns and categories of these properties; other columns are ignored.
+        like: Use the columns, their kinds and the categories of these properties; other columns are ignored.
 
     Raises:
-        InputError: If a column cannot be used.
+        InputError: If a column cannot be used, or the table has none of the columns of `like`.
     """
     row_of = {item_id: row for row, item_id in enumerate(rows.ids)}
     ids = vocabulary.ids.tolist() if isinstance(vocabulary.ids, np.ndarray) else vocabulary.ids
     order = np.array([row_of.get(str(item_id), -1) for item_id in ids], np.int64)
     encoder = _Encoder(rows, order, like)
     for series in rows.columns:
-        encoder.add(series)
+        kind = encoder.kinds.get(series.name)
+        encoder.add(series) if kind is None else encoder.add_trained(series, kind)
     properties = encoder.finish()
     missing = int((order < 0).sum())
     notes = [f"{rows.option} {rows.name}: {len(rows.ids):,} items, {_listed(properties)}"]
@@ -148,6 +162,23 @@ def encode_properties(rows: ItemRows, vocabulary: Vocabulary, like: ItemProperti
     if encoder.ignored:
         notes.append(f"ignored columns of {rows.name}: {', '.join(encoder.ignored)}")
     return ItemProperties(**{**vars(properties), "notes": tuple(notes)})
+
+
+def absent_columns(rows: ItemRows, like: ItemProperties) -> list[str]:
+    """Return the feature columns of trained properties that a table lacks, or that have no value in it.
+
+    Raises:
+        InputError: If the table has none of them.
+    """
+    columns = [one.name for one in like.feature_columns]
+    present = {one.name for one in rows.columns if one.null_count() < len(one)}
+    absent = [name for name in columns if name not in present]
+    if len(absent) == len(columns):
+        raise InputError(
+            f"{rows.option} {rows.name} has no values in the columns {', '.join(columns)}, which the run was trained "
+            "with; add at least one of them."
+        )
+    return absent
 
 
 def _listed(properties: ItemProperties) -> str:
@@ -168,6 +199,7 @@ class _Encoder:
         self.numbers: dict[str, Floats] = {}
         self.vectors: dict[str, Floats] = {}
         self.ignored: list[str] = []
+        self.kinds = {} if like is None else {one.name: one.kind for one in like.feature_columns}
 
     def add(self, series: pl.Series) -> None:
         """Encode one column."""
@@ -188,6 +220,28 @@ class _Encoder:
         else:
             self.ignored.append(series.name)
 
+    def add_trained(self, series: pl.Series, kind: str) -> None:
+        """Encode a column of a kind that is known from training, whatever the type of its values suggests."""
+        if series.null_count() == len(series):
+            return  # all values are unknown
+        if kind == "embedding":
+            is_text = series.dtype == pl.String and _holds_lists(series)
+            series = self._parse_lists(series) if is_text else series
+            if not (isinstance(series.dtype, pl.List | pl.Array) and series.dtype.inner.is_numeric()):
+                self._refuse(series.name, "does not contain lists of numbers; it was an embedding in training")
+            self._add_vectors(series)
+            return
+        if series.dtype.is_nested():
+            self._refuse(series.name, f"contains lists; it was a {kind} in training")
+        if kind == "category":
+            self._add_category(series.cast(pl.String))
+            return
+        numbers = series.cast(pl.Float32, strict=False)
+        if numbers.null_count() > series.null_count():
+            text = series.filter(numbers.is_null() & series.is_not_null())[0]
+            self._refuse(series.name, f"contains {text!r}; it was a number in training")
+        self.numbers[series.name] = self._in_order(self._finite(numbers))
+
     def _add_category(self, series: pl.Series) -> None:
         texts: list[str | None] = series.to_list()
         of_items = [None if row < 0 else texts[row] for row in self.order]
@@ -199,6 +253,9 @@ class _Encoder:
                     counts[text] = counts.get(text, 0) + 1
             known = tuple(sorted(text for text, count in counts.items() if count >= SMALLEST_CATEGORY))
         code = {text: number for number, text in enumerate(known, 1)}
+        if self.like is not None and all(map(_is_int64, known)):
+            # The column was read as integers in training, without leading zeros.
+            of_items = [None if text is None else _without_zeros(text) for text in of_items]
         codes = np.array([0 if text is None else code.get(text, 0) for text in of_items], np.int32)
         self.codes[series.name] = (CategoryColumn(series.name, known), codes)
 
@@ -265,6 +322,11 @@ class _Encoder:
                 self._refuse(name, f"has width {values.shape[1]}; expected {widths[name]} as in training")
         names = {one.name for one in like.categories} | {*like.number_names, *widths}
         self.ignored += [name for name in (*self.codes, *self.numbers, *self.vectors) if name not in names]
+
+
+def _without_zeros(text: str) -> str:
+    stripped = text.lstrip("0") or "0"
+    return stripped if _is_int64(stripped) else text
 
 
 def _holds_lists(series: pl.Series) -> bool:

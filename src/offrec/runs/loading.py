@@ -116,9 +116,9 @@ def append_new_items(stored: StoredRun, files: str | Path | Sequence[str | Path]
         files: Tables of items with the columns of `prepare --items`. Items that the run knows are skipped.
 
     Raises:
-        InputError: The run has no item features, or a file cannot be read.
+        InputError: The run has no item features, or a file cannot be read or has none of their columns.
     """
-    from offrec.data.item_files import encode_properties, read_item_rows, unseen_ids  # needs polars
+    from offrec.data.item_files import absent_columns, encode_properties, read_item_rows, unseen_ids  # needs polars
 
     vocabulary, properties, features = stored.vocabulary, stored.properties, stored.features
     if properties is None or features is None:
@@ -126,10 +126,14 @@ def append_new_items(stored: StoredRun, files: str | Path | Sequence[str | Path]
             f"{stored.path} was trained without item features, so it cannot score new items; prepare its dataset with "
             "--items and train it again."
         )
-    rows = read_item_rows([files] if isinstance(files, str | Path) else files, option="--new-items")
+    rows = read_item_rows([files] if isinstance(files, str | Path) else files, option="--new-items", like=properties)
     new_ids = unseen_ids(rows, vocabulary)
     if not len(new_ids):  # a server keeps its --new-items when a run that knows them replaces the old one
         return stored
+    absent = absent_columns(rows, properties)
+    warnings = stored.warnings
+    if absent:
+        warnings += (f"--new-items {rows.name} has no values of {', '.join(absent)}; they are unknown for new items.",)
     properties = properties.append(encode_properties(rows, Vocabulary(new_ids), like=properties))
     known = vocabulary.ids
     if isinstance(known, np.ndarray) and isinstance(new_ids, np.ndarray):
@@ -138,7 +142,7 @@ def append_new_items(stored: StoredRun, files: str | Path | Sequence[str | Path]
         ids = [*known, *new_ids]
     seen = np.pad(features.seen[:-1].cpu().numpy(), (0, len(new_ids)))
     features = ItemFeatures(properties, seen)
-    return replace(stored, vocabulary=Vocabulary(ids), properties=properties, features=features)
+    return replace(stored, vocabulary=Vocabulary(ids), properties=properties, features=features, warnings=warnings)
 
 
 def _stored_warnings(path: Path, stored: dict[str, Any]) -> tuple[str, ...]:
