@@ -73,7 +73,7 @@ WRITERS: dict[str, Writer] = {
     "train --force": Writer(lambda work, again: _train(work, "run", force=True), "run"),
     "recommend": Writer(_recommend, "new.csv"),
     "erase": Writer(
-        lambda work, again: erase_sessions(work / "served", ["v1"], QUIET.line), "served", (".partial.jsonl",)
+        lambda work, again: erase_sessions(work / "served", ["v1"], QUIET.line), "served", (".partial.jsonl", ".lock")
     ),
     "export": Writer(lambda work, again: export_onnx(work / "run", work / "new.onnx"), "new.onnx"),
     "export --force": Writer(
