@@ -83,3 +83,11 @@ def test_an_exported_model_scores_as_the_policy(run: Path, tmp_path: Path) -> No
     """The export compares the model with torch, and fails if they rank differently."""
     pytest.importorskip("onnxruntime")
     assert export_onnx(run, tmp_path / "model.onnx")["agreement"]
+
+
+def test_recommend_warns_about_absent_columns_of_new_items(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "new.csv").write_text("item,brand\n900,b\n")
+    Recommend(run, history="101", k=2, new_items=(str(tmp_path / "new.csv"),), device="cpu").run()
+    assert "Warning: --new-items new.csv has no values of category, image, price" in capsys.readouterr().err

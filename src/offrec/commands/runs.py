@@ -209,6 +209,8 @@ class Recommend:
             raise InputError("--allow and --candidates both name the items to choose from; remove one of them.")
         check_skip_recent(self.skip_recent)
         policy = load(self.run_, self.device, new_items=self.new_items or None)
+        for sentence in policy.warnings if self.new_items else ():
+            Console().line(f"Warning: {sentence}")
         allow = None if self.allow is None else read_ids(self.allow, "--allow")
         deny = [] if self.deny is None else read_ids(self.deny, "--deny")
         if self.out is not None:

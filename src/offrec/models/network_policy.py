@@ -23,7 +23,8 @@ class NetworkPolicy(Policy):
         data_hash: Hash of the training dataset.
 
     Attributes:
-        warnings: What training found wrong with the policy, such as a collapse; see docs/explanation/collapse.md.
+        warnings: What is wrong with the policy, such as a collapse in training (see docs/explanation/collapse.md) or
+            absent columns of new items.
     """
 
     warnings: tuple[str, ...] = ()

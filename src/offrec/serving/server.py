@@ -155,7 +155,7 @@ def fit_open_files(limits: ConnectionLimits, console: Console) -> ConnectionLimi
 
 
 def announce(policies: list[ServedPolicy], listener: socket.socket, console: Console) -> None:
-    """Print the policies and the address of a server.
+    """Print the policies with their warnings, and the address of a server.
 
     Args:
         policies: The policies.
@@ -164,6 +164,8 @@ def announce(policies: list[ServedPolicy], listener: socket.socket, console: Con
     """
     for served in policies:
         console.line(f"{served.name}: {served.policy.name} from {served.source} (fingerprint {served.fingerprint})")
+        for sentence in getattr(served.policy, "warnings", ()):
+            console.line(f"Warning: {served.name}: {sentence}")
     host, port = listener.getsockname()[:2]
     console.line(f"Serving on http://{f'[{host}]' if ':' in host else host}:{port}; Ctrl-C stops, SIGHUP reloads.")
 
