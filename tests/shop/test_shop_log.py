@@ -222,6 +222,6 @@ def test_a_shop_log_is_prepared_with_its_items(logs: dict[str, Path], tmp_path: 
     items = (str(logs["demo"] / "items.parquet"),)
     dataset = prepare(logs["demo"] / "events.parquet", items=items, out=tmp_path / "dataset")
     assert dataset.item_properties is not None
-    assert dataset.item_properties.feature_names == ["category", "taste"]
+    assert [one.name for one in dataset.item_properties.feature_columns] == ["category", "taste"]
     assert len(dataset.item_properties.categories[0].values) == 20
     assert dataset.meta["shop"]["world"] == "demo"
