@@ -6,12 +6,11 @@
 Times are medians of alternating runs. Peak memory is measured in a new process and excludes memory that was in use
 before the call.
 
-Run: python benchmarks/catalogue_cpu.py
+Run: python benchmarks/catalogue_cpu.py [--json FILE]
 """
 
 import argparse
 import ctypes
-import json
 import os
 import statistics
 import subprocess
@@ -24,13 +23,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from evidence import script_arguments, write_results
 from offrec.catalogue import Head, log_prob, reduce
 
 ALPHA = 0.1
 TASKS = {
-    "cross-entropy": "cross-entropy, forward + backward",
-    "actor": "soft value, forward + backward to π",
-    "target": "soft value, forward only",
+    "cross-entropy": "cross-entropy, forward and backward",
+    "actor": "soft value, forward and backward to π",
+    "target": "soft value, forward",
 }
 
 
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -140,18 +140,23 @@ def main() -> None:
     if options.memory:
         print(memory(*options.memory, problem))
         return
-    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # spinning threads slow each other down on shared cores
-    command = [sys.executable, __file__, *(flag for flag in sys.argv[1:] if flag != "--json"), "--memory"]
     results = {}
     for task in TASKS:
         results[task] = measure(task, problem, options.runs)
         for how in LOSSES:
-            ran = subprocess.run([*command, how, task], check=True, capture_output=True, text=True, env=environment)
-            results[task][f"{how}_gigabytes"] = float(ran.stdout)
+            results[task][f"{how}_gb"] = peak_memory(how, task)
+    report(problem, results)
     if options.json:
-        print(json.dumps(results, indent=2))
-    else:
-        report(problem, results)
+        rows = [{"task": TASKS[task], **row} for task, row in results.items()]
+        write_results(options.json, rows, {"script": script_arguments(options)})
+
+
+def peak_memory(how: str, task: str) -> float:
+    """Measure the memory of a call in a new process, with the arguments of this one."""
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # spinning threads slow each other down on shared cores
+    command = [sys.executable, __file__, *sys.argv[1:], "--memory", how, task]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return float(ran.stdout)
 
 
 def report(problem: Problem, results: dict[str, dict[str, float]]) -> None:
@@ -163,8 +168,8 @@ def report(problem: Problem, results: dict[str, dict[str, float]]) -> None:
         print(
             f"{title:38}{row['tiled_seconds']:10.2f}{row['dense_seconds']:10.2f}"
             f"{row['dense_seconds'] / row['tiled_seconds']:8.1f}"
-            f"{row['tiled_gigabytes']:9.3f}{row['dense_gigabytes']:9.2f}"
-            f"{row['dense_gigabytes'] / row['tiled_gigabytes']:7.0f}{row['difference']:12.1e}"
+            f"{row['tiled_gb']:9.3f}{row['dense_gb']:9.2f}"
+            f"{row['dense_gb'] / row['tiled_gb']:7.0f}{row['difference']:12.1e}"
         )
 
 

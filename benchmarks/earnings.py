@@ -2,6 +2,7 @@
 
     python benchmarks/earnings.py --out FOLDER --seeds 100,101 --policies logging,informed,user-model,dc,dc:myopic
                                   [--worlds demo,stay] [--jobs 16] [--device cpu] [--limit SECONDS]
+    python benchmarks/earnings.py --out FOLDER --series second [--jobs 16] [--limit SECONDS]
     python benchmarks/earnings.py --table FOLDER… [--collect results/earnings.json]
 
 A policy is one of the shop's own policies (logging, informed, informed:myopic), a baseline, or a learner with default
@@ -41,6 +42,7 @@ from offrec.studies.machine import describe_machine
 from shop_list_dataset import write_shop_list_dataset
 
 Task = tuple[str, str, int]  # policy, world, seed of the shop
+Group = dict[str, Any]  # policies, worlds and seeds of tasks, and their device
 
 
 def main() -> None:
@@ -54,6 +56,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, help="logged sessions; by default as the plan says")
     parser.add_argument("--visitors", type=int, default=PLAN.visitors)
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no run after this many seconds")
+    parser.add_argument("--series", choices=sorted(PLAN.series), help="run the groups of this series of the plan")
     parser.add_argument("--table", type=Path, nargs="+", help="print the results in these folders or files")
     parser.add_argument("--collect", type=Path, help="with --table: write all results into one file")
     options = parser.parse_args()
@@ -63,16 +66,28 @@ def main() -> None:
     if options.out is None:
         parser.error("give --out FOLDER, or --table")
     options.out.mkdir(parents=True, exist_ok=True)
-    shops = [(name, int(seed)) for name in options.worlds.split(",") for seed in options.seeds.split(",")]
-    tasks = [(policy, *shop) for policy in options.policies.split(",") for shop in shops]
-    tasks = [task for task in tasks if not _file(options.out, task).exists()]
+    group = {
+        "policies": options.policies.split(","),
+        "worlds": options.worlds.split(","),
+        "seeds": [int(seed) for seed in options.seeds.split(",")],
+        "device": options.device,
+    }
+    groups: list[Group] = list(PLAN.series[options.series]) if options.series else [group]
+    tasks = [(task, one["device"]) for one in groups for task in _tasks(one) if not _file(options.out, task).exists()]
+    shops = list(dict.fromkeys(task[1:] for one in groups for task in _tasks(one)))
     stop = time.time() + options.limit
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         list(pool.map(_write_dataset, [options.out] * len(shops), shops, [options.sessions] * len(shops)))
-        waiting = [pool.submit(_measure, options.out, task, options.device, options.visitors, stop) for task in tasks]
+        waiting = [pool.submit(_measure, options.out, task, device, options.visitors, stop) for task, device in tasks]
         for done in as_completed(waiting):
             print(done.result(), flush=True)
     _report([options.out], None, options)
+
+
+def _tasks(group: Group) -> list[Task]:
+    return [
+        (policy, world, seed) for policy in group["policies"] for world in group["worlds"] for seed in group["seeds"]
+    ]
 
 
 def _file(out: Path, task: Task) -> Path:

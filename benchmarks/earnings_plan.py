@@ -23,6 +23,8 @@ class EarningsPlan:
     Args:
         tuning_seeds: Seeds of the shops on which settings are chosen.
         reporting_seeds: Seeds of the shops on which results are reported, once.
+        second_seeds: Seeds of further shops, for defaults that changed after the reporting seeds were opened.
+        third_seeds: The same, for defaults that changed after the second seeds were opened.
         spent_seeds: Seeds of shops whose results have influenced settings before; use them for tests only.
         worlds: Worlds with a full table.
         larger_worlds: Worlds in which only the yardsticks, the recommended learner and its twin are measured.
@@ -31,10 +33,13 @@ class EarningsPlan:
         visitors_seed: The seed of the visitors.
         skip_recent: The values of `skip_recent` from which each policy gets the better one.
         simple_policies: Policies that need no critic.
+        series: What is measured on the second and third seeds: groups of policies, worlds, seeds and a device.
     """
 
     tuning_seeds: tuple[int, ...]
     reporting_seeds: tuple[int, ...]
+    second_seeds: tuple[int, ...]
+    third_seeds: tuple[int, ...]
     spent_seeds: tuple[int, ...]
     worlds: tuple[str, ...]
     larger_worlds: tuple[str, ...]
@@ -43,12 +48,14 @@ class EarningsPlan:
     visitors_seed: int
     skip_recent: tuple[int, ...]
     simple_policies: tuple[str, ...]
+    series: dict[str, tuple[dict[str, Any], ...]]
 
     @staticmethod
     def read(file: Path = FILE) -> "EarningsPlan":
         """Read the protocol and check that no seed has two purposes."""
         plan: dict[str, Any] = json.loads(file.read_text())
-        seeds = {name: tuple(plan["seeds"][name]) for name in ("tuning", "reporting", "spent")}
+        purposes = ("tuning", "reporting", "second_series", "third_series", "spent")
+        seeds = {name: tuple(plan["seeds"][name]) for name in purposes}
         if sum(map(len, seeds.values())) != len(set().union(*seeds.values())):
             raise ValueError(f"{file}: a seed has two purposes; each seed may be used for one only.")
         return EarningsPlan(
@@ -60,6 +67,7 @@ class EarningsPlan:
             visitors_seed=plan["rollout"]["seed"],
             skip_recent=tuple(plan["skip_recent"]["values"]),
             simple_policies=tuple(plan["simple_policies"]),
+            series={name: tuple(plan[f"{name}_series"]["groups"]) for name in ("second", "third")},
         )
 
     def check_tuning(self, seeds: Iterable[int]) -> None:

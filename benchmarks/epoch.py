@@ -1,4 +1,4 @@
-"""Time one SL epoch on a prepared dataset: offrec's loop, a plain eager loop, and several seeds at once.
+"""Time one SL epoch on a prepared dataset: offrec's loop in float32 and bf16, a plain eager loop, and several seeds.
 
 Each version runs in its own process, so that its peak memory can be measured.
 
@@ -190,6 +190,21 @@ def seeds(dataset: Dataset, flat: dict[str, Any], epochs: int, number: int) -> d
     return {"one_after_the_other": after.report(), "at_once": at_once.report(), "seeds": number}
 
 
+def as_rows(results: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row per loop, without the options, which the stamp contains."""
+    titles = {
+        "eager": "plain eager loop, sessions encoded once",
+        "offrec": "offrec, float32",
+        "bf16": "offrec, bf16",
+    }
+    rows = [{"loop": titles[kind], **row} for kind, row in results.items() if kind in titles]
+    if seeds := results.get("seeds"):
+        number = seeds["seeds"]
+        rows.append({"loop": f"{number} seeds, one after the other", **seeds["one_after_the_other"]})
+        rows.append({"loop": f"{number} seeds at once", **seeds["at_once"]})
+    return [{key: value for key, value in row.items() if key != "options"} for row in rows]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", type=Path)
@@ -203,28 +218,30 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="an option of the run, as in `offrec train`")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", type=Path, help="write the results to this file")
-    parser.add_argument("--one", choices=["eager", "offrec", "seeds"], help=argparse.SUPPRESS)
+    parser.add_argument("--one", choices=["eager", "offrec", "bf16", "seeds"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     if arguments.one is None:
-        kinds = ["eager", "offrec", *(["seeds"] if arguments.seeds else [])]
+        kinds = ["eager", "offrec", "bf16", *(["seeds"] if arguments.seeds else [])]
         command = [sys.executable, __file__, *sys.argv[1:], "--one"]
         done = {kind: subprocess.run([*command, kind], check=True, capture_output=True, text=True) for kind in kinds}
         results = {kind: json.loads(process.stdout) for kind, process in done.items()}
-        results["eager_over_offrec"] = results["eager"]["median"] / results["offrec"]["median"]
-        print(json.dumps(results, indent=2))
+        rows = as_rows(results)
+        print(json.dumps(rows, indent=2))
         if arguments.json:
             options = trained(results["offrec"]["options"], Dataset.open(arguments.dataset).protocol.format)
             device = "cuda" if torch.cuda.is_available() else "cpu"
-            write_results(arguments.json, results, {"run": options}, device=device)
+            write_results(arguments.json, rows, {"run": options}, device=device)
         return
     dataset, flat = Dataset.open(arguments.dataset), parse_settings(arguments.set)
+    if arguments.one == "bf16":
+        flat["training.precision"] = "bf16"
     options, device = resolve(dataset, flat)
     if arguments.one == "seeds":
         result = seeds(dataset, flat, arguments.epochs, arguments.seeds)
     else:
-        result = {"eager": eager, "offrec": ours}[arguments.one](dataset, flat, arguments.epochs)
+        result = {"eager": eager, "offrec": ours, "bf16": ours}[arguments.one](dataset, flat, arguments.epochs)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
     facts = {"device": name, "torch": torch.__version__, "dataset": dataset.fingerprint, "options": options.settings()}
     print(json.dumps({**result, **facts}))

@@ -11,7 +11,6 @@ interval covers the ground truth. One run takes about a minute on one core.
 
 import argparse
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from offrec.data.rewards import event_rewards
 from offrec.estimation.collect import collect_trajectories, load_logging_model
 from offrec.estimation.list_policy import ListPolicy
 from offrec.estimation.logged_decisions import LoggedDecisions
-from offrec.estimation.trajectories import Trajectories
+from offrec.estimation.trajectories import Trajectories, blended
 from offrec.estimation.verdict import VERDICTS, Assessment, assess
 from offrec.models.network import NetworkOptions
 from offrec.runs.folder import read_run
@@ -110,12 +109,10 @@ def evaluate_run(
     true = true or ground_truth(Shop.from_meta(dataset.meta["shop"]), policy, blends, arguments.visitors)
     rows = []
     for blend in blends:
-        played, (truth, error) = ListPolicy(policy, blend=blend), true[blend]
+        truth, error = true[blend]
         part = {name: [] for name in ESTIMATORS}
         for log in logs:
-            steps = replace(
-                log, log_pi=played.blend_log_probabilities(log.log_pi, log.log_b), rare_mass=blend * log.rare_mass
-            )
+            steps = blended(log, blend)
             for name in ESTIMATORS:
                 part[name].append(summarise_assessment(assess(name, steps, breakdown=False, resamples=400)))
         about = {"served": arguments.served.name, "run": run.name, "blend": blend, "truth": truth, "truth_error": error}

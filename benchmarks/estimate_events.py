@@ -17,7 +17,7 @@ from typing import Any
 from estimate_shop import fit_variants
 from evidence import estimate, protocol, read_results, trained, write_results
 
-COLUMNS = ("offsets", "reward", "log_pi", "log_b", "q", "v", "rare_mass", "log_cluster_ratio")
+COLUMNS = ("offsets", "reward", "log_pi", "log_b", "q", "v", "rare_mass")
 
 
 def one(run: Path, data: Path, arguments: argparse.Namespace) -> None:
@@ -43,7 +43,9 @@ def one(run: Path, data: Path, arguments: argparse.Namespace) -> None:
     made_with["fitted Q"] = estimate(updates=arguments.updates, batch_size=arguments.batch_size)
     temporary = arguments.out / f".{run.name}.npz"
     with temporary.open("wb") as file:
-        np.savez_compressed(file, **{name: getattr(steps, name) for name in COLUMNS})
+        np.savez_compressed(
+            file, **{name: getattr(steps, name) for name in COLUMNS}, log_cluster_ratio=steps.log_ratios["clusters"]
+        )
     temporary.replace(arguments.out / f"{run.name}.npz")
     command = "python benchmarks/estimate_events.py DATASET RUNS --out FOLDER"
     write_results(arguments.out / f"{run.name}.json", result, made_with, command=command, device=policy.device.type)
@@ -80,15 +82,17 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
         figures[row["name"]], error = row["figures"], row["propensity_error"]
     around = logged_value(policies[0].trajectories, options)
     whole = EstimateResult(
-        dataset,
-        options,
-        False,
-        {"calibration_error": error},
-        around,
-        len(policies[0].trajectories),
-        "test",
-        "",
-        policies,
+        source=dataset.path,
+        fingerprint=dataset.fingerprint,
+        notes=(),
+        options=options,
+        has_propensities=False,
+        calibration={"calibration_error": error},
+        logged=around,
+        sessions=len(policies[0].trajectories),
+        split="test",
+        sessions_note="",
+        policies=policies,
     )
     return whole, figures
 
@@ -102,7 +106,7 @@ def summary(arguments: argparse.Namespace) -> None:
         row["figures"] = figures[row["name"]]
         for assessment in row["estimates"].values():
             del assessment["support"]["effective_sessions_by_step"]  # long and not needed here
-    content, files = {**result, "dataset": arguments.dataset.name}, sorted(arguments.out.glob("*.json"))
+    content, files = {**result, "source": arguments.dataset.name}, sorted(arguments.out.glob("*.json"))
     write_results(arguments.summary, content, {}, made_from=files)
     best = [replace(one, assessments={"direct": one.assessments["direct"]}) for one in whole.policies]
     if arguments.picture is not None:

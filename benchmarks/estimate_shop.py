@@ -112,8 +112,9 @@ def one(name: str, run: Path, data: Path, arguments: argparse.Namespace) -> None
             "propensity_error": error,
             "served": served,
         }
-        columns = ("offsets", "reward", "log_pi", "log_b", "q", "v", "rare_mass", "log_cluster_ratio")
+        columns = ("offsets", "reward", "log_pi", "log_b", "q", "v", "rare_mass")
         parts = {c: getattr(steps, c) for c in columns if getattr(steps, c) is not None}
+        parts |= {f"log_ratios.{weighting}": ratio for weighting, ratio in steps.log_ratios.items()}
         arrays |= {f"{play}.{c}": part if c == "offsets" else part.astype(np.float32) for c, part in parts.items()}
     result["seconds"] = time.time() - started
     temporary = arguments.out / f".{name}.npz"

@@ -132,7 +132,7 @@ class Tiny:
             q=q[at],
             v=v[log.state],
             rare_mass=np.zeros(len(log.state)),
-            log_cluster_ratio=np.log(self.by_category(policy)[at] / self.by_category(b)[at]),
+            log_ratios={"clusters": np.log(self.by_category(policy)[at] / self.by_category(b)[at])},
         )
 
 

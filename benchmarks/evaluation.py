@@ -1,6 +1,8 @@
 """Compare exact ranks and coverage of 100,000 events over 37,000 items: streamed by offrec, and dense with a sort.
 
-Each version runs in its own process, so that its peak memory can be measured. Run: python benchmarks/evaluation.py
+    python benchmarks/evaluation.py [--json FILE]
+
+Each version runs in its own process, so that its peak memory can be measured.
 """
 
 import argparse
@@ -11,14 +13,21 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from evidence import script_arguments, write_results
 from offrec.catalogue import Head, rank, rank_and_top_k
 
 HISTORY, CORRECTED = 50, 5  # length of a padded history, and number of items in it
 K = 20
+TITLES = {
+    "ranks": "offrec, ranks only",
+    "streamed": "offrec, ranks and coverage@20",
+    "dense": "dense logits in blocks, sorted, with coverage@20",
+}
 ROWS = 1024  # batch size of the streamed version
 
 
@@ -104,7 +113,8 @@ def run_one(how: str, problem: Problem, floats: int) -> dict[str, float]:
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
-        "seconds": seconds, "peak": peak / 2**20, "over": (peak - before) / 2**20, "ndcg": ndcg, "coverage": coverage,
+        "seconds": seconds, "peak_gb": peak / 2**20, "own_gb": (peak - before) / 2**20,
+        "ndcg": ndcg, "coverage": coverage,
     }  # fmt: skip
 
 
@@ -117,6 +127,7 @@ def main() -> None:
     parser.add_argument(
         "--dense-gigabytes", type=float, default=2.0, help="size of the dense version's block of logits"
     )
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -135,26 +146,23 @@ def main() -> None:
     rate = gemm_rate(problem)
     floor = 2 * problem.events * problem.items * problem.width / rate
     report(results, rate, floor)
+    if options.json:
+        rows = [{"how": TITLES[how], **row, "times_floor": row["seconds"] / floor} for how, row in results.items()]
+        write_results(options.json, rows, {"script": script_arguments(options)})
 
 
 def report(results: dict[str, dict[str, float]], rate: float, floor: float) -> None:
-    titles = {
-        "ranks": "ours, ranks only",
-        "streamed": "ours, ranks and coverage@20",
-        "dense": "dense, sorted, with coverage@20",
-    }
-    print(f"{'':34}{'seconds':>9}{'x floor':>9}{'peak GB':>9}{'own GB':>9}{'NDCG@20':>11}{'coverage':>10}")
-    for how, title in titles.items():
+    print(f"{'':50}{'seconds':>9}{'x floor':>9}{'peak GB':>9}{'own GB':>9}{'NDCG@20':>11}{'coverage':>10}")
+    for how, title in TITLES.items():
         row = results[how]
         print(
-            f"{title:34}{row['seconds']:9.1f}{row['seconds'] / floor:9.1f}{row['peak']:9.2f}{row['over']:9.2f}"
+            f"{title:50}{row['seconds']:9.1f}{row['seconds'] / floor:9.1f}{row['peak_gb']:9.2f}{row['own_gb']:9.2f}"
             f"{row['ndcg']:11.6f}{row['coverage'] or float('nan'):10.4f}"
         )
     ours, theirs = results["streamed"], results["dense"]
     print(f"floor: 2·N·A·d at {rate / 1e9:.0f} GFLOP/s = {floor:.1f} s")
-    print(
-        f"dense / ours: {theirs['seconds'] / ours['seconds']:.1f} x time, {theirs['over'] / ours['over']:.0f} x memory"
-    )
+    time_ratio, memory_ratio = (theirs[key] / ours[key] for key in ("seconds", "own_gb"))
+    print(f"dense / ours: {time_ratio:.1f} x time, {memory_ratio:.0f} x memory")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Compare exported runs with torch on 1,000 real sessions, for every backbone with an ONNX writer: lists and latency.
 
-    python benchmarks/export.py ../shared/data/retailrocket-sessions.parquet [--out results/export.json] [--sample N]
+    python benchmarks/export.py ../shared/data/retailrocket-sessions.parquet --out FILE [--sample N]
 
 Each backbone is trained for one epoch on a sample of the log and exported. Both versions rank the top 20 for the last
 1,000 sessions, each without its last item. Latency is measured with one thread each, in turns, so that both see the
@@ -94,7 +94,7 @@ def _latency(policy: Policy, session: Any, histories: list[list[int]], rows: int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("log", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("results/export.json"))
+    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sample", type=int, default=20_000)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

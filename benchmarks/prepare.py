@@ -1,6 +1,6 @@
 """Measure time and memory of preparing a log of YooChoose's size, compared with a plain pandas version.
 
-    python benchmarks/prepare.py [--rows 33000000]
+    python benchmarks/prepare.py [--rows 33000000] [--json FILE]
 
 The log is generated in YooChoose's format in a temporary folder. Each version runs in its own process and performs the
 same steps: read, keep sessions of at least three clicks, sort, number the items, split at random, save. Needs pandas.
@@ -18,6 +18,8 @@ from typing import IO
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+
+from evidence import script_arguments, write_results
 
 ITEMS = 52_000
 EVENTS_PER_SESSION = 33_003_944 / 9_249_729  # of the real file
@@ -112,6 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=33_000_000)
     parser.add_argument("--folder", type=Path, help="where to put the temporary files (about 4 GB)")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         log = Path(name) / "yoochoose-clicks.dat"
@@ -128,6 +131,10 @@ def main() -> None:
         print(f"{'offrec':10}{ours[0]:10.1f}{ours[1]:10,.0f}")
         pandas = measure(PANDAS, log, Path(name) / "pandas")
         print(f"{'pandas':10}{pandas[0]:10.1f}{pandas[1]:10,.0f}")
+        if options.json:
+            named = {"offrec": ours, "pandas": pandas}
+            rows = [{"how": how, "seconds": one[0], "peak_gb": one[1] / 1024} for how, one in named.items()]
+            write_results(options.json, rows, {"script": script_arguments(options)})
         print(f"{'ratio':10}{pandas[0] / ours[0]:10.1f}{pandas[1] / ours[1]:10.1f}")
 
 

@@ -1,18 +1,25 @@
 """Measure rounds of serving, logging and training over several simulated shops.
 
-    python benchmarks/rounds.py --out FOLDER --seeds 100,101,102,103,104 --explore never,blend:0.1
-                                [--sessions 20000] [--rounds 3] [--algorithm user-model] [--limit SECONDS]
+    python benchmarks/rounds.py --out FOLDER --seeds 101,102,103,104,105 --explore never,blend:0.1,places:1
+                                [--sessions 20000] [--rounds 3] [--algorithm user-model] [--jobs 16] [--limit SECONDS]
     python benchmarks/rounds.py --table FOLDER… [--collect results/rounds.json] [--picture docs/images/rounds.svg]
 
-Every shop has its own folder, as `offrec rounds` writes it; repeat the command to continue. Shops run one after the
-other on one thread. The reward of `informed` is read from results/earnings.json, which has the same shops and visitors.
+Each shop and way of exploring has its own folder, as `offrec rounds` writes it; repeat the command to continue. With
+several jobs they run concurrently, with one thread each, after round 0 of all shops. Logs are stored as arrays, so the
+script needs only numpy, torch and safetensors. The reward of `informed` is read from results/earnings.json, which has
+the same shops and visitors.
 """
 
 import argparse
 import json
 import os
+import shlex
+import shutil
+import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -26,9 +33,11 @@ from evidence import ROOT, learner, read_results, script_arguments, world, write
 from offrec.console import Console
 from offrec.rounds import RoundsOptions, run_rounds
 from offrec.rounds import read_results as read_rounds
-from offrec.rounds.picture import draw_lines
+from offrec.rounds.results import OPTIONS
+from shop_list_dataset import NumpyLogs
 
 Row = dict[str, Any]
+Task = tuple[int, str | None, int]  # shop, way of exploring (None for round 0), round
 
 
 def main() -> None:
@@ -43,7 +52,10 @@ def main() -> None:
     parser.add_argument("--train-on", default="served", choices=("served", "all", "newest"))
     parser.add_argument("--fresh", action="store_true", help="train each policy from new weights")
     parser.add_argument("--visitors", type=int, default=PLAN.visitors)
-    parser.add_argument("--limit", type=float, default=float("inf"), help="start no shop after this many seconds")
+    parser.add_argument("--set", action="append", default=[], help="an option of the learner: key=value")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=1, help="concurrent processes")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="start no round after this many seconds")
     parser.add_argument("--table", type=Path, nargs="+", help="print the results in these folders or files")
     parser.add_argument("--collect", type=Path, help="with --table: write all results into one file")
     parser.add_argument("--picture", type=Path, nargs="+", help="with --table: draw the means over shops")
@@ -55,51 +67,83 @@ def main() -> None:
         options.table = [options.out]
     rows = [row for source in options.table for row in _read(source)]
     if options.collect is not None:
-        used = {name: world(name) for name in dict.fromkeys(row["world"] for row in rows)}
-        used |= {
-            name: learner(algorithm=name, dataset_format="decisions") for name in {row["algorithm"] for row in rows}
-        }
-        write_results(options.collect, rows, {**used, "script": script_arguments(options, "out", "table", "collect")})
+        _collect(options, rows)
     _print_table(rows)
     if options.picture is not None:
         _draw(rows, options.picture)
 
 
+def _collect(options: argparse.Namespace, rows: Sequence[Row]) -> None:
+    """Write all rows. Stamped files keep their stamps, because they may have been measured on other machines."""
+    used = {name: world(name) for name in dict.fromkeys(row["world"] for row in rows)}
+    used |= {name: learner(algorithm=name, dataset_format="decisions") for name in {row["algorithm"] for row in rows}}
+    used["script"] = script_arguments(options, "out", "table", "collect")
+    files = [source for source in options.table or () if source.is_file()]
+    paths = {str(options.out): "FOLDER", str(options.collect): options.collect.name}
+    command = shlex.join(["python", "benchmarks/rounds.py", *(paths.get(word, word) for word in sys.argv[1:])])
+    write_results(options.collect, list(rows), used, command=command, made_from=files)
+
+
 def _run(options: argparse.Namespace) -> None:
-    torch.set_num_threads(1)
+    """Run round 0 of every shop, then the rounds of all ways of exploring, and collect after each of them."""
     stop = time.time() + options.limit
-    for seed in map(int, options.seeds.split(",")):
-        if time.time() > stop:
-            print(f"shop {seed} not started", flush=True)
-            continue
-        run_rounds(
-            RoundsOptions(
-                world=options.world,
-                seed=seed,
-                sessions=options.sessions,
-                rounds=options.rounds,
-                explore=tuple(options.explore.split(",")),
-                algorithm=options.algorithm,
-                train_on=options.train_on,
-                warm_start=not options.fresh,
-                visitors=options.visitors,
-                informed_visitors=0,
-                device="cpu",
-            ),
-            options.out / f"{options.world}-{seed}",
-            _Lines(),
-        )
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        tasks: list[Task] = [(int(seed), None, 0) for seed in options.seeds.split(",")]
+        waiting = {pool.submit(_run_shop, options, *task, stop): task for task in tasks}
+        while waiting:
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                seed, way, number = waiting.pop(future)
+                if not future.result() or number == options.rounds:
+                    continue
+                ways = options.explore.split(",") if way is None else [way]
+                for task in ((seed, way, number + 1) for way in ways):
+                    waiting[pool.submit(_run_shop, options, *task, stop)] = task
+                if options.collect is not None:
+                    _collect(options, _read(options.out))
+
+
+def _run_shop(options: argparse.Namespace, seed: int, way: str | None, number: int, stop: float) -> bool:
+    """Run the rounds of a way of exploring up to a number, from a copy of round 0; return whether it is finished."""
+    torch.set_num_threads(1)
+    start = options.out / f"{options.world}-{seed}"
+    folder = start
+    if way is not None:
+        folder = start.with_name(f"{start.name}-{way.replace(':', '-')}")
+        if not (folder / OPTIONS).exists():
+            shutil.copytree(start, folder, dirs_exist_ok=True)
+    results = run_rounds(
+        RoundsOptions(
+            world=options.world,
+            seed=seed,
+            sessions=options.sessions,
+            rounds=number,
+            explore=("never" if way is None else way,),
+            algorithm=options.algorithm,
+            settings=dict(text.split("=", 1) for text in options.set),
+            train_on=options.train_on,
+            warm_start=not options.fresh,
+            visitors=options.visitors,
+            informed_visitors=0,
+            device=options.device,
+        ),
+        folder,
+        _Lines(f"shop {seed}: "),
+        logs=NumpyLogs(),
+        seconds=stop - time.time(),
+    )
+    return len(results.rounds) == number + 1
 
 
 class _Lines(Console):
     """Prints the line of each round and nothing else."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str) -> None:
         super().__init__(quiet=True)
+        self.prefix = prefix
 
     def line(self, text: str) -> None:
-        if text.startswith("Round"):
-            print(text, flush=True)
+        if text.startswith(("Round", "Stopped")):
+            print(self.prefix + text, flush=True)
 
 
 def _read(source: Path) -> list[Row]:
@@ -112,12 +156,14 @@ def _read(source: Path) -> list[Row]:
         results = read_rounds(folder)
         about = results.options.fixed()
         about = {
-            key: about[key] for key in ("world", "seed", "sessions", "algorithm", "train_on", "warm_start", "visitors")
+            key: about[key]
+            for key in ("world", "seed", "sessions", "algorithm", "settings", "train_on", "warm_start", "visitors")
         }
         for one in results.rounds:
             row = {**about, "explore": one.explore, "round": one.number, "served": one.served.mean}
             row |= {"trained": one.trained.mean, "lists": one.lists, "seconds": round(one.seconds, 1)}
-            rows.append({**row, "informed": informed.get((about["world"], about["seed"]))})
+            row["informed"] = informed.get((about["world"], about["seed"]))
+            rows += [row] if row not in rows else []  # the folders of a shop share round 0
     return rows
 
 
@@ -128,13 +174,26 @@ def _informed() -> dict[tuple[str, int], float]:
     }
 
 
+def _way(row: Row) -> str:
+    """Return the learner, the way of exploring and other options that are not the defaults."""
+    others = [] if row["algorithm"] == "user-model" else [row["algorithm"]]
+    others += [] if row["train_on"] == "served" else [f"trained on {row['train_on']}"]
+    others += [] if row["warm_start"] else ["new weights"]
+    return ", ".join([row["explore"], *others, *(f"{key}={value}" for key, value in row["settings"].items())])
+
+
 def _ways(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(row["explore"] for row in rows if row["round"]))
+    return list(dict.fromkeys(_way(row) for row in rows if row["round"]))
 
 
 def _of(rows: Sequence[Row], way: str, number: int) -> dict[int, Row]:
-    """Return the rows of a round by shop; round 0 belongs to all ways."""
-    return {row["seed"]: row for row in rows if row["round"] == number and (number == 0 or row["explore"] == way)}
+    """Return the rows of a round by shop; round 0 belongs to all ways of the same options."""
+    options = way.partition(", ")[2]
+    return {
+        row["seed"]: row
+        for row in rows
+        if row["round"] == number and (_way(row).partition(", ")[2] == options if number == 0 else _way(row) == way)
+    }
 
 
 def _print_table(rows: Sequence[Row]) -> None:
@@ -164,7 +223,7 @@ def _print_table(rows: Sequence[Row]) -> None:
             ]
             print("| " + " | ".join(map(str, cells)) + " |")
     for way in _ways(rows):
-        after = [row for row in rows if row["explore"] == way and row["round"]]
+        after = [row for row in rows if _way(row) == way and row["round"]]
         logging = {row["seed"]: row["served"] for row in rows if row["round"] == 0}
         lowest = min((row["served"] / logging[row["seed"]] for row in after), default=float("nan"))
         print(f"{way}: the worst round earns {lowest:.2f} times as much as the logging policy while serving")
@@ -191,12 +250,14 @@ def _draw(rows: Sequence[Row], paths: Sequence[Path]) -> None:
             for name, line in lines.items():
                 line.setdefault(way, []).append((number, fmean(row[name] for row in now.values())))
             number += 1
-    informed = [row["informed"] for row in _of(rows, "", 0).values() if row["informed"]]
+    informed = [row["informed"] for row in rows if row["round"] == 0 and row["informed"]]
     title = (
         f"{rows[0]['algorithm']} in {len(shops)} {rows[0]['world']} shops, {rows[0]['sessions']:,} sessions per round"
     )
     logging = lines["served"][_ways(rows)[0]][0][1]
     level = fmean(informed) if informed else None
+    from offrec.rounds.picture import draw_lines  # needs matplotlib
+
     draw_lines(lines["served"], lines["trained"], paths, logging=logging, informed=level, title=title)
 
 

@@ -1,6 +1,6 @@
 """Compare the server under load with a plain server that makes a forward pass for each request.
 
-    python benchmarks/serving.py [--items 100000 1000000] [--seconds 8] [--out results/serving.json]
+    python benchmarks/serving.py [--items 100000 1000000] [--seconds 8] [--out FILE]
     python benchmarks/serving.py --servers offrec before durable --before ../old/src --items 1000 --out …
 
 A GRU with random weights, width 64, histories of 10, lists of 20. Both servers run on uvicorn with the same run; the
@@ -10,9 +10,13 @@ are measured in turns, `--rounds` times, and the median round is reported. `cpu_
 request, and `least_cpu_ms` that of the best round, which depends least on other load; `waiting` is the load average
 when the round began. Memory is the server's peak, and its use before the first request.
 
-Further servers: `before` is offrec from another source folder, `unlogged` has no decision log, `durable` answers after
-an fsync, and `workers` has two processes. `of_offrec` compares a server with `offrec`: the median over the rounds of
-the ratio of requests per second, and of the ratio of CPU time per request, each within one round.
+`lists` requests need no probabilities (`"probability": false`), `sampled` requests sample their lists.
+
+Further servers: `before` is offrec from another source folder, with a run that its own version writes, `unlogged` has
+no decision log, `durable` answers after an fsync, and `workers` has two processes. `network` serves a run without
+counted neighbours, like version 0.1, whose lists without probabilities need no sum over the catalogue. `of_offrec`
+compares a server with `offrec`: the median over the rounds of the ratio of requests per second, and of the ratio of CPU
+time per request, each within one round.
 """
 
 import argparse
@@ -37,9 +41,25 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "serving"))
 from random_runs import write_run
 
 HISTORY, K, WIDTH = 10, 20, 64
+SETTINGS: dict[str, Any] = {"network_width": WIDTH, "network_history": 50}
 CONNECTIONS = (1, 16, 64)
 WARM_UP = 0.5  # seconds
-OPTIONS = {"offrec": [], "before": [], "unlogged": [], "durable": ["--durable"], "workers": ["--workers", "2"]}
+REQUESTS = {"best": {}, "lists": {"probability": False}, "sampled": {"sample": True}}
+WRITE_RUN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from random_runs import write_run
+from pathlib import Path
+write_run(Path(sys.argv[2]), list(range(int(sys.argv[3]))), network_width=int(sys.argv[4]), network_history=50)
+"""
+OPTIONS = {
+    "offrec": [],
+    "network": [],
+    "before": [],
+    "unlogged": [],
+    "durable": ["--durable"],
+    "workers": ["--workers", "2"],
+}
 PLAIN = """
 import sys, torch, uvicorn, offrec
 from fastapi import FastAPI
@@ -104,10 +124,10 @@ async def load(server: "Server", connections: int, seconds: float, bodies: list[
     return {**per_request, "p50_ms": float(p50), "p99_ms": float(p99)}
 
 
-def bodies(items: int, sample: bool) -> list[list[bytes]]:
+def bodies(items: int, kind: str) -> list[list[bytes]]:
     random = np.random.default_rng(0)
     histories = random.integers(items, size=(max(CONNECTIONS), 50, HISTORY)).tolist()
-    more = {"sample": True} if sample else {}
+    more = REQUESTS[kind]
     return [[json.dumps({"history": one, "k": K, **more}).encode() for one in mine] for mine in histories]
 
 
@@ -160,20 +180,33 @@ class Server:
 
 def measure(run: Path, items: int, args: argparse.Namespace, log: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    servers = {kind: Server(kind, run, 18200 + n, args, log / kind) for n, kind in enumerate(args.servers)}
-    cases = [(kind, False) for kind in args.servers] + [("offrec", True)] * ("plain" in servers)
+    servers = {}
+    for n, kind in enumerate(args.servers):
+        own = run
+        if kind == "before":
+            own = run_of_before(run.with_name(f"{run.name}-before"), items, args.before)
+        elif kind == "network":
+            own = write_run(
+                run.with_name(f"{run.name}-network"), list(range(items)), **SETTINGS, algorithm_neighbours=0
+            )
+        servers[kind] = Server(kind, own, 18200 + n, args, log / kind)
+    cases = [(kind, "best") for kind in args.servers]
+    if "lists" in args.requests and "network" in servers:
+        cases.append(("network", "lists"))
+    if "sampled" in args.requests and "offrec" in servers:
+        cases.append(("offrec", "sampled"))
     for round_ in range(args.rounds):
         for connections in CONNECTIONS:
-            for kind, sample in cases if round_ % 2 == 0 else cases[::-1]:
+            for kind, requests in cases if round_ % 2 == 0 else cases[::-1]:
                 server = servers[kind]
                 before = server.batch_sum_and_count() if kind != "plain" else (0.0, 0.0)
                 figures: dict[str, Any] = {"waiting": os.getloadavg()[0]}
-                figures |= asyncio.run(load(server, connections, args.seconds, bodies(items, sample)))
+                figures |= asyncio.run(load(server, connections, args.seconds, bodies(items, requests)))
                 if kind != "plain":
                     after = server.batch_sum_and_count()
                     figures["mean_batch"] = (after[0] - before[0]) / max(1.0, after[1] - before[1])
-                row = {"items": items, "server": kind, "sample": sample, "connections": connections, "round": round_}
-                rows.append({**row, **figures})
+                row = {"items": items, "server": kind, "requests": requests, "connections": connections}
+                rows.append({**row, "round": round_, **figures})
                 print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     for kind, server in servers.items():
         memory = server.stop()
@@ -183,20 +216,28 @@ def measure(run: Path, items: int, args: argparse.Namespace, log: Path) -> list[
     return rows
 
 
+def run_of_before(run: Path, items: int, source: Path) -> Path:
+    """Write the run of the server `before` with its own version, whose tests are next to its source folder."""
+    tests = source.parent / "tests" / "serving"
+    command = [sys.executable, "-c", WRITE_RUN, str(tests), str(run), str(items), str(WIDTH)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(source)})
+    return run
+
+
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     medians: list[dict[str, Any]] = []
-    keys = ("items", "server", "sample", "connections")
+    keys = ("items", "server", "requests", "connections")
     for key in dict.fromkeys(tuple(row[name] for name in keys) for row in rows):
         mine = [row for row in rows if tuple(row[name] for name in keys) == key]
         names = [name for name in mine[0] if name not in (*keys, "round")]
         medians.append(dict(zip(keys, key, strict=True)) | {n: round(median(r[n] for r in mine), 3) for n in names})
         medians[-1]["least_cpu_ms"] = round(min(row["cpu_ms"] for row in mine), 3)
     for row in medians:
-        if not row["sample"] and row["server"] not in ("plain", "offrec"):
+        if row["server"] not in ("plain", "offrec") or row["requests"] == "lists":
             row["of_offrec"] = {name: _ratio(rows, row, name) for name in ("requests_per_second", "cpu_ms")}
     plain = {(row["items"], row["connections"]): row for row in medians if row["server"] == "plain"}
     for row in medians:
-        if row["server"] == "offrec" and not row["sample"] and plain:
+        if row["server"] == "offrec" and row["requests"] == "best" and plain:
             other = plain[row["items"], row["connections"]]
             row["times_plain"] = round(row["requests_per_second"] / other["requests_per_second"], 2)
             row["cpu_of_plain"] = round(row["cpu_ms"] / other["cpu_ms"], 3)
@@ -204,11 +245,13 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _ratio(rows: list[dict[str, Any]], row: dict[str, Any], name: str) -> float:
-    """Return the median over rounds of the ratio of a server to offrec."""
-    keys = ("items", "connections", "sample")
-    values = {(one["server"], one["round"]): one[name] for one in rows if all(one[key] == row[key] for key in keys)}
-    rounds = [round_ for server, round_ in values if server == "offrec"]
-    ratio = median(values[row["server"], round_] / values["offrec", round_] for round_ in rounds)
+    """Return the median over rounds of the ratio of a server, or a kind of requests, to offrec's best lists."""
+    keys = ("items", "connections")
+    same = [one for one in rows if all(one[key] == row[key] for key in keys)]
+    values = {(one["server"], one["requests"], one["round"]): one[name] for one in same}
+    rounds = [round_ for server, requests, round_ in values if (server, requests) == ("offrec", "best")]
+    own = row["server"], row["requests"]
+    ratio = median(values[*own, round_] / values["offrec", "best", round_] for round_ in rounds)
     return round(ratio, 3)
 
 
@@ -219,15 +262,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--plain-threads", type=int, default=1)
-    parser.add_argument("--servers", nargs="+", choices=["plain", *OPTIONS], default=["plain", "offrec"])
+    parser.add_argument("--servers", nargs="+", choices=["plain", *OPTIONS], default=["plain", "offrec", "network"])
     parser.add_argument("--before", type=Path, help="source folder of the server `before`")
+    parser.add_argument("--requests", nargs="*", choices=["lists", "sampled"], default=["lists", "sampled"])
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for items in args.items:
-            settings = {"network_width": WIDTH, "network_history": 50}
-            run = write_run(Path(folder) / str(items), list(range(items)), **settings)
+            run = write_run(Path(folder) / str(items), list(range(items)), **SETTINGS)
             rows += measure(run, items, args, Path(folder) / "log")
     results = {"cores": os.cpu_count(), "rounds": args.rounds, "rows": summary(rows)}
     print(json.dumps(results, indent=1))

@@ -1,6 +1,6 @@
 """Compare lists with and without an allow list of the server, at a million items.
 
-    python benchmarks/serving_lists.py [--items 1000000] [--rounds 15] [--out results/serving-lists.json]
+    python benchmarks/serving_lists.py [--items 1000000] [--rounds 15] [--out FILE]
 
 An engine with random weights (GRU, width 64) answers batches of queries. The allow list contains half of the
 catalogue. Both kinds of batches alternate; `ratio` is the median over rounds of the CPU time with the list divided by

@@ -1,6 +1,6 @@
 """Memory of the server with one process and with two workers, at the start and after reloads.
 
-    python benchmarks/serving_memory.py [--items 100000] [--reloads 8] [--out results/serving-memory.json]
+    python benchmarks/serving_memory.py [--items 100000] [--reloads 8] [--out FILE]
 
 The proportional set size of each process: memory that processes share is divided among them.
 """

@@ -32,7 +32,7 @@ def one(datasets: Path, out: Path, task: dict[str, Any], visitors: int) -> None:
     from evidence import learner, world
     from offrec.console import Console
     from offrec.shop.store import Shop
-    from offrec.training.loop import load_module
+    from offrec.training.module_state import load_module
 
     started = time.time()
     dataset = offrec.Dataset.open(datasets / task["dataset"])

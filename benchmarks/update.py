@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import scale
+from evidence import learner as learner_options
 from evidence import script_arguments, write_results
 from offrec.algorithms import LEARNERS
 from offrec.backbones.gru import GRU
@@ -310,7 +311,7 @@ def main() -> None:
                 print("\n".join(json.dumps(row) for row in rows[-3:]), flush=True)
     if arguments.json:
         names = LEARNERS if arguments.epochs else ["dc"]
-        made_with = {name: learner({**given, "algorithm.name": name}) for name in names}
+        made_with = {name: learner_options({**given, "algorithm.name": name}) for name in names}
         made_with["script"] = script_arguments(arguments)
         write_results(arguments.json, rows, made_with, device="cuda" if torch.cuda.is_available() else "cpu")
 

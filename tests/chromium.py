@@ -62,7 +62,7 @@ class Browser:
         actions = [{"type": kind, "value": letter} for letter in pressed for kind in ("keyDown", "keyUp")]
         self._post("actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
 
-    def wait_until(self, condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    def wait_until(self, condition: Callable[[], Any], seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
@@ -127,7 +127,7 @@ def open_browser(folder: Path) -> Iterator[Browser]:
             _send(f"{address}/session/{session}", None, "DELETE")  # ends Chromium too
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
         process.stdout.close()
 
 

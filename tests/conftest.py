@@ -1,8 +1,11 @@
 """Fixtures that all tests share."""
 
+import faulthandler
 import os
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -15,6 +18,32 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
 
 MakeDataset = Callable[..., Dataset]
+HANG_SECONDS = 400  # the slowest test takes half a minute on a quiet core
+_output = [2]
+
+
+def pytest_configure() -> None:
+    """Keep the standard error for tracebacks of hangs: pytest replaces it while a test runs."""
+    _output[0] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Fail a test that hangs. If native code hangs, which no signal interrupts, end the process a minute later."""
+
+    def fail(number: int, frame: FrameType | None) -> None:
+        faulthandler.dump_traceback(file=_output[0])
+        pytest.fail(f"the test ran for more than {HANG_SECONDS} seconds")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(HANG_SECONDS)
+    faulthandler.dump_traceback_later(HANG_SECONDS + 60, exit=True, file=_output[0])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

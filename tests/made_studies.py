@@ -131,7 +131,9 @@ def made_result(study: Study, run: Run, hit: float | None, reward: float | None,
         mean = {"mean": middle, "low": middle - half, "high": middle + half}
         facts["shop"] = {
             "world": "demo", "seed": 3, "rollout_seed": 7, "sessions": len(rewards), "population": VISITORS,
-            "reward": mean, "length": {"mean": 4.0}, "purchases": {"mean": 0.2},
+            "policy": group.policy, "play": "topk", "skip_recent": 0, "k": 5, "cut": 0.0,
+            "reward": mean, "discounted": {"gamma": 1.0, **mean}, "steps": {**mean, "mean": 4.0},
+            "length": {**mean, "mean": 4.0}, "purchases": {**mean, "mean": 0.2},
         }  # fmt: skip
     if group.kind == "learner":
         facts["learning_curve"] = [made_epoch(group.policy, n, hit or 0.3, random) for n in range(1, 9)]

@@ -1,6 +1,7 @@
 """One boundary turns every exception of a command into one sentence and an exit code."""
 
 import errno
+import json
 import re
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import polars as pl
 import pytest
 import torch
 from safetensors import SafetensorError
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from offrec.cli import main
 from offrec.errors import InputError, Interrupted, RunError, exit_code
@@ -99,3 +101,17 @@ def test_commands_leave_sigpipe_ignored(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("sys.argv", ["offrec", "--version"])
     main()
     assert signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN
+
+
+def test_torchrun_gets_the_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun prints the entry `py_callstack` as the cause of the failure."""
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+
+    def refuse() -> None:
+        raise InputError("--gamma must be positive; got 0.")
+
+    assert exit_code(refuse) == 2
+    stored = json.loads((tmp_path / "error.json").read_text())
+    failure = ProcessFailure(0, 1, 2, str(tmp_path / "error.json"))
+    assert "offrec: --gamma must be positive; got 0." in ChildFailedError("offrec", {0: failure}).format_msg()
+    assert stored["message"]["message"] == "offrec: --gamma must be positive; got 0."

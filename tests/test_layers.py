@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 ORDER = [
-    "errors", "types", "console", "plugins", "data", "catalogue", "losses", "algorithms", "backbones", "policy",
-    "models", "baselines", "shop", "training", "evaluation", "logging_policy", "estimation", "runs", "studies",
-    "reports", "rounds", "serving", "commands", "cli", "__main__",
+    "errors", "types", "console", "plugins", "data", "scale", "catalogue", "losses", "algorithms", "backbones",
+    "policy", "models", "baselines", "shop", "training", "evaluation", "logging_policy", "estimation", "runs",
+    "studies", "reports", "rounds", "serving", "commands", "cli", "__main__",
 ]  # fmt: skip
 SOURCE = Path(__file__).parent.parent / "src" / "offrec"
 TRAINING_PACKAGES = {"torch", "numpy", "safetensors"}  # what a minimal GPU image provides

@@ -20,7 +20,7 @@ from offrec.models.network_policy import NetworkPolicy
 from offrec.models.user_agent import UserModelAgent, build_user_agent
 from offrec.policy import Policy, SkipRecent
 from offrec.training import checkpoint
-from offrec.training.loop import load_module
+from offrec.training.module_state import load_module
 from small_datasets import small_properties
 
 CPU = torch.device("cpu")

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from offrec.data.formats import FormatRecord, register_format
     from offrec.data.prepare import prepare
     from offrec.errors import InputError
+    from offrec.estimation.certify import certify
     from offrec.estimation.estimate import estimate
+    from offrec.estimation.outside import LoggedPolicy, TableColumns, estimate_table
     from offrec.evaluation import MetricRecord, evaluate, register_metric
     from offrec.policy import Policy
     from offrec.runs.loading import load
@@ -38,10 +40,14 @@ __all__ = [
     "FormatRecord",
     "InputError",
     "LearnerRecord",
+    "LoggedPolicy",
     "MetricRecord",
     "Policy",
+    "TableColumns",
     "baseline",
+    "certify",
     "estimate",
+    "estimate_table",
     "evaluate",
     "load",
     "prepare",
@@ -61,10 +67,14 @@ _MODULES = {
     "FormatRecord": "offrec.data.formats",
     "InputError": "offrec.errors",
     "LearnerRecord": "offrec.algorithms",
+    "LoggedPolicy": "offrec.estimation.outside",
     "MetricRecord": "offrec.evaluation",
     "Policy": "offrec.policy",
+    "TableColumns": "offrec.estimation.outside",
     "baseline": "offrec.baselines",
+    "certify": "offrec.estimation.certify",
     "estimate": "offrec.estimation.estimate",
+    "estimate_table": "offrec.estimation.outside",
     "evaluate": "offrec.evaluation",
     "load": "offrec.runs.loading",
     "prepare": "offrec.data.prepare",

@@ -1,14 +1,17 @@
 """The command line: parse the commands and `--version`, and print errors."""
 
 import math
+import re
 import sys
 from dataclasses import fields, is_dataclass
+from decimal import Decimal
 from difflib import get_close_matches
 from typing import Annotated, Any
 
 from offrec.errors import InputError, exit_code
 
 LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
+WHOLE = re.compile(r"[+-]?\d{1,20}(\.\d{0,20})?[eE]\+?\d{1,2}")  # int(1e999999999) would not end
 
 
 def main() -> None:
@@ -35,12 +38,15 @@ def commands() -> dict[str, type]:
     from offrec.commands.estimate import Estimate
     from offrec.commands.evaluate import Evaluate
     from offrec.commands.export import Export
+    from offrec.commands.options import Options
     from offrec.commands.prepare import Prepare
+    from offrec.commands.recommend import Recommend
     from offrec.commands.rounds import Rounds
-    from offrec.commands.runs import Options, Recommend, Train
     from offrec.commands.serve import Serve
     from offrec.commands.shop import Simulate, WriteShop
+    from offrec.commands.size import Size
     from offrec.commands.studies import Compare, Report, Sweep, Tune
+    from offrec.commands.train import Train
     from offrec.commands.verify import Verify
 
     return {
@@ -61,6 +67,7 @@ def commands() -> dict[str, type]:
         "tune": Tune,
         "report": Report,
         "options": Options,
+        "size": Size,
         "verify": Verify,
         "demo": Demo,
     }
@@ -84,12 +91,49 @@ def _command() -> Any:
         prog="offrec",
         description="Learn recommendation policies offline from logged sessions. --version prints the version.",
         config=(tyro.conf.FlagCreatePairsOff, tyro.conf.UseAppendAction),
+        registry=_number_formats(),
         return_unknown_args=True,
     )
     if unknown:
         raise InputError(_unknown_argument(command, unknown))
     _check_numbers(command)
     return command
+
+
+def _number_formats() -> Any:
+    """Return rules by which 1e6 is a whole number too."""
+    from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+    registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
+        if info.type is not int:
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="INT",
+            instance_from_str=lambda words: parse_whole(words[0]),
+            is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+            str_from_instance=lambda value: [str(value)],
+        )
+
+    return registry
+
+
+def parse_whole(text: str) -> int:
+    """Parse a whole number, also one such as 1e6.
+
+    Raises:
+        ValueError: If the text is not a whole number.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        number = Decimal(text) if WHOLE.fullmatch(text) else Decimal("NaN")
+        if not number.is_finite() or number != number.to_integral_value():
+            raise ValueError(f"expected a whole number, such as 1000000 or 1e6; got {text!r}") from None
+        return int(number)
 
 
 def _check_numbers(command: Any) -> None:

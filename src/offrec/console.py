@@ -91,6 +91,7 @@ class Console:
             if not self.quiet and time.monotonic() - printed > PLAIN_SECONDS and done < total:
                 printed = time.monotonic()
                 left = f"about {format_duration((printed - started) * (total - done) / done)} left" if done else ""
+                left = "" if " left" in note else left  # the note has a better estimate
                 self.line("  ".join(filter(None, (f"{label}: {done:,} of {total:,}", left, note))))
 
         return advance

@@ -4,6 +4,7 @@ A message says what was found, what was expected and what to do.
 """
 
 import errno
+import json
 import os
 import platform
 import select
@@ -129,4 +130,13 @@ def _version(package: str) -> str:
 def _print(message: str, code: int) -> int:
     with suppress(OSError, ValueError):  # standard error may be closed, or be on the full disk
         print(plain_text(f"offrec: {message}"), file=sys.stderr)
+    _tell_torchrun(message)
     return code
+
+
+def _tell_torchrun(message: str) -> None:
+    """Write the sentence to the file from which torchrun prints the cause of a failure, below its own traceback."""
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        facts = {"py_callstack": plain_text(f"offrec: {message}"), "timestamp": str(int(time.time()))}
+        with suppress(OSError):
+            Path(path).write_text(json.dumps({"message": {"message": facts["py_callstack"], "extraInfo": facts}}))

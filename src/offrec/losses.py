@@ -15,13 +15,14 @@ from torch import Tensor
 from offrec.catalogue import Head, Noise, gumbel_softmax, logsumexp, maximum, reduce
 from offrec.catalogue.head import Linear
 from offrec.catalogue.reduction import reduce_with_detached
+from offrec.catalogue.shard import sum_over_batch
 
 Prior = Head | Literal["uniform"] | None
 
 
 def batch_mean(values: Tensor, weight: Tensor | None) -> Tensor:
     """Return the weighted mean over the rows [B], or the plain mean without weights. Padding has weight 0."""
-    return values.mean() if weight is None else (weight * values).sum()
+    return values.mean() if weight is None else sum_over_batch((weight * values).sum())
 
 
 def negative_log_likelihood(log_pi: Tensor) -> Tensor:

@@ -285,7 +285,7 @@ class SkipRecent(Policy):
         super().__init__(policy.vocabulary, policy.history, policy.device, policy.data_hash)
         self.policy, self.picks = policy, picks
         self.name, self.source_shop, self.stochastic = policy.name, policy.source_shop, policy.stochastic
-        self.item_properties = policy.item_properties
+        self.item_properties, self.learns_from_lists = policy.item_properties, policy.learns_from_lists
 
     def head(self, batch: Batch) -> Head:
         """Return the head of the policy, with the last picks of each row ranked last."""

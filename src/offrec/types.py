@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # `offrec prepare` does not need torch, and importing it can 
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
+Indices = NDArray[np.integer[Any]]  # int32, or int64 if 32 bits are too few
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

@@ -16,6 +16,7 @@ The last four are failures. The seed is printed; the same seed gives the same ca
 """
 
 import argparse
+import faulthandler
 import io
 import json
 import os
@@ -37,12 +38,14 @@ from types import FrameType
 from typing import Any
 
 import attack_base
-from attack_cases import CASES, Attack, Case
+from attack_cases import CASES
+from attack_target import Attack, Case
 
 from offrec.errors import exit_code
 
 FAILURES = ("WRONG", "FAULT", "HANG", "MEMORY")
 HANG_SECONDS = 60
+NATIVE_HANG_SECONDS = 180  # Python handles no signal while native code runs; then the traceback is printed and all ends
 MORE_MEMORY = 4 << 30
 
 
@@ -88,10 +91,12 @@ def limits() -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(HANG_SECONDS)
+    faulthandler.dump_traceback_later(NATIVE_HANG_SECONDS, exit=True, file=sys.__stderr__ or 2)
     resource.setrlimit(resource.RLIMIT_AS, (used + MORE_MEMORY, hard))
     try:
         yield
     finally:
+        faulthandler.cancel_dump_traceback_later()
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

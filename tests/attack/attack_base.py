@@ -1,11 +1,13 @@
-"""What the attacks start from: a small shop's log, datasets, runs, a study, a decision log and an exported model.
+"""What the attacks start from: small logs of a shop with datasets, runs, rounds, a study, a decision log, held lists.
 
 python attack_base.py FOLDER
 """
 
+import json
 import sys
 from pathlib import Path
 
+import polars as pl
 import torch
 
 from offrec import logging_policy
@@ -15,12 +17,19 @@ from offrec.data.dataset import Dataset
 from offrec.data.line_checksums import seal_end, seal_record
 from offrec.data.prepare import prepare
 from offrec.errors import InputError
+from offrec.models.network_policy import NetworkPolicy
+from offrec.rounds import RoundsOptions, run_rounds
 from offrec.runs.options import resolve_options
 from offrec.runs.train import train
+from offrec.serving.item_lists import ItemLists
 from offrec.shop import Shop
 from offrec.shop.log import write_log
 
 QUIET = Console(quiet=True)
+ROUNDS = RoundsOptions(
+    world="tiny", sessions=40, rounds=1, explore=("never",), algorithm="sl", visitors=20, informed_visitors=0,
+    device="cpu", settings={"network.width": 8, "network.history": 5, "training.epochs": 1},
+)  # fmt: skip
 SMALL = {"network.width": 8, "network.history": 5, "training.epochs": 1, "diagnostics": "some"}
 
 
@@ -30,8 +39,22 @@ def build(base: Path) -> Path:
     write_log(Shop.open("tiny"), 150, base / "shop")
     prepare(base / "shop" / "events.parquet", out=base / "data")
     prepare(base / "shop" / "full.parquet", out=base / "lists", format="decisions")
-    for data, run in (("data", "run"), ("lists", "run_lists")):
+    prepare(base / "shop" / "events.parquet", out=base / "items", items=(str(base / "shop" / "items.parquet"),))
+    write_log(Shop.open("tiny"), 60, base / "later_shop", seed=1, first_session=1000)
+    prepare(base / "later_shop" / "events.parquet", out=base / "later")
+    for data, run in (("data", "run"), ("lists", "run_lists"), ("items", "run_items")):
         train(base / data, base / run, settings=SMALL, device="cpu", console=QUIET)
+    train(
+        base / "later",
+        base / "warm",
+        settings={"training.epochs": 1},
+        start_from=base / "run",
+        device="cpu",
+        console=QUIET,
+    )
+    write_new_items(base)
+    run_rounds(ROUNDS, base / "rounds", QUIET)
+    ItemLists(base / "held").put("stock", json.dumps(list(range(20))).encode(), is_json=True)
     write_decision_log(base / "served")
     fit_logging_policy(base / "data")
     study(base).run()
@@ -42,6 +65,18 @@ def build(base: Path) -> Path:
     except InputError:
         pass  # onnx is not installed
     return base
+
+
+def continue_training(base: Path, out: Path) -> NetworkPolicy:
+    """Train on the later log, starting from the run of the earlier one."""
+    settings = {"training.epochs": 1}
+    return train(base / "later", out, settings=settings, start_from=base / "run", device="cpu", console=QUIET)
+
+
+def write_new_items(base: Path) -> None:
+    """Write a table of items that no run has seen, with the columns of the shop's items."""
+    items = pl.read_parquet(base / "shop" / "items.parquet")
+    items.head(3).with_columns(pl.col("item") + 100_000).write_parquet(base / "new_items.parquet")
 
 
 def study(base: Path, out: str = "study") -> Compare:

@@ -1,6 +1,6 @@
 """Kill every writing command just before each of its changes of the file system, then repeat the command.
 
-    python crash_points.py BASE [--share 0.1] [--seed N] [--json FILE]
+    python crash_points.py BASE [--share 0.1] [--seconds S] [--seed N] [--json FILE]
 
 BASE is what attack_base.py made. After each kill, the output is absent, old or new, but never partial; the repeated
 command succeeds, and no temporary file remains. A command runs in a fork of this process, which has imported everything
@@ -11,12 +11,14 @@ import argparse
 import hashlib
 import io
 import json
+import math
 import os
 import random
 import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -24,15 +26,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attack_base import QUIET, SMALL, study
+from attack_base import QUIET, ROUNDS, SMALL, study
 
-from offrec.commands.runs import Recommend
+from offrec.commands.recommend import Recommend
 from offrec.commands.verify import verify
 from offrec.data.prepare import prepare
 from offrec.errors import InputError, exit_code
 from offrec.reports.report import build_report
 from offrec.reports.writing import write_report
+from offrec.rounds import run_rounds
+from offrec.runs.replacement import MARK, replacement_folder
 from offrec.runs.train import train
+from offrec.serving import item_lists
 from offrec.serving.erasure import erase_sessions
 from offrec.serving.export import export_onnx
 from offrec.shop import Shop
@@ -50,10 +55,26 @@ class Writer:
     run: Command
     out: str
     unstable: tuple[str, ...] = ()  # files whose content differs between two runs
+    resumed: bool = False  # whether a killed command leaves a part that its repetition continues
 
 
 def _train(work: Path, out: str, **options: Any) -> None:
     train(work / "data", work / out, settings=SMALL, device="cpu", console=QUIET, **options)
+
+
+def _train_from(work: Path, again: bool) -> None:
+    options: dict[str, Any] = {"start_from": work / "run", "resume": again, "device": "cpu", "console": QUIET}
+    train(work / "later", work / "new", settings={"training.epochs": 1}, **options)
+
+
+def _put_list(work: Path) -> None:
+    item_lists._unix_milliseconds = lambda: 0  # so that two repetitions write the same file
+    item_lists.ItemLists(work / "held").put("stock", b"[1, 2]", is_json=True)
+
+
+def _replace_run(work: Path, again: bool) -> None:
+    is_resumed = again and (replacement_folder(work / "run") / MARK).exists()
+    _train(work, "run", seed=1, force=not is_resumed, resume=is_resumed)
 
 
 def _recommend(work: Path, again: bool) -> None:
@@ -69,8 +90,15 @@ WRITERS: dict[str, Writer] = {
     ),
     "shop": Writer(lambda work, again: write_log(Shop.open("tiny"), 20, work / "new"), "new"),
     "shop --force": Writer(lambda work, again: write_log(Shop.open("tiny"), 20, work / "shop", force=True), "shop"),
-    "train": Writer(lambda work, again: _train(work, "new", resume=again), "new"),
-    "train --force": Writer(lambda work, again: _train(work, "run", force=True), "run"),
+    "train": Writer(lambda work, again: _train(work, "new", resume=again), "new", resumed=True),
+    "train --from": Writer(_train_from, "new", resumed=True),
+    "prepare --items": Writer(
+        lambda work, again: prepare(work / EVENTS, out=work / "new", items=(f"{work}/shop/items.parquet",)), "new"
+    ),
+    "rounds": Writer(lambda work, again: run_rounds(ROUNDS, work / "new", QUIET), "new", (".json",), resumed=True),
+    "list": Writer(lambda work, again: _put_list(work), "held", (".partial.list",)),
+    "train --force": Writer(lambda work, again: _train(work, "run", seed=1, force=True), "run", (MARK,)),
+    "train --force and --resume": Writer(_replace_run, "run", (MARK,)),
     "recommend": Writer(_recommend, "new.csv"),
     "erase": Writer(
         lambda work, again: erase_sessions(work / "served", ["v1"], QUIET.line), "served", (".partial.jsonl", ".lock")
@@ -80,7 +108,7 @@ WRITERS: dict[str, Writer] = {
         lambda work, again: export_onnx(work / "run", work / "model.onnx", force=True), "model.onnx"
     ),
     "report": Writer(lambda work, again: write_report(build_report([work / "study"]), [work / "new.csv"]), "new.csv"),
-    "compare": Writer(lambda work, again: study(work, "new").run(), "new", (".json", ".lock", ".log", ".html")),
+    "compare": Writer(lambda work, again: study(work, "new").run(), "new", (".json", ".lock", ".log", ".html"), True),
 }
 Tally = dict[str, Counter[str]]
 
@@ -147,21 +175,27 @@ def content(path: Path, unstable: tuple[str, ...] = ()) -> dict[str, str] | None
     return {os.path.relpath(one, path): hashlib.sha256(one.read_bytes()).hexdigest() for one in files} or None
 
 
-def attack(base: Path, share: float, seed: int, only: tuple[str, ...] = ()) -> tuple[Tally, list[str]]:
-    """Kill the commands at a random share of their points. Return counts by command, and the failures."""
+def attack(
+    base: Path, share: float, seed: int, only: tuple[str, ...] = (), seconds: float = math.inf
+) -> tuple[Tally, list[str]]:
+    """Kill the commands at a random share of their points, and start no point after some seconds.
+
+    Returns:
+        Counts by command, and the failures.
+    """
     tally: Tally = {}
     failures: list[str] = []
+    end = time.monotonic() + seconds
     for name in WRITERS:
         if not only or name in only:
             with tempfile.TemporaryDirectory(prefix="offrec-crash-") as scratch:
-                tally[name] = _attack_writer(
-                    base, Path(scratch), share, random.Random(f"{seed} {name}"), name, failures
-                )
+                choose = random.Random(f"{seed} {name}")
+                tally[name] = _attack_writer(base, Path(scratch), share, choose, name, failures, end)
     return tally, failures
 
 
 def _attack_writer(
-    base: Path, scratch: Path, share: float, choose: random.Random, name: str, failures: list[str]
+    base: Path, scratch: Path, share: float, choose: random.Random, name: str, failures: list[str], end: float
 ) -> Counter[str]:
     writer, counts, work = WRITERS[name], Counter[str](), scratch / "work"
     _copy(base, work)
@@ -170,7 +204,9 @@ def _attack_writer(
     assert whole.code == 0, (name, whole.said)
     new = content(work / writer.out, writer.unstable)
     points = range(1, len(whole.changes) + 1)
-    for point in sorted(choose.sample(points, min(len(points), max(1, round(share * len(points)))))):
+    for point in choose.sample(points, min(len(points), max(1, round(share * len(points))))):
+        if time.monotonic() > end:
+            break
         _copy(base, work)
         fork(lambda: writer.run(work, False), point)
         problem = _judge(writer, work, old, new, name)
@@ -179,6 +215,7 @@ def _attack_writer(
             counts["failures"] += 1
             failures.append(f"{name}, point {point} ({whole.changes[point - 1][-80:]}): {problem}")
             print(failures[-1], flush=True)
+    counts["of"] = len(points)
     print(f"{name}: {len(points)} points, {counts['points']} tried, {counts['failures']} failures", flush=True)
     return counts
 
@@ -192,7 +229,7 @@ def _judge(writer: Writer, work: Path, old: Any, new: Any, name: str) -> str | N
     """Return what is wrong after a kill and after the repetition of the command, or None."""
     out, command = work / writer.out, name.split()[0]
     now = content(out, writer.unstable)
-    if command not in ("train", "compare") and now not in (None, old, new):
+    if not writer.resumed and now not in (None, old, new):
         return "the output is partial"
     if now is None and old is not None and command not in ("export", "compare"):
         return "the old output is gone"
@@ -223,11 +260,12 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=1.0, help="share of the points to try")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="commands, separated by commas")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no point after this many seconds")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     only = tuple(filter(None, options.only.split(",")))
-    tally, failures = attack(options.base.resolve(), options.share, options.seed, only)
+    tally, failures = attack(options.base.resolve(), options.share, options.seed, only, options.seconds)
     print(f"points: {sum(counts['points'] for counts in tally.values())}, failures: {len(failures)}")
     if options.json is not None:
         options.json.write_text(

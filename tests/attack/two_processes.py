@@ -17,14 +17,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attack_base import QUIET, SMALL, study
+from attack_base import QUIET, ROUNDS, SMALL, study
 from crash_points import Ended, fork
 
 from offrec.commands.verify import verify
 from offrec.data.dataset import Dataset
 from offrec.data.prepare import prepare
 from offrec.errors import InputError
+from offrec.rounds import run_rounds
+from offrec.rounds.results import read_results
+from offrec.runs.loading import load
 from offrec.runs.train import train
+from offrec.serving.erasure import erase_sessions
+from offrec.serving.item_lists import ItemLists
 
 Command = Callable[[], object]
 
@@ -61,6 +66,29 @@ def _prepare_often(work: Path) -> None:
         prepare(work / "shop/events.parquet", out=work / "data", force=True, split_seed=seed)
 
 
+def _load_often(work: Path) -> None:
+    for _ in range(40):
+        load(work / "run", "cpu").recommend([], 3)
+
+
+def _replace_often(work: Path) -> None:
+    for seed in (1, 2, 3):
+        _train(work, seed, "run", force=True)
+
+
+def _put_often(work: Path, first: int) -> None:
+    """Set a list again and again, and read it. It must be one of the lists that were set, and whole."""
+    lists = ItemLists(work / "held")
+    for number in range(30):
+        lists.put("stock", json.dumps([first + number] * 2000 + [0]).encode(), is_json=True)
+        if len(lists.ids("stock")) != 2:
+            raise InputError("the list is not whole")
+
+
+def _erase(work: Path, session: str) -> None:
+    erase_sessions(work / "served", [session], QUIET.line)
+
+
 PAIRS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object], str, bool]] = {
     # the two commands, the folder to verify, and whether the lock may refuse one of them
     "two trainings": (lambda w: _train(w, 0, force=True), lambda w: _train(w, 1, force=True), "new", True),
@@ -70,6 +98,12 @@ PAIRS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object], str, 
     "training and prepare --force": (lambda w: _train(w, 0), _prepare_often, "new", False),
     "readers and prepare --force": (_read_often, _prepare_often, "data", False),
     "two comparisons": (lambda w: study(w).run(), lambda w: study(w).run(), "study", True),
+    "readers and train --force": (_load_often, _replace_often, "run", False),
+    "two rounds": (
+        lambda w: run_rounds(ROUNDS, w / "new", QUIET), lambda w: run_rounds(ROUNDS, w / "new", QUIET), "new", True,
+    ),
+    "two erasures": (lambda w: _erase(w, "v1"), lambda w: _erase(w, "v2"), "served", True),
+    "two lists": (lambda w: _put_often(w, 1), lambda w: _put_often(w, 1000), "held", False),
 }  # fmt: skip
 
 
@@ -109,6 +143,12 @@ def _judge(first: Ended, second: Ended, out: Path, may_refuse: bool) -> str | No
 
 
 def _verify(path: Path) -> None:
+    if (path / "rounds.json").exists():
+        read_results(path)
+        return
+    if (path / "stock.list").exists():
+        ItemLists(path).ids("stock")
+        return
     problems = verify(path).problems
     lines = len((path / "metrics.jsonl").read_text().splitlines()) if (path / "metrics.jsonl").exists() else 3
     if lines != 3:
@@ -120,7 +160,7 @@ def _verify(path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", type=Path)
-    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--pairs", type=int, default=45)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     tally, failures = attack(options.base.resolve(), options.pairs)

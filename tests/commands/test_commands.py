@@ -1,4 +1,4 @@
-"""The commands as typed, each in its own process: output, exit codes and error messages."""
+"""The commands as typed: output, exit codes and error messages."""
 
 import json
 import re
@@ -10,25 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typed_commands import offrec, offrec_here, sentence
 
 from offrec import cli
 
 FAST = ["--set", "training.epochs=2", "--set", "network.width=16", "--set", "network.history=10"]
-
-
-def offrec(*words: str | Path, code: int = 0, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "offrec", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload]
-    assert done.returncode == code, f"{done.returncode}: {done.stderr}{done.stdout}"
-    return done
-
-
-def sentence(done: subprocess.CompletedProcess[str]) -> str:
-    """The error message: one line and no traceback."""
-    assert "Traceback" not in done.stderr
-    lines = [line for line in done.stderr.splitlines() if line.startswith("offrec: ")]
-    assert len(lines) == 1, done.stderr
-    return lines[0]
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +34,12 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_prepare_prints_statistics(work: Path) -> None:
-    done = offrec("prepare", work / "log.csv", "--session", "visit", "--item", "sku", "--filter", "item=2", "--filter",
-                  "session=3", "--out", work / "again", "--json")  # fmt: skip
+    done = offrec_here("prepare", work / "log.csv", "--session", "visit", "--item", "sku", "--filter", "item=2",
+                       "--filter", "session=3", "--out", work / "again", "--json")  # fmt: skip
     meta = json.loads(done.stdout)
     assert meta["protocol"]["filters"] == ["item=2", "session=3"]
     assert meta["counts"]["sessions"] == 64
-    done = offrec(
+    done = offrec_here(
         "prepare", work / "log.csv", "--session", "visit", "--item", "sku", "--out", work / "again", "--force"
     )
     assert "share of repeats" in done.stdout
@@ -61,7 +47,7 @@ def test_prepare_prints_statistics(work: Path) -> None:
 
 
 def test_evaluate_a_run_and_a_baseline(work: Path) -> None:
-    tree = json.loads(offrec("evaluate", work / "run", "--json").stdout)
+    tree = json.loads(offrec_here("evaluate", work / "run", "--json").stdout)
     (evaluation,) = tree["policies"]
     meta = json.loads((work / "data/dataset.json").read_text())
     assert tree["fingerprint"] == meta["fingerprint"]
@@ -70,15 +56,18 @@ def test_evaluate_a_run_and_a_baseline(work: Path) -> None:
         evaluation["metrics"]["view"]["events"] + evaluation["metrics"]["cart"]["events"]
         == evaluation["metrics"]["all"]["events"]
     )
-    fewer = json.loads(offrec("evaluate", work / "run", "--json", "--score-first", "False").stdout)
+    fewer = json.loads(offrec_here("evaluate", work / "run", "--json", "--score-first", "False").stdout)
     assert fewer["fingerprint"] != tree["fingerprint"]
     (scored,) = fewer["policies"]
     assert scored["metrics"]["all"]["events"] == evaluation["metrics"]["all"]["events"] - 8
-    done = offrec("evaluate", "--baselines", "all", "--dataset", work / "data", "--split", "validation")
+    done = offrec_here("evaluate", "--baselines", "all", "--dataset", work / "data", "--split", "validation")
     for name in ("popular", "recent", "markov", "item-neighbours", "sknn", "vsknn"):
         assert name in done.stdout
-    assert "No policy was given; pass run folders, or --baselines" in sentence(offrec("evaluate", code=2))
-    assert "needs --dataset" in sentence(offrec("evaluate", "--baselines", "popular", code=2))
+    assert "Left out: pick-rate, which needs served lists; " in done.stderr
+    assert "No policy was given; pass run folders, or --baselines" in sentence(offrec_here("evaluate", code=2))
+    blank = offrec_here("evaluate", "--baselines", " ", "--dataset", work / "data", code=2)
+    assert "No policy was given; pass run folders, or --baselines" in sentence(blank)
+    assert "needs --dataset" in sentence(offrec_here("evaluate", "--baselines", "popular", code=2))
 
 
 def test_evaluate_compares_runs_and_baselines_on_a_later_log(work: Path, tmp_path: Path) -> None:
@@ -87,40 +76,40 @@ def test_evaluate_compares_runs_and_baselines_on_a_later_log(work: Path, tmp_pat
     lines = ["visit,sku", *(f"{visit},{item}" for visit, item in rows), "later1,new"]
     (tmp_path / "later.csv").write_text("\n".join(lines) + "\n")
     columns = ["--session", "visit", "--item", "sku"]
-    offrec("prepare", tmp_path / "later.csv", *columns, "--out", tmp_path / "later")
+    offrec_here("prepare", tmp_path / "later.csv", *columns, "--out", tmp_path / "later")
     words = ["evaluate", work / "run", "--baselines", "recent,popular", "--dataset", tmp_path / "later"]
-    done = offrec(*words, "--split", "all")
+    done = offrec_here(*words, "--split", "all")
     assert "all sessions of later" in done.stdout
     assert "scored events (2.0%); they count as misses" in done.stdout
-    tree = json.loads(offrec(*words, "--split", "all", "--exclude-seen", "--skip-recent", "2", "--json").stdout)
+    tree = json.loads(offrec_here(*words, "--split", "all", "--exclude-seen", "--skip-recent", "2", "--json").stdout)
     assert [one["name"] for one in tree["policies"]] == [str(work / "run"), "recent", "popular"]
     assert all(one["unknown_events"] == 1 for one in tree["policies"])
     assert all(one["metrics"]["all"]["events"] == 51 for one in tree["policies"])
     assert tree["protocol"]["exclude_seen"] is True
     assert tree["protocol"]["skip_recent"] == 2
-    plain = json.loads(offrec(*words, "--split", "all", "--json").stdout)
+    plain = json.loads(offrec_here(*words, "--split", "all", "--json").stdout)
     assert plain["fingerprint"] != tree["fingerprint"]
-    refused = offrec("evaluate", work / "run", "--split", "all", code=2)
+    refused = offrec_here("evaluate", work / "run", "--split", "all", code=2)
     assert "--split all would evaluate" in sentence(refused)
 
 
 def test_recommend_prints_the_ids_of_the_log(work: Path) -> None:
     answer = json.loads(
-        offrec("recommend", work / "run", "--history", "sku-001,sku-002,nope", "-k", "4", "--json").stdout
+        offrec_here("recommend", work / "run", "--history", "sku-001,sku-002,nope", "-k", "4", "--json").stdout
     )
     items = [row["item"] for row in answer["recommendations"]]
     assert len(items) == 4
     assert all(re.fullmatch(r"sku-00\d", item) for item in items)
     assert answer["unknown"] == 1
     assert 0 < sum(row["probability"] for row in answer["recommendations"]) <= 1
-    done = offrec("recommend", work / "run", "--history", "sku-001,nope", "-k", "3")
+    done = offrec_here("recommend", work / "run", "--history", "sku-001,nope", "-k", "3")
     assert "1 item of the history is not in the catalogue" in done.stderr
     assert "sku-00" in done.stdout
-    seen = offrec("recommend", work / "run", "--history", "sku-001,sku-002", "--exclude-seen", "--exclude", "sku-003",
-                  "-k", "9", "--json")  # fmt: skip
+    seen = offrec_here("recommend", work / "run", "--history", "sku-001,sku-002", "--exclude-seen", "--exclude",
+                       "sku-003", "-k", "9", "--json")  # fmt: skip
     left = {row["item"] for row in json.loads(seen.stdout)["recommendations"]}
     assert left == {f"sku-00{n}" for n in (0, 4, 5, 6, 7, 8)}
-    few = offrec("recommend", work / "run", "--candidates", "sku-007,sku-004,nope", "-k", "5", "--json")
+    few = offrec_here("recommend", work / "run", "--candidates", "sku-007,sku-004,nope", "-k", "5", "--json")
     assert {row["item"] for row in json.loads(few.stdout)["recommendations"]} == {"sku-004", "sku-007"}
 
 
@@ -173,7 +162,7 @@ def test_bad_input_gets_one_sentence(work: Path, refused: Callable[..., str]) ->
 
 def test_set_and_flags_override_the_toml_file(work: Path) -> None:
     (work / "run.toml").write_text('preset = "paper"\n[training]\nepochs = 1\nbatch_size = 64\n[network]\nwidth = 8\n')
-    offrec("train", work / "data", "--out", work / "toml", "--config", work / "run.toml", "--backbone", "cfn",
+    offrec_here("train", work / "data", "--out", work / "toml", "--config", work / "run.toml", "--backbone", "cfn",
            "--set", "training.batch_size=32", "--seed", "5")  # fmt: skip
     options = json.loads((work / "toml/run.json").read_text())["options"]
     assert options["preset"] == "paper"
@@ -216,31 +205,31 @@ def test_the_python_example_of_the_readme_runs(tmp_path: Path) -> None:
 
 
 def test_options_prints_values_and_help() -> None:
-    listed = offrec("options", "--preset", "paper", "--backbone", "cfn").stdout
+    listed = offrec_here("options", "--preset", "paper", "--backbone", "cfn").stdout
     assert "[training]" in listed
     assert "batch_size = 256" in listed
     assert 'backbone = "cfn"' in listed
-    learner = offrec("options", "--algorithm", "dc").stdout
+    learner = offrec_here("options", "--algorithm", "dc").stdout
     assert "Above 0.\nalpha = 0.02" in learner
     assert "alpha = 0.02" in learner
     assert "[critic]" in learner
-    assert "no algorithm 'magic'" in sentence(offrec("options", "--algorithm", "magic", code=2))
+    assert "no algorithm 'magic'" in sentence(offrec_here("options", "--algorithm", "magic", code=2))
 
 
 def test_train_with_a_named_learner(work: Path) -> None:
-    done = offrec("train", work / "data", "--out", work / "dc", "--algorithm", "dc", "--select", "reward", *FAST)
+    done = offrec_here("train", work / "data", "--out", work / "dc", "--algorithm", "dc", "--select", "reward", *FAST)
     assert "q_logged" in done.stderr
     options = json.loads((work / "dc/run.json").read_text())["options"]
     assert (options["algorithm.name"], options["select"], options["gamma"]) == ("dc", "reward", 0.9)
-    answer = json.loads(offrec("recommend", work / "dc", "--history", "sku-001", "-k", "2", "--json").stdout)
+    answer = json.loads(offrec_here("recommend", work / "dc", "--history", "sku-001", "-k", "2", "--json").stdout)
     assert all("probability" in row for row in answer["recommendations"])
-    listed = " ".join(offrec("train", "--help").stdout.split())
+    listed = " ".join(offrec_here("train", "--help").stdout.split())
     assert all(name in listed for name in ("sl+dqn", "sl+pg", "sdac", "dc, re"))
 
 
 @pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "recommend", "options", "demo"])
 def test_every_command_has_help(command: str) -> None:
-    text = offrec(command, "--help").stdout
+    text = offrec_here(command, "--help").stdout
     assert len(text.splitlines()) > 8
 
 
@@ -305,7 +294,7 @@ def test_a_flag_that_contradicts_set_is_refused(work: Path, refused: Callable[..
 def test_train_says_how_it_ended(work: Path) -> None:
     words = ["--set", "training.epochs=30", "--set", "training.patience=1", "--set", "training.warmup=0"]
     margin = ["--set", "training.margin=10", "--set", "network.width=8"]  # no epoch is better by so much
-    done = offrec("train", work / "data", "--out", work / "early", *words, *margin)
+    done = offrec_here("train", work / "data", "--out", work / "early", *words, *margin)
     assert re.search(r"Trained: 2 of 30 epochs, stopped early; epoch [12] is best\.", done.stderr)
 
 
@@ -313,13 +302,13 @@ def test_ids_and_behaviours_are_printed_as_they_are(tmp_path: Path) -> None:
     """Neither rich's markup nor control characters are interpreted."""
     rows = [f"{n // 3},[/sku{n % 3}],{n},[red]view" for n in range(90)] + ["30,\x1b[31msku,90,[red]view"]
     (tmp_path / "log.csv").write_text("session,item,time,behaviour\n" + "\n".join(rows) + "\n")
-    prepared = offrec("prepare", tmp_path / "log.csv", "--out", tmp_path / "data")
+    prepared = offrec_here("prepare", tmp_path / "log.csv", "--out", tmp_path / "data")
     assert "[red]view" in prepared.stdout
-    evaluated = offrec("evaluate", "--baselines", "recent", "--dataset", tmp_path / "data")
+    evaluated = offrec_here("evaluate", "--baselines", "recent", "--dataset", tmp_path / "data")
     assert "[red]view" in evaluated.stdout
     reward = ["--set", "reward.[red]view=1", "--set", "training.epochs=1", "--set", "network.width=8"]
-    offrec("train", tmp_path / "data", "--out", tmp_path / "run", *reward)
-    done = offrec("recommend", tmp_path / "run", "--history", "[/sku1]", "-k", "4")
+    offrec_here("train", tmp_path / "data", "--out", tmp_path / "run", *reward)
+    done = offrec_here("recommend", tmp_path / "run", "--history", "[/sku1]", "-k", "4")
     assert all(f"[/sku{n}]" in done.stdout for n in range(3))
     assert r"\x1b[31msku" in done.stdout
     assert "\x1b[31m" not in done.stdout

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from test_commands import offrec, sentence
+from typed_commands import offrec_here, sentence
 
 from offrec.commands.shop import WriteShop
 from offrec.data.dataset import Dataset
@@ -16,9 +16,11 @@ from offrec.errors import InputError
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shop")
-    offrec("shop", "--world", "demo", "--sessions", "400", "--seed", "3", "--out", folder / "log")
-    offrec("prepare", folder / "log/events.parquet", "--out", folder / "data")
-    offrec("train", folder / "data", "--out", folder / "run", "--set", "training.epochs=1", "--set", "network.width=16")
+    offrec_here("shop", "--world", "demo", "--sessions", "400", "--seed", "3", "--out", folder / "log")
+    offrec_here("prepare", folder / "log/events.parquet", "--out", folder / "data")
+    offrec_here(
+        "train", folder / "data", "--out", folder / "run", "--set", "training.epochs=1", "--set", "network.width=16"
+    )
     return folder
 
 
@@ -32,40 +34,44 @@ def test_the_dataset_describes_its_shop(work: Path) -> None:
 
 def test_the_log_seed_gives_another_log_of_the_same_shop(work: Path, tmp_path: Path) -> None:
     for name, more in (("again", ()), ("other", ("--log-seed", "7"))):
-        offrec("shop", "--world", "demo", "--sessions", "400", "--seed", "3", *more, "--out", tmp_path / name)
+        offrec_here("shop", "--world", "demo", "--sessions", "400", "--seed", "3", *more, "--out", tmp_path / name)
     first, again, other = (
         pl.read_parquet(home / "events.parquet") for home in (work / "log", tmp_path / "again", tmp_path / "other")
     )
     assert again.equals(first)
     assert not other.equals(first)
-    offrec("prepare", tmp_path / "other/events.parquet", "--out", tmp_path / "data")
+    offrec_here("prepare", tmp_path / "other/events.parquet", "--out", tmp_path / "data")
     shop = Dataset.open(tmp_path / "data").meta["shop"]
     assert (shop["seed"], shop["log_seed"]) == (3, 7)
 
 
 def test_simulate_a_run_and_a_baseline(work: Path) -> None:
-    rollout = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--json").stdout)
+    rollout = json.loads(offrec_here("simulate", work / "run", "--sessions", "200", "--json").stdout)
     assert rollout["reward"]["low"] < rollout["reward"]["mean"] < rollout["reward"]["high"]
     assert (rollout["world"], rollout["seed"], rollout["play"], rollout["policy"]) == ("demo", 3, "topk", "sl/gru")
-    again = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--json").stdout)
+    again = json.loads(offrec_here("simulate", work / "run", "--sessions", "200", "--json").stdout)
     assert again == rollout
-    sampled = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--play", "sample", "--json").stdout)
+    sampled = json.loads(
+        offrec_here("simulate", work / "run", "--sessions", "200", "--play", "sample", "--json").stdout
+    )
     assert sampled["play"] == "sample"
     assert sampled["reward"] != rollout["reward"]
-    skipping = json.loads(offrec("simulate", work / "run", "--sessions", "200", "--skip-recent", "3", "--json").stdout)
+    skipping = json.loads(
+        offrec_here("simulate", work / "run", "--sessions", "200", "--skip-recent", "3", "--json").stdout
+    )
     assert (rollout["skip_recent"], skipping["skip_recent"]) == (0, 3)
     assert skipping["reward"] != rollout["reward"]
-    simulated = offrec("simulate", "--baseline", "mean-reward", "--dataset", work / "data", "--sessions", "100")
+    simulated = offrec_here("simulate", "--baseline", "mean-reward", "--dataset", work / "data", "--sessions", "100")
     assert "mean-reward (topk, skipping the last 8 picks) in demo" in simulated.stdout
-    done = offrec("simulate", "--baseline", "popular", "--dataset", work / "data", "--sessions", "100")
+    done = offrec_here("simulate", "--baseline", "popular", "--dataset", work / "data", "--sessions", "100")
     assert "purchases" in done.stdout
-    own = offrec("simulate", "--policy", "greedy", "--dataset", work / "data", "--sessions", "100", "--json")
+    own = offrec_here("simulate", "--policy", "greedy", "--dataset", work / "data", "--sessions", "100", "--json")
     assert json.loads(own.stdout)["seed"] == 3
 
 
 def test_bad_input_gets_one_sentence(work: Path, tmp_path: Path) -> None:
     def said(*words: str | Path) -> str:
-        return sentence(offrec(*words, code=2))
+        return sentence(offrec_here(*words, code=2))
 
     assert "no world 'mars'; the worlds are tiny, demo" in said("simulate", "--policy", "oracle", "--world", "mars")
     assert "no world 'mars'" in said("shop", "--world", "mars", "--out", tmp_path / "x")
@@ -85,22 +91,22 @@ def test_bad_input_gets_one_sentence(work: Path, tmp_path: Path) -> None:
     )
     assert not (tmp_path / "x").exists()
     (tmp_path / "log.csv").write_text("session,item\n" + "\n".join(f"{n // 3},{n % 5}" for n in range(60)) + "\n")
-    offrec("prepare", tmp_path / "log.csv", "--out", tmp_path / "data")
+    offrec_here("prepare", tmp_path / "log.csv", "--out", tmp_path / "data")
     words = ["simulate", "--baseline", "recent", "--dataset", tmp_path / "data"]
     assert "was not written by a simulated shop" in said(*words)
 
 
 def test_a_run_writes_a_log_that_prepare_reads_with_the_first_one(work: Path, tmp_path: Path) -> None:
     words = ("shop", "--policy", work / "run", "--sessions", "100", "--log-seed", "9", "--first-session", "400")
-    said = offrec(*words, "--play", "blend", "--share", "0.3", "--out", tmp_path / "blend").stderr
+    said = offrec_here(*words, "--play", "blend", "--share", "0.3", "--out", tmp_path / "blend").stderr
     assert "--format decisions --out data" in said
     assert "propensity 1" not in said
-    said = offrec(*words, "--play", "sample", "--temperature", "0.5", "--out", tmp_path / "sample").stderr
+    said = offrec_here(*words, "--play", "sample", "--temperature", "0.5", "--out", tmp_path / "sample").stderr
     assert "propensity 1" not in said
-    said = offrec(*words, "--out", tmp_path / "topk").stderr
+    said = offrec_here(*words, "--out", tmp_path / "topk").stderr
     assert "Every list has propensity 1: this log cannot tell what other items would earn" in said
     logs = [work / "log/full.parquet", tmp_path / "blend/full.parquet"]
-    offrec("prepare", *logs, "--format", "decisions", "--out", tmp_path / "data")
+    offrec_here("prepare", *logs, "--format", "decisions", "--out", tmp_path / "data")
     meta = Dataset.open(tmp_path / "data").meta
     assert meta["counts"]["sessions"] == 500
     assert (meta["shop"]["world"], meta["shop"]["seed"]) == ("demo", 3)

@@ -7,10 +7,11 @@ import pytest
 from made_studies import made_log, made_study
 from offrec.commands.verify import Verify, verify
 from offrec.console import Console
-from offrec.data.line_checksums import seal_record
+from offrec.data.line_checksums import seal_end, seal_record
 from offrec.errors import InputError, RunError
 from offrec.runs.train import train
 from offrec.serving.export import export_onnx
+from offrec.serving.item_lists import ItemLists
 from small_datasets import write_dataset
 
 SESSIONS = [[0, 1, 2], [1, 2, 3], [2, 3], [3, 0, 1], [0, 2], [1, 3]]
@@ -32,7 +33,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     export_onnx(folder / "run", folder / "model.onnx")
     (folder / "log").mkdir()
     lines = [seal_record({"kind": "event", "time": n, "item": 5, "behaviour": "click"}) for n in range(9)]
-    (folder / "log" / "decisions-1-1-0.jsonl").write_bytes(b"".join(lines))
+    (folder / "log" / "decisions-1-1-0.jsonl").write_bytes(b"".join(lines) + seal_end(len(lines)))
+    ItemLists(folder / "held").put("stock", b"[1, 2]", is_json=True)
     return folder
 
 
@@ -45,6 +47,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("study", "study", ["results/yoochoose.sl.gru.0.ranks.npy", "results/yoochoose.recent.0.json"]),
         ("study", "study", ["results/yoochoose.sl.gru.1.rewards.npy"]),
         ("log", "decision log", ["decisions-1-1-0.jsonl"]),
+        ("held", "lists", ["stock.list"]),
         ("model.onnx", "exported model", ["../model.onnx", "../model.ids.json"]),
         ("model.onnx", "exported model", ["../model.json"]),
     ],
@@ -72,10 +75,25 @@ def test_every_damaged_file_is_named(
     assert capsys.readouterr().out == f"{work / path}: {kind}, intact\n"
 
 
+def test_a_decision_log_that_was_cut_between_two_lines_is_named(work: Path) -> None:
+    path = work / "log" / "decisions-1-1-0.jsonl"
+    content = path.read_bytes()
+    lines = content.splitlines(keepends=True)
+    for cut, problem in ((lines[:4], "not closed"), ([*lines[:4], *lines[5:]], "1 records are missing or repeated")):
+        path.write_bytes(b"".join(cut))
+        (found,) = verify(work / "log").problems
+        assert problem in found
+    path.rename(path.with_name("decisions-1-1-0.jsonl.open"))
+    path.with_name("decisions-1-1-0.jsonl.open").write_bytes(b"".join(lines[:4]))  # a server is writing it
+    assert verify(work / "log").problems == []
+    path.with_name("decisions-1-1-0.jsonl.open").rename(path)
+    path.write_bytes(content)
+
+
 def test_all_files_of_a_run_have_the_same_permissions(work: Path) -> None:
     assert len({path.stat().st_mode for path in (work / "run").iterdir()}) == 1
 
 
 def test_other_folders_are_refused(work: Path) -> None:
-    with pytest.raises(InputError, match="was not written by offrec; expected a dataset"):
+    with pytest.raises(InputError, match="was not written by offrec; expected the folder of a dataset"):
         verify(work)

@@ -189,7 +189,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "format": (
         GOOD,
         {"format": "csv"},
-        "There is no format 'csv'; the known ones are retailrocket, yoochoose, events, decisions, served.",
+        "There is no format 'csv'; the known ones are retailrocket, yoochoose, events, decisions, served, open-bandit.",
     ),
     "parts": (
         GOOD,

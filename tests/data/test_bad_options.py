@@ -15,11 +15,12 @@ NAN, INFINITE = float("nan"), float("inf")
 @pytest.mark.parametrize(
     ("choices", "expected"),
     [
-        ({"split": "tiem"}, "--split must be one of random, time; got 'tiem'."),
+        ({"split": "tiem"}, "--split must be one of random, time, hash; got 'tiem'."),
         ({"unseen": "no"}, "--unseen must be one of keep, drop; got 'no'."),
         (
             {"format": "cvs"},
-            "There is no format 'cvs'; the known ones are retailrocket, yoochoose, events, decisions, served.",
+            "There is no format 'cvs'; the known ones are retailrocket, yoochoose, events, decisions, served, "
+            "open-bandit.",
         ),
         ({"protocol": "papr"}, "--protocol must be one of plain, paper; got 'papr'."),
         ({"sessions": "x"}, "--sessions must be one of auto, column, user, gap; got 'x'."),

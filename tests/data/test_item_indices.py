@@ -39,6 +39,21 @@ def test_events_with_unknown_items_are_dropped_and_counted(prepare_log: Prepare)
     assert dataset.meta["steps"][1] == {"step": "drop items outside the catalogue", "sessions": 3, "events": 4}
 
 
+def test_new_items_follow_those_of_the_catalogue_on_request(prepare_log: Prepare) -> None:
+    other = prepare_log(("other.csv", OTHER_LOG.replace("9", "90")), out="other")  # without item 9, which lists offer
+    options: dict[str, Any] = {"format": "decisions", "split": "time", "catalogue": str(other.path)}
+    dataset = prepare_log(("d.csv", as_csv(ROWS)), **options, keep_new_items=True)
+    known = other.vocabulary.ids.tolist()  # type: ignore[union-attr]
+    assert dataset.vocabulary.ids.tolist() == [*known, 9]  # type: ignore[union-attr]
+    assert sorted(stored_decisions(dataset)) == sorted(EXPECTED)
+    log = "session,item\na,5\na,shoe\nb,6\nc,4\n"
+    texts = prepare_log(("log.csv", log), out="texts", catalogue=str(other.path), keep_new_items=True)
+    assert texts.vocabulary.ids == [*map(str, known), "shoe"]
+    assert texts.meta["counts"]["events"] == 4
+    message = error_message(prepare_log, ("log.csv", log), keep_new_items=True)
+    assert message.startswith("--keep-new-items needs --catalogue")
+
+
 def test_unusable_catalogues_are_refused(prepare_log: Prepare, tmp_path: Path) -> None:
     other = prepare_log(("other.csv", OTHER_LOG.replace("9", "90")), out="other")
     options: dict[str, Any] = {"format": "decisions", "catalogue": str(other.path)}

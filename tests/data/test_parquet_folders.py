@@ -107,3 +107,32 @@ def test_large_tables_are_read_in_slices(tmp_path: Path, prepare_log: Prepare, m
     wrong = frame.with_columns(item=pl.when(pl.col("item") == 40).then(None).otherwise("item"))
     message = error_message(prepare_log, ("wrong.parquet", parquet(wrong)), out="wrong")
     assert message.startswith("wrong.parquet, row 41: a missing item id")
+
+
+def test_urls_are_read_as_folders_are(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    for day in range(3):
+        path = folder / f"behaviour={'view' if day else 'buy'}" / f"{day}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = {"session": [f"s{day}{row % 9}" for row in range(30)], "item": [row % 7 for row in range(30)]}
+        pl.DataFrame(rows).write_parquet(path)
+    (folder / "_SUCCESS").touch()
+    local = prepare(folder, out=tmp_path / "local")
+    remote = prepare(f"file://{folder}", out=tmp_path / "remote")
+    assert remote.fingerprint == local.fingerprint
+    assert remote.meta == local.meta
+    one = prepare(f"file://{folder}/behaviour=view/1.parquet", out=tmp_path / "one")
+    assert one.meta["counts"]["events"] == 30
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("ftp://host/log", "ftp://host/log begins with ftp://, which cannot be read; expected s3, gs,"),
+        ("file:///no/such/folder", "file:///no/such/folder does not exist or is empty; check the URL."),
+    ],
+)
+def test_urls_that_cannot_be_read_are_refused(tmp_path: Path, url: str, message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        prepare(url, out=tmp_path / "data")
+    assert message in str(raised.value)

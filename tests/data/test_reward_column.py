@@ -13,7 +13,7 @@ from small_logs import Prepare, error_message, parquet
 from offrec.data.dataset import Dataset
 from offrec.data.rewards import REWARDS, event_rewards, event_rewards_or_none
 from offrec.errors import InputError
-from small_datasets import seal_dataset
+from small_datasets import seal_dataset, write_dataset
 
 TABLE = """session,item,time,behaviour,price
 a,1,3,buy,20
@@ -136,3 +136,16 @@ def test_the_column_is_part_of_the_fingerprint_and_verified(prepare_log: Prepare
         seal_dataset(priced.path)
         with pytest.raises(InputError, match=problem):
             Dataset.open(priced.path)
+
+
+def test_rewards_of_parts_equal_those_of_all_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks compute the rewards of their own sessions. Whether any reward is not 0 still depends on all events."""
+    monkeypatch.setattr("offrec.data.rewards.BLOCK_EVENTS", 2)
+    made = write_dataset(tmp_path, [[0, 1], [1, 2], [2, 0]], rewards=[[np.nan, 2.0], [3.0, 4.0], [0.0, 0.0]])
+    whole = event_rewards(made, {})
+    part = event_rewards(made, {}, parts=[slice(1, 3)])
+    assert part.dtype == whole.dtype
+    assert part.tolist() == [0.0, *whole[1:3].tolist(), 0.0, 0.0, 0.0]
+    zeros = event_rewards_or_none(made, {}, parts=[slice(4, 6)])
+    assert zeros is not None
+    assert not zeros.any()

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from small_logs import Prepare, error_message, sessions_of, stored_decisions
 from offrec.data import decision_log_files
 from offrec.data.line_checksums import is_sealed, seal_end, seal_record
 from offrec.data.prepare import prepare
+from offrec.data.rewards import event_rewards
 from offrec.errors import InputError
 
 Record = dict[str, Any]
@@ -475,3 +477,30 @@ def test_unusable_folders_are_refused(folder: Path, prepare_log: Prepare) -> Non
         prepare_served(folder)
     message = "--format served has fixed fields; remove --session, --item, … or use --format decisions."
     assert error_message(prepare_log, ("decisions-1-7-0.jsonl", lines(GOOD)), format="served", item="id") == message
+
+
+def test_rewards_of_events_are_read_if_they_are_named(folder: Path) -> None:
+    """A pick with several events has the reward of its most valuable behaviour; others have that of the behaviour."""
+    more = [served_list("9", 20, "d", [], [4, 3]), event(21, 4, "9", reward=0.5)]
+    more += [event(22, 4, "9", behaviour="buy", reward=30), event(23, 8, None, "d", reward=-2)]
+    write(folder, [*GOOD, *more])
+    dataset = prepare_served(folder, reward="reward")
+    rewards = event_rewards(dataset, {})
+    stored = {pick: float(reward) for pick, reward in zip(chain(*sessions_of(dataset)), rewards, strict=True)}
+    expected = {(7, "click"): 0.2, (6, "buy"): 1.0, (5, "click"): 0.2, (4, "buy"): 30.0, (8, "click"): -2.0}
+    assert stored == pytest.approx(expected)
+    assert prepare_served(folder).reward_column is None
+
+
+@pytest.mark.parametrize(
+    ("options", "reward", "message"),
+    [
+        ({"reward": "price"}, 1.0, "--reward must be reward with --format served"),
+        ({"reward": "reward"}, None, "no event of the log has a reward; send it with POST /v1/events"),
+        ({"reward": "reward"}, 1e300, "The log has a reward of 1e\\+300; expected numbers from -1e\\+09 to 1e\\+09"),
+    ],
+)
+def test_unusable_rewards_are_refused(folder: Path, options: Record, reward: float | None, message: str) -> None:
+    write(folder, [*GOOD, served_list("9", 20, "d", [], [4, 3]), event(21, 4, "9", reward=reward)])
+    with pytest.raises(InputError, match=message):
+        prepare_served(folder, **options)

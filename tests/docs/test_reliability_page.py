@@ -13,3 +13,11 @@ def test_tests_that_the_page_names_exist() -> None:
     for file, test in names:
         path = ROOT / file if "/" in file else ROOT / "tests/serving" / file
         assert re.search(rf"^def {test}\(", path.read_text(), re.MULTILINE), f"{file}::{test} does not exist"
+
+
+def test_every_promise_and_every_limit_of_an_attacker_names_a_test() -> None:
+    lines = PAGE.read_text().splitlines()
+    heads = {number - 1 for number, line in enumerate(lines) if line.startswith("|---")}
+    rows = [line for number, line in enumerate(lines) if line.startswith("| ") and number not in heads]
+    assert len(rows) >= 60
+    assert [row for row in rows if "::test_" not in row] == []

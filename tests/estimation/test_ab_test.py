@@ -24,9 +24,11 @@ def served(session: str | None, time: int, policy: str, split: str | None = SPLI
     return record | ({"split": split} if split else {})
 
 
-def event(session: str | None, time: int, behaviour: str, request: str | None = None, item: int = 1) -> Record:
+def event(
+    session: str | None, time: int, behaviour: str, request: str | None = None, item: int = 1, **more: Any
+) -> Record:
     names = {"request_id": request, "session_id": session}
-    return {"kind": "event", **names, "time": time, "item": item, "behaviour": behaviour}
+    return {"kind": "event", **names, "time": time, "item": item, "behaviour": behaviour, **more}
 
 
 LATER = served(None, 100 * HOUR, "old", None)  # so that all windows have passed
@@ -83,6 +85,28 @@ def test_rewards_per_session_by_hand(tmp_path: Path) -> None:
         "2 lists left out: requested by the name of a policy, or without a session id.",
         "1 session not counted yet: started less than 24 h before the last record.",
     ]
+
+
+def test_rewards_of_events_are_used_on_request(tmp_path: Path) -> None:
+    """A pick earns what its most valuable behaviour was sent with; events without a reward earn that of theirs."""
+    records = [
+        served("a", 0, "old", request="1"),
+        event("a", 1, "click", "1", reward=50.0),
+        event("a", 2, "buy", "1", reward=30.0),
+        event("a", 3, "click", "1", item=2),
+        served("b", 5, "old", request="2"),
+        event("b", 6, "buy", "2", reward=-4.0),  # a return
+        served("c", 7, "new", request="3"),
+        event("c", 8, "rent", "3", reward=7.0),  # a behaviour without a reward of its own
+        event("c", 9, "click", "3"),
+        LATER,
+    ]
+    result = compare(tmp_path / "log", records, event_rewards=True)
+    assert [arm.reward for arm in result.arms] == [pytest.approx((30 + 0.2 - 4) / 2), 7.0]
+    assert not any("reward" in note for note in result.notes)
+    without = compare(tmp_path / "log", records, reward={"rent": 3.0})
+    assert [arm.reward for arm in without.arms] == [pytest.approx((1 + 0.2 + 1) / 2), 3.0]
+    assert without.notes[-1] == "4 events sent with a reward, which is not used; --event-rewards uses it."
 
 
 def test_a_large_difference_is_found_and_none_is_not(tmp_path: Path) -> None:
@@ -153,6 +177,17 @@ def test_a_change_of_the_shares_does_not_remove_returning_visitors(tmp_path: Pat
         ([served("a", 0, "x"), LATER], {}, "The log contains lists of 'x', which is not in their split"),
         (traffic(9, 0.3), {"window_hours": 0.0}, "--window-hours must be positive; got 0"),
         (traffic(9, 0.3), {"confidence": 1.0}, "--confidence must be at least 0.5 and below 1; got 1"),
+        (traffic(9, 0.3), {"event_rewards": True}, "--event-rewards was given, but no event of the log has a reward"),
+        (
+            [served("a", 0, "old"), event("a", 1, "buy", reward=1e300), LATER],
+            {"event_rewards": True},
+            r"The log has a reward of 1e\+300; expected numbers from -1e\+09 to 1e\+09",
+        ),
+        (
+            [served("a", 0, "old"), event("a", 1, "like", reward=1), event("a", 2, "like"), LATER],
+            {"event_rewards": True},
+            "The behaviour 'like' has no reward",
+        ),
         (traffic(9, 0.3), {"planned": 3}, "--planned must be at least 100; got 3"),
     ],
 )

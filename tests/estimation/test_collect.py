@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from offrec.errors import InputError
 from offrec.estimation.collect import LoggingModel, collect_trajectories, load_logging_model
 from offrec.estimation.list_policy import ListPolicy, log_prob_of_lists
 from offrec.estimation.logged_decisions import LoggedDecisions
+from offrec.estimation.trajectories import Trajectories, blended
 from small_datasets import write_dataset
 
 LOGITS = [0.0, math.log(2.0), math.log(5.0)]  # 1/8, 2/8, 5/8
@@ -81,14 +83,49 @@ def test_a_blend_mixes_the_probabilities_of_both_policies(tmp_path: Path) -> Non
     assert alone.rare_mass == pytest.approx(0.0)  # all propensities are large, whatever the shares of the items are
 
 
+def test_a_blend_with_top_lists_knows_its_probabilities(tmp_path: Path) -> None:
+    """The policy certainly shows item 2, and the blend .2 shows it with probability .2 + .8 · .2."""
+    decisions = [[(0, [0], 0.5, 0)], [(0, [2], 0.25, 0)], [(0, [1], 0.1, 0)], [(0, [2], 0.2, None), (0, [0], 0.4, 0)]]
+    dataset = write_dataset(tmp_path, [[0], [2], [1], [0]], splits=(1, 1, 2), decisions=decisions)
+    log, rewards = LoggedDecisions.load(dataset, "test"), event_rewards(dataset, {})
+    policy = Fixed(dataset, LOGITS)
+    one = collect_trajectories(ListPolicy(policy, "topk", blend=0.2), log, rewards, None)
+    assert np.exp(one.log_pi) == pytest.approx([0.08, 0.2 + 0.16, 0.32])
+    alone = collect_trajectories(ListPolicy(policy, "topk"), log, rewards, None, match_lists=True)
+    assert alone.log_pi.tolist() == [-np.inf, 0.0, -np.inf]
+    assert collect_trajectories(ListPolicy(policy, "topk"), log, rewards, None).log_pi is None
+    with pytest.raises(InputError, match="top-2 lists are unknown, because the logged lists have 1 items; use -k 1"):
+        collect_trajectories(ListPolicy(policy, "topk", 2, blend=0.5), log, rewards, None)
+
+
+def test_blended_trajectories_mix_every_ratio() -> None:
+    alone = Trajectories(
+        np.array([0, 2]),
+        np.ones(2),
+        log_pi=np.log([0.3, 0.1]),
+        log_b=np.log([0.1, 0.2]),
+        q=np.ones(2),
+        v=np.ones(2),
+        rare_mass=np.array([0.5, 0.1]),
+        log_ratios={"clusters": np.log([2.0, 0.5])},
+    )
+    half = blended(alone, 0.5)
+    assert np.exp(half.log_pi) == pytest.approx([0.2, 0.15])
+    assert np.exp(half.log_ratios["clusters"]) == pytest.approx([1.5, 0.75])
+    assert half.rare_mass.tolist() == [0.25, 0.05]
+    assert half.q is None
+    assert blended(alone, 1.0) is alone
+    for share, message in ((0.0, "must be above 0"), (1.5, "at most 1; got 1.5")):
+        with pytest.raises(InputError, match=message):
+            blended(alone, share)
+    with pytest.raises(InputError, match="A blend needs"):
+        blended(replace(alone, log_b=None), 0.5)
+
+
 def test_invalid_blends_are_refused(tmp_path: Path) -> None:
     policy = Fixed(write_dataset(tmp_path, PICKS, DONE, (1, 1, 2)), LOGITS)
-    for options, words in (
-        ({"blend": 0.0}, "--blend must be above 0"),
-        ({"blend": 0.5, "play": "topk"}, "omit --blend"),
-    ):
-        with pytest.raises(InputError, match=words):
-            ListPolicy(policy, **options)
+    with pytest.raises(InputError, match="--blend must be above 0"):
+        ListPolicy(policy, blend=0.0)
 
 
 def test_ignored_lists_are_decisions(tmp_path: Path) -> None:

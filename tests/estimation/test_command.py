@@ -10,7 +10,8 @@ import pytest
 from fixed_policies import Fixed
 
 import offrec
-from offrec.commands.estimate import Estimate, print_result
+from offrec.commands.estimate import Estimate
+from offrec.commands.estimate_output import print_result
 from offrec.console import Console
 from offrec.data.rewards import event_rewards
 from offrec.errors import InputError
@@ -247,11 +248,11 @@ def test_invalid_commands_are_refused(work: Path, tmp_path: Path) -> None:
         (Estimate((run,), estimator="guess"), "Unknown estimator 'guess'"),
         (Estimate((run,), reward=("cart",)), "--reward must be BEHAVIOUR=NUMBER"),
         (Estimate((run,), gamma=1.5), "--gamma must be between 0 and 1; got 1.5"),
-        (Estimate((run,), play="topk", estimator="capped"), "--estimator capped needs list probabilities"),
+        (Estimate((run,), play="topk", estimator="capped", device="cpu"), "--estimator capped needs list probabil"),
         (Estimate((run,), blend=0.5, estimator="direct"), "--estimator direct cannot evaluate a blend"),
-        (Estimate((run, work / "dqn"), blend=0.5), "--blend needs list probabilities"),
+        (Estimate((run, work / "dqn"), blend=0.5, play="topk", k=2), "--blend needs lists of the logged length, 1"),
         (Estimate((run,), blend=1.5), "--blend must be above 0 and at most 1; got 1.5"),
-        (Estimate((run, work / "dqn"), estimator="direct,importance"), "dqn has only scores"),
+        (Estimate((run, work / "dqn"), estimator="direct,importance"), "dqn shows its top 1"),
         (Estimate((run,), refits=1), "--refits must be 0 or at least 2; got 1"),
         (Estimate((run,), picture=Path("forest.xyz")), "--picture must end in .png"),
         (Estimate((run,), temperature=-1.0, device="cpu"), "--temperature must be positive; got -1.0"),

@@ -13,6 +13,8 @@ from offrec.estimation.estimators import ESTIMATORS, contributions, estimate_val
 from offrec.estimation.trajectories import Trajectories, log_weights, weights
 
 PEERS = json.loads((Path(__file__).parent / "peers" / "numbers.json").read_text())
+WITH_OTHER_RATIOS = [name for name, estimator in ESTIMATORS.items() if estimator.weighting != "lists"]
+WEIGHTINGS = [ESTIMATORS[name].weighting for name in WITH_OTHER_RATIOS]
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def by_hand() -> Trajectories:
         log_b=np.log([0.2, 0.4, 0.2]),
         q=np.array([1.5, 2.0, 3.0]),
         v=np.array([2.0, 1.0, 1.0]),
-        log_cluster_ratio=np.log([1.0, 2.0, 4.0]),
+        log_ratios=dict.fromkeys(WEIGHTINGS, np.log([1.0, 2.0, 4.0])),
         reward_by_behaviour={"view": np.array([1.0, 0.0, 1.0]), "buy": np.array([0.0, 3.0, 3.0])},
     )
 
@@ -36,7 +38,9 @@ def random_trajectories(seed: int, sessions: int = 40) -> Trajectories:
     offsets, n = np.concatenate([[0], np.cumsum(lengths)]), int(lengths.sum())
     reward, q, v = random.normal(size=(3, n))
     log_pi, log_b = np.log(random.uniform(0.1, 1, (2, n)))
-    return Trajectories(offsets, reward, log_pi, log_b, q=q, v=v, log_cluster_ratio=random.normal(size=n))
+    return Trajectories(
+        offsets, reward, log_pi, log_b, q=q, v=v, log_ratios=dict.fromkeys(WEIGHTINGS, random.normal(size=n))
+    )
 
 
 def test_weights_by_hand(by_hand: Trajectories) -> None:
@@ -55,7 +59,7 @@ def test_weights_by_hand(by_hand: Trajectories) -> None:
         # mean weights: (2 + ½ + 1) / 3, then (1 + ½ + 1) / 3; the last two belong to sessions that have ended
         ("self_normalised", None, [2 / (3.5 / 3) + 0.5 * 3 / (2.5 / 3), 0.5 * 4 / (3.5 / 3), 0]),
         # weights 1, 2 and 4; their means (1 + 4 + 1) / 3, then (2 + 4 + 1) / 3
-        ("marginal", None, [1 / 2 + 0.5 * 2 * 3 / (7 / 3), 4 * 4 / 2, 0]),
+        *((name, None, [1 / 2 + 0.5 * 2 * 3 / (7 / 3), 4 * 4 / 2, 0]) for name in WITH_OTHER_RATIOS),
         ("direct", None, [2, 1, 0]),
         # δ: 1 + ½·1 − 1.5 = 0, 3 − 2 = 1, 4 − 3 = 1
         ("doubly_robust", None, [2 + 2 * 0 + 0.5 * 1 * 1, 1 + 0.5 * 1, 0]),
@@ -94,7 +98,7 @@ def test_doubly_robust_without_a_model_is_importance_sampling() -> None:
 
 def test_the_estimate_of_the_logging_policy_is_the_logged_reward() -> None:
     steps = random_trajectories(1)
-    same = replace(steps, log_pi=steps.log_b, log_cluster_ratio=np.zeros(steps.decisions))
+    same = replace(steps, log_pi=steps.log_b, log_ratios=dict.fromkeys(WEIGHTINGS, np.zeros(steps.decisions)))
     earned = np.bincount(steps.session, 0.9**steps.step * steps.reward, minlength=len(steps))
     for name in ("importance", "capped", "self_normalised", "marginal"):
         np.testing.assert_allclose(contributions(session_terms(name, same, 0.9)), earned, atol=1e-12)
@@ -163,8 +167,8 @@ def test_estimates_without_the_needed_columns_are_refused(by_hand: Trajectories)
         estimate_value("importance", by_hand, 1.5)
     with pytest.raises(InputError, match="cap must be positive; got 0"):
         estimate_value("importance", by_hand, cap=0)
-    with pytest.raises(InputError, match="needs log_cluster_ratio"):
-        estimate_value("marginal", replace(by_hand, log_cluster_ratio=None))
+    with pytest.raises(InputError, match="needs ratios of clusters"):
+        estimate_value("marginal", replace(by_hand, log_ratios={}))
 
 
 @pytest.mark.parametrize("case", PEERS, ids=lambda case: case["name"])
@@ -180,7 +184,7 @@ def test_estimates_equal_those_of_other_libraries(case: dict[str, Any]) -> None:
         log_b=np.log(b[rows, action]),
         q=q[rows, action],
         v=(pi * q).sum(1),
-        log_cluster_ratio=np.log((pi * inside).sum(1) / (b * inside).sum(1)),
+        log_ratios={"clusters": np.log((pi * inside).sum(1) / (b * inside).sum(1))},
     )
     for peer, numbers in case["estimates"].items():
         for name, expected in numbers.items():

@@ -127,11 +127,31 @@ def test_a_policy_gets_no_credit_for_what_only_the_logging_policy_knew(tmp_path:
 def test_exposure_weights_by_hand(tmp_path: Path) -> None:
     lists = [[(0, [0], 0.5, None), (0, [0], 0.25, None)], [(0, [1], 0.5, None), (0, [0], 1.0, None)]]
     one = write_dataset(tmp_path, [[], []], [[], []], (2, 0, 0), items=3, decisions=lists)
-    weight = np.array([0.75 / 0.5, 0.75 / 0.25, 0.25 / 0.5, 0.75])
-    assert LoggedDecisions.load(one, "train").exposure_weights() == pytest.approx(weight / weight.mean())
+    ratio, log = np.array([0.75 / 0.5, 0.75 / 0.25, 0.25 / 0.5, 0.75]), LoggedDecisions.load(one, "train")
+    assert log.exposure_weights(earlier=False) == pytest.approx(ratio / ratio.mean())
+    product = np.array([1.5, 1.5 * 3, 0.5, 0.5 * 0.75])
+    assert log.exposure_weights() == pytest.approx(product / product.mean())
+    capped = np.minimum(product / product.mean(), 2.0)
+    assert log.exposure_weights(cap=2.0) == pytest.approx(capped / capped.mean())
     two = [[(0, [0, 1], 0.5, None)], [(0, [1, 2], 0.5, None)]]
     longer = write_dataset(tmp_path, [[], []], [[], []], (2, 0, 0), items=3, decisions=two)
     assert LoggedDecisions.load(longer, "train").exposure_weights() is None
+
+
+def test_exposure_weights_expect_recent_picks_again(tmp_path: Path) -> None:
+    """Three of four sessions are shown their pick again; overall shares would explain one.
+
+    The mixture therefore has the weight (3 − 1) / (4 − 1) on recent picks.
+    """
+    first, second = [0, 1, 2, 3], [0, 1, 2, 0]
+    lists = [[(0, [a], 0.5, 0), (1, [b], 0.5, None)] for a, b in zip(first, second, strict=True)]
+    sessions, words = [[item] for item in first], [["view"]] * 4
+    dataset = write_dataset(tmp_path, sessions, words, (4, 0, 0), items=4, decisions=lists)
+    overall = np.array([3, 2, 2, 1]) / 8
+    again = [2 / 3, 2 / 3, 2 / 3, 0]
+    ratio = np.stack([overall[first], overall[second] / 3 + again], 1).flatten()
+    weights = LoggedDecisions.load(dataset, "train").exposure_weights(earlier=False)
+    assert weights == pytest.approx(ratio / ratio.mean())
 
 
 def test_an_ignored_list_leaves_the_state_unchanged(tmp_path: Path) -> None:
@@ -146,6 +166,24 @@ def test_an_ignored_list_leaves_the_state_unchanged(tmp_path: Path) -> None:
     assert 0 < int(ignored.sum()) < 40
     assert torch.equal(next_value[ignored], value_if_ignored[ignored])
     assert (next_value[~ignored] != value_if_ignored[~ignored]).all()
+
+
+def test_collected_top_lists_give_the_values_of_lists_that_are_ranked_again(tmp_path: Path) -> None:
+    """Equal at every decision that is followed by another one; after the last one the discount is 0."""
+    dataset = served_dataset(tmp_path)
+    decisions = LoggedDecisions.load(dataset, "train")
+    list_policy = ListPolicy(Fixed(dataset, OFTEN, again=-2.0), "topk")
+    critic = fitted_q.FittedQ(list_policy, decisions, SMALL, 1.0, 1.0).eval()
+    mdp = decisions.transitions(event_rewards(dataset, {}), 1.0)
+    batch = decisions.replay(mdp, 5, "sessions", torch.device("cpu")).batch(np.arange(40))
+    ranked = critic._target_values(batch)
+    critic.top_lists = fitted_q.collect_top_lists(list_policy, decisions)
+    collected = critic._target_values(batch)
+    goes_on = batch.discount > 0
+    assert 0 < int(goes_on.sum()) < 40
+    assert len(critic.top_lists.unique()) == 2, "the top item depends on the state"
+    torch.testing.assert_close(collected[0][goes_on], ranked[0][goes_on])
+    torch.testing.assert_close(collected[1], ranked[1])
 
 
 def test_unlogged_items_are_assumed_to_be_ignored(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from offrec.errors import InputError
 from offrec.estimation import interval as interval_module
 from offrec.estimation.estimators import ESTIMATORS, SessionTerms, contributions, estimate_value, session_terms
 from offrec.estimation.interval import (
-    _resample_counts,
-    _ResampledSums,
+    ResampledSums,
     bootstrap_interval,
     refit_interval,
+    resample_counts,
     student_t_quantile,
 )
 from offrec.estimation.trajectories import Trajectories
@@ -23,7 +23,15 @@ def random_trajectories(seed: int, sessions: int = 30) -> Trajectories:
     offsets, n = np.concatenate([[0], np.cumsum(lengths)]), int(lengths.sum())
     reward, q, v = random.normal(size=(3, n))
     log_pi, log_b = np.log(random.uniform(0.2, 1, (2, n)))
-    return Trajectories(offsets, reward, log_pi, log_b, q=q, v=v, log_cluster_ratio=random.normal(size=n) / 3)
+    return Trajectories(
+        offsets,
+        reward,
+        log_pi,
+        log_b,
+        q=q,
+        v=v,
+        log_ratios=dict.fromkeys(("clusters", "sets", "prefixes", "picks"), random.normal(size=n) / 3),
+    )
 
 
 def session_values(values: list[float]) -> SessionTerms:
@@ -42,7 +50,7 @@ def test_a_resample_is_the_estimate_of_the_resampled_sessions(name: str) -> None
     steps = random_trajectories(0)
     chosen = np.random.default_rng(1).integers(len(steps), size=len(steps))
     cap = None if name != "capped" else 1.5
-    values = _ResampledSums(session_terms(name, steps, 0.9, cap))(count(chosen, len(steps)))[0]
+    values = ResampledSums(session_terms(name, steps, 0.9, cap))(count(chosen, len(steps)))[0]
     assert values[0] == pytest.approx(estimate_value(name, steps.select(chosen), 0.9, cap))
 
 
@@ -50,7 +58,7 @@ def test_a_resample_is_the_estimate_of_the_resampled_sessions(name: str) -> None
 def test_influence_is_the_derivative_by_the_share_of_a_session(name: str) -> None:
     """Compare with central differences at a resample in which sessions occur several times."""
     steps, small = random_trajectories(2), 1e-6
-    sums = _ResampledSums(session_terms(name, steps, 0.9))
+    sums = ResampledSums(session_terms(name, steps, 0.9))
     counts = count(np.random.default_rng(3).integers(len(steps), size=len(steps)), len(steps))
     influence = sums(counts)[1][0]
     for session in range(0, len(steps), 5):
@@ -73,15 +81,27 @@ def test_the_interval_equals_a_loop_over_resamples(name: str) -> None:
     steps, distance = random_trajectories(6, sessions=25), []
     n = len(steps)
     interval = bootstrap_interval(session_terms(name, steps, 0.9), seed=3, resamples=40)
-    for counts in np.concatenate(list(_resample_counts(n, 3, 40))):
+    for counts in np.concatenate(list(resample_counts(n, 3, 40))):
         resample = steps.select(np.repeat(np.arange(n), counts.astype(int)))
-        influence = _ResampledSums(session_terms(name, resample, 0.9))(np.ones((1, n)))[1][0]
+        influence = ResampledSums(session_terms(name, resample, 0.9))(np.ones((1, n)))[1][0]
         error = influence.std(ddof=1) / n**0.5  # the influences have mean 0
         distance.append((estimate_value(name, resample, 0.9) - interval.estimate) / error)
-    low, high = np.quantile(distance, [0.975, 0.025])
+    low, high = np.quantile(distance, [0.975, 0.025], method="weibull")
     assert (interval.low, interval.high) == pytest.approx(
         (interval.estimate - low * interval.standard_error, interval.estimate - high * interval.standard_error)
     )
+
+
+def test_the_interval_of_39_resamples_extends_to_the_most_extreme_ones() -> None:
+    """A further resample is among the 40 equally likely ranks: outside of the 39 others with probability 2 / 40."""
+    values = np.random.default_rng(0).exponential(size=200)
+    interval = bootstrap_interval(session_values(values.tolist()), seed=1, resamples=39)
+    counts = np.concatenate(list(resample_counts(200, 1, 39)))
+    means = counts @ values / 200
+    errors = np.sqrt(((values - means[:, None]) ** 2 * counts).sum(1) / 200 / 199)
+    distance = (means - values.mean()) / errors
+    ends = values.mean() - np.array([distance.max(), distance.min()]) * interval.standard_error
+    assert (interval.low, interval.high) == pytest.approx(tuple(ends))
 
 
 def test_errors_that_two_estimates_share_cancel_in_their_ratio() -> None:

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from fixed_policies import Fixed
 
-from offrec.commands.estimate import LEGEND, Estimate, print_result
+from offrec.commands.estimate import Estimate
+from offrec.commands.estimate_output import LEGEND, print_result
 from offrec.console import Console
 from offrec.estimation.decision_values import ValueOptions
 from offrec.estimation.estimate import estimate
 from offrec.estimation.forest_plot import draw_forest_plot
 from offrec.estimation.options import EstimateOptions
 from offrec.estimation.result import EstimateResult
+from offrec.estimation.sensitivity import Sensitivity
 from offrec.models.network import NetworkOptions
 from offrec.runs.train import train
 from small_datasets import write_dataset
@@ -108,3 +110,17 @@ def test_baselines_use_the_history_length_of_the_runs(dataset: Any, tmp_path: Pa
         command = Estimate(runs, baselines="recent,markov", dataset=dataset.path, device="cpu")
         policies = command._load_policies(dataset)
         assert {policies[name].history for name in ("recent", "markov")} == {history}
+
+
+def test_the_strength_of_hidden_knowledge_is_printed(
+    result: EstimateResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policies = [
+        replace(one, assessments={name: replace(each, sensitivity=Sensitivity(1.25, 2.0), is_withheld=False)})
+        for one in result.policies
+        for name, each in one.assessments.items()
+    ]
+    print_result(replace(result, policies=policies))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "hidden knowledge" in line]
+    assert [line.split(":")[0] for line in lines] == ["a, direct", "b, direct"]
+    assert lines[0].startswith("a, direct: hidden knowledge that changes the odds of a list by 25% per decision could")

@@ -9,6 +9,8 @@ import pytest
 from fixed_policies import Fixed
 
 import offrec
+from offrec.commands.estimate import Estimate
+from offrec.commands.estimate_output import print_result
 from offrec.errors import InputError
 from offrec.estimation.collect import rare_beyond_logging
 from offrec.estimation.estimate import estimate
@@ -83,6 +85,62 @@ def test_another_policy_is_estimated_by_weights(served: Any) -> None:
     assert abs(assessment.interval.estimate - true_reward(logits)) < 3 * assessment.interval.standard_error
 
 
+def test_ratios_of_picks_leave_more_effective_sessions(served: Any) -> None:
+    """Visitors look at the first item only, so ratios of prefixes are exact and those of picks are nearly right."""
+    logits = [0.6, 0.5, 0.2, 0.1, -0.1, -0.5]
+    options = EstimateOptions(estimators=("self_normalised", "pick", "cascade", "order_free"))
+    server = later_policy(served, SERVED)
+    found = estimate(later_policy(served, logits), served, options, served=server).policies[0].assessments
+    effective = {name: one.support.effective_sessions for name, one in found.items()}
+    assert effective["pick"] > effective["cascade"] > effective["self_normalised"]
+    assert effective["order_free"] == pytest.approx(effective["self_normalised"], rel=0.2)
+    for name in ("self_normalised", "cascade"):
+        interval = found[name].interval
+        assert abs(interval.estimate - true_reward(logits)) < 3 * interval.standard_error
+    assert found["pick"].assumption_bias.standard_error > 0
+    default = estimate(later_policy(served, logits), served, served=server).policies[0].assessments
+    assert list(default) == ["pick"]
+
+
+def test_blends_of_ratios_of_picks_approach_the_log(served: Any) -> None:
+    server, options = later_policy(served, SERVED), EstimateOptions(blend=0.01)
+    (one,) = estimate(later_policy(served, [1.0, 1, 1, 1, 1, 1]), served, options, served=server).policies
+    assert one.assessments["pick"].interval.estimate == pytest.approx(true_reward(SERVED), rel=0.06)
+    assert one.assessments["pick"].support.effective_sessions == pytest.approx(SESSIONS, rel=0.01)
+
+
+def test_each_policy_is_certified_with_its_own_estimator(served: Any) -> None:
+    """A policy that shows its top k has no ratios of picks."""
+    server, best = later_policy(served, SERVED), later_policy(served, SERVED)
+    best.stochastic = False
+    options = EstimateOptions(certify=True, shares=(0.1,))
+    result = estimate({"sampled": server, "best": best}, served, options, served=server)
+    assert result.certification is not None
+    estimators = {one.name: one.estimator for one in result.certification.policies}
+    assert estimators == {"sampled": "pick", "best": "self_normalised"}
+
+
+def test_another_policy_than_the_one_that_served_the_log_is_refused(served: Any) -> None:
+    policy = later_policy(served, SERVED)
+    with pytest.raises(InputError, match=r"logged propensities differ from those of .* at temperature 2"):
+        estimate(policy, served, EstimateOptions(served_temperature=2.0), served=policy)
+
+
+def test_the_policy_that_served_the_log_may_lack_newer_items(tmp_path: Path) -> None:
+    """The log has another item, with index 0. The policy shows the other two with equal probability."""
+    items = [number % 2 for number in range(300)]
+    words, splits = [["buy"]] * 300, (200, 50, 50)
+    earlier = write_dataset(tmp_path, [[item] for item in items], words, splits, ids=[100, 101])
+    decisions = [[(0, (item + 1,), 0.5, 0)] for item in items]
+    sessions = [[item + 1] for item in items]
+    log = write_dataset(tmp_path, sessions, words, splits, items=3, ids=[99, 100, 101], decisions=decisions)
+    server, policy = later_policy(earlier, [0.0, 0.0]), later_policy(earlier, [0.5, 0.0])
+    assert server.n_items < log.n_items
+    options = EstimateOptions(estimators=("order_free",))
+    (one,) = estimate(policy, log, options, served=server).policies
+    assert one.assessments["order_free"].interval.estimate == pytest.approx(1.0)
+
+
 def test_only_test_sessions_are_used_if_the_policy_was_trained_on_the_log(served: Any) -> None:
     result = estimate({"mine": Fixed(served, SERVED)}, served)
     assert (result.split, result.sessions) == ("test", 200)
@@ -120,3 +178,52 @@ def test_sessions_are_recognised_by_their_start(tmp_path: Path) -> None:
     assert count_seen_sessions(whole, "all", first) == 18  # of 20, two are test sessions of the first log
     assert count_seen_sessions(whole, "test", first) == 0
     assert count_seen_sessions(first, "train", whole) == 16
+
+
+def test_shares_of_a_better_policy_are_certified_and_hold(served: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """`better` shows items that are bought more often. The exact value of a blend is linear: lists are independent."""
+    better = [0.3, 0.5, 0.5, 0.2, 0.3, 0.3]
+    options = EstimateOptions(certify=True, shares=(0.2, 0.5, 1.0))
+    result = estimate({"better": later_policy(served, better)}, served, options)
+    assert result.certification is not None
+    certified = result.certification.policies[0].certified
+    assert certified is not None
+    assert certified.intervals is not None
+    truth = certified.share * true_reward(better) + (1 - certified.share) * true_reward(SERVED)
+    assert certified.intervals.value.low < truth < certified.intervals.value.high
+    print_result(result)
+    printed = capsys.readouterr().out
+    assert f"\nbetter: You may give it {100 * certified.share:g} % of the traffic: it will earn between" in printed
+    assert "\nA share of the traffic is the probability" in printed
+    assert result.as_json()["certification"]["policies"][0]["certified_share"] == certified.share
+
+
+def test_a_family_of_temperatures_is_certified_together(served: Any) -> None:
+    options = EstimateOptions(certify=True, shares=(0.5,), temperatures=(2.0, 1.0))
+    result = estimate({"one": later_policy(served, SERVED)}, served, options)
+    names = ["one at temperature 2", "one at temperature 1"]
+    assert [one.name for one in result.policies] == names
+    assert result.certification is not None
+    assert [one.name for one in result.certification.policies] == names
+    warm, same = result.certification.policies
+    assert warm.certified is not None, "warmer lists contain more of the items that are bought"
+    assert same.certified is None, "the policy that served the log does not earn more than it did"
+
+
+def test_requests_that_cannot_be_certified_are_refused(served: Any, tmp_path: Path) -> None:
+    picks = write_dataset(tmp_path, [[0], [1], [0], [1]], splits=(2, 1, 1), items=2)
+    with pytest.raises(InputError, match="--certify needs exact propensities"):
+        estimate(Fixed(picks, [0.0, 0.0]), picks, EstimateOptions(certify=True))
+    for options, message in (
+        ({"certify": True, "blend": 0.5}, "--certify finds the share itself; omit --blend"),
+        ({"certify": True, "estimators": ("all",)}, "--certify uses one estimator"),
+        ({"certify": True, "estimators": ("direct",)}, "--estimator direct cannot evaluate a blend"),
+        ({"temperatures": (2.0,)}, "--temperatures needs --certify"),
+        ({"certify": True, "shares": (1.5,)}, "--shares must be numbers above 0 and at most 1; got 1.5"),
+    ):
+        with pytest.raises(InputError, match=message):
+            EstimateOptions(**options)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="--shares must be numbers separated by commas"):
+        Estimate((tmp_path,), certify=True, shares="a,b")._shares()
+    with pytest.raises(InputError, match="--shares has no effect without --certify"):
+        Estimate((tmp_path,), shares="0.5")._shares()

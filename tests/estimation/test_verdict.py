@@ -11,6 +11,8 @@ from offrec.estimation.support import calibrate_q, compute_support, effective_se
 from offrec.estimation.trajectories import Trajectories
 from offrec.estimation.verdict import LIMITS, TEXTS, VERDICTS, Assessment, Limit, assess
 
+WEIGHTINGS = {estimator.weighting for estimator in ESTIMATORS.values()} - {"lists"}
+
 
 @pytest.fixture
 def by_hand() -> Trajectories:
@@ -169,7 +171,7 @@ def test_cut_weights_rare_items_and_estimated_propensities_lower_the_verdict() -
 
 
 def test_marginal_estimates_are_never_trusted() -> None:
-    trajectories = replace(sessions(400), log_cluster_ratio=np.zeros(400))
+    trajectories = replace(sessions(400), log_ratios={name: np.zeros(400) for name in WEIGHTINGS})
     assessment = assess("marginal", trajectories, resamples=100)
     assert (assessment.verdict, reasons(assessment)) == ("caution", {"clusters": 1.0})
 
@@ -246,7 +248,7 @@ def test_the_numbers_of_a_withheld_estimate_are_none_unless_they_are_requested()
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_the_reasons_of_every_estimator_explain_its_verdict(name: str) -> None:
-    trajectories = replace(sessions(250, ratio=1.3), log_cluster_ratio=np.zeros(250))
+    trajectories = replace(sessions(250, ratio=1.3), log_ratios={name: np.zeros(250) for name in WEIGHTINGS})
     assessment = assess(name, trajectories, resamples=50)
     severities = [VERDICTS.index(reason.verdict) for reason in assessment.reasons]
     assert severities == sorted(severities, reverse=True)

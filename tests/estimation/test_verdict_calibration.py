@@ -47,8 +47,8 @@ def test_trusted_intervals_contain_the_exact_value_at_the_nominal_rate() -> None
 
 
 def test_a_loosened_limit_breaks_the_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an effective share of .25 instead of .6, the test above would fail."""
-    loosened = [replace(limit, trust=0.25) if limit.code == "effective_share" else limit for limit in verdict.LIMITS]
+    """With 100 effective sessions instead of 1,000 far from the log, the test above would fail."""
+    loosened = [replace(limit, trust=100) if limit.code == "effective_if_far" else limit for limit in verdict.LIMITS]
     monkeypatch.setattr(verdict, "LIMITS", tuple(loosened))
     coverage, _ = coverage_of_trusted((*NEAR, *FAR))
     assert coverage < NOMINAL - TOLERANCE - 0.02

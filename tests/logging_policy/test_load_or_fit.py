@@ -17,6 +17,7 @@ import torch
 from offrec.catalogue import log_prob
 from offrec.console import Console
 from offrec.data.dataset import Dataset
+from offrec.data.json_files import format_json
 from offrec.errors import InputError, Interrupted
 from offrec.logging_policy import LoggingPolicy, cache, fitting, load_or_fit
 from offrec.logging_policy.cache import FitSpec
@@ -174,7 +175,7 @@ def test_log_b_of_a_session_comes_from_a_network_that_did_not_see_it(tmp_path: P
     assert fitted.network is not None
     assert fitted.log_b is not None
     start = 60 * 4
-    (batch,) = fitting._replay(dataset, dataset.split("train"), 6, "exact", CPU).batches(10_000)
+    (batch,) = fitting.make_replay(dataset, dataset.split("train"), 6, "exact", CPU).batches(10_000)
     seen = torch.zeros(len(fitted.log_b))
     seen[batch.event] = log_prob(fitted.network(batch), batch.action[:, None])[:, 0]
     own = slice(start + 1, start + 6)  # the first item has no history
@@ -192,7 +193,7 @@ def test_a_session_has_no_influence_on_log_b_of_its_fold(tmp_path: Path, make_da
     before, after = (fit(each, "log_b", folds=3).log_b for each in (one, other))
     assert before is not None
     assert after is not None
-    fold = fitting._assign_folds(45, 3, 0)
+    fold = fitting.assign_folds(45, 3, 0)
     event_fold = np.repeat(fold, np.diff(one.split("train").offsets))
     mine, theirs = np.flatnonzero(event_fold == fold[0])[4:], np.flatnonzero(event_fold != fold[0])
     assert (fold == fold[0]).sum() == 15
@@ -231,9 +232,9 @@ def test_test_sessions_have_no_influence_and_validation_sessions_select_the_epoc
 @pytest.mark.parametrize("encode", ["sessions", "windows"])
 def test_a_fold_consists_of_whole_sessions(dataset: Dataset, encode: Any) -> None:
     train = dataset.split("train")
-    replay = fitting._replay(dataset, train, 3, encode, CPU)
-    fold = fitting._assign_folds(len(train), 2, 0)
-    segment_fold = fold[fitting._session_of(train, replay.segments.begin)]
+    replay = fitting.make_replay(dataset, train, 3, encode, CPU)
+    fold = fitting.assign_folds(len(train), 2, 0)
+    segment_fold = fold[fitting.session_of(train, replay.segments.begin)]
     parts = [replay.subset(np.flatnonzero(segment_fold == k)) for k in range(2)]
     events = [torch.cat([batch.event for batch in part.batches(16)]).numpy() for part in parts]
     by_event = np.repeat(fold, np.diff(train.offsets))
@@ -436,6 +437,14 @@ def test_a_damaged_folder_is_refused(dataset: Dataset, name: str) -> None:
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(InputError, match="remove that folder"):
         fit(dataset)
+
+
+def test_a_folder_that_describes_no_log_probabilities_is_refused(dataset: Dataset) -> None:
+    fit(dataset, "log_b")
+    (about,) = (dataset.path / "logging").glob("*/about.json")
+    about.write_text(format_json({**json.loads(about.read_text()), "arrays": {}}))
+    with pytest.raises(InputError, match=r"\(about.json describes no array log_b\); remove that folder"):
+        fit(dataset, "log_b")
 
 
 def test_invalid_numbers_of_folds_are_refused(dataset: Dataset) -> None:

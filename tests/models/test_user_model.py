@@ -12,6 +12,7 @@ from offrec.algorithms.user_model import UserModel, UserSymbols
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.list_log import ListEpochs, read_lists
+from offrec.models import user_agent
 from offrec.models.log_shape import LogShape
 from offrec.models.network import NetworkOptions
 from offrec.models.planner import Planner
@@ -148,9 +149,27 @@ def test_the_form_of_choice_is_selected_by_likelihood(tmp_path: Path, make_datas
     assert bool(policy.agent.is_cascade) == is_cascade
 
 
+def test_each_prior_has_its_precision() -> None:
+    names = ("vector_precision", "effect_precision", "attractiveness_precision", "conversion_precision")
+    none: dict[str, Any] = dict.fromkeys(names, 0.0)
+    plain = agent(**none)
+    leaving = plain._penalty()
+    effects = {
+        "vector_precision": plain.x,
+        "effect_precision": torch.cat([plain.types, plain.exposed_types]),
+        "attractiveness_precision": plain.centred(),
+        "conversion_precision": plain.conversion_effect,
+    }
+    for name, effect in effects.items():
+        shrunk = agent(**{**none, name: 3.0})
+        expected = 1.5 * effect.square().sum()
+        torch.testing.assert_close(shrunk._penalty() - leaving, expected, rtol=1e-4, atol=1e-3)
+
+
 def test_the_loss_of_a_session_sums_over_types() -> None:
     symbols = UserSymbols(
         log_prior=torch.tensor([0.25, 0.75]).log(),
+        utility=torch.zeros(2, 2, 1),
         choice=torch.tensor([[0.5, 0.2], [0.1, 0.4]]).log(),
         conversion=torch.tensor([[1.0, 1.0], [0.5, 0.25]]).log(),
         exposure=torch.tensor([[0.3, 0.6], [1.0, 1.0]]).log(),
@@ -182,6 +201,18 @@ def test_each_item_of_a_plan_increases_the_value_of_the_list_most() -> None:
         others = [item for item in range(ITEMS) if item not in planned[: length - 1]]
         best = max(others, key=lambda item: value([*planned[: length - 1], item]))
         assert planned[length - 1] == best
+
+
+def test_plans_prefer_items_with_a_higher_reward_of_their_own() -> None:
+    """All candidates but one come from the linear score, so it has to know the rewards of items, too."""
+    model = agent(types=1, horizon=0, candidate_types=1, candidates_per_type=1)
+    memory, picks, posterior = torch.full((1, 2), ITEMS), torch.zeros(1, dtype=torch.long), torch.zeros(1, 1)
+    last = int(Planner(model, ITEMS, look_ahead=False).plan(posterior, memory, picks)[0, -1])
+    rewards = model.reward.expand(ITEMS, -1).clone()
+    rewards[last] += 1000.0
+    model.set_rewards(rewards)
+    torch.testing.assert_close(model.reward + model.item_reward, rewards)
+    assert int(Planner(model, 1, look_ahead=False).plan(posterior, memory, picks)) == last
 
 
 def test_planning_ahead_prefers_items_that_keep_visitors_and_horizon_0_does_not() -> None:
@@ -247,7 +278,7 @@ def test_exposure_explains_items_that_are_shown_only_to_visitors_who_like_them(
     torch.manual_seed(0)
     model = build_user_agent(ITEMS, UserModel(types=2, width=4), NetworkOptions(), LogShape.of(made))
     log = read_lists(made, "train", 8, 5, CPU)
-    model.start(log, [1.0] * len(made.behaviours))
+    model.start(log, torch.ones(len(made.behaviours)))
     optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
     batch = log.batch(torch.arange(log.sessions))
     for _ in range(60):
@@ -270,9 +301,21 @@ def test_exposure_is_left_out_if_the_policy_knew_only_the_log(
     learner = UserModel(types=2, width=4, exposure=exposure)
     model = build_user_agent(dataset.n_items, learner, NetworkOptions(), LogShape.of(dataset))
     log = read_lists(dataset, "train", 8, 5, CPU)
-    model.start(log, [1.0] * len(dataset.behaviours), policy_reads_log=policy_reads_log)
+    model.start(log, torch.ones(len(dataset.behaviours)), policy_reads_log=policy_reads_log)
     symbols = model.symbols(log.batch(torch.arange(5)), 1)
     assert bool(symbols.exposure.any()) == learned
+
+
+def test_leaving_is_validated_on_more_sessions_than_choices(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = UserModel(types=2, width=4)
+    model = build_user_agent(dataset.n_items, learner, NetworkOptions(), LogShape.of(dataset)).requires_grad_(False)
+    model.leave_effect.normal_(generator=torch.Generator().manual_seed(0))
+    log = read_lists(dataset, "train", 8, 5, CPU)
+    at_once = model._leaving_likelihood(log)
+    monkeypatch.setattr(user_agent, "VALIDATED_CHOICES", 5)
+    torch.testing.assert_close(model._leaving_likelihood(log), at_once)
+    monkeypatch.setattr(user_agent, "VALIDATED", 5)
+    assert not torch.allclose(model._leaving_likelihood(log), at_once)
 
 
 @pytest.mark.parametrize("has_lists", [True, False])

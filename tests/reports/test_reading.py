@@ -64,3 +64,50 @@ def test_damaged_results_are_named(tmp_path: Path) -> None:
         match=r"json is damaged: .*; delete the run's .json file in that folder",
     ):
         build_report([study.folder])
+
+
+def test_impossible_values_of_results_are_named(tmp_path: Path) -> None:
+    """The checksums are right: another program may have written the file."""
+    study = made_study(
+        tmp_path / "study", [made_log()], {"sl": 0.4}, earned={"sl": 1.0, "sl sampled": 1.1, "informed": 3.0}
+    )
+    learner, own = study.path("results", "yoochoose.sl.gru.0.json"), study.path("results", "yoochoose.informed.0.json")
+    facts, rollout = json.loads(learner.read_text()), json.loads(own.read_text())["shop"]
+    without_end = {name: value for name, value in rollout["reward"].items() if name != "high"}
+    for path, changes, reason in (
+        (own, {"shop": {**rollout, "seed": None}}, "shop.seed must be a whole number"),
+        (own, {"shop": {**rollout, "rollout_seed": "x"}}, "shop.rollout_seed must be a whole number"),
+        (own, {"shop": {**rollout, "reward": without_end}}, "shop.reward lacks high"),
+        (own, {"shop": {**rollout, "reward": {**rollout["reward"], "mean": 1e308}}}, "shop.reward.mean must be a num"),
+        (own, {"shop": None}, "it has no shop;"),
+        (learner, {"test": {**facts["test"], "view": {"events": None}}}, "test.view.events must be a whole number"),
+        (learner, {"learning_curve": []}, "it has no learning_curve;"),
+        (learner, {"selected_epoch": 9}, "selected_epoch is not in learning_curve;"),
+        (learner, {"machine": None}, "machine must be an object"),
+    ):
+        before = path.read_text()
+        write_json(path, {**json.loads(before), **changes})
+        with pytest.raises(InputError, match=f"json is damaged: {reason}"):
+            build_report([study.folder])
+        path.write_text(before)
+    build_report([study.folder])
+
+
+def test_a_reward_of_one_visitor_has_no_interval(tmp_path: Path) -> None:
+    study = made_study(tmp_path / "study", [made_log()], {}, earned={"sl": 1.0, "logging": 2.0})
+    for path in study.path("results").glob("*.json"):
+        content = json.loads(path.read_text())
+        content["shop"]["reward"] |= {"low": None, "high": None}
+        write_json(path, content)
+    assert build_report([study.folder]).every_table
+
+
+def test_diagnostics_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
+    study = made_study(tmp_path / "study", [made_log()], {"sl": 0.4, "dc": 0.5}, seeds=2)
+    path = study.path("results", "yoochoose.dc.gru.0.json")
+    content = json.loads(path.read_text())
+    content["learning_curve"][-1]["diagnostics"]["entropy"] = None
+    write_json(path, content)
+    (dc,) = (policy for policy in read_studies([study.folder]).policies if policy.group.policy == "dc")
+    assert dc.diagnostics["entropy"] == 2.0, "the mean over the other seed"
+    build_report([study.folder])

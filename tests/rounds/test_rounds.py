@@ -4,18 +4,23 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 import offrec.rounds.run as rounds_module
 from offrec.commands.rounds import Rounds
+from offrec.commands.verify import verify
 from offrec.console import Console
 from offrec.data.dataset import Dataset
+from offrec.data.json_files import write_json
 from offrec.errors import InputError
 from offrec.rounds import RoundsOptions, RoundsResults, parse_way, read_results, run_rounds
+from offrec.rounds.logs import RoundLogs
 from offrec.rounds.picture import draw_rounds
 from offrec.rounds.tables import rounds_table
 from offrec.runs.folder import read_run, run_id
@@ -73,6 +78,20 @@ def test_policies_continue_the_last_one_on_all_served_logs(folder: Path) -> None
     assert [policy_reads_log(dataset) for dataset in datasets] == [False, True, True]
 
 
+def test_later_rounds_know_the_items_that_no_policy_shows(folder: Path) -> None:
+    data = [Dataset.open(folder / place / "data") for place in ("start/round-0", "never/round-1", "never/round-2")]
+    ids = [dataset.item_id_arrays["item_ids"] for dataset in data]
+    assert data[1].decisions is not None
+    assert len(np.unique(data[1].decisions.items)) < len(ids[0])  # so the log alone has a smaller catalogue
+    for before, now in pairwise(ids):
+        assert now[: len(before)].tolist() == before.tolist()
+
+
+def test_no_round_starts_after_the_time_is_over(tmp_path: Path) -> None:
+    results = run_rounds(replace(OPTIONS, informed_visitors=0), tmp_path / "out", QUIET, seconds=0.0)
+    assert results.rounds == ()
+
+
 def test_policies_can_be_fresh_and_train_on_all_logs(tmp_path: Path) -> None:
     options = replace(OPTIONS, rounds=1, train_on="all", warm_start=False, informed_visitors=0)
     run_rounds(options, tmp_path / "out", QUIET)
@@ -83,8 +102,8 @@ def test_policies_can_be_fresh_and_train_on_all_logs(tmp_path: Path) -> None:
 
 
 def test_a_repeated_call_runs_nothing_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("train", "write_log", "prepare"):
-        monkeypatch.setattr(rounds_module, name, lambda *_, **__: pytest.fail("a finished round ran again"))
+    for owner, name in ((rounds_module, "train"), (RoundLogs, "write"), (RoundLogs, "prepare")):
+        monkeypatch.setattr(owner, name, lambda *_, **__: pytest.fail("a finished round ran again"))
     results = run_rounds(replace(OPTIONS, explore=("blend:0.5", "never"), rounds=1), folder, QUIET)
     assert [(one.explore, one.number) for one in results.rounds] == [("logging", 0), ("blend:0.5", 1), ("never", 1)]
 
@@ -95,8 +114,9 @@ def test_a_killed_command_continues_with_the_same_results(
     """The process dies before and after each part of round 1, and every repetition continues."""
     out, options = tmp_path / "out", replace(OPTIONS, rounds=1)
     shutil.copytree(folder, out, ignore=shutil.ignore_patterns("never", "blend-0.5"))
-    for step in ("write_log", "prepare", "train", "_read_served", "write_json"):
-        original: Callable[..., Any] = getattr(rounds_module, step)
+    steps = ((RoundLogs, "write"), (RoundLogs, "prepare"), (RoundLogs, "read"))
+    for owner, step in (*steps, (rounds_module, "train"), (rounds_module, "write_json")):
+        original: Callable[..., Any] = getattr(owner, step)
 
         def before(*words: Any, **options: Any) -> Any:
             raise KeyboardInterrupt
@@ -106,10 +126,10 @@ def test_a_killed_command_continues_with_the_same_results(
             raise KeyboardInterrupt
 
         for killed in (before, after):
-            monkeypatch.setattr(rounds_module, step, killed)
+            monkeypatch.setattr(owner, step, killed)
             with pytest.raises(KeyboardInterrupt):
                 run_rounds(options, out, QUIET)
-        monkeypatch.setattr(rounds_module, step, original)
+        monkeypatch.setattr(owner, step, original)
     expected = [one for one in figures(read_results(folder)) if one[:2] in (("logging", 0), ("never", 1))]
     assert figures(run_rounds(options, out, QUIET)) == expected
 
@@ -142,11 +162,33 @@ def test_ways_of_exploring_that_do_not_fit_are_refused_before_any_round(way: str
         replace(OPTIONS, explore=("places", way))
 
 
+def test_the_command_needs_at_least_one_round(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--rounds must be at least 1; got 0"):
+        Rounds(tmp_path / "rounds", rounds=0).run()
+    assert not (tmp_path / "rounds").exists()
+
+
 def test_damaged_results_are_refused(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
+    assert verify(copy).problems == []
+    file = copy / "never/round-1/run/best.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert [file.name in problem for problem in verify(copy).problems] == [True]
     file = copy / "never/round-1/round.json"
     file.write_text(file.read_text().replace('"lists":', '"lists_":'))
     with pytest.raises(InputError, match=r"round\.json is damaged"):
+        read_results(copy)
+    shutil.copy(copy / "start/round-0/round.json", file)
+    with pytest.raises(InputError, match=r"round-1/round\.json is the result of another round \(logging 0\)"):
+        read_results(copy)
+    file.unlink()
+    options = json.loads((copy / "rounds.json").read_text())
+    write_json(copy / "rounds.json", {"version": 1, "options": {**options["options"], "sessions": {}}})
+    with pytest.raises(InputError, match=r"rounds\.json is damaged: options\.sessions must be"):
+        read_results(copy)
+    shutil.copy(folder / "rounds.json", copy / "rounds.json")
+    (copy / "yardsticks.json").unlink()
+    with pytest.raises(InputError, match=r"yardsticks\.json does not exist"):
         read_results(copy)
 
 

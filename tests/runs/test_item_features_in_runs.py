@@ -186,7 +186,7 @@ def test_a_warm_start_needs_the_same_columns(tmp_path: Path, algorithm: str) -> 
 def test_a_run_without_features_starts_a_run_on_a_log_with_items_only_with_features_off(tmp_path: Path) -> None:
     trained(write_dataset(tmp_path, [[0, 1, 2]] * 10, items=ITEMS), tmp_path / "first", algorithm="dc")
     options: dict[str, Any] = {"algorithm": "dc", "start_from": tmp_path / "first"}
-    with pytest.raises(offrec.InputError, match=r"without item features, but .* add network.features=off"):
+    with pytest.raises(offrec.InputError, match=r"without item features, but .* add --set network.features=off"):
         trained(log(tmp_path), tmp_path / "second", **options)
     trained(log(tmp_path), tmp_path / "second", settings={"network.features": "off"}, **options)
 

@@ -15,7 +15,6 @@ from offrec.baselines.pick_rate import GAMMA, PickReturn
 from offrec.cli import main
 from offrec.data.dataset import Dataset
 from offrec.data.rewards import event_rewards
-from offrec.errors import InputError
 from offrec.estimation.collect import reward_trajectories
 from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.evaluation import evaluate
@@ -88,12 +87,17 @@ def test_estimates_read_the_column(tmp_path: Path, make_dataset: Any) -> None:
     assert decisions.transitions(rewards, 0.5).return_to_go.tolist() == [9.5, -1.0, -2.0] * 2
 
 
-def test_the_user_model_refuses_a_reward_column(dataset: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^user-model reads rewards by behaviour, but .* has a reward column; train"):
-        trained(dataset, tmp_path / "run", algorithm="user-model")
-    assert not (tmp_path / "run").exists()
-    with pytest.raises(InputError, match=r"^user-model on .*: user-model reads rewards by behaviour"):
-        resolve_settings(dataset, "user-model", {})  # of a study, before any run
+def test_the_user_model_plans_with_the_mean_reward_of_each_item(dataset: Dataset, tmp_path: Path) -> None:
+    policy = trained(dataset, tmp_path / "run", algorithm="user-model", settings={"training.epochs": 1})
+    means = (policy.agent.reward + policy.agent.item_reward)[:, 0].tolist()
+    train = dataset.split("train")
+    rewards = event_rewards(dataset, {})[: int(train.offsets[-1])]
+    items = np.asarray(train.items[: int(train.offsets[-1])])
+    for item in range(3):
+        own = rewards[items == item]
+        assert means[item] == pytest.approx((own.sum() + 5 * rewards.mean()) / (len(own) + 5), rel=1e-5)
+    assert policy.recommend([], 3).items[0] == 100  # the item that costs 10
+    assert resolve_settings(dataset, "user-model", {})["algorithm.name"] == "user-model"
 
 
 def test_the_commands_as_typed(

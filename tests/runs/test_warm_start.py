@@ -15,6 +15,7 @@ from offrec.data.dataset import Dataset
 from offrec.errors import InputError, Interrupted
 from offrec.logging_policy import fitting
 from offrec.runs import warm_start
+from offrec.runs.folder import read_run
 from offrec.runs.loading import load
 from offrec.runs.options import build_options, resolve_options
 from offrec.runs.plan import plan_runs
@@ -56,6 +57,7 @@ def log(make_dataset: Any, tmp_path: Path, order: list[int], lists: bool = False
 def started(dataset: Dataset, run: Path, out: Path, **given: Any) -> Any:
     """The policy of a warm run before its first update."""
     start = WarmStart.read(run)
+    dataset = start.adapt(dataset)
     options = resolve_options(start.settings({"device": "cpu", **given}), dataset.protocol.format)
     (plan,) = plan_runs(dataset, {"run": options}, QUIET).values()
     return build_trainer(plan, out, QUIET, start=start).policy
@@ -176,12 +178,34 @@ def test_a_catalogue_without_a_common_item_is_refused(tmp_path: Path, make_datas
         train(other, tmp_path / "warm", start_from=tmp_path / "run", device="cpu", console=QUIET)
 
 
-def test_a_user_model_needs_the_same_behaviours(tmp_path: Path, make_dataset: Any) -> None:
-    trained(log(make_dataset, tmp_path, list(range(ITEMS)), lists=True), tmp_path / "run", algorithm="user-model")
+def test_a_user_model_knows_the_behaviours_of_both_logs(tmp_path: Path, make_dataset: Any) -> None:
+    """The new log lacks "view" and "buy" and has "cart"."""
+    run = tmp_path / "run"
+    first = trained(log(make_dataset, tmp_path, list(range(ITEMS)), lists=True), run, algorithm="user-model")
     sessions, decisions = [[0, 1], [1, 2]] * 6, [[(0, [0, 1], 0.5, 0), (1, [1, 2], 0.5, 1)]] * 12
-    other = make_dataset(tmp_path, sessions, splits=(8, 2, 2), decisions=decisions)
-    with pytest.raises(InputError, match=r"was trained on the behaviours view, buy, but .* has view; user-model"):
-        train(other, tmp_path / "warm", start_from=tmp_path / "run", device="cpu", console=QUIET)
+    other = make_dataset(tmp_path, sessions, [["cart", "cart"]] * 12, splits=(8, 2, 2), decisions=decisions)
+    warm = started(other, run, tmp_path / "warm")
+    assert read_run(tmp_path / "warm")["behaviours"] == ["view", "buy", "cart"]
+    assert warm.agent.behaviour_base[0] == first.agent.behaviour_base[0]
+    assert warm.agent.behaviour_base.shape == (2,)
+    assert warm.agent.reward.tolist() == pytest.approx([0.2, 1.0, 1.0])
+    policy = train(other, tmp_path / "trained", start_from=run, device="cpu", console=QUIET)
+    assert policy.agent.behaviour_base[1] > warm.agent.behaviour_base[1]  # every event of the new log is a cart
+    assert load(tmp_path / "trained", "cpu").recommend([100], 3).items == policy.recommend([100], 3).items
+
+
+def test_a_user_model_keeps_what_it_knows_about_items_that_the_new_log_does_not_show(
+    tmp_path: Path, make_dataset: Any
+) -> None:
+    run = tmp_path / "run"
+    first = trained(log(make_dataset, tmp_path, list(range(ITEMS)), lists=True), run, algorithm="user-model")
+    sessions, decisions = [[0, 1], [1, 2]] * 6, [[(0, [0, 1], 0.5, 0), (1, [1, 2], 0.5, 1)]] * 12
+    other = make_dataset(tmp_path, sessions, splits=(8, 2, 2), items=ITEMS, decisions=decisions)
+    second = train(other, tmp_path / "warm", start_from=run, device="cpu", console=QUIET)
+    for name in ("x", "attractiveness", "conversion_effect", "leave_effect"):
+        before, now = (getattr(policy.agent, name) for policy in (first, second))
+        assert (now[3:] == before[3:]).all()
+        assert (now[:3] != before[:3]).any()
 
 
 @pytest.mark.usefixtures("quick_logging_policy")

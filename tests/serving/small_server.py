@@ -99,7 +99,7 @@ class ServerProcess:
         wait_until(lambda: any(text in line for line in self.output))
 
 
-def wait_until(condition: Any, seconds: float = 20.0) -> None:
+def wait_until(condition: Any, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while True:
         try:

@@ -192,8 +192,10 @@ def test_lists_and_events_are_logged(client: httpx.Client, log_folder: Path) -> 
     response = recommend(client, history=["sku-03"], k=2, sample=True, session_id="visit", request_id="list-7")
     assert response["logged"]
     sent = {"item": response["items"][0]["item"], "behaviour": "click", "request_id": "list-7", "session_id": "visit"}
-    assert client.post("/v1/events", json=sent).json() == {"recorded": True}
-    assert client.post("/v1/events", json={"item": "505", "behaviour": "buy"}).json() == {"recorded": True}
+    recorded = {"recorded": True, "known_item": True}
+    assert client.post("/v1/events", json=sent).json() == {**recorded, "known_request": True, "in_list": True}
+    priced = {"item": "505", "behaviour": "buy", "reward": 12}
+    assert client.post("/v1/events", json=priced).json() == {**recorded, "known_request": None, "in_list": None}
     assert not recommend(client, history=["sku-03"], session_id="hidden", log=False)["logged"]
     wait_until(lambda: any(record.get("behaviour") == "buy" for record in read_records(log_folder)[0]))
     records = read_records(log_folder)[0]
@@ -216,12 +218,44 @@ def test_lists_and_events_are_logged(client: httpx.Client, log_folder: Path) -> 
     click, buy = (record for record in records if record["kind"] == "event")
     assert {key: click[key] for key in sent} == sent
     assert buy["item"] == 505, "spelled as in the catalogue that contains it"
-    assert buy["request_id"] is None
+    assert (buy["request_id"], buy["reward"]) == (None, 12.0)
+    assert "reward" not in click
     assert not any(record.get("session_id") == "hidden" for record in records)
     for body, field in (({}, "item"), ({"item": None, "behaviour": "x"}, "item"), ({"item": 5}, "behaviour")):
         response_ = post(client, body, "/v1/events")
         assert response_.status_code == 422
         assert error_of(response_).startswith(field)
+
+
+def test_unknown_items_and_requests_are_named_and_counted(runs: dict[str, Path], tmp_path: Path) -> None:
+    with open_client(runs, log=tmp_path / "log") as client:
+        listed = [row["item"] for row in recommend(client, request_id="logged", session_id="s", k=1)["items"]]
+        recommend(client, request_id="hidden", session_id="s", log=False)
+        for request, item, known in (
+            ("logged", listed[0], (True, True, True)),
+            ("logged", 505, (True, True, listed[0] in (505, "505"))),
+            ("logged", "sku-3", (False, True, False)),
+            ("hidden", 505, (True, False, None)),
+            ("lgged", "sku-3", (False, False, None)),
+        ):
+            done = post(client, {"item": item, "behaviour": "click", "request_id": request}, "/v1/events").json()
+            assert (done["known_item"], done["known_request"], done["in_list"]) == known, done
+        shown = [{"items": ["sku-01", "sku-1", "x"], "picked": "sku-01"}, {"items": ["y"]}]
+        answer = recommend(client, history=["z", "sku-01"], shown=shown)
+        assert (answer["unknown_items"], answer["unknown_shown"]) == (1, 3)
+        metrics = client.get("/metrics").text
+        for place, count in (("history", 1.0), ("shown", 3.0), ("event", 2.0)):
+            assert f'offrec_unknown_items_total{{place="{place}"}} {count}' in metrics
+        assert "offrec_unknown_requests_total 2.0" in metrics
+        assert "offrec_unlisted_items_total " in metrics
+        assert "offrec_unlisted_items_total 0.0" not in metrics
+
+
+@pytest.mark.parametrize("reward", ["12", True, 1e10, [1]])
+def test_rewards_must_be_numbers_in_range(client: httpx.Client, reward: Any) -> None:
+    response = post(client, {"item": 505, "behaviour": "buy", "reward": reward}, "/v1/events")
+    assert response.status_code == 422
+    assert error_of(response).startswith("reward is ")
 
 
 def test_ids_with_markup_and_control_characters_pass_through_unchanged(tmp_path: Path) -> None:
@@ -255,12 +289,22 @@ def test_without_a_decision_log_events_are_rejected(runs: dict[str, Path]) -> No
         assert client.get("/healthz").json() == {"status": "ok", "decision_log": None}
 
 
+def test_probabilities_can_be_left_out(client: httpx.Client) -> None:
+    with_probability, without = recommend(client), recommend(client, probability=False)
+    assert [item["item"] for item in without["items"]] == [item["item"] for item in with_probability["items"]]
+    assert all(item["probability"] is None for item in without["items"])
+    assert all(0 < item["probability"] < 1 for item in with_probability["items"])
+    sampled = recommend(client, probability=False, sample=True)
+    assert sampled["log_probability"] < 0
+
+
 def test_policies_health_and_metrics(client: httpx.Client) -> None:
     content = client.get("/v1/policies").json()
     assert [policy["policy"] for policy in content["policies"]] == ["text", "numbers", "scores"]
     assert content["default_policy"] == "text"
     assert content["limits"]["k"] == 20
     assert [policy["has_logging_policy"] for policy in content["policies"]] == [True, False, False]
+    assert {policy["products"] for policy in content["policies"]} == {"float32"}, "the catalogues are small"
     assert client.get("/healthz").json() == {"status": "ok", "decision_log": "ok"}
     assert client.get("/readyz").json()["status"] == "ready"
     recommend(client)

@@ -95,6 +95,25 @@ def test_estimates_from_the_decision_log_agree_with_the_ground_truth(loop: dict[
             assert assessment.verdict != "do not trust", assessment.reason
 
 
+def test_one_step_sessions_are_estimated_with_trust(loop: dict[str, Any], tmp_path: Path) -> None:
+    """Serve → log → estimate → ground truth, with visitors who see one list each."""
+    shop, policies = Shop.open("tiny", 1, max_steps=1), {name: loop[name] for name in ("served", "other")}
+    run = {"run": loop["folder"] / "served"}
+    with open_client(run, seed=3, log=tmp_path / "log", log_options=DecisionLogOptions(flush_seconds=0.1)) as client:
+        shop.rollout(RemotePlayer(shop.dynamics, str(client.base_url), connections=1), VISITORS, seed=6)
+    catalogue = str(loop["folder"] / "served")
+    dataset = offrec.prepare(tmp_path / "log", out=tmp_path / "data", format="served", catalogue=catalogue)
+    result = offrec.estimate(policies, dataset, EstimateOptions(certify=True, shares=(0.5, 1.0)), QUIET)
+    assert result.sessions == VISITORS
+    for one in result.policies:
+        ((_, assessment),) = one.assessments.items()
+        assert assessment.verdict == "trust", assessment.reasons
+        truth = shop.rollout(policies[one.name], 8000, "sample", seed=9).reward.mean
+        assert assessment.interval.low < truth < assessment.interval.high
+    assert result.certification is not None
+    assert result.certification.policies[0].certified is None, "the policy that served the log earns no more than it"
+
+
 def test_a_policy_can_be_trained_on_the_decision_log(loop: dict[str, Any], tmp_path: Path) -> None:
     offrec.train(
         loop["log_dataset"], tmp_path / "next", settings={**SMALL, "training.epochs": 1}, device="cpu", console=QUIET

@@ -50,10 +50,21 @@ def test_a_record_is_in_the_file_when_write_returns(tmp_path: Path) -> None:
     assert log.counts.bytes == file.stat().st_size - len(seal_end(101))
 
 
+def test_other_users_cannot_read_the_files(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        log = open_log(tmp_path)
+        log.write([list_record(0)])
+        log.close()
+    finally:
+        os.umask(before)
+    assert [file.stat().st_mode & 0o777 for file in tmp_path.iterdir()] == [0o640]
+
+
 def test_records_are_flushed_at_the_interval_without_further_records(tmp_path: Path) -> None:
     log = open_log(tmp_path, flush_seconds=0.05)
     log.write([list_record(0)])
-    wait_until(lambda: log.counts.flushed == 1, 2.0)
+    wait_until(lambda: log.counts.flushed == 1)
     log.close()
 
 
@@ -62,13 +73,13 @@ def test_a_slow_fsync_does_not_delay_other_records(tmp_path: Path, monkeypatch: 
 
     def fsync(file: int) -> None:
         is_flushing.set()
-        assert may_end.wait(20)
+        assert may_end.wait(60)
         real(file)
 
     log = open_log(tmp_path)
     monkeypatch.setattr(decision_log_segment.os, "fsync", fsync)
     log.write([list_record(0)])
-    assert is_flushing.wait(20)
+    assert is_flushing.wait(60)
     assert log.write([list_record(1)]), "returns during the fsync"
     assert request_ids(tmp_path) == ["0", "1"]
     may_end.set()
@@ -81,7 +92,7 @@ def test_durable_records_share_an_fsync_and_wait_for_it(tmp_path: Path, monkeypa
 
     def fsync(file: int) -> None:
         files.append(file)
-        assert may_end.wait(20)
+        assert may_end.wait(60)
         real(file)
 
     async def write(log: DecisionLog) -> None:

@@ -98,7 +98,7 @@ def test_the_server_of_the_image_starts_is_healthy_and_stops(command: list[str],
             assert client.put("/v1/lists/in-stock", json=[1, 2]).status_code == 200
             assert client.post("/v1/recommend", json={"allow": "in-stock", "policy": "live"}).status_code == 200
         server.send_signal(signal.SIGTERM)  # docker stop
-        server.communicate(timeout=20)
+        server.communicate(timeout=60)
     finally:
         server.kill()
         server.wait()

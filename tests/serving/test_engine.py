@@ -1,18 +1,21 @@
 """The engine's lists are those of `Policy.recommend`, no matter which other queries are in the batch."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from random_runs import write_run
 
-from offrec.catalogue import Head, log_prob
+from offrec.catalogue import Head, log_prob, screening
 from offrec.catalogue.lists import ItemLists
 from offrec.data.replay import batch_from_histories
 from offrec.runs.loading import load
+from offrec.serving import best_lists
 from offrec.serving import engine as engine_module
-from offrec.serving.engine import Engine, Query
+from offrec.serving.engine import AllowedItems, Engine, Query
 
 ITEMS = 200
 QUERIES = [
@@ -107,14 +110,15 @@ def test_large_queries_do_not_pad_small_ones(
 ) -> None:
     engine = Engine(load(write_run(tmp_path / "run", list(range(3000)), network_repeat="off"), "cpu"), 0)
     name = "top_lists" if temperature is None else "sample_lists"
-    real, sizes = getattr(engine_module, name), []
+    module: Any = best_lists if temperature is None else engine_module
+    real, sizes = getattr(module, name), []
 
-    def record_size(head: Head, k: int, *rest: Any) -> ItemLists:
+    def record_size(head: Head, k: int, *rest: Any, **named: Any) -> ItemLists:
         sizes.append((head.n_rows, k, 0 if head.items is None else head.items.shape[1]))
-        lists: ItemLists = real(head, k, *rest)
+        lists: ItemLists = real(head, k, *rest, **named)
         return lists
 
-    monkeypatch.setattr(engine_module, name, record_size)
+    monkeypatch.setattr(module, name, record_size)
     small = [Query([item], 5, frozenset({item}), temperature=temperature) for item in range(6)]
     large = Query([7], 800, frozenset(range(2000)), temperature=temperature)
     long_list = Query([8], 800, temperature=temperature)
@@ -127,3 +131,57 @@ def test_large_queries_do_not_pad_small_ones(
     for query, result in zip(queries, results, strict=True):
         assert len(set(result.items)) == query.k
         assert not query.excluded & {*result.items}
+
+
+@pytest.mark.parametrize("learner", ["pg", "sl"])
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_screened_lists_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bfloat16: bool, learner: str
+) -> None:
+    """PG has no neighbours; SL adds those of the last five items, with weights that depend on the logsumexp."""
+    monkeypatch.setattr(screening, "MIN_ITEMS", 1)
+    monkeypatch.setattr(screening, "is_bfloat16_faster", lambda width: bfloat16)
+    policy = load(write_run(tmp_path / "run", list(range(2000)), algorithm_name=learner), "cpu")
+    if policy.neighbours is not None:
+        random = torch.Generator().manual_seed(0)
+        policy.neighbours.items.random_(0, 2001, generator=random)
+        policy.neighbours.shares.uniform_(0.0, 0.04, generator=random)
+        policy.neighbours.totals.fill_(10.0)
+    mask = AllowedItems(np.arange(2000) % 3 == 0)
+    queries = [
+        *(Query([item, item + 1], 7, frozenset({item + 5}), skip_recent=1) for item in range(10)),
+        *(Query([item], 7, allowed=mask) for item in range(10)),
+        *(Query([item + 2, item], 7) for item in range(10)),
+        Query([1, 2], 3, candidates=[5, 6, 7, 8]),
+        Query([3], 1500),
+    ]
+    engine = Engine(policy, 0)
+    results = engine.rank(queries)
+    without = engine.rank([replace(query, probabilities=False) for query in queries])
+    uses_bfloat16 = bfloat16 and learner == "pg"
+    assert engine.products == ("bfloat16" if uses_bfloat16 else "float32")
+    assert engine.passes["bfloat16"] == 2 * uses_bfloat16, "the queries with and without allowed items"
+    assert engine.passes["repeated"] >= 2, "the list of 1,500 items, with and without probabilities"
+    monkeypatch.setattr(screening.Screening, "supports", lambda head: False)
+    plain = Engine(policy, 0)
+    for expected, result, last in zip(plain.rank(queries), results, without, strict=True):
+        assert expected.items == result.items == last.items
+        assert result.scores == last.scores
+        assert expected.scores == pytest.approx(result.scores, abs=1e-5)
+        assert expected.probabilities == pytest.approx(result.probabilities, rel=1e-5)
+        assert last.probabilities is None
+    assert plain.screening is None
+
+
+def test_a_screening_follows_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screening, "MIN_ITEMS", 1)
+    policy = load(write_run(tmp_path / "run", list(range(2000))), "cpu")
+    engine = Engine(policy, 0)
+    engine.rank([Query([1], 5)])
+    before = engine.screening
+    engine.rank([Query([1], 5)])
+    assert engine.screening is before
+    with torch.no_grad():
+        policy.agent.actor.bias.copy_(torch.arange(2000) / 10)  # type: ignore[union-attr]
+    assert engine.rank([Query([1], 5)])[0].items == policy.recommend([1], 5).items
+    assert engine.screening is not before

@@ -248,3 +248,10 @@ def test_a_file_that_cannot_be_removed_stops_neither_the_others_nor_the_log(
     assert log.failure is None
     assert log.close() == 0
     assert f"{first} cannot be removed (Permission denied); check its permissions" in printed
+
+
+def test_a_line_that_does_not_end_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    with (tmp_path / "decisions-1-1-0.jsonl").open("wb") as file:
+        file.truncate(1 << 40)  # a sparse file of 1 TiB
+    with pytest.raises(InputError, match="has a line that does not end; restore the file from a copy"):
+        erase_sessions(tmp_path, ["v1"], print)

@@ -190,7 +190,7 @@ def test_the_server_goes_on_while_the_disk_is_full(run: Path, tmp_path: Path) ->
             wait_until(lambda: client.get("/healthz").json()["decision_log"] == "ok")
             assert client.post("/v1/recommend", json=REQUEST).json()["logged"]
         server.child.send_signal(signal.SIGTERM)
-        server.child.wait(20)
+        server.child.wait(60)
     assert "cannot be written (File too large)" in "".join(server.output)
     records, torn = read_records(folder)
     assert torn == 0
@@ -205,7 +205,7 @@ def test_a_full_disk_stops_the_server_if_it_is_told_to(run: Path, tmp_path: Path
     with ServerProcess(run, *arguments) as server:
         resource.prlimit(server.child.pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
         httpx.post(f"{server.address}/v1/recommend", json=REQUEST)
-        assert server.child.wait(20) == 1
+        assert server.child.wait(60) == 1
         server.reader.join()
     output = "".join(server.output)
     assert "offrec: Stopped: the decision log cannot be written (File too large)." in output

@@ -122,6 +122,27 @@ def test_sampled_lists_are_exact_and_logged_with_the_names(client: httpx.Client,
         ("/v1/lists/a", b"[tru", "application/json", 422, "The list is not valid: Expecting value: line 1 column 2"),
         ("/v1/lists/a", b"\xff\n", "text/plain", 422, "The list is not valid: it is not UTF-8 text."),
         ("/v1/lists/a", b"1\n" * 102, "text/plain", 422, "The list is not valid: it has more than 100 item ids."),
+        (
+            "/v1/lists/a",
+            b"[]",
+            "application/json",
+            422,
+            "List a was not changed: the new list has no ids; send at least ",
+        ),
+        (
+            "/v1/lists/a",
+            b" \n",
+            "text/plain",
+            422,
+            "List a was not changed: the new list has no ids; send at least one",
+        ),
+        (
+            "/v1/lists/a?full=1",
+            b"[1]",
+            "application/json",
+            422,
+            '"full" is not a field of this request; the fields',
+        ),
         ("/v1/lists/a", b"1" * 2001, "text/plain", 413, "The body is larger than the limit of 2,000 bytes."),
         ("/v1/lists/a", b"1", "text/csv", 415, "Content-Type is 'text/csv'; send Content-Type: application/json or "),
     ],
@@ -133,6 +154,12 @@ def test_invalid_lists_get_one_sentence(
     response = client.put(path, content=content, headers={"content-type": kind})
     assert error_of(response, status).startswith(message)
     assert client.get("/v1/lists/a").json()["ids"] == [101], "the old list remains"
+
+
+def test_an_empty_list_must_be_asked_for(client: httpx.Client) -> None:
+    assert client.put("/v1/lists/recalled?empty=true", json=[]).json()["items"] == 0
+    assert sorted(items_of(client, deny="recalled")) == IDS
+    assert error_of(client.post("/v1/recommend", json={"allow": "recalled"}), 422).startswith("No item is left")
 
 
 def test_damaged_lists_are_refused_until_they_are_set_again(tmp_path: Path, runs: dict[str, Path]) -> None:

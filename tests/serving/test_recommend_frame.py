@@ -76,14 +76,19 @@ def test_columns_can_have_other_names(policy: Policy) -> None:
 @pytest.mark.parametrize(
     ("frame", "options", "message"),
     [
-        (pl.DataFrame({"session": [1]}), {}, "the table has no column 'item'"),
-        (pl.DataFrame({"item": [1]}), {}, "the table has no column 'session' or 'user'"),
+        (
+            pl.DataFrame({"session": [1]}),
+            {},
+            "the table has no column 'item'; it has session; specify one with the argument item",
+        ),
+        (pl.DataFrame({"session": [1], "sku": [1]}), {"item": "itm"}, "specify one with the argument item, such as"),
+        (pl.DataFrame({"item": [1]}), {}, "specify one with the argument session\\."),
         (pl.DataFrame({"session": [1, None], "item": [1, 2]}), {}, "the table, row 2: a missing session id"),
         (pl.DataFrame({"session": [1], "item": [1.5]}), {}, "a decimal number as item id"),
         (pl.DataFrame({"session": [], "item": []}), {}, "The table contains no rows"),
-        (pl.DataFrame(ROWS), {"k": 0}, "-k must be between 1 and 30"),
+        (pl.DataFrame(ROWS), {"k": 0}, "^k must be between 1 and 30"),
         (pl.DataFrame(ROWS), {"skip_recent": -1}, "skip_recent must be at least 0; got -1"),
-        (pl.DataFrame(ROWS), {"allow": [99]}, "--allow and --deny leave no item of the catalogue"),
+        (pl.DataFrame(ROWS), {"allow": [99]}, ": allow and deny leave no item of the catalogue"),
         (pl.DataFrame(ROWS).lazy(), {}, "frame is a LazyFrame; collect it first"),
         ([1, 2], {}, "frame must be a polars or pandas DataFrame; got list"),
     ],

@@ -14,7 +14,7 @@ import pytest
 from random_runs import write_run
 from small_server import open_client
 
-from offrec.commands.runs import Recommend
+from offrec.commands.recommend import Recommend
 from offrec.commands.serve import Serve
 from offrec.errors import InputError
 from offrec.serving import address, served_policy, server

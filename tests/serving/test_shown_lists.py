@@ -17,7 +17,7 @@ from random_runs import write_run
 from small_server import open_client, read_records
 
 import offrec
-from offrec.commands.runs import Recommend
+from offrec.commands.recommend import Recommend
 from offrec.console import Console
 from offrec.data.prepare import prepare
 from offrec.errors import InputError

@@ -9,7 +9,7 @@ import pytest
 from small_server import open_client
 
 import offrec
-from offrec.commands.runs import Recommend
+from offrec.commands.recommend import Recommend
 from offrec.console import Console
 from offrec.runs.train import train
 from offrec.serving.export import export_onnx
@@ -91,3 +91,17 @@ def test_recommend_warns_about_absent_columns_of_new_items(
     (tmp_path / "new.csv").write_text("item,brand\n900,b\n")
     Recommend(run, history="101", k=2, new_items=(str(tmp_path / "new.csv"),), device="cpu").run()
     assert "Warning: --new-items new.csv has no values of category, image, price" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+def test_tables_of_recommendations_have_titles(run: Path, tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "log.csv").write_text("session,item\na,101\nb,103\n")
+    out = tmp_path / f"lists{suffix}"
+    Recommend(run, input=(str(tmp_path / "log.csv"),), out=out, k=ITEMS, device="cpu").run()
+    readers: dict[str, Any] = {".parquet": pl.read_parquet, ".csv": pl.read_csv, ".jsonl": pl.read_ndjson}
+    table = readers[suffix](out)
+    assert table.columns == ["session", "rank", "item", "score", "probability", "title"]
+    titles = dict(zip(table["item"], table["title"], strict=True))
+    assert titles[100] == "Red cup"
+    assert titles[104] is None
+    assert table["title"].null_count() == 2  # of item 104, in both sessions

@@ -32,9 +32,10 @@ def test_sessions_are_split_by_the_shares_and_stay_with_their_policy() -> None:
         ("a=0.5,b=0.4", "", "The shares of --split must add up to 1; got 0.9."),
         ("a=0.5,c=0.5", "", "--split names 'c', which is not served; the policies are a, b."),
         ("a=0.5,a=0.5", "", "--split names 'a' twice; give each policy one share."),
-        ("a=1", "", "--split must be NAME=SHARE,…, with shares between 0 and 1; got 'a=1'."),
-        ("a", "", "--split must be NAME=SHARE,…, with shares between 0 and 1; got 'a'."),
-        ("a=nan,b=0.5", "", "--split must be NAME=SHARE,…, with shares between 0 and 1; got 'a=nan'."),
+        ("a=1", "", "--split a=1: a share must be above 0 and below 1; for a single policy, remove --split."),
+        ("nope=1", "", "--split names 'nope', which is not served; the policies are a, b."),
+        ("a", "", "--split must be NAME=SHARE,…, such as a=0.9,b=0.1; got 'a'."),
+        ("a=nan,b=0.5", "", "--split must be NAME=SHARE,…, such as a=0.9,b=0.1; got 'a=nan'."),
         ("", "x", "--split-key has no effect without --split; add --split or remove it."),
     ],
 )

@@ -26,7 +26,7 @@ from offrec.errors import InputError
 from offrec.runs.loading import load
 from offrec.serving.engine import Query, QueryResult
 from offrec.serving.micro_batching import MicroBatcher
-from offrec.serving.service import Service
+from offrec.serving.policy_slots import PolicySlots
 from offrec.serving.shared_metrics import HEADER, SharedMetrics, add_label, merge_metrics
 from offrec.serving.shared_tensors import map_tensors, write_tensors
 from offrec.serving.worker import SupervisorLink
@@ -55,7 +55,7 @@ def server(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> I
         yield process
         workers = children(process.child.pid)
         process.child.send_signal(signal.SIGTERM)
-        assert process.child.wait(20) == -signal.SIGTERM
+        assert process.child.wait(60) == -signal.SIGTERM
         assert len(workers) == 2
         assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
     assert not list((folder / "log").glob("*.open"))
@@ -91,6 +91,12 @@ def test_every_worker_answers_samples_and_logs_on_its_own(server: ServerProcess)
         return dict(re.findall(pattern, httpx.get(f"{server.address}/metrics").text))
 
     wait_until(lambda: set(counts()) == {"0", "1"} and sum(map(int, counts().values())) >= 60)
+
+
+def test_temporary_weights_are_removed_when_the_workers_have_mapped_them(server: ServerProcess) -> None:
+    mapped = Path(f"/proc/{children(server.child.pid)[0]}/maps").read_text()
+    (folder,) = set(re.findall(r"(/\S*/offrec-serve-\w+)/", mapped))
+    assert not Path(folder).exists()
 
 
 def test_a_killed_worker_is_started_again_and_loses_no_answered_request(server: ServerProcess) -> None:
@@ -162,8 +168,9 @@ def test_a_batch_that_never_ends_counts_as_hung() -> None:
         batcher = MicroBatcher(
             Stuck(), max_batch=1, max_waiting=9, wait_seconds=0.0, observe=lambda size, seconds: None
         )
-        service: Any = SimpleNamespace(slots={"a": SimpleNamespace(batcher=batcher)})
-        service.longest_batch = partial(Service.longest_batch, service)
+        policies: Any = SimpleNamespace(slots={"a": SimpleNamespace(batcher=batcher)})
+        policies.longest_batch = partial(PolicySlots.longest_batch, policies)
+        service: Any = SimpleNamespace(policies=policies)
         place: Any = SimpleNamespace(index=3, heartbeats=SimpleNamespace(beat=beats.append))
         options: Any = SimpleNamespace(hang_seconds=0.04)
         heartbeats = asyncio.ensure_future(SupervisorLink(place, service, options)._send_heartbeats())
@@ -233,7 +240,7 @@ def test_workers_end_with_the_supervisor(runs: dict[str, Path], tmp_path: Path) 
         assert len(workers) == 2
         server.child.kill()
         server.child.wait()
-        wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 10)
+        wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 30)
     assert len(list(tmp_path.glob("*.jsonl"))) == 1, "the log of the only request is complete"
     assert not list(tmp_path.glob("*.open"))
 
@@ -243,7 +250,7 @@ def test_a_full_disk_of_one_worker_stops_the_server_if_it_is_told_to(runs: dict[
         for worker in children(server.child.pid):
             resource.prlimit(worker, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
         httpx.post(f"{server.address}/v1/recommend", json=REQUEST)
-        assert server.child.wait(20) == 1
+        assert server.child.wait(60) == 1
         server.reader.join()
     assert "offrec: Stopped: the decision log cannot be written (File too large)." in "".join(server.output)
 

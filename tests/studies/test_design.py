@@ -10,6 +10,7 @@ import pytest
 
 from offrec.algorithms import LEARNERS
 from offrec.baselines import BASELINES
+from offrec.commands.studies import Compare, Execution
 from offrec.data.json_files import format_json
 from offrec.errors import InputError
 from offrec.reports.reading import read_studies
@@ -41,6 +42,24 @@ def test_the_default_is_every_learner_and_baseline(dataset: Path, tmp_path: Path
 def test_a_baseline_that_needs_lists_is_named_if_there_are_none(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--baselines pick-rate needs served lists"):
         design.plan_comparison([dataset], tmp_path / "study", algorithms="sl", baselines="recent,pick-rate")
+
+
+def test_all_baselines_names_those_that_are_left_out(
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In study.json, on the terminal and in the report."""
+    options: dict[str, Any] = {"algorithms": "sl", "seeds": "1", "set": tuple(FAST)}
+    Compare((dataset,), tmp_path / "study", execution=Execution(device="cpu", json=True), **options).run()
+    left_out = read_study(tmp_path / "study").request["left_out"]
+    names = [name for name in BASELINES if not BASELINES[name].needs_only_events]
+    assert [sentence.split(",")[0] for sentence in left_out] == [f"Left out: {name}" for name in names]
+    assert "Left out: pick-rate, which needs served lists; the dataset small contains none." in left_out
+    (setup,) = (part for part in build_report([tmp_path / "study"]).sections if part.title == "Setup")
+    assert setup.notes == left_out
+    Compare((dataset,), tmp_path / "study", execution=Execution(device="cpu", plan_only=True), **options).run()
+    assert capsys.readouterr().err.count("Left out: ") == len(names)
+    study = design.plan_comparison([dataset], tmp_path / "other", algorithms="sl", baselines="recent")
+    assert study.request["left_out"] == []
 
 
 def test_study_json_stores_the_plan(dataset: Path, tmp_path: Path) -> None:
@@ -232,7 +251,7 @@ def test_other_folders_and_damaged_studies_are_refused(dataset: Path, tmp_path: 
         with pytest.raises(InputError, match=message):
             read_study(study.folder)
     known, *_ = stored["datasets"]
-    run = stored["runs"][0]
+    run, (group, *others) = stored["runs"][0], stored["groups"]
     for content, reason in (
         ("{", "Expecting property name"),
         ("[1]", "it must contain an object;"),
@@ -246,7 +265,12 @@ def test_other_folders_and_damaged_studies_are_refused(dataset: Path, tmp_path: 
         ({**stored, "datasets": [{**known, "smell": 1}]}, r"'datasets\[0\].smell' is not a known key"),
         ({**stored, "datasets": [5]}, r"datasets\[0\] must be an object; got 5"),
         ({**stored, "datasets": 5}, "datasets must be a list"),
+        ({**stored, "datasets": [{**known, "counts": {}}]}, r"datasets\[0\].counts lacks sessions, events, items;"),
+        ({**stored, "datasets": [{**known, "protocol": {}}]}, r"datasets\[0\].protocol lacks format, "),
         ({**stored, "visitors": 2**63}, "visitors must be a whole number"),
+        ({**stored, "kind": "tune"}, "request.objective must be text;"),
+        ({**stored, "kind": "tune", "request": {"objective": "NDCG@10"}}, ".* has no number of a trial;"),
+        ({**stored, "groups": [{**group, "trial": 1}, *others]}, ".* is a trial, but the study is not a search;"),
     ):
         (study.folder / "study.json").write_text(content if isinstance(content, str) else format_json(content))
         with pytest.raises(InputError, match=f"study.json is damaged: {reason}"):

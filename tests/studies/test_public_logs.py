@@ -48,13 +48,18 @@ def sweep(folder: Path, name: str, knob: str, value: float, hits: Callable[[floa
         noise = ORDERS[int(cart) % 3][run.seed]
         wanted = np.array([hits(cart, kind) + noise for kind in log.behaviours])
         rank = np.where(session % 100 < wanted[behaviour], 1, RANK_CAP)
-        table = {kind: compute_metrics(rank[behaviour == n], (5, 10)).values for n, kind in enumerate(log.behaviours)}
+        measured = {kind: compute_metrics(rank[behaviour == n], (5, 10)) for n, kind in enumerate(log.behaviours)}
+        table = {kind: {"events": one.events, **one.values} for kind, one in measured.items()}
         facts = {
             "validation": table,
             "test": table,
             "learning_curve": [{"epoch": 1}],
             "selected_epoch": 1,
             "machine": MACHINE,
+            "seconds": 2.0,
+            "concurrent_seeds": 1,
+            "peak_memory": None,
+            "finished_at": "2026-01-01T10:00:00+00:00",
         }
         write_result(study, run, facts, {"ranks": rank.astype(np.uint8), "events": events})
     return study

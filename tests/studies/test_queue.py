@@ -12,14 +12,19 @@ from typing import Any
 import pytest
 import torch
 
+from offrec.data.dataset import Dataset
 from offrec.errors import InputError, Interrupted, RunError
 from offrec.reports.report import build_report
 from offrec.reports.text_formats import csv
+from offrec.runs.options import resolve_options
+from offrec.runs.plan import plan_run
+from offrec.runs.shared_data import SharedData
 from offrec.studies import results, worker
 from offrec.studies.claims import Claim
 from offrec.studies.folder import locate_datasets, open_dataset, read_study
 from offrec.studies.study import Study
 from offrec.studies.worker import RunCounts
+from offrec.training import memory
 from offrec.training.loop import Trainer
 from small_studies import FAST, finished, process, small_dataset, small_study, started_processes
 
@@ -113,6 +118,21 @@ def test_concurrent_seeds_have_the_same_results(dataset: Path, uninterrupted: St
     facts = json.loads(study.path("results", "small.sr.gru.1.json").read_text())
     assert facts["concurrent_seeds"] == 2
     assert tables(study) == tables(uninterrupted), "each equals the run alone"
+
+
+@pytest.mark.parametrize(("processes", "concurrent"), [(1, [2, 2, 1]), (2, [1, 1, 1])])
+def test_as_many_seeds_as_memory_holds_are_trained_concurrently(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int, concurrent: list[int]
+) -> None:
+    study = small_study(dataset, tmp_path / "study", algorithms="sl", baselines="none", seeds="3")
+    opened = Dataset.open(dataset)
+    options = resolve_options(study.groups[0].options, opened.protocol.format)
+    shared = SharedData(opened)
+    peak = plan_run(shared, options, torch.device("cpu")).memory.peak
+    monkeypatch.setattr(memory, "free", lambda device: shared.bytes(device) + int(2.9 * peak))
+    assert finished(study, concurrent_seeds=3, processes_on_device=processes) == RunCounts(3, 0, 0)
+    results = [json.loads(study.path("results", f"{run.name}.json").read_text()) for run in study.runs]
+    assert sorted((facts["concurrent_seeds"] for facts in results), reverse=True) == concurrent
 
 
 def test_concurrent_seeds_that_fail_are_executed_alone(

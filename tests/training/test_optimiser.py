@@ -49,6 +49,22 @@ def test_full_is_adam() -> None:
     torch.testing.assert_close(ours.other, theirs.other)
 
 
+def test_full_equals_the_fused_adam_of_torch_bit_for_bit() -> None:
+    ours, theirs = Two(), Two()
+    one = Optimiser(ours, 0.01, [ours.table])
+    two = torch.optim.Adam([theirs.table, theirs.other], lr=0.01, betas=optimiser.BETAS, eps=1e-8, fused=True)
+    for seed in range(5):
+        ours.random_gradients(seed)
+        theirs.random_gradients(seed)
+        if seed in (1, 2):  # without a gradient a parameter, its moments and its count stay
+            ours.other.grad = theirs.other.grad = None
+        one.step()
+        two.step()
+    assert torch.equal(ours.table, theirs.table)
+    assert torch.equal(ours.other, theirs.other)
+    assert [float(one.tensors()[f"optimiser.{index}.step"]) for index in (0, 1)] == [5.0, 3.0]
+
+
 def test_row_wise_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps of a row with gradients (3, 4) and (0, 2), in chunks of one row."""
     monkeypatch.setattr(optimiser, "CHUNK", 2)

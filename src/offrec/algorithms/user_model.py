@@ -14,9 +14,10 @@ plus Gaussian priors. Exposure is part of the likelihood because the policy that
 without it, an item that is shown mainly to visitors who like it seems attractive to everybody. If that policy knows
 only the picks and lists of the log, P(i shown|c) is the same for all c given the log, and the term is left out.
 
-Item effects share knowledge: q_i = ε_i + ρ a_i and w_i = ε′_i + ρ₁ a_i + ρ₂ q_i, with ε and ε′ shrunk towards 0. How
-strongly ε′ is shrunk and how fast picks are forgotten (ω_l ∝ decay^l) is selected on validation sessions, and so is the
-form of choice, after one epoch with each.
+Item effects share knowledge: q_i = ε_i + ρ a_i and w_i = ε′_i + ρ₁ a_i + ρ₂ q_i, with a, ε and ε′ shrunk towards 0.
+How strongly a and ε are shrunk is estimated from the log after each epoch (`offrec.models.item_prior`). How strongly ε′
+is shrunk and how fast picks are forgotten (ω_l ∝ decay^l) is selected on validation sessions, and so is the form of
+choice. The slopes β have mean square 1.
 """
 
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class UserSymbols:
     """The symbols of the user model's loss, for a batch of S sessions with D lists."""
 
     log_prior: Tensor  # [K] log π_c
+    utility: Tensor  # [D, K, k] u, detached: the loss reads `choice`, which depends on it
     choice: Tensor  # [D, K] log P(choice|list, c)
     conversion: Tensor  # [D, K] log P(behaviour|pick, c); 0 without a pick
     exposure: Tensor  # [D, K] log P(list|c), up to a constant; 0 for logs without lists
@@ -44,6 +46,16 @@ class UserSymbols:
     session: Tensor  # [D] index of the list's session in the batch
     penalty: Tensor  # [] negative log density of the priors, per list of the log
     lists_per_session: Tensor  # [] mean number of lists in the batch's sessions
+
+    def log_likelihood(self) -> Tensor:
+        """[S, K] log-likelihood of each session for visitors of each type."""
+        sessions = int(self.session[-1]) + 1
+        zeros = torch.zeros(sessions, self.choice.shape[1], dtype=self.choice.dtype, device=self.choice.device)
+        return zeros.index_add(0, self.session, self.choice + self.conversion + self.exposure)
+
+    def type_posterior(self) -> Tensor:
+        """[S, K] probability of each type, given the session."""
+        return (self.log_prior + self.log_likelihood()).softmax(1)
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,11 @@ class UserModel:
     vector_precision: float = option(20.0, minimum=0.0)
     """Precision of the Gaussian prior of item vectors."""
     effect_precision: float = option(1.0, minimum=0.0)
-    """Precision of the Gaussian priors of type vectors, attractiveness and conversion effects."""
+    """Precision of the Gaussian prior of type vectors."""
+    attractiveness_precision: float | None = option(None, minimum=0.0)
+    """Precision of the Gaussian prior of attractiveness. None: estimated from the log."""
+    conversion_precision: float | None = option(None, minimum=0.0)
+    """Precision of the Gaussian prior of an item's own effect on conversion. None: estimated from the log."""
     exposure: Literal["auto", "on", "off"] = "auto"
     """Whether the likelihood includes which items are shown to whom. `off` suits logs of policies that know a visitor
     only from the picks and lists in the log. `auto`: off for decision logs of `offrec serve` and for logs that only
@@ -94,15 +110,13 @@ class UserModel:
     def loss(self, x: Any) -> LossTerms:
         """Return the loss terms, one number per session."""
         assert isinstance(x, UserSymbols)
-        sessions = int(x.session[-1]) + 1
-        log_likelihood = torch.zeros(sessions, x.choice.shape[1], dtype=x.choice.dtype, device=x.choice.device)
-        log_likelihood = log_likelihood.index_add(0, x.session, x.choice + x.conversion + x.exposure)
+        log_likelihood = x.log_likelihood()
         target = x.leaves.to(x.leave_logit.dtype)[:, None].expand_as(x.leave_logit)
         leaving = binary_cross_entropy_with_logits(x.leave_logit, target, reduction="none").sum(1)
         return {
             "likelihood": -(x.log_prior + log_likelihood).logsumexp(1),
             "leaving": torch.zeros_like(log_likelihood[:, 0]).index_add(0, x.session, leaving),
-            "prior": (x.penalty * x.lists_per_session).expand(sessions),
+            "prior": (x.penalty * x.lists_per_session).expand(len(log_likelihood)),
         }
 
 

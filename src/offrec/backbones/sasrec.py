@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from offrec.backbones.record import BackboneRecord, Sizes
+from offrec.catalogue.shard import random_rows
 
 if TYPE_CHECKING:
     from offrec.backbones.onnx_graph import OnnxGraph
@@ -38,7 +39,7 @@ class SASRecBlock(nn.Module):
 class SASRec(nn.Module):
     def __init__(self, width: int, layers: int, dropout: float, heads: int, length: int) -> None:
         super().__init__()
-        self.positions = nn.Parameter(torch.randn(length, width) * 0.02)
+        self.positions = nn.Parameter(random_rows(length, width, None, 0.02))
         self.blocks = nn.Sequential(*(SASRecBlock(width, heads, dropout) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
 

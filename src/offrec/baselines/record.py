@@ -40,10 +40,18 @@ class BaselineRecord:
         """Whether it can be built from any log."""
         return not (self.needs_lists or self.needs_features)
 
-    def fits(self, dataset: Dataset) -> bool:
-        """Return whether a dataset has what the baseline needs."""
+    def missing(self, dataset: Dataset) -> str | None:
+        """Return what the baseline needs and a dataset does not have; None if it has everything."""
+        if self.needs_lists and dataset.decisions is None:
+            return "served lists"
         has_features = dataset.item_properties is not None and dataset.item_properties.has_features
-        return (dataset.decisions is not None or not self.needs_lists) and (has_features or not self.needs_features)
+        return "item features (prepare --items)" if self.needs_features and not has_features else None
+
+    def left_out(self, dataset: Dataset) -> str | None:
+        """Return the sentence that says why the baseline is left out for a dataset; None if it can be built."""
+        need = self.missing(dataset)
+        name = dataset.path.resolve().name
+        return need and f"Left out: {self.name}, which needs {need}; the dataset {name} contains none."
 
 
 def _check(record: BaselineRecord) -> str | None:

@@ -16,6 +16,7 @@ from torch.nn.functional import embedding
 
 from offrec.catalogue.backend import kernels_read
 from offrec.catalogue.corrections import UniqueItems, sum_matching
+from offrec.catalogue.shard import Shard
 
 MASKED = -1e30  # finite: 0 · (−inf) would be NaN
 ALL_MASKED = MASKED / 10  # a logsumexp below this means that every item of the row is masked
@@ -53,6 +54,7 @@ class Head:
     corrections_merged: bool = False  # an item's first occurrence has its whole correction, others 0
     unique: UniqueItems | None = None  # `items` without duplicates, if already computed
     full_precision: "Head | None" = None  # the float32 head of a bfloat16 one; single items are read from it
+    shard: Shard | None = None  # the range of items in `table` and `bias`, if other ranks store the others
 
     def __post_init__(self) -> None:
         if self.state.ndim != 2 or self.table.ndim != 2 or self.state.shape[1] != self.table.shape[1]:
@@ -84,7 +86,7 @@ class Head:
     @property
     def n_items(self) -> int:
         """A, the number of items in the catalogue."""
-        return self.table.shape[0]
+        return self.table.shape[0] if self.shard is None else self.shard.n_items
 
     @property
     def dtype(self) -> torch.dtype:
@@ -106,7 +108,7 @@ class Head:
         """The head without corrections and without support."""
         if self.items is None and self.support is None:
             return self
-        return Head(self.state, self.table, self.bias)
+        return Head(self.state, self.table, self.bias, shard=self.shard)
 
     def at(self, actions: Tensor) -> Tensor:
         """Compute z at actions [B, n]: [B, n]."""
@@ -116,6 +118,10 @@ class Head:
         """Compute the base at actions [B, n]: [B, n]."""
         if self.full_precision is not None:
             return self.full_precision.base_at(actions)
+        if self.shard is not None:
+            from offrec.catalogue import sharded  # it imports this module
+
+            return sharded.base_at(self, actions)
         if self.state.dtype == self.table.dtype and kernels_read(self.table, actions):
             from offrec.catalogue.triton.few_items import values_at  # needs triton
 
@@ -124,6 +130,10 @@ class Head:
         # On a GPU, a matrix product could use TF32; values of individual items are computed in full precision.
         z = (state[:, None] * rows).sum(-1) if state.is_cuda else torch.einsum("bd,bnd->bn", state, rows)
         return z if self.bias is None else z + self.bias[actions]
+
+    def rows(self, items: Tensor) -> Tensor:
+        """Return the table's rows at items [B]: [B, d]."""
+        return self.table[items] if self.shard is None else self.shard.lookup(items, self.table)
 
     def apply_corrections(self, z: Tensor, actions: Tensor) -> Tensor:
         """Apply the head's corrections to the base values z [B, n] at actions [B, n]."""

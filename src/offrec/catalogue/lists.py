@@ -19,6 +19,8 @@ from offrec.catalogue.head import MASKED, Head
 from offrec.catalogue.ranking import BestItems, sample_k, top_k
 from offrec.catalogue.reduction import logsumexp
 from offrec.catalogue.sampling import sample_without_replacement
+from offrec.catalogue.screened_pass import ScreenedPass
+from offrec.catalogue.screening import Screening
 from offrec.catalogue.tiled import tiles
 
 
@@ -28,33 +30,54 @@ class ItemLists:
 
     items: Tensor  # [B, k]
     values: Tensor  # [B, k] z; MASKED where the row has fewer than k items
-    lse: Tensor  # [B] log Σ_a exp z(a)
+    lse: Tensor  # [B] log Σ_a exp z(a); NaN if it was not requested
     log_probs: Tensor | None = (
         None  # [B, k] log-probability of each position given the previous ones; None: not sampled
     )
 
 
 @torch.no_grad()
-def top_lists(head: Head, k: int, allowed: Tensor | None = None) -> ItemLists:
+def top_lists(
+    head: Head, k: int, allowed: Tensor | None = None, screening: Screening | None = None, lse: bool = True
+) -> ItemLists:
     """Return the k best items of each row and the logsumexp, computing each tile once.
 
     Args:
         head: The logits of B rows.
         k: Items per list. Rows with fewer unmasked items are padded with value MASKED.
         allowed: [A] bool, the items that a list may contain, or None for all. The logsumexp includes the others.
+        screening: The screening of the head's table, for a faster pass on a CPU; None to read all values in float32.
+        lse: Whether the logsumexp is needed. Without it, a screening can use bfloat16 products.
     """
     if backend_for(head) == "kernels":
         values, items = top_k(head if allowed is None else restrict(head, allowed), k)
-        return ItemLists(items, values, logsumexp(head).double())
+        return ItemLists(items, values, logsumexp(head).double() if lse else _not_computed(head))
+    if screening is not None:
+        screened = ScreenedPass(head, k, screening, head.items, allowed, lse)
+        if not screened.succeeded and screened.is_worth_repeating:
+            screened = ScreenedPass(head, k, screening, head.items, allowed, lse, precise=True)
+        if screened.succeeded:
+            return finish_lists(screened, head)
     best, total = BestItems(head, k), _LogSum(head)
     is_masked = None if allowed is None else ~allowed
     for first, z in tiles(head):
-        total.add(z)
+        if lse:
+            total.add(z)
         if is_masked is not None:
             z.masked_fill_(is_masked[first : first + z.shape[1]], MASKED)
         best.add(first, z)
     values, items = best.sorted()
-    return ItemLists(items, values, total.log())
+    return ItemLists(items, values, total.log() if lse else _not_computed(head))
+
+
+def finish_lists(screened: ScreenedPass, head: Head) -> ItemLists:
+    """Return the lists of a screened pass that succeeded, for a head with its corrections."""
+    items, values, sums = screened.finish(head)
+    return ItemLists(items, values, _not_computed(head) if sums is None else sums)
+
+
+def _not_computed(head: Head) -> Tensor:
+    return torch.full((head.n_rows,), torch.nan, dtype=torch.double, device=head.state.device)
 
 
 @torch.no_grad()

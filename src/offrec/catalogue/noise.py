@@ -15,10 +15,28 @@ class Noise:
 
     seed: Tensor  # 0-d int64, on the head's device
 
+    def from_item(self, first: int) -> "Noise":
+        """Return noise whose item 0 has the draws of item `first` of this noise, for a part of the catalogue.
+
+        Items are hashed as items · ITEM + high bits of the seed, so a range of items is a change of the high bits.
+        """
+        high = ((self.seed >> 32) + first * ITEM) & 0xFFFFFFFF
+        return Noise((high << 32) | (self.seed & 0xFFFFFFFF))
+
 
 def gumbel_noise(noise: Noise, rows: Tensor, items: Tensor) -> Tensor:
     """Compute standard Gumbel draws g(row, item) in float32, for rows and items (int64) that broadcast."""
     return _gumbel(hash_bits(noise, rows, items))
+
+
+def precise_gumbel_noise(noise: Noise, rows: Tensor, items: Tensor) -> Tensor:
+    """Compute standard Gumbel draws g(row, item) in float64, from 64 random bits each.
+
+    With 32 bits, the largest draws of a hundred million items would often be equal.
+    """
+    low, high = (hash_bits(Noise(noise.seed ^ other), rows, items).double() for other in (SECOND, 0))
+    u = (low.add_(2.0**31 + 0.5).mul_(2.0**-32)).add_(high.add_(2.0**31)).mul_(2.0**-32).clamp_(max=1 - 2.0**-53)
+    return u.neg_().log1p_().neg_().log_().neg_()
 
 
 def hash_bits(noise: Noise, rows: Tensor, items: Tensor) -> Tensor:

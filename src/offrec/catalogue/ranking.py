@@ -5,6 +5,8 @@ from torch import Tensor
 
 from offrec.catalogue.backend import backend_for
 from offrec.catalogue.head import Head
+from offrec.catalogue.noise import Noise, precise_gumbel_noise
+from offrec.catalogue.sharded import LocalHeads, best_items, by_value_then_item, count, rows_at
 from offrec.catalogue.tiled import tiles
 
 ROUNDING = 8.0  # values that differ by fewer units in the last place are a tie; differences up to 3 were observed
@@ -25,11 +27,19 @@ def rank(head: Head, target: Tensor) -> Tensor:
     Returns:
         [B] ranks, 1 is best.
     """
-    threshold, not_below = _tie_threshold(head, target), torch.zeros_like(target)
+    threshold = _tie_threshold(head, target)
+    if head.shard is not None:
+        return 1 + count(head, target, lambda part, own: _rank(part, own, threshold) - 1)
+    return _rank(head, target, threshold)
+
+
+def _rank(head: Head, target: Tensor, threshold: Tensor) -> Tensor:
+    """Return 1 + the number of items, other than the target, that are not below the threshold [B, 1]."""
     if backend_for(head) == "kernels":
         from offrec.catalogue.triton import search  # needs triton
 
         return search.rank(head, target, threshold[:, 0])
+    not_below = torch.zeros_like(target)
     for first, z in tiles(head):
         not_below += _count_not_below(z, threshold, target - first)
     return not_below + 1
@@ -48,14 +58,16 @@ def top_k(head: Head, k: int) -> tuple[Tensor, Tensor]:
     Returns:
         Values and items, [B, k] each.
     """
+    if head.shard is not None:
+        return best_items(head, k, lambda part, _: top_k(part, k))
     if backend_for(head) == "kernels":
         from offrec.catalogue.triton import search  # needs triton
 
         return search.top_k(head, k)
-    best = BestItems(head, k)
+    candidates = BestItems(head, k)
     for first, z in tiles(head):
-        best.add(first, z)
-    return best.sorted()
+        candidates.add(first, z)
+    return candidates.sorted()
 
 
 @torch.no_grad()
@@ -65,45 +77,58 @@ def rank_and_top_k(head: Head, target: Tensor, k: int) -> tuple[Tensor, Tensor, 
     Returns:
         Ranks [B], and the k best values and items, [B, k] each.
     """
-    if backend_for(head) == "kernels":
+    if head.shard is not None or backend_for(head) == "kernels":
         return rank(head, target), *top_k(head, k)
-    threshold, not_below, best = _tie_threshold(head, target), torch.zeros_like(target), BestItems(head, k)
+    threshold, not_below, candidates = _tie_threshold(head, target), torch.zeros_like(target), BestItems(head, k)
     for first, z in tiles(head):
-        best.add(first, z)
+        candidates.add(first, z)
         not_below += _count_not_below(z, threshold, target - first)
-    return not_below + 1, *best.sorted()
+    return not_below + 1, *candidates.sorted()
 
 
 @torch.no_grad()
 def sample_k(head: Head, k: int, generator: torch.Generator, temperature: Tensor | None = None) -> Tensor:
     """Sample k items per row from softmax(z / temperature) without replacement.
 
-    Adds Gumbel noise to every logit and returns the k best (Kool et al. 2019). The noise has double precision: in
-    float32, the smallest of a million draws would tie, because too few numbers near 0 are representable.
+    Adds Gumbel noise to every logit and returns the k best (Kool et al. 2019). The noise is a hash of a seed, the row
+    and the item, so that draws depend neither on the size of a tile nor on how many ranks store the catalogue.
 
     Args:
         head: The logits of B rows.
         k: Items per row.
-        generator: On the head's device. The draws depend on the width of a tile, and so on the number of rows.
+        generator: On the head's device. It draws the seed of the noise.
         temperature: [B], or None for 1.
 
     Returns:
         [B, k] items in the order they were sampled.
     """
-    best = BestItems(head, k)
+    noise = Noise(torch.randint(1 << 62, (), device=head.state.device, generator=generator))
+    if head.shard is None:
+        return _best_with_noise(head, k, noise, temperature)[1]
+
+    def search(part: Head, local: LocalHeads) -> tuple[Tensor, Tensor]:
+        return _best_with_noise(part, k, noise.from_item(local.shard.first), temperature)
+
+    return best_items(head, k, search)[1]
+
+
+def _best_with_noise(head: Head, k: int, noise: Noise, temperature: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the k largest z / temperature + g and their items, [B, k] each."""
+    candidates, rows = BestItems(head, k), torch.arange(head.n_rows, device=head.state.device)[:, None]
     for first, z in tiles(head):
-        noise = torch.empty(z.shape, dtype=torch.double, device=z.device).exponential_(generator=generator)
+        items = torch.arange(first, first + z.shape[1], device=z.device)
         z = z if temperature is None else z / temperature[:, None]
-        best.add(first, z - noise.log_())
-    return best.sorted()[1]
+        candidates.add(first, z + precise_gumbel_noise(noise, rows, items))
+    return candidates.sorted()
 
 
 def _tie_threshold(head: Head, target: Tensor) -> Tensor:
     """Return the target's value minus the largest rounding error of an equal value, [B, 1]."""
     value = head.at(target[:, None])
-    size = (head.state * head.table[target]).abs().sum(1, keepdim=True)
+    size = (head.state * head.rows(target)).abs().sum(1, keepdim=True)
     if head.bias is not None:
-        size += head.bias[target].abs()[:, None]
+        bias = head.bias[target] if head.shard is None else rows_at(head.shard, head.bias, target)
+        size += bias.abs()[:, None]
     if head.items is not None and head.values is not None:
         size += torch.where(head.items == target[:, None], head.values.abs(), 0.0).sum(1, keepdim=True)
     return value - ROUNDING * torch.finfo(value.dtype).eps * size
@@ -173,17 +198,12 @@ class BestItems:
         k = min(self.k, values.shape[1])
         best, order = values.topk(k, 1)
         if values.numel() and int((~(values < best[:, -1:])).sum(1).max()) > k:
-            order = _by_value_then_item(values, items)[:, :k]  # `topk` does not define the order of equal values
+            order = by_value_then_item(values, items)[:, :k]  # `topk` does not define the order of equal values
         self.values, self.items = values.gather(1, order), items.gather(1, order)
 
     def sorted(self) -> tuple[Tensor, Tensor]:
         """Return the best values and items, [B, k] each, best first."""
         if self.candidates:
             self._merge_candidates()
-        order = _by_value_then_item(self.values, self.items)
+        order = by_value_then_item(self.values, self.items)
         return self.values.gather(1, order), self.items.gather(1, order)
-
-
-def _by_value_then_item(values: Tensor, items: Tensor) -> Tensor:
-    by_item = items.argsort(1)
-    return by_item.gather(1, values.gather(1, by_item).sort(dim=1, descending=True, stable=True).indices)

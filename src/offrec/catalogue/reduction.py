@@ -11,13 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from offrec.catalogue import reference, tiled
+from offrec.catalogue import reference, stored_weights, tiled
 from offrec.catalogue.backend import backend_for
 from offrec.catalogue.head import ALL_MASKED, Head, Linear, Support, UpperBound
 from offrec.catalogue.noise import Noise
+from offrec.catalogue.sharded import EMPTY, LocalHeads, best_items
 from offrec.catalogue.slots import Slots
-
-EMPTY = -3e38  # the score of an empty slot, far below MASKED: a masked item still outweighs it
 
 
 class Reduced(NamedTuple):
@@ -50,7 +49,7 @@ def log_prob(head: Head, actions: Tensor) -> Tensor:
     Returns:
         [B, n] log-probabilities, differentiable.
     """
-    if backend_for(head) != "kernels":
+    if head.shard is not None or backend_for(head) != "kernels":
         return head.at(actions) - logsumexp(head)[:, None]
     from offrec.catalogue.triton import reduction  # needs triton
 
@@ -78,6 +77,8 @@ def reduce(pi: Head, linear: Linear = (), below: UpperBound | None = None) -> Re
         >>> reduce(pi, [(1.0, q), (-0.1, pi)]).mean  # E_π[q(a) − 0.1 z(a)]
     """
     _check(_heads(pi, linear, below), below)
+    if pi.shard is not None:
+        return _reduce_sharded(pi, linear, below)
     name = backend_for(*_heads(pi, linear, below))
     if name == "reference":
         return Reduced(*reference.reduce(pi, linear, below))
@@ -99,6 +100,8 @@ def reduce_with_detached(
     """
     heads = _heads(pi, [*linear, *detached], None) + ([] if normalised is None else [normalised])
     _check(heads)
+    if pi.shard is not None:
+        return _reduce_with_detached_sharded(pi, linear, detached, normalised)
     if backend_for(*heads) == "kernels":
         from offrec.catalogue.triton import reduction  # needs triton
 
@@ -131,17 +134,17 @@ def gumbel_softmax(pi: Head, linear: Linear, *, temperature: float, noise: Noise
     if not linear:
         raise ValueError("gumbel_softmax needs at least one linear term")
     _check(_heads(pi, linear, None))
-    name = backend_for(*_heads(pi, linear, None))
+    name = "tiled" if pi.shard is not None else backend_for(*_heads(pi, linear, None))
     if name == "reference":
         return reference.gumbel_softmax(pi, linear, temperature=temperature, noise=noise, hard=hard)
     if not hard:
-        return _reduce(name, pi, linear, None, noise, temperature, True).mean
+        return _noisy_mean(pi, linear, noise, temperature, True)
     item = maximum(pi, noise)[1][:, None]
     value = _linear_combination([(coefficient, head.at(item)) for coefficient, head in linear])[:, 0]
     parts = (pi.state, pi.table, pi.bias, pi.values)
     if not (torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in parts)):
         return value
-    soft = _reduce(name, pi, linear, None, noise, temperature, False).mean
+    soft = _noisy_mean(pi, linear, noise, temperature, False)
     return value + (soft - soft.detach())
 
 
@@ -156,6 +159,14 @@ def maximum(head: Head, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
     Returns:
         Values and items, [B] each.
     """
+    if head.shard is not None:
+
+        def search(part: Head, local: LocalHeads) -> tuple[Tensor, Tensor]:
+            value, item = maximum(part, local.noise(noise))
+            return value[:, None], item[:, None]
+
+        values, items = best_items(head, 1, search)
+        return values[:, 0], items[:, 0]
     name = backend_for(head)
     if name == "reference":
         return reference.maximum(head, noise)
@@ -190,7 +201,11 @@ def _reduce(
     linear_bases = [(coefficient, bases(head)) for coefficient, head in linear]
     below_base = below and (bases(below[0]), below[1])
     excluded = None if slots is None else slots.items
-    lse, mean, mass = tiled.reduce(bases(pi), linear_bases, below_base, excluded, noise, temperature, direct)
+    if not linear and below is None and noise is None and stored_weights.stores_weights(base := bases(pi)):
+        lse = stored_weights.logsumexp(base, excluded)
+        mean = mass = torch.zeros_like(lse)
+    else:
+        lse, mean, mass = tiled.reduce(bases(pi), linear_bases, below_base, excluded, noise, temperature, direct)
     if slots is None:
         return Reduced(lse, mean, mass)
     score = z = slots.at(pi)
@@ -210,6 +225,49 @@ def _reduce(
         is_below = (slots.at(below[0].detach()) <= below[1][:, None]) & ~slots.empty
         mass = share * mass + torch.where(is_below, probabilities, 0.0).sum(1)
     return Reduced(whole, mean, mass)
+
+
+def _noisy_mean(pi: Head, linear: Linear, noise: Noise, temperature: float, direct: bool) -> Tensor:
+    """Compute Σ_a y_a Σ_i c_i z_i(a) for y = softmax((z + g) / temperature): [B]."""
+    if pi.shard is None:
+        return _reduce(backend_for(*_heads(pi, linear, None)), pi, linear, None, noise, temperature, direct).mean
+    local = LocalHeads(_heads(pi, linear, None))
+    head, terms = local(pi), local.linear(linear)
+
+    def compute() -> tuple[Tensor, ...]:
+        if backend_for(*_heads(head, terms, None)) == "reference":
+            raise ValueError("catalogue=reference does not support samples over several ranks; use tiled")
+        name = backend_for(*_heads(head, terms, None))
+        return _reduce(name, head, terms, None, local.noise(noise), temperature, direct)[:2]
+
+    return local.combine(*local.sums(compute, pi, 1))[1]
+
+
+def _reduce_sharded(pi: Head, linear: Linear, below: UpperBound | None) -> Reduced:
+    """Compute `reduce` over the items of all ranks."""
+    local = LocalHeads(_heads(pi, linear, below))
+    bound = below and (local(below[0]), below[1])
+    return Reduced(*local.combine(*local.sums(lambda: reduce(local(pi), local.linear(linear), bound), pi, 2)))
+
+
+def _reduce_with_detached_sharded(
+    pi: Head, linear: Linear, detached: Linear, normalised: Head | None
+) -> tuple[Reduced, DetachedSums]:
+    """Compute `reduce_with_detached` over the items of all ranks."""
+    others = [] if normalised is None else [normalised]
+    local = LocalHeads([*_heads(pi, [*linear, *detached], None), *others])
+
+    def compute() -> tuple[Tensor, ...]:
+        prior = None if normalised is None else local(normalised)
+        sums, more = reduce_with_detached(local(pi), local.linear(linear), local.linear(detached), prior)
+        return sums.lse, sums.mean, more.mean, more.lse
+
+    lse, mean, detached_mean, prior_lse = local.sums(compute, pi, 3)
+    lse, mean, detached_mean = local.combine(lse, mean, detached_mean.detach())
+    if normalised is not None:
+        empty = prior_lse if local.shard.size else prior_lse + EMPTY
+        prior_lse = local.combine(empty.detach())[0]
+    return Reduced(lse, mean, torch.zeros_like(lse)), DetachedSums(detached_mean.detach(), prior_lse.detach())
 
 
 class _Bases:

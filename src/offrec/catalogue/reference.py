@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from offrec.catalogue.head import MASKED, Head, Linear, UpperBound
-from offrec.catalogue.noise import Noise, gumbel_noise
+from offrec.catalogue.noise import Noise, gumbel_noise, precise_gumbel_noise
 
 
 def logits(head: Head) -> Tensor:
@@ -79,9 +79,10 @@ def rank_and_top_k(head: Head, target: Tensor, k: int) -> tuple[Tensor, Tensor, 
 
 def sample_k(head: Head, k: int, generator: torch.Generator) -> Tensor:
     """Dense `offrec.catalogue.sample_k`."""
-    z = logits(head).double()
-    noise = torch.empty_like(z).exponential_(generator=generator)
-    return (z - noise.log()).sort(dim=1, descending=True, stable=True).indices[:, :k]
+    z, noise = logits(head).double(), Noise(torch.randint(1 << 62, (), generator=generator))
+    rows, items = (torch.arange(n, device=z.device) for n in z.shape)
+    noisy = z + precise_gumbel_noise(noise, rows[:, None], items)
+    return noisy.sort(dim=1, descending=True, stable=True).indices[:, :k]
 
 
 def _linear_combination(like: Tensor, linear: Linear) -> Tensor:

@@ -29,6 +29,8 @@ def tile_width(head: Head) -> int:
 
 def tiles(head: Head) -> Iterator[tuple[int, Tensor]]:
     """Yield (first item, logits [B, tile]) over the catalogue, including corrections."""
+    if head.shard is not None:
+        raise ValueError("this function does not support catalogues that several ranks store")
     width = tile_width(head)
     corrected = Corrected(head, width)
     for number, first in enumerate(range(0, head.n_items, width)):

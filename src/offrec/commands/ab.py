@@ -22,6 +22,8 @@ class Ab:
     """Folders of decision logs that `offrec serve` wrote, or their files."""
     reward: tuple[str, ...] = ()
     """Reward of a behaviour, for example --reward buy=5. May be repeated. Defaults: view, click 0.2; cart, buy 1."""
+    event_rewards: bool = False
+    """An event that was sent with a reward (POST /v1/events) earns this reward, not that of its behaviour."""
     window_hours: float = 24.0
     """A session earns its reward in this many hours after its first list, and is counted after that."""
     confidence: float = 0.95
@@ -42,7 +44,9 @@ class Ab:
             raise InputError("DECISIONS is missing; name the folder that offrec serve --log writes.")
         if self.picture is not None and self.picture.suffix not in (".png", ".svg", ".pdf"):
             raise InputError(f"--picture must end in .png, .svg or .pdf; got {self.picture}.")
-        options = AbOptions(parse_rewards(self.reward), self.window_hours, self.confidence, self.planned)
+        options = AbOptions(
+            parse_rewards(self.reward), self.window_hours, self.confidence, self.planned, self.event_rewards
+        )
         result = compare_split(self.decisions, options)
         if self.picture is not None:
             draw_course(result, self.picture)

@@ -1,37 +1,27 @@
 """`offrec estimate`: estimate what policies would earn, from a log alone."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from offrec.commands.printing import console_for, parse_rewards, print_json, print_table, significant, split_ids, unset
+from offrec.commands.engines import EngineName, RayOptions, load_baseline, load_run
+from offrec.commands.estimate_output import print_result
+from offrec.commands.printing import console_for, parse_rewards, print_json, split_ids, unset
 from offrec.errors import InputError
 
 if TYPE_CHECKING:
     from offrec.data.dataset import Dataset
-    from offrec.estimation.interval import Interval
+    from offrec.data.decision_table import LoggedPolicy, TableColumns
     from offrec.estimation.options import EstimateOptions
-    from offrec.estimation.result import EstimateResult, PolicyEstimate
-    from offrec.estimation.verdict import Assessment
+    from offrec.estimation.partitioned import RemotePasses
+    from offrec.estimation.result import EstimateResult
+    from offrec.evaluation import EvaluationSplit
     from offrec.policy import Policy
     from offrec.runs.options import RunOptions
-
-DASH = "–"
-LEGEND = {
-    "estimate": "reward per session; `withheld` if the log has too little support to show a number",
-    "95 % interval": "of the estimate; – for the direct estimator without refits",
-    "difference": "estimate minus what the logging policy earned on the same sessions, 95 % interval",
-    "value@5": "what the policy's top five items were worth to the visitors of the log (--gamma does not apply)",
-    "order": "which policy to try first: mean of the ranks by value@5 and by direct; not a measure of reward",
-    "effective": "number of on-policy sessions with the same information as the weighted log",
-    "largest": "largest importance weight",
-    "capped": "share of the decisions whose weight was capped",
-    "rare": "share of the policy's choices that the log rarely contains",
-    "verdict": "trust, caution or do not trust",
-    "reasons": "diagnostics beyond a limit, most severe first; explained below",
-}
+    from offrec.scale.ray_engine import RayEngine
 
 
 @dataclass(frozen=True)
@@ -44,13 +34,15 @@ class Estimate:
     Examples: offrec estimate runs/sl runs/dc --picture forest.png
               offrec estimate runs/dc --estimator all --gamma 0.9
               offrec estimate --baselines recent,markov --dataset data/shop
+              offrec estimate runs/dc --dataset data/served --certify
+              offrec estimate --table decisions.parquet --probabilities new_policy
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = ()
-    """Run folders written by `offrec train`, with the same catalogue."""
+    """Run folders written by `offrec train`."""
     dataset: Annotated[Path | None, unset("DATASET")] = None
-    """The log to estimate from, if it is not the dataset of the runs. It must have their catalogue (`offrec prepare
-    --catalogue RUN`). Required if only baselines are estimated."""
+    """The log to estimate from, if it is not the dataset of the runs. It must have all of their items (`offrec
+    prepare --catalogue RUN --keep-new-items`). Required if only baselines are estimated."""
     baselines: str = ""
     """Further baselines to estimate, separated by commas, such as recent,markov. They use the history length of the
     runs if all runs have the same one."""
@@ -58,9 +50,9 @@ class Estimate:
     """The sessions to estimate from. The default is all sessions if the log has exact propensities, no policy was
     trained on it and no Q is fitted, else the test sessions. Q is fitted to the training sessions."""
     estimator: str = ""
-    """Estimators, separated by commas, or all: importance, capped, self_normalised, marginal, direct, doubly_robust,
-    weighted_doubly_robust. The default is self_normalised for sampled lists on a log with exact propensities, else
-    direct. Estimates of estimators chosen by name are never withheld."""
+    """Estimators, separated by commas, or all: importance, capped, self_normalised, marginal, order_free, cascade,
+    pick, direct, doubly_robust, weighted_doubly_robust. The default is self_normalised for sampled lists on a log with
+    exact propensities (with --served: pick), else direct. Estimates of estimators chosen by name are never withheld."""
     gamma: float = 1.0
     """Discount per decision."""
     play: Literal["sample", "topk"] = "sample"
@@ -72,6 +64,19 @@ class Estimate:
     blend: float = 1.0
     """Share of decisions, chosen at random, that the policy makes; the logging policy makes the others. Small shares
     stay close to the log and are easier to estimate. Only for estimators without Q."""
+    certify: bool = False
+    """Find the largest share of the traffic that each policy may get: the share whose estimate is trusted and whose
+    interval is above the logged reward. A share is the probability with which the policy makes a decision, as for
+    --blend. All intervals hold together with 95 %. Needs exact propensities."""
+    shares: str = ""
+    """With --certify: the shares to consider, separated by commas. The default is 0.05, 0.1, 0.2, …, 1."""
+    temperatures: str = ""
+    """With --certify: sample the policies at each of these temperatures, separated by commas, such as 2,1,0.5."""
+    served: Annotated[Path | None, unset("RUN")] = None
+    """The run that served the log by sampling its lists. It allows weights by picks instead of whole lists, which vary
+    much less; the default estimator is then pick. Its probabilities must equal the logged propensities."""
+    served_temperature: float = 1.0
+    """With --served: the softmax temperature at which its lists were sampled."""
     reward: tuple[str, ...] = ()
     """Reward of a behaviour, for example --reward cart=2. May be repeated. The default is the reward of the runs."""
     cap: Annotated[float | None, unset("NUMBER")] = None
@@ -81,10 +86,36 @@ class Estimate:
     gives no interval."""
     updates: int = 2000
     """Updates per fit of Q, also for value@5."""
+    table: tuple[str, ...] = ()
+    """Estimate from a table of decisions instead of a dataset: CSV, JSON lines or Parquet, one decision per row. May be
+    repeated. With --probabilities or --policy-log; no runs and no training are needed."""
+    format: Literal["decisions", "open-bandit"] = "decisions"
+    """With --table: `decisions` reads the columns that the next options name. `open-bandit` reads a campaign of the
+    Open Bandit Dataset: its folder or its CSV file."""
+    probabilities: str = ""
+    """With --table: the columns with the probability that each policy gives to what was shown, separated by commas.
+    Each column is a policy."""
+    policy_log: tuple[str, ...] = ()
+    """With --table: evaluate the policy that wrote this other table, from its propensities. May be repeated."""
+    match: str = ""
+    """With --policy-log: the columns on which the propensities depend, separated by commas, such as item,slot. The
+    policy's probability of a row is the harmonic mean of its propensities in its own rows with the same values."""
+    propensity: Annotated[str | None, unset("COLUMN")] = None
+    """With --table: the column with the probability of what was shown (default: `propensity`)."""
+    session: Annotated[str | None, unset("COLUMN")] = None
+    """With --table: the column with the session (default: `session`). Without it, each row is a session."""
+    time: Annotated[str | None, unset("COLUMN")] = None
+    """With --table: the column that orders the decisions of a session (default: `time`). Without it, the rows do."""
+    reward_column: Annotated[str | None, unset("COLUMN")] = None
+    """With --table: the column with the reward (default: `reward`). Without it, `behaviour` and --reward decide."""
     seed: int = 0
     """Seed of the resampling and the fits."""
     device: str = "auto"
     """Device: auto, cpu, cuda, …"""
+    engine: EngineName = "local"
+    """Where policies are applied to the log and Q is fitted. `ray`: on a Ray cluster, whose machines have the folders
+    of the runs and of the dataset."""
+    ray: Annotated[RayOptions, tyro.conf.arg(name="")] = field(default_factory=RayOptions)
     picture: Annotated[Path | None, unset("FILE")] = None
     """Also save a forest plot to this .png, .svg or .pdf file."""
     json: bool = False
@@ -93,23 +124,107 @@ class Estimate:
     def run(self) -> None:
         """Run the command."""
         from offrec.estimation.estimate import estimate
+        from offrec.runs.loading import load
 
         if self.picture is not None and self.picture.suffix not in (".png", ".svg", ".pdf"):
             raise InputError(f"--picture must end in .png, .svg or .pdf; got {self.picture}.")
-        policies, dataset, options = self._load()
-        seen = self._seen_note(dataset)
-        if seen and options.split is None:
-            options = replace(options, split="test")
-        result = estimate(policies, dataset, options, console_for(self.json))
+        if self.table and self.engine == "ray":
+            raise InputError("--engine ray has no effect with --table, which contains all probabilities; omit it.")
+        engine = self.ray.connect(self.engine)
+        seen: list[str] = []
+        if self.table:
+            result = self._estimate_table()
+        else:
+            self._check_without_table()
+            policies, dataset, options = self._load()
+            seen = self._seen_note(dataset)
+            if seen and options.split is None:
+                reason = "A policy was, or may have been, trained on sessions of this log: only test sessions are used."
+                options = replace(options, split="test", split_reason=reason)
+            served = None if self.served is None else load(self.served, self.device)
+            remote = None if engine is None else partial(self._passes, engine, policies, dataset.path)
+            result = estimate(policies, dataset, options, console_for(self.json), served=served, remote=remote)
         if self.picture is not None:
             from offrec.estimation.forest_plot import draw_forest_plot
 
             draw_forest_plot(result, self.picture)
         if self.json:
-            print_json(result.as_json() | {"notes": [*seen, *_dataset_notes(dataset)]})
+            print_json(result.as_json() | {"notes": [*seen, *result.notes]})
         else:
             print_result(result)
             print(*seen, sep="\n", end="\n" if seen else "")
+
+    def _passes(
+        self,
+        engine: "RayEngine",
+        policies: "dict[str, Policy]",
+        dataset: Path,
+        name: str,
+        split: "EvaluationSplit",
+        options: "EstimateOptions",
+    ) -> "RemotePasses":
+        """Return the passes of a policy on the cluster."""
+        from offrec.estimation.estimate import SERVED
+        from offrec.estimation.partitioned import RemotePasses
+
+        device = self.ray.device(self.device)
+        run = self.served if name == SERVED else Path(name) if name in map(str, self.runs) else None
+        if run is None:
+            load = partial(load_baseline, name, dataset.resolve(), device, policies[name].history)
+        else:
+            load = partial(load_run, run.resolve(), device)
+        return RemotePasses(engine, load, split, options)
+
+    def _estimate_table(self) -> "EstimateResult":
+        from offrec.estimation.outside import estimate_table
+
+        for name in ("runs", "dataset", "baselines", "split", "k", "served"):
+            if getattr(self, name):
+                option = "RUN" if name == "runs" else f"--{name}"
+                raise InputError(f"{option} cannot be used with --table, which contains all probabilities; omit one.")
+        for name in ("play", "temperature", "temperatures", "served_temperature", "refits", "updates"):
+            if getattr(self, name) != getattr(Estimate, name):
+                raise InputError(f"--{name.replace('_', '-')} has no effect with --table; omit it.")
+        if self.match and not self.policy_log:
+            raise InputError("--match has no effect without --policy-log; add it or omit --match.")
+        if self.policy_log and not (self.match or self.format == "open-bandit"):
+            raise InputError("--policy-log needs --match, the columns on which its propensities depend.")
+        paths, columns, policies = self._table_columns()
+        names = split_ids(self.probabilities)
+        console = console_for(self.json)
+        return estimate_table(
+            paths, names, self._estimate_options(), columns=columns, policies=policies, console=console
+        )
+
+    def _table_columns(self) -> "tuple[list[str], TableColumns, list[LoggedPolicy]]":
+        """Return the tables, the names of their columns, and the policies that other tables were written by."""
+        from offrec.data.decision_table import LoggedPolicy, TableColumns
+        from offrec.data.formats import open_bandit
+
+        given = {name: getattr(self, name) for name in ("propensity", "session", "time") if getattr(self, name)}
+        match = tuple(split_ids(self.match))
+        if self.format == "decisions":
+            logged = [LoggedPolicy(path, (path,), match) for path in self.policy_log]
+            return list(self.table), TableColumns(reward=self.reward_column, **given), logged
+        if given or self.reward_column:
+            raise InputError(
+                "--format open-bandit has fixed columns; omit --propensity, --session, --time and --reward-column."
+            )
+        tables = [str(source.path) for source in open_bandit.find(self.table)]
+        logged = [
+            LoggedPolicy(path, (str(open_bandit.find([path])[0].path),), match or open_bandit.CONTEXT)
+            for path in self.policy_log
+        ]
+        return tables, open_bandit.TABLE_COLUMNS, logged
+
+    def _check_without_table(self) -> None:
+        for name in ("probabilities", "policy_log", "match", "propensity", "session", "time", "reward_column"):
+            if getattr(self, name):
+                raise InputError(f"--{name.replace('_', '-')} needs --table FILE, the table that has the column.")
+        if self.served is None and self.served_temperature != Estimate.served_temperature:
+            raise InputError("--served-temperature has no effect without --served; add it or omit the temperature.")
+        if self.format != "decisions":
+            raise InputError("--format needs --table; prepare a dataset with `offrec prepare --format open-bandit`.")
 
     def _load(self) -> "tuple[dict[str, Policy], Dataset, EstimateOptions]":
         """Load everything that the options name. Fast checks run first."""
@@ -119,7 +234,7 @@ class Estimate:
 
     def _open_dataset(self) -> "Dataset":
         from offrec.data.dataset import Dataset
-        from offrec.data.vocabulary import read_catalogue
+        from offrec.data.vocabulary import match_ids, read_catalogue
         from offrec.runs.folder import read_run
         from offrec.runs.loading import open_dataset
 
@@ -138,9 +253,10 @@ class Estimate:
         for run in self.runs:
             if not run.exists():
                 raise InputError(f"{run} does not exist; give a run folder from `offrec train`.")
-            if read_catalogue(run) != dataset.vocabulary:
+            if (match_ids(dataset.vocabulary, read_catalogue(run)) < 0).any():
                 raise InputError(
-                    f"{dataset.path} has another catalogue than {run}; prepare its log again with --catalogue {run}."
+                    f"{dataset.path} has another catalogue than {run}: it lacks some of its items; prepare its log "
+                    f"again with --catalogue {run} --keep-new-items."
                 )
         return dataset
 
@@ -202,6 +318,10 @@ class Estimate:
             k=self.k,
             temperature=self.temperature,
             blend=self.blend,
+            certify=self.certify,
+            served_temperature=self.served_temperature,
+            shares=self._shares(),
+            temperatures=_parse_numbers("--temperatures", self.temperatures),
             reward=reward or (runs[0].reward if runs else {}),
             cap=self.cap,
             refits=self.refits,
@@ -210,98 +330,16 @@ class Estimate:
         )
         return replace(options, network=runs[0].network) if runs else options
 
+    def _shares(self) -> tuple[float, ...]:
+        from offrec.estimation.certify import SHARES
 
-def print_result(result: "EstimateResult") -> None:
-    """Print the table of all estimates, its legend and the source of the propensities."""
-    options, dataset = result.options, result.dataset
-    settings = [f"{result.sessions:,} {result.split} sessions of {dataset.path.name}"]
-    settings += [f"γ = {options.gamma:g}"] if options.gamma != 1 else []
-    settings += [f"temperature {options.temperature:g}"] if options.temperature != 1 else []
-    settings += [f"blend {options.blend:g}"] if options.blend != 1 else []
-    columns = ["policy", "estimator", "lists", *LEGEND]
-    rows = [["logging policy", "", "", *_numbers(result.logged), *[""] * (len(LEGEND) - 2)]]
-    for policy in result.policies:
-        rows += [_row(policy, name, result) for name in policy.assessments]
-    # Omit columns without values, such as the weights of the direct estimator.
-    used = [index for index in range(len(columns)) if any(row[index] not in ("", DASH) for row in rows)]
-    title = f"Reward per session, {', '.join(settings)}  {dataset.fingerprint}"
-    print_table(title, [columns[index] for index in used], [[row[index] for index in used] for row in rows])
-    _print_legend(result, [columns[index] for index in used])
-    print(f"Sessions: {result.split}. {result.sessions_note}")
-    if _is_weighted_estimate_withheld(result):
-        print("For a withheld estimate, the log contains too few of the policy's lists; try --estimator direct.")
-    if result.has_propensities:
-        print("Propensities: logged.", *_dataset_notes(dataset), sep="\n")
-    else:
-        names = ("calibration_error", "temperature")
-        error, temperature = (result.calibration.get(name, float("nan")) for name in names)
-        print(f"Propensities: estimated (calibration error {error:.3f}, best temperature {temperature:.2f}).")
+        if self.shares and not self.certify:
+            raise InputError("--shares has no effect without --certify; add it or omit --shares.")
+        return _parse_numbers("--shares", self.shares) or SHARES
 
 
-def _is_weighted_estimate_withheld(result: "EstimateResult") -> bool:
-    """Return whether no estimator was chosen and the weighted estimate of a policy is withheld."""
-    if result.options.estimators:
-        return False
-    return any(not result.is_shown(one) for policy in result.policies for one in policy.assessments.values())
-
-
-def _print_legend(result: "EstimateResult", columns: list[str]) -> None:
-    """Explain the columns of the table and the codes of the reasons that occur in it."""
-    from offrec.estimation.verdict import TEXTS
-
-    entries = [(column, LEGEND[column]) for column in columns if column in LEGEND]
-    used = {
-        reason.code
-        for policy in result.policies
-        for assessment in policy.assessments.values()
-        for reason in assessment.reasons
-    }
-    entries += [(code, text) for code, text in TEXTS.items() if code in used]
-    width = max(len(name) for name, _ in entries)
-    print("\n".join(f"{name:{width}}  {text}" for name, text in entries))
-
-
-def _row(policy: "PolicyEstimate", estimator: str, result: "EstimateResult") -> list[str]:
-    """Return the cells of one estimate. Only the first row of a policy shows its value@5 and order."""
-    assessment, support = policy.assessments[estimator], policy.assessments[estimator].support
-    is_first = estimator == next(iter(policy.assessments))
-    order = result.suggested_order.get(policy.name)
-    lists = f"top {policy.k}" if policy.play == "topk" else f"sample {policy.k}"
-    return [
-        policy.name,
-        estimator.replace("_", " "),
-        lists,
-        *_estimate_cells(assessment, policy.differences[estimator], result),
-        significant(policy.value_at_5) if is_first else "",
-        (DASH if order is None else str(order)) if is_first else "",
-        DASH if support.effective_sessions is None else f"{support.effective_sessions:,.0f}",
-        significant(support.largest_weight),
-        DASH if support.capped_share is None else f"{support.capped_share:.1%}",
-        DASH if support.rare_share is None else f"{support.rare_share:.0%}",
-        assessment.verdict,
-        ", ".join(reason.short for reason in assessment.reasons),
-    ]
-
-
-def _estimate_cells(assessment: "Assessment", difference: "Interval", result: "EstimateResult") -> list[str]:
-    """Return the estimate, its interval and the interval of the difference from the logging policy."""
-    if not result.is_shown(assessment):
-        return ["withheld", "", ""]
-    if not result.has_interval(assessment.estimator):
-        return [significant(assessment.interval.estimate), DASH, DASH]
-    return [*_numbers(assessment.interval), _numbers(difference)[1]]
-
-
-def _numbers(interval: "Interval") -> list[str]:
-    """Return the estimate and its interval, rounded according to the width of the interval."""
-    width = interval.high - interval.low
-    estimate, low, high = (
-        significant(value, 2 if width else 3, scale=width) for value in (interval.estimate, interval.low, interval.high)
-    )
-    return [estimate, f"{low} … {high}"]
-
-
-def _dataset_notes(dataset: "Dataset") -> list[str]:
-    """Return the notes about data that was excluded when the log was prepared."""
-    notes: list[str] = dataset.meta.get("decisions", {}).get("notes", [])
-    return notes
+def _parse_numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in split_ids(text))
+    except ValueError as error:
+        raise InputError(f"{option} must be numbers separated by commas, such as 0.1,0.3; got {text!r}.") from error

@@ -1,11 +1,13 @@
 """`offrec evaluate`: next-item metrics of runs and baselines in one table."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from offrec.commands.engines import EngineName, RayOptions, load_baseline, load_run
 from offrec.commands.printing import (
     console_for,
     metrics_table,
@@ -21,6 +23,7 @@ from offrec.errors import InputError
 if TYPE_CHECKING:
     from offrec.data.dataset import Dataset
     from offrec.evaluation import Evaluation
+    from offrec.evaluation.partitioned import LoadPolicy
     from offrec.policy import Policy
 
 COLUMNS = ("HR@5", "NDCG@5", "HR@10", "NDCG@10", "HR@20", "NDCG@20")  # of the table of several policies
@@ -68,12 +71,18 @@ class Evaluate:
     """Rank this many of the last items of the history below all other items. Changes the fingerprint."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, …"""
+    engine: EngineName = "local"
+    """Where events are ranked. `ray`: on a Ray cluster, whose machines have the folders of the runs and of the
+    dataset."""
+    ray: Annotated[RayOptions, tyro.conf.arg(name="")] = field(default_factory=RayOptions)
     json: bool = False
     """Print JSON."""
 
     def run(self) -> None:
         from offrec.evaluation import evaluate
+        from offrec.evaluation.partitioned import evaluate_on
 
+        engine = self.ray.connect(self.engine)
         dataset = self._open_dataset()
         policies = self._load_policies(dataset)
         rewards = self._rewards()
@@ -81,7 +90,13 @@ class Evaluate:
         for name, policy in policies.items():
             with console_for(self.json).counter(f"{name}: ranking {SPLITS[self.split]}") as at:
                 reward = rewards.get(name, next(iter(rewards.values()), {}))
-                evaluations[name] = evaluate(policy, dataset, self.split, reward=reward, progress=at)
+                if engine is None:
+                    evaluations[name] = evaluate(policy, dataset, self.split, reward=reward, progress=at)
+                else:
+                    load = self._loader(name, policy, dataset)
+                    evaluations[name] = evaluate_on(
+                        engine, load, policy, dataset, self.split, reward=reward, progress=at
+                    )
         warnings = {name: list(getattr(policy, "warnings", ())) for name, policy in policies.items()}
         if self.json:
             print_json(self._as_json(dataset, evaluations, warnings))
@@ -94,7 +109,7 @@ class Evaluate:
         from offrec.runs.folder import read_run
         from offrec.runs.loading import open_dataset
 
-        if not self.runs and not self.baselines:
+        if not self.runs and not split_ids(self.baselines):
             raise InputError("No policy was given; pass run folders, or --baselines NAMES with --dataset DATASET.")
         facts = [read_run(run) for run in self.runs]
         if self.dataset is not None:
@@ -128,12 +143,22 @@ class Evaluate:
         counted = self._counted_dataset(dataset)
         names = split_ids(self.baselines)
         if names == ["all"]:
-            names = [name for name, record in BASELINES.items() if record.fits(counted)]
+            left_out = {name: record.left_out(counted) for name, record in BASELINES.items()}
+            names = [name for name, sentence in left_out.items() if sentence is None]
+            for sentence in filter(None, left_out.values()):
+                Console().line(sentence)
         histories = {policy.history for policy in policies.values()}
         shared = {"history": histories.pop()} if len(histories) == 1 else {}
         for name in names:
             policies[name] = baseline(name, counted, device=pick_device(self.device), **shared)
         return policies
+
+    def _loader(self, name: str, policy: "Policy", dataset: "Dataset") -> "LoadPolicy":
+        """Return a function that loads a policy on another machine."""
+        device = self.ray.device(self.device)
+        if name in map(str, self.runs):
+            return partial(load_run, Path(name).resolve(), device)
+        return partial(load_baseline, name, self._counted_dataset(dataset).path.resolve(), device, policy.history)
 
     def _counted_dataset(self, dataset: "Dataset") -> "Dataset":
         """Return the dataset whose training sessions the baselines count: that of the first run, if there is one."""

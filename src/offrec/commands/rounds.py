@@ -54,11 +54,14 @@ class Rounds:
     """Print JSON."""
 
     def run(self) -> None:
+        from offrec.errors import InputError
         from offrec.rounds import RoundsOptions, run_rounds
         from offrec.rounds.picture import draw_rounds
         from offrec.rounds.tables import rounds_table
         from offrec.runs.option_text import parse_settings
 
+        if self.rounds < 1:  # the table and the picture show what rounds change
+            raise InputError(f"--rounds must be at least 1; got {self.rounds}.")
         options = RoundsOptions(
             world=self.world,
             seed=self.seed,

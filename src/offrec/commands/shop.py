@@ -46,6 +46,9 @@ class WriteShop:
     """The number of the first session. Logs that are prepared together need sessions with different numbers."""
     k: Annotated[int | None, unset("INT"), tyro.conf.arg(aliases=["-k"])] = None
     """The length of a list. Default: that of the world, or of the log that the policy was trained on."""
+    steps: Annotated[int | None, unset("N")] = None
+    """End every session after N lists, even if the visitor would stay. 1 gives a log of independent decisions. Default:
+    no limit, or the limit of the shop of --policy."""
     policy: Annotated[Path | None, unset("RUN")] = None
     """A run that makes the lists instead of the logging policy."""
     play: Literal["topk", "sample", "blend"] = "topk"
@@ -75,7 +78,7 @@ class WriteShop:
         device = pick_device(self.device)
         if self.policy is None:
             self._check_without_policy()
-            shop, served = Shop.open(self.world or "demo", self.seed or 0, self.k, device), None
+            shop, served = Shop.open(self.world or "demo", self.seed or 0, self.k, device, self.steps), None
         else:
             shop, served = self._served_policy(self.policy, device)
         with console_for(False).counter("visitors done") as at:
@@ -128,8 +131,9 @@ class WriteShop:
                 f"--world and --seed differ from the shop of {run}, which is {shop.world.name} with seed {shop.seed}; "
                 "remove them."
             )
-        if self.k is not None:
-            shop = Shop(replace(shop.world, k=self.k), shop.seed, device=device)
+        if self.k is not None or self.steps is not None:
+            world, steps = replace(shop.world, k=self.k or shop.world.k), self.steps or shop.max_steps
+            shop = Shop(world, shop.seed, device=device, max_steps=steps)
         previous = None if self.previous is None else load(self.previous, str(device))
         skips = [0 if path is None else _default_skip_recent(path) for path in (run, self.previous)]
         return shop, ServedPolicy(policy, exploration, skips[0], previous, skips[1])

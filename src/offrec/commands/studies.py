@@ -1,12 +1,13 @@
 """`offrec compare`, `sweep`, `tune` and `report`."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from offrec.commands.engines import EngineName, RayOptions
 from offrec.commands.printing import console_for, print_json, print_table, registered, unset
 from offrec.errors import InputError, RunError
 
@@ -29,11 +30,14 @@ class Execution:
     jobs: int = 1
     """Number of concurrent processes. Other processes can work on the same study."""
     concurrent_seeds: Annotated[int | None, unset("N")] = None
-    """Seeds trained concurrently per process. By default all on a GPU and one on a CPU."""
+    """Most seeds trained concurrently per process. By default all that fit into memory on a GPU, and one on a CPU."""
     time_limit: Annotated[float | None, unset("SECONDS")] = None
     """Start no run after this many seconds. Repeat the command to continue."""
     retry_failed: bool = False
     """Run failed runs again."""
+    engine: EngineName = "local"
+    """Where runs are executed. `ray`: on a Ray cluster, whose machines share the study folder and the datasets."""
+    ray: Annotated[RayOptions, tyro.conf.arg(name="")] = field(default_factory=RayOptions)
     plan_only: bool = False
     """Write study.json and run nothing. `python -m offrec.studies STUDY` runs it, also on a machine with torch only."""
     json: bool = False
@@ -43,17 +47,22 @@ class Execution:
         from offrec.studies.worker import WorkerOptions
 
         limit = math.inf if self.time_limit is None else self.time_limit
-        return WorkerOptions(self.device, self.jobs, limit, self.concurrent_seeds, self.retry_failed)
+        cluster = None if self.plan_only else self.ray.connect(self.engine)
+        return WorkerOptions(self.device, self.jobs, limit, self.concurrent_seeds, self.retry_failed, cluster)
 
-    def execute(self, study: "Study") -> None:
-        """Run the study, then print its tables and write its report."""
+    def execute(self, plan: "Study") -> None:
+        """Create or extend the study folder, run the study, then print its tables and write its report."""
+        from offrec.studies.design import create_or_extend
         from offrec.studies.run import run_study
 
-        console = console_for(self.json)
+        console, options = console_for(self.json), self.options()  # a cluster that does not answer writes no folder
+        study = create_or_extend(plan)
+        for sentence in study.request.get("left_out", ()):
+            console.line(sentence)
         if self.plan_only:
             console.line(f"Planned runs: {len(study.runs)}. Next: python -m offrec.studies {study.folder}")
             return
-        counts = run_study(study, self.options(), console)
+        counts = run_study(study, options, console)
         if self.json:
             print_json({"study": str(study.folder), **asdict(counts), "runs": _results(study)})
         elif counts.done:
@@ -102,7 +111,8 @@ class Compare:
     """In the shop, rank a visitor's last N picks below all other items. Default: the better of 0 and 8 for each policy,
     measured in other shops."""
     twins: bool = True
-    """On logs of the simulated shop, also train each learner that looks ahead without look-ahead (γ = 0)."""
+    """On logs of the simulated shop, each learner that looks ahead is also trained without look-ahead (γ = 0).
+    --no-twins leaves these runs out."""
     repeated_splits: bool = False
     """The datasets are splits of one log with different values of `--split-seed`. Each is one repeat, with its own
     seed."""
@@ -130,7 +140,7 @@ class Compare:
             repeated_splits=self.repeated_splits,
             value=self.value,
         )
-        self.execution.execute(design.create_or_extend(study))
+        self.execution.execute(study)
 
 
 @dataclass(frozen=True)
@@ -188,7 +198,7 @@ class Sweep:
             informed_visitors=self.informed_visitors,
             value=self.value,
         )
-        self.execution.execute(design.create_or_extend(study))
+        self.execution.execute(study)
 
 
 @dataclass(frozen=True)

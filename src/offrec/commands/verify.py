@@ -17,8 +17,8 @@ CACHES = ("logging", "values")
 class Verify:
     """Verify folders that offrec wrote: checksums, types, shapes and ranges of every file.
 
-    A folder can be a dataset, a run, a study or a decision log; a file can be an exported model. Exit code 1 means that
-    something is wrong.
+    A folder can be a dataset, a run, a study, rounds, a decision log or the lists of a server; a file can be an
+    exported model. Exit code 1 means that something is wrong.
 
     Examples: offrec verify data runs/sl
               offrec verify study
@@ -26,7 +26,7 @@ class Verify:
     """
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
-    """Dataset, run, study or decision log folders, and exported models."""
+    """Folders of datasets, runs, studies, rounds, decision logs and lists, and exported models."""
     json: bool = False
     """Print JSON."""
 
@@ -61,7 +61,7 @@ class Verification:
 
 
 def verify(path: Path) -> Verification:
-    """Verify a dataset, run, study or decision log folder, or an exported model.
+    """Verify a folder of a dataset, run, study, rounds, decision log or lists, or an exported model.
 
     Raises:
         InputError: If the path is none of them.
@@ -70,14 +70,17 @@ def verify(path: Path) -> Verification:
         "dataset": ((path / "dataset.json").exists(), _dataset),
         "run": ((path / "run.json").exists(), _run),
         "study": ((path / "study.json").exists(), _study),
+        "rounds": ((path / "rounds.json").exists(), _rounds),
         "decision log": (path.is_dir() and any(path.glob("decisions-*.jsonl*")), _decision_log),
+        "lists": (path.is_dir() and any(path.glob("*.list")), _lists),
         "exported model": (path.suffix == ".onnx" and path.with_suffix(".json").exists(), _export),
     }
     for kind, (matches, check) in kinds.items():
         if matches:
             return Verification(kind, list(dict.fromkeys(check(path))))
     raise InputError(
-        f"{path} was not written by offrec; expected a dataset, run, study or decision log folder, or a .onnx file."
+        f"{path} was not written by offrec; expected the folder of a dataset, run, study, rounds, decision log or "
+        "lists, or a .onnx file."
     )
 
 
@@ -111,14 +114,14 @@ def _cache(folder: Path) -> Iterator[str]:
     from offrec.data.arrays import open_arrays
     from offrec.data.json_files import read_json
     from offrec.logging_policy.cache import VALUES_OR_FIT
-    from offrec.training import checkpoint
+    from offrec.training import checkpoint, sharded_checkpoint
 
     advice = f"remove {folder}; it will be fitted again"
 
     def check() -> None:
         about = read_json(folder / "about.json", VALUES_OR_FIT, advice=advice)
         open_arrays(folder, about.get("arrays", {}), advice=advice)
-        if (folder / "network.safetensors").exists():
+        if sharded_checkpoint.exists(folder / "network.safetensors"):
             checkpoint.load(folder / "network.safetensors")
 
     yield from _problem(check)
@@ -127,16 +130,17 @@ def _cache(folder: Path) -> Iterator[str]:
 def _run(path: Path) -> Iterator[str]:
     from offrec.data.json_files import read_json
     from offrec.runs.loading import load
-    from offrec.training.loop import verify_last_checkpoint
+    from offrec.training.progress import verify_last_checkpoint
+    from offrec.training.sharded_checkpoint import exists
     from offrec.training.trackers import IDS, IDS_SCHEMA
 
-    if (path / "best.safetensors").exists():
+    if exists(path / "best.safetensors"):
         yield from _problem(load, path, "cpu")
     else:
         from offrec.runs.folder import read_item_ids, read_run
 
         yield from _problem(lambda: read_item_ids(path, read_run(path)))
-    if (path / "last.safetensors").exists():
+    if exists(path / "last.safetensors"):
         yield from _problem(verify_last_checkpoint, path)
     if (path / IDS).exists():
         yield from _problem(lambda: read_json(path / IDS, IDS_SCHEMA, advice=f"remove {path / IDS}"))
@@ -170,7 +174,32 @@ def _decision_log(path: Path) -> Iterator[str]:
     from offrec.data import decision_log_files
 
     for source in decision_log_files.find([path]):
-        yield from _problem(lambda one: list(decision_log_files.read(one, decision_log_files.RecordCounts())), source)
+        counts = decision_log_files.RecordCounts()
+        problems = list(_problem(lambda one, counted: list(decision_log_files.read(one, counted)), source, counts))
+        yield from problems
+        if not problems and source.path.suffix != decision_log_files.OPEN_SUFFIX:
+            yield from counts.notes(source.name)
+
+
+def _rounds(path: Path) -> Iterator[str]:
+    from offrec.rounds.results import read_results
+
+    yield from _problem(read_results, path)
+    for part, check in (("data", _dataset), ("run", _run)):
+        for folder in sorted(path.glob(f"*/round-*/{part}")):
+            yield from check(folder)
+
+
+def _lists(path: Path) -> Iterator[str]:
+    from offrec.serving.errors import RequestError
+    from offrec.serving.item_lists import ItemLists
+
+    lists = ItemLists(path)
+    for file in sorted(path.glob("*.list")):
+        try:
+            lists.ids(file.stem)
+        except RequestError as error:
+            yield f"{file}: {error.sentence}"
 
 
 def _export(path: Path) -> Iterator[str]:

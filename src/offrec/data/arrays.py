@@ -6,10 +6,11 @@ if its inode, size and times are the same. `verified_files` passes this knowledg
 """
 
 import hashlib
+import mmap
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ Array = NDArray[Any]
 Arrays = dict[str, Array]
 
 HANDED_OVER = "OFFREC_VERIFIED"  # environment variable: the files that the parent process has verified
+BLOCK_BYTES = 64 << 20  # of an array that are read at once
 SETTLED_SECONDS = 2.0  # a file that changed more recently could change again without a new time stamp
 TYPES = ("uint8", "int8", "uint32", "int32", "int64", "float32", "float64")
 DESCRIPTION = Table(  # of one array, in the JSON file of its folder
@@ -52,10 +54,34 @@ def describe_arrays(arrays: Mapping[str, Array]) -> dict[str, Any]:
 def hash_array(array: Array) -> str:
     """Return the SHA-256 of an array's type, shape and values."""
     array = np.ascontiguousarray(array).reshape(array.shape)
-    state = hashlib.sha256(f"{array.dtype.str} {array.shape}\n".encode())
-    if array.size:
-        state.update(array.reshape(-1).view(np.uint8).data)
+    state = start_hash(array.dtype, array.shape)
+    for block in read_blocks(array):
+        state.update(block.view(np.uint8).data)
     return state.hexdigest()
+
+
+def read_blocks(array: Array) -> Iterator[Array]:
+    """Yield the values of an array in flat blocks, and release the memory of a memory-mapped block after its use.
+
+    The pages of the file stay in the system's cache, but a large array does not count as memory of this process.
+    """
+    flat, mapping = array.reshape(-1), _mapping(array)
+    count = max(1, BLOCK_BYTES // max(1, array.itemsize))
+    for first in range(0, len(flat), count):
+        yield flat[first : first + count]
+        if mapping is not None and array.nbytes > BLOCK_BYTES:
+            mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapping(array: Any) -> mmap.mmap | None:
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return array if isinstance(array, mmap.mmap) else None
+
+
+def start_hash(dtype: np.dtype[Any], shape: tuple[int, ...]) -> "hashlib._Hash":
+    """Return the SHA-256 of an array's type and shape, to which the caller adds the values."""
+    return hashlib.sha256(f"{dtype.str} {shape}\n".encode())
 
 
 def open_array(path: Path, *, advice: str) -> Array:

@@ -109,6 +109,13 @@ class Dataset:
         """
         return replace(self, protocol=replace(self.protocol, **changes))
 
+    def with_behaviours(self, names: list[str]) -> "Dataset":
+        """Return the same data with these behaviours first, some of which may not occur in it."""
+        names = [*names, *(name for name in self.behaviours if name not in names)]
+        index = np.array([names.index(name) for name in self.behaviours], np.uint8)
+        sessions = replace(self.sessions, behaviours=index[np.asarray(self.sessions.behaviours)])
+        return replace(self, meta={**self.meta, "behaviours": names}, sessions=sessions)
+
     def split(self, name: SplitName) -> Sessions:
         """Return the sessions of a split, without copying events."""
         first, last = self._range(name)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from offrec.data.arrays import DESCRIPTION, Array, Arrays
+from offrec.data.arrays import DESCRIPTION, Array, Arrays, read_blocks
 from offrec.data.folder import hash_data
 from offrec.data.item_properties import PROPERTIES, decode_properties
 from offrec.data.protocol import Protocol, fingerprint
@@ -33,7 +33,7 @@ PROTOCOL = Table(
         "behaviours_dropped": ListOf(Text()),
         "filters": ListOf(Text()),
         "sample": Maybe(Whole()),
-        "split": OneOf(("random", "time")),
+        "split": OneOf(("random", "time", "hash")),
         "split_seed": Whole(),
         "split_parts": ListOf(Number(0.0), 3, 3),
         "score_first": Flag(),
@@ -42,10 +42,11 @@ PROTOCOL = Table(
     },
     {"sample_first": Whole(1)},
 )
+COUNTS = Table({"sessions": Whole(1), "events": Whole(), "items": Whole(1, MAX_ITEMS)})
 META = Table(
     {
         "format_version": Whole(),
-        "counts": Table({"sessions": Whole(1), "events": Whole(), "items": Whole(1, MAX_ITEMS)}),
+        "counts": COUNTS,
         "behaviours": ListOf(Text(), 0, MAX_BEHAVIOURS),
         "splits": Table({name: ListOf(Whole(), 2, 2) for name in SPLITS}),
         "item_id_type": OneOf(("int", "string")),
@@ -95,8 +96,8 @@ def _check_events(meta: Mapping[str, Any], arrays: Arrays) -> None:
         _check_shape(arrays, "times", "int64", [events])
     if "rewards" in arrays:
         _check_shape(arrays, "rewards", "float32", [events])
-        has_number = ~np.isnan(arrays["rewards"])
-        is_valid = bool((np.abs(arrays["rewards"][has_number]) <= MAX_REWARD).all())
+        blocks = read_blocks(arrays["rewards"])
+        is_valid = all(bool((np.abs(block[~np.isnan(block)]) <= MAX_REWARD).all()) for block in blocks)
         _require(is_valid, f"rewards.npy contains a number outside {-MAX_REWARD:g} … {MAX_REWARD:g}")
     _check_ascending(arrays["offsets"], "offsets", events)
     _check_range(arrays["items"], "items", 0, counts["items"])
@@ -166,7 +167,8 @@ def _check_ascending(offsets: Array, name: str, last: int) -> None:
 
 def _check_range(array: Array, name: str, first: int, stop: int) -> None:
     if array.size:
-        low, high = int(array.min()), int(array.max())
+        bounds = [(int(block.min()), int(block.max())) for block in read_blocks(array)]
+        low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
         _require(
             first <= low and high < stop,
             f"{name}.npy contains {low if low < first else high:,}, not in 0 … {stop - 1:,}",

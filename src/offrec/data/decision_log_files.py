@@ -32,6 +32,7 @@ SCHEMA: dict[str, Any] = {
     "split": pl.String,
     "item": pl.String,
     "behaviour": pl.String,
+    "reward": pl.Float64,
     "items": pl.List(pl.String),
     "history": pl.List(pl.String),
     "log_probability": pl.Float64,

@@ -1,22 +1,28 @@
 """Replace ids by consecutive integers: sessions in the order of first appearance, items in the order of their ids."""
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from offrec.types import Ints, Longs
+from offrec.types import Indices, Ints, Longs
 
 PAGE_BITS = 12
 MAX_PAGES = 1 << 22
 MAX_TABLE_SIZE = 1 << 26
 CHUNK_ROWS = 1 << 16  # so that a chunk's lookups stay in the processor's cache
+INT32_LIMIT = 1 << 31  # longer columns need indices of 64 bits
 
 
-def factorize_by_appearance(column: pl.Series) -> Ints:
-    """Return integers for the values of a column: 0, 1, … in the order of first appearance."""
+def factorize_by_appearance(column: pl.Series) -> Indices:
+    """Return integers for the values of a column: 0, 1, … in the order of first appearance.
+
+    They have 64 bits if the column has 2³¹ rows or more, because it may contain as many different values.
+    """
     starts = run_starts([column])
     run_values = column.filter(pl.Series(starts))
-    runs: Ints = np.cumsum(starts, dtype=np.int32)
+    runs: Indices = np.cumsum(starts, dtype=np.int32 if len(column) < INT32_LIMIT else np.int64)
     runs -= 1
     if run_values.null_count() == 0 and run_values.is_sorted():
         return runs
@@ -48,8 +54,9 @@ def factorize_sorted(column: pl.Series) -> tuple[Longs | list[str], Ints]:
     return (distinct.cast(pl.Int64).to_numpy() if distinct.dtype.is_integer() else distinct.to_list()), indices
 
 
-def _look_up(column: pl.Series, distinct: pl.Series) -> Ints:
-    table = pl.DataFrame({"id": distinct, "index": pl.int_range(len(distinct), dtype=pl.Int32, eager=True)})
+def _look_up(column: pl.Series, distinct: pl.Series) -> Any:
+    dtype = pl.Int32 if len(distinct) < INT32_LIMIT else pl.Int64
+    table = pl.DataFrame({"id": distinct, "index": pl.int_range(len(distinct), dtype=dtype, eager=True)})
     joined = column.alias("id").to_frame().join(table, on="id", how="left", maintain_order="left", nulls_equal=True)
     return joined["index"].to_numpy()
 

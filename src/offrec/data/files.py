@@ -51,6 +51,7 @@ def publish_file(path: Path, *, advice: str = ADVICE, mode: int = 0o666) -> Iter
         ...     temporary.write_text("{}")
     """
     with _errors_named(path, advice):
+        path = absolute_if_unnamed(path)
         remove_leftovers(path)
         if path.exists() and not path.is_file():  # renaming over a device such as /dev/null would remove it
             raise FileExistsError(errno.EEXIST, "it exists and is not a regular file")
@@ -91,6 +92,8 @@ def publish_folder(path: Path, *, replace: bool = False, advice: str = ADVICE) -
         RunError: If the disk is full or fails.
     """
     with _errors_named(path, advice):
+        path = absolute_if_unnamed(path)
+        check_not_current(path)
         remove_leftovers(path)
         _make_parent(path)
         temporary = _temporary_name(path, TEMPORARY)
@@ -102,6 +105,24 @@ def publish_folder(path: Path, *, replace: bool = False, advice: str = ADVICE) -
             _flush(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def exchange_folders(new: Path, path: Path, *, advice: str = ADVICE) -> None:
+    """Put a complete folder in the place of another one, in one step where the file system can exchange names.
+
+    Args:
+        new: The new folder, next to `path`. Afterwards it contains the old content, or does not exist.
+        path: The folder to replace.
+        advice: What the user should do if the folder cannot be replaced; the end of the error message.
+
+    Raises:
+        InputError: If the folder cannot be replaced.
+        RunError: If the disk is full or fails.
+    """
+    with _errors_named(path, advice):
+        _flush_tree(new)
+        _rename_folder(new, path, replace=True)
+        _flush(path.parent)
 
 
 @contextmanager
@@ -157,12 +178,44 @@ def _move_files(complete: Path, last: Path) -> None:
     complete.rmdir()
 
 
+def absolute_if_unnamed(path: Path) -> Path:
+    """Return a path that ends with a name: `.` and `..` become absolute paths.
+
+    Raises:
+        InputError: If the path is the root of the file system.
+    """
+    if path.name in ("", ".."):
+        path = path.resolve()
+        if not path.name:
+            raise InputError(f"{path} is the root of the file system; choose another path.")
+    return path
+
+
+def check_not_current(path: Path) -> None:
+    """Check that replacing a folder does not remove the folder in which the command runs.
+
+    Raises:
+        InputError: If the folder is, or contains, the current folder.
+    """
+    try:
+        current = Path.cwd()
+    except FileNotFoundError:  # it was removed
+        return
+    if path.is_dir() and current.is_relative_to(path.resolve()):
+        relation = "is" if current == path.resolve() else "contains"
+        raise InputError(
+            f"{path} {relation} the current folder, which would be replaced; choose another --out, or run the command "
+            "in another folder."
+        )
+
+
 def remove_leftovers(path: Path) -> None:
     """Remove the temporary files that killed processes of this machine left next to `path`.
 
     If such a process was killed while it replaced the folder `path`, restore the old folder. If it was killed while it
     moved the files of a complete export, move the others.
     """
+    path = absolute_if_unnamed(path)
     kinds = f"{TEMPORARY}|{COMPLETE}|{REPLACED}"
     pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}-(\d+)-[0-9a-f]+\.({kinds})")
     siblings = list(path.parent.iterdir()) if path.parent.is_dir() else []

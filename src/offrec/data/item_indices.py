@@ -22,34 +22,50 @@ class IndexedEvents:
     behaviour_names: tuple[str, ...]
 
 
-def align_items(log: Log, vocabulary: Vocabulary, folder: Path) -> Log:
+def align_items(log: Log, vocabulary: Vocabulary, folder: Path, *, keep_new: bool = False) -> Log:
     """Give the items of a log the indices of another catalogue, so that its policies can be evaluated on this log.
 
     Args:
         log: The log.
         vocabulary: The other catalogue.
         folder: The folder of the other catalogue, for messages.
+        keep_new: Whether unknown items get the indices after those of the catalogue.
 
     Returns:
-        The log. Unknown items of events get the index len(vocabulary); `drop_unknown_items` removes those events.
+        The log. Without `keep_new`, unknown items of events get the index len(vocabulary); `drop_unknown_items` removes
+        those events.
 
     Raises:
-        InputError: If a served list contains an unknown item.
+        InputError: If a served list contains an unknown item, unless `keep_new` is set.
     """
     item_ids = log.item_ids.tolist() if isinstance(log.item_ids, np.ndarray) else log.item_ids
     known = [vocabulary.index(item_id) for item_id in item_ids]
+    unknown = [item_id for item_id, index in zip(item_ids, known, strict=True) if index is None]
+    if keep_new:
+        return _align_and_append(log, vocabulary, known, unknown)
     # The last entry maps −1, which means "no item", to itself.
     indices = np.array([len(vocabulary) if index is None else index for index in known] + [-1], np.int32)
     lists = log.lists
     if lists is not None:
         lists = replace(lists, items=indices[lists.items])
         if (lists.items == len(vocabulary)).any():
-            unknown = [item_id for item_id, index in zip(item_ids, known, strict=True) if index is None]
             raise InputError(
                 f"The catalogue of {folder} does not contain {unknown[0]!r}, which a served list offers; "
-                "name the run that served the lists, or remove --catalogue."
+                "name the run that served the lists, add --keep-new-items, or remove --catalogue."
             )
     return replace(log, items=indices[log.items], item_ids=vocabulary.ids, lists=lists)
+
+
+def _align_and_append(log: Log, vocabulary: Vocabulary, known: list[int | None], unknown: list[str] | list[int]) -> Log:
+    new = iter(range(len(vocabulary), len(vocabulary) + len(unknown)))
+    indices = np.array([next(new) if index is None else index for index in known] + [-1], np.int32)
+    ids: Longs | list[str] = vocabulary.ids
+    if isinstance(ids, np.ndarray) and isinstance(log.item_ids, np.ndarray):
+        ids = np.append(ids, np.array(unknown, np.int64))
+    else:  # one text makes all ids texts
+        ids = [*map(str, ids), *map(str, unknown)]
+    lists = None if log.lists is None else replace(log.lists, items=indices[log.lists.items])
+    return replace(log, items=indices[log.items], item_ids=ids, lists=lists)
 
 
 def append_items(log: Log, item_ids: Longs | list[str]) -> Log:

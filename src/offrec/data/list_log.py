@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from offrec.data.dataset import Dataset, SplitName
-from offrec.types import Size
+from offrec.types import Longs, Size
 
 LEAST_LISTS, MOST_LISTS, BATCHES = 256, 4096, 32  # lists per batch: an epoch has about 32 batches
 
@@ -146,6 +146,13 @@ def read_lists(dataset: Dataset, split: SplitName, memory: int, negatives: int, 
     return ListLog(rows, starts, dataset.n_items, negatives, cumulative)
 
 
+def count_lists(dataset: Dataset, split: SplitName) -> Longs:
+    """Return the number of lists, or of events if the log has no lists, of each session of a split that has any."""
+    decisions = dataset.split_decisions(split)
+    counts = np.diff(np.asarray((dataset.split(split) if decisions is None else decisions).offsets))
+    return np.asarray(counts[counts > 0])
+
+
 class ListEpochs:
     """The batches of every epoch: whole sessions in random order.
 
@@ -153,11 +160,12 @@ class ListEpochs:
         log: The training lists.
         batch_size: Lists per batch; None: 1/32 of the log, at least 256 and at most 4,096.
         seed: Seed of the order.
+        lists: The number of lists, if `log` has the sessions of other processes without their lists.
     """
 
-    def __init__(self, log: ListLog, batch_size: int | None, seed: int) -> None:
+    def __init__(self, log: ListLog, batch_size: int | None, seed: int, lists: int | None = None) -> None:
         self.log, self.seed = log, seed
-        lists = len(log.rows)
+        lists = len(log.rows) if lists is None else lists
         self.batch_size = batch_size or max(LEAST_LISTS, min(MOST_LISTS, lists // BATCHES))
         self.epoch = -1
         self.batches: list[Tensor] = []

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from offrec.data.files import absolute_if_unnamed
 from offrec.errors import InputError
 
 INSIDE = ".lock"  # the name of a lock file inside its folder
@@ -34,6 +35,7 @@ def lock_folder(path: Path, *, advice: str, inside: bool = False) -> Iterator[No
         LockedError: If another process writes the folder.
         InputError: If the lock file cannot be written.
     """
+    path = path if inside else absolute_if_unnamed(path)
     lock = path / INSIDE if inside else path.with_name(f".{path.name}.lock")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)

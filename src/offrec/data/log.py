@@ -14,7 +14,7 @@ from offrec.data.factorize import factorize_by_appearance, factorize_sorted, run
 from offrec.data.sources import Source
 from offrec.data.threads import run_concurrently
 from offrec.errors import InputError
-from offrec.types import Bytes, Doubles, Floats, Ints, Longs
+from offrec.types import Bytes, Doubles, Floats, Indices, Ints, Longs
 
 TICKS_PER_SECOND = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
 BEHAVIOUR_ORDER = ("view", "click", "cart", "buy")
@@ -41,7 +41,7 @@ class Log:
     form a run.
     """
 
-    owners: Ints  # [R] the owner of each run
+    owners: Indices  # [R] the owner of each run
     runs: Longs  # [R] the number of events of each run
     items: Ints  # [E] index into item_ids; −1 if the row is a list without a pick
     behaviours: Bytes  # [E] index into behaviour_names
@@ -57,6 +57,12 @@ class Log:
     notes: tuple[str, ...] = ()  # messages about excluded lists and events
     rewards: Floats | None = None  # [E] the reward column, NaN where it has no number
     unseen_items: int = 0  # the last items of item_ids have no events and stay in the catalogue; not ascending
+    owner_ids: pl.DataFrame | None = None  # one row per owner: its user and session id as text; only if requested
+
+    @property
+    def has_times(self) -> bool:
+        """Whether events have times."""
+        return self.times is not None
 
 
 @dataclass(frozen=True)
@@ -143,10 +149,15 @@ class BatchChecker:
 
 
 class LogBuilder:
-    """Builds a log from batches, in the order in which they are added. Bad rows are reported at the end."""
+    """Builds a log from batches, in the order in which they are added. Bad rows are reported at the end.
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    Args:
+        say: Prints a line.
+        keep_owner_ids: Whether the log contains the ids of its owners.
+    """
+
+    def __init__(self, say: Callable[[str], None], *, keep_owner_ids: bool = False) -> None:
+        self._say, self._keep_owner_ids = say, keep_owner_ids
         self._bad_rows = BadRows()
         self._columns: dict[str, list[pl.Series]] = {}
         self._names: dict[str, int] = {}
@@ -184,7 +195,9 @@ class LogBuilder:
         if not sum(rows.values()):
             raise InputError(f"{', '.join(rows)} contains only a header; expected events below it.")
         has_sessions = "session" in self._columns
-        owners, (item_ids, items), (times, unit, time_format) = run_concurrently(self._owners, self._items, self._times)
+        (owners, owner_ids), (item_ids, items), (times, unit, time_format) = run_concurrently(
+            self._owners, self._items, self._times
+        )
         positions = self._take("position").to_numpy() if "position" in self._columns else None
         names = sorted(self._names, key=behaviour_order)
         new_codes = np.zeros(256, np.uint8)
@@ -196,7 +209,7 @@ class LogBuilder:
         rewards = self._take("reward").to_numpy() if "reward" in self._columns else None
         return Log(
             owners, runs, items, behaviours, times, positions, item_ids, tuple(names), unit, time_format, has_sessions,
-            rows, lists, rewards=rewards,
+            rows, lists, rewards=rewards, owner_ids=owner_ids,
         )  # fmt: skip
 
     def _items(self) -> tuple[Longs | list[str], Ints]:
@@ -222,16 +235,13 @@ class LogBuilder:
         offered = pad_lists(rest, self._take("offered_length").to_numpy())
         return ServedLists(row, offered, log_propensity, np.where(has_pick, row, -1)), picked
 
-    def _owners(self) -> Ints:
-        if "session" not in self._columns:
-            return factorize_by_appearance(self._take("user"))
-        sessions = factorize_by_appearance(self._take("session"))
-        if "user" not in self._columns:
-            return sessions
-        # Some logs number the sessions of each user from 1, so the owner is the pair of user and session.
-        users = factorize_by_appearance(self._take("user"))
-        pairs = sessions.astype(np.int64) * (int(users.max()) + 1) + users
-        return factorize_by_appearance(pl.Series(pairs))
+    def _owners(self) -> tuple[Indices, pl.DataFrame | None]:
+        """Return the owner of each run and, if requested, the ids of the owners."""
+        columns: dict[str, pl.Series] = {
+            name: self._take(name) for name in ("user", "session") if name in self._columns
+        }
+        owners = number_owners(columns)
+        return owners, ids_of_owners(owners, columns) if self._keep_owner_ids else None
 
     def _times(self) -> tuple[Longs | None, TimeUnit | None, str | None]:
         return as_ticks(self._take("time")) if "time" in self._columns else (None, None, None)
@@ -246,6 +256,23 @@ class LogBuilder:
             common = pl.Float64 if name == "time" else _common_id_type(types)
             parts = [part.cast(common) for part in parts]
         return pl.concat(parts, rechunk=True)
+
+
+def number_owners(columns: Mapping[str, pl.Series]) -> Indices:
+    """Return the owner of each row of the columns `user` and `session`, numbered in the order of first appearance."""
+    numbers = [factorize_by_appearance(column) for column in columns.values()]
+    if len(numbers) == 1:
+        return numbers[0]
+    # Some logs number the sessions of each user from 1, so the owner is the pair of user and session.
+    users, sessions = numbers
+    pairs = sessions.astype(np.int64) * (int(users.max()) + 1) + users
+    return factorize_by_appearance(pl.Series(pairs))
+
+
+def ids_of_owners(owners: Indices, columns: Mapping[str, pl.Series]) -> pl.DataFrame:
+    """Return the ids of each owner as text, one row per owner; a missing user id is the empty text."""
+    first = np.unique(owners, return_index=True)[1]
+    return pl.DataFrame({name: ids.gather(first).cast(pl.String).fill_null("") for name, ids in columns.items()})
 
 
 def _is_optional(name: str, frame: pl.DataFrame) -> bool:
@@ -276,14 +303,33 @@ def as_ticks(column: pl.Series) -> tuple[Longs, TimeUnit, str]:
     """
     if isinstance(column.dtype, pl.Datetime):
         return column.to_physical().to_numpy(), "microseconds", "dates"
+    unit = guess_unit(largest_time(column))
+    return numbers_as_ticks(column, unit), unit if column.dtype == pl.Int64 else "microseconds", unit
+
+
+def largest_time(column: pl.Series) -> float:
+    """Return the largest absolute value of a column of numbers."""
     numbers: NDArray[np.int64] | NDArray[np.float64] = column.to_numpy()
-    largest = max(abs(float(numbers.max())), abs(float(numbers.min())))
-    unit: TimeUnit = "nanoseconds"
+    return max(abs(float(numbers.max())), abs(float(numbers.min())))
+
+
+def guess_unit(largest: float) -> TimeUnit:
+    """Guess the unit of times from the largest of them."""
     for bound, name in ((1e11, "seconds"), (1e14, "milliseconds"), (1e17, "microseconds")):
         if largest < bound:
-            unit = name  # type: ignore[assignment]
-            break
+            return name  # type: ignore[return-value]
+    return "nanoseconds"
+
+
+def numbers_as_ticks(column: pl.Series, unit: TimeUnit) -> Longs:
+    """Return integers as they are, and decimal numbers of a unit as microseconds."""
+    numbers: NDArray[np.int64] | NDArray[np.float64] = column.to_numpy()
     if numbers.dtype == np.int64:
-        return numbers.astype(np.int64, copy=False), unit, unit
-    scale = TICKS_PER_SECOND["microseconds"] / TICKS_PER_SECOND[unit]
-    return np.rint(numbers * scale).astype(np.int64), "microseconds", unit
+        return numbers.astype(np.int64, copy=False)
+    return np.rint(numbers * (TICKS_PER_SECOND["microseconds"] / TICKS_PER_SECOND[unit])).astype(np.int64)
+
+
+def to_milliseconds(times: Longs, ticks: int) -> Longs:
+    """Convert times of `ticks` per second to milliseconds, in place if the array may be changed."""
+    out = times if times.flags.writeable else None
+    return np.multiply(times, 1000 // ticks, out) if ticks <= 1000 else np.floor_divide(times, ticks // 1000, out)

@@ -45,7 +45,9 @@ class _Pairs:
     weight: Doubles  # [P]
 
 
-def count_neighbours(sessions: Sessions, n_items: int, neighbours: int, steps: int) -> NeighbourCounts:
+def count_neighbours(
+    sessions: Sessions, n_items: int, neighbours: int, steps: int, part: slice | None = None
+) -> NeighbourCounts:
     """Count the neighbours of all items.
 
     Args:
@@ -53,6 +55,8 @@ def count_neighbours(sessions: Sessions, n_items: int, neighbours: int, steps: i
         n_items: A, the size of the catalogue.
         neighbours: K, the number of neighbours to store per item.
         steps: J, the number of recent items to compute shares for.
+        part: Rows of the A + 1 to count. The arrays by item contain only them, and those by event are 0 where the
+            recent item is another. None: all rows.
 
     Returns:
         The counts. The arrays of events are indexed like the log; events before the first session are 0.
@@ -60,19 +64,24 @@ def count_neighbours(sessions: Sessions, n_items: int, neighbours: int, steps: i
     begin, end = int(sessions.offsets[0]), int(sessions.offsets[-1])
     items = np.asarray(sessions.items[begin:end]).astype(np.int64)
     session = np.repeat(np.arange(len(sessions)), np.diff(sessions.offsets))
-    table = np.full((n_items + 1, neighbours), n_items, dtype=np.int32)
+    offset, end_row = (0, n_items + 1) if part is None else (part.start, part.stop)
+    table = np.full((end_row - offset, neighbours), n_items, dtype=np.int32)
     shares = np.zeros(table.shape, dtype=np.float32)
-    totals = np.zeros(n_items + 1, dtype=np.float32)
+    totals = np.zeros(len(table), dtype=np.float32)
     own_shares, own_totals = (np.zeros((end, steps), dtype=np.float32) for _ in range(2))
     for low, high in _blocks(items, n_items):
+        low, high = max(low, offset), min(high, end_row)
+        if low >= high:
+            continue
         counts = _Counts(_pairs(items, session, low, high), high - low, n_items, len(sessions))
-        totals[low:high] = counts.total
+        totals[low - offset : high - offset] = counts.total
         first, second, count = counts.key // n_items, counts.key % n_items, counts.count
         order = np.lexsort((-count, first))
         rank = np.arange(len(first)) - np.searchsorted(first, first[order])
         kept, rank = order[rank < neighbours], rank[rank < neighbours]
-        table[low + first[kept], rank] = second[kept]
-        shares[low + first[kept], rank] = count[kept] / counts.total[first[kept]]
+        rows = low - offset + first[kept]
+        table[rows, rank] = second[kept]
+        shares[rows, rank] = count[kept] / counts.total[first[kept]]
         for step in range(1, min(steps, len(items) - 1) + 1):
             event = step + np.flatnonzero(
                 (session[step:] == session[:-step]) & (items[:-step] >= low) & (items[:-step] < high)

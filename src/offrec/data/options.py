@@ -1,6 +1,7 @@
 """The options of `offrec prepare`, and the protocol that they define for a log."""
 
 import math
+import typing
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -16,6 +17,19 @@ from offrec.errors import InputError
 Column = Annotated[str | None, tyro.conf.arg(metavar="COLUMN", help_behavior_hint="")]
 
 
+class DescribesLog(typing.Protocol):
+    """What a protocol depends on: a log, or the facts about a log that is divided into partitions."""
+
+    @property
+    def behaviour_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def has_sessions(self) -> bool: ...
+
+    @property
+    def has_times(self) -> bool: ...
+
+
 @dataclass(frozen=True)
 class PrepareOptions:
     """Every option that determines how a raw log becomes a dataset. --protocol sets the defaults."""
@@ -24,7 +38,8 @@ class PrepareOptions:
     """The format of the sources. `events`: any table with one event per row (CSV, TSV, JSON lines or Parquet).
     `decisions`: any table with one served list per row, its propensity and the item that was picked. `retailrocket`:
     RetailRocket's events.csv. `yoochoose`: YooChoose's clicks, with or without its buys. `served`: the folder of a
-    decision log that `offrec serve` wrote."""
+    decision log that `offrec serve` wrote. `open-bandit`: a campaign of the Open Bandit Dataset, such as the folder
+    random/men."""
     protocol: Literal["plain", "paper"] = "plain"
     """`paper` filters and splits as Xin et al. (2020) and the paper do for this format; `plain` keeps every event."""
     session: Column = None
@@ -43,7 +58,7 @@ class PrepareOptions:
     """The column with the user's behaviour (default: `behaviour`). Without it, every event is a `view`."""
     reward: Column = None
     """The column with the event's reward: any number, such as a price or a rating. An event without a number has the
-    reward of its behaviour. Without this option, every event has."""
+    reward of its behaviour. Without this option, every event has. With --format served: --reward reward."""
     reward_behaviours: tuple[str, ...] = ()
     """With --reward: the behaviours whose events read the column, such as buy. Default: all of them. All other events
     have the reward of their behaviour."""
@@ -56,6 +71,8 @@ class PrepareOptions:
     catalogue: Annotated[str | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
     """Use the items and indices of this dataset or run folder. Its policies can then be evaluated on this log
     (`offrec estimate RUN --dataset`). Events with other items are dropped and counted."""
+    keep_new_items: bool = False
+    """With --catalogue: give items that the folder does not contain the next indices, instead of dropping them."""
     items: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE")] = ()
     """A table with one row per item (CSV or Parquet): its id in `item` or `id`, a `title`, a `category` and further
     columns of text, numbers or lists of numbers (embeddings). Or RetailRocket's item_properties files. Networks use
@@ -83,7 +100,9 @@ class PrepareOptions:
     """Keep a random sample of this many sessions, drawn before anything is dropped or filtered, so that filters count
     events of the sample only. May be combined with --sample."""
     split: Split = "random"
-    """How to split the sessions: at random or by their start time."""
+    """How to split the sessions. `random`: at random. `time`: by their start time. `hash`: by a keyed hash of the
+    session id or, without session ids, of the user id. The split of a session by hash does not depend on the other
+    sessions, so that it also works for logs larger than one machine."""
     split_seed: int = 0
     """The seed of the split and of the samples."""
     split_parts: tuple[float, float, float] = (8.0, 1.0, 1.0)
@@ -139,6 +158,8 @@ def check(options: PrepareOptions) -> None:
             raise InputError(f"{_flag(name)} must be at least {minimum}; got {value}.")
     if options.keep_unseen_items and not options.items:
         raise InputError("--keep-unseen-items needs --items FILE, the table that lists the items.")
+    if options.keep_new_items and options.catalogue is None:
+        raise InputError("--keep-new-items needs --catalogue, whose items come first; add it or remove the option.")
     if options.keep_unseen_items and options.catalogue is not None:
         raise InputError("--keep-unseen-items cannot be used with --catalogue, which defines the items; remove one.")
     if options.behaviours and (record.behaviours is not None or record.read is None):
@@ -163,7 +184,7 @@ def limit_rewards(log: Log, behaviours: tuple[str, ...]) -> Log:
     return replace(log, rewards=np.where(reads_column[log.behaviours], log.rewards, np.float32("nan")))
 
 
-def resolve_protocol(options: PrepareOptions, log: Log) -> Protocol:
+def resolve_protocol(options: PrepareOptions, log: DescribesLog) -> Protocol:
     """Set every field of the protocol: from the options, else from the format's defaults, else from the log."""
     defaults = FORMATS[options.format].paper if options.protocol == "paper" else ProtocolDefaults()
     for name in _values(options.drop, ()):
@@ -190,7 +211,7 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _listed(log: Log) -> str:
+def _listed(log: DescribesLog) -> str:
     return ", ".join(log.behaviour_names)
 
 
@@ -198,7 +219,7 @@ def _values(values: tuple[str, ...], defaults: tuple[str, ...]) -> tuple[str, ..
     return () if tuple(values) == ("none",) else tuple(values) or defaults
 
 
-def _session_definition(options: PrepareOptions, defaults: ProtocolDefaults, log: Log) -> str:
+def _session_definition(options: PrepareOptions, defaults: ProtocolDefaults, log: DescribesLog) -> str:
     definition = defaults.sessions if options.sessions == "auto" else options.sessions
     if definition == "auto":
         definition = "column" if log.has_sessions else "gap"
@@ -206,12 +227,12 @@ def _session_definition(options: PrepareOptions, defaults: ProtocolDefaults, log
         raise InputError("The log has no session column; specify one with --session, or use --sessions gap or user.")
     if definition != "column" and log.has_sessions:
         raise InputError(f"--sessions {definition} needs user ids, but this log has only session ids; remove it.")
-    if log.times is None and definition == "gap":
+    if not log.has_times and definition == "gap":
         raise InputError(
             "--sessions gap needs timestamps, but the log has none; specify a column with --time or use "
             "--sessions user."
         )
-    if log.times is None and options.split == "time":
+    if not log.has_times and options.split == "time":
         raise InputError(
             "--split time needs timestamps, but the log has none; specify a column with --time or use --split random."
         )

@@ -28,7 +28,7 @@ def parquet(
         rows_per_task: The number of rows that a task reads.
     """
     is_compressed = source.member is not None or source.path.suffix in {".gz", ".zst", ".zstd"}
-    table: Any = io.BytesIO(read_all(source)) if is_compressed else source.path
+    table: Any = io.BytesIO(read_all(source)) if is_compressed else source.url or source.path
     try:
         scan = pl.scan_parquet(table, hive_partitioning=False, glob=False)
         fields = nested.parquet_fields(scan.collect_schema())
@@ -53,7 +53,7 @@ def parquet(
             part = scan.slice(first, rows_per_task).select(selected).cast({pl.Binary: pl.String}).collect()
         except READ_ERRORS as error:
             unreadable(source, "Parquet", error)
-        position = source.path.stat().st_size * min(rows, first + rows_per_task) // rows
+        position = source.size * min(rows, first + rows_per_task) // rows
         return RowBatch(source, part, lambda row: f"row {first + row + 1}", position=position)
 
     for first in range(0, rows, rows_per_task):
@@ -66,7 +66,7 @@ def count_rows(source: Source, scan: pl.LazyFrame, columns: int) -> int:
         rows = int(scan.select(pl.len()).collect().item())
     except READ_ERRORS as error:
         unreadable(source, "Parquet", error)
-    stored = source.path.stat().st_size
+    stored = source.size
     if 8 * rows * columns > max(UNPACKED_BYTES, UNPACKED_RATIO * stored):
         raise InputError(
             f"{source.name} has {rows:,} rows in {stored:,} bytes; expected at most {UNPACKED_RATIO} times as many "

@@ -1,5 +1,6 @@
 """`offrec prepare`: turn a raw log into a dataset folder."""
 
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,25 +11,30 @@ from typing import Any
 
 import numpy as np
 
-from offrec.data import decisions, folder, item_files, item_indices, sessions, statistics
+from offrec.data import decisions, folder, item_files, item_indices, partitioned, sessions
 from offrec.data.arrays import Arrays
 from offrec.data.bad_rows import BadRows, ReadTask
 from offrec.data.dataset import Dataset
+from offrec.data.engine import Engine, FileEngine
 from offrec.data.formats import FORMATS, Say
 from offrec.data.item_indices import IndexedEvents
-from offrec.data.log import TICKS_PER_SECOND, BatchChecker, CheckedBatch, Log, LogBuilder, TimeUnit
+from offrec.data.log import TICKS_PER_SECOND, BatchChecker, CheckedBatch, Log, LogBuilder, TimeUnit, to_milliseconds
 from offrec.data.options import PrepareOptions, check, from_keywords, limit_rewards, resolve_protocol
+from offrec.data.partitioned import PartitionedPreparation
 from offrec.data.protocol import Protocol
 from offrec.data.sessions import Events
 from offrec.data.shop_metadata import common_shop
 from offrec.data.sources import Source
+from offrec.data.statistics import Statistics
 from offrec.data.threads import WORKERS
-from offrec.data.vocabulary import Vocabulary, read_catalogue
+from offrec.data.vocabulary import Vocabulary, encode_ids, read_catalogue
 from offrec.errors import InputError
-from offrec.types import Longs
 
 __all__ = ["PrepareOptions", "prepare"]
 Steps = list[dict[str, Any]]
+LEAST_MEMORY = 512 << 20  # the smallest --memory-limit
+BASE_MEMORY = 256 << 20  # of the process without a log
+MEMORY_PER_BYTE = 8  # bytes of memory to prepare one byte of a partition
 OnRead = Callable[[int, int], None]  # (bytes read, bytes in total)
 
 
@@ -40,18 +46,22 @@ def prepare(
     force: bool = False,
     progress: Say | None = None,
     on_read: OnRead | None = None,
+    memory_limit: int | None = None,
+    engine: Engine | None = None,
     **keywords: Any,
 ) -> Dataset:
     """Turn a raw log into a dataset folder.
 
     Args:
-        source: Files, globs or folders of Parquet files.
+        source: Files, globs or folders of Parquet files, or URLs of such files and folders.
         out: The folder to write.
         options: All options in one object.
         **keywords: The options by name, instead of `options`.
         force: Whether to replace an existing dataset.
         progress: Receives a line of text about each step.
         on_read: Called with the number of bytes of the sources that have been read, and their total.
+        memory_limit: Bytes of memory to use, about. The log is divided into partitions on disk, next to `out`.
+        engine: Where partitions are prepared instead, such as `offrec.scale.ray_engine.RayEngine`.
 
     Returns:
         The dataset.
@@ -68,8 +78,11 @@ def prepare(
     say = progress or (lambda line: None)
     out = Path(out)
     check(options)
+    check_partitions(options, memory_limit, engine)
     folder.check_free(out, force)
     tables = FORMATS[options.format].find([source] if isinstance(source, str | Path) else source)
+    if memory_limit is not None or engine is not None:
+        return _prepare_partitions(tables, out, options, say, on_read, memory_limit, engine)
     catalogue = None if options.catalogue is None else read_catalogue(Path(options.catalogue))
     item_rows = item_files.read_item_rows(options.items, options.item) if options.items else None
     shop = common_shop([table.path for table in tables])
@@ -77,11 +90,13 @@ def prepare(
     if item_rows is not None and options.keep_unseen_items:
         log = item_indices.append_items(log, item_files.unseen_ids(item_rows, Vocabulary(log.item_ids)))
     if catalogue is not None:
-        log = item_indices.align_items(log, catalogue, Path(str(options.catalogue)))
+        log = item_indices.align_items(log, catalogue, Path(str(options.catalogue)), keep_new=options.keep_new_items)
     log = limit_rewards(log, options.reward_behaviours)
     protocol = resolve_protocol(options, log)
-    events, steps = _make_sessions(log, protocol, say, drop_unknown_items=catalogue is not None)
-    events, splits = sessions.split(events, protocol.split, protocol.split_seed, protocol.split_parts)
+    events, steps = _make_sessions(
+        log, protocol, say, drop_unknown_items=catalogue is not None and not options.keep_new_items
+    )
+    events, splits = sessions.split(events, protocol.split, protocol.split_seed, protocol.split_parts, log.owner_ids)
     indexed, arrays = _index_items(events.gather(), log, splits["train"][1], keep_all_items=catalogue is not None)
     properties = None
     if item_rows is not None:
@@ -103,15 +118,47 @@ def prepare(
     return Dataset.open(out)
 
 
+def check_partitions(options: PrepareOptions, memory_limit: int | None, engine: Engine | None) -> None:
+    """Raise InputError if partitions cannot be used with these options, or the limit is too small."""
+    if engine is not None:
+        partitioned.check_options(options, "--engine ray")
+    elif memory_limit is not None:
+        partitioned.check_options(options, "--memory-limit")
+        if memory_limit < LEAST_MEMORY:
+            raise InputError(f"--memory-limit must be at least {LEAST_MEMORY >> 20}MB; got {memory_limit >> 20}MB.")
+
+
+def _prepare_partitions(
+    tables: list[Source],
+    out: Path,
+    options: PrepareOptions,
+    say: Say,
+    on_read: OnRead | None,
+    memory_limit: int | None,
+    engine: Engine | None,
+) -> Dataset:
+    """Prepare the log in partitions, with files next to `out` or on a cluster."""
+    shop = common_shop([table.path for table in tables])
+    with folder.publish(out) as target:
+        work = target / "partitions"
+        part_bytes = (max(LEAST_MEMORY, memory_limit or 0) - BASE_MEMORY) // MEMORY_PER_BYTE
+        preparation = PartitionedPreparation(engine or FileEngine(work, part_bytes), options, say)
+        meta = preparation.write(tables, target, on_read, warn=shop is None)
+        shutil.rmtree(work, ignore_errors=True)
+        folder.write_meta(target, meta | ({} if shop is None else {"shop": shop}), meta.pop("arrays"))
+    return Dataset.open(out)
+
+
 def _describe(indexed: IndexedEvents, splits: dict[str, list[int]]) -> dict[str, Any]:
-    events, items = indexed.events, len(indexed.item_ids)
+    events, items, edges = indexed.events, len(indexed.item_ids), indexed.events.offsets
+    sizes = {name: (last - first, int(edges[last] - edges[first])) for name, (first, last) in splits.items()}
     return {
         "offrec_version": version("offrec"),
         "counts": {"sessions": len(events), "events": events.total, "items": items},
         "behaviours": list(indexed.behaviour_names),
         "splits": splits,
         "item_id_type": "int" if isinstance(indexed.item_ids, np.ndarray) else "string",
-        "statistics": statistics.describe(events, splits, indexed.behaviour_names, items),
+        "statistics": Statistics(indexed.behaviour_names, items).add(events).as_json(sizes),
     }
 
 
@@ -122,8 +169,9 @@ def _read_log(tables: list[Source], options: PrepareOptions, say: Say, on_read: 
         log = record.read_whole(tables, options.columns, say)
     else:
         assert record.read is not None
-        builder, positions = LogBuilder(say), dict[Path, int]()
-        total = sum(path.stat().st_size for path in {table.path for table in tables})
+        builder = LogBuilder(say, keep_owner_ids=options.split == "hash")
+        positions = dict[Path, int]()
+        total = sum({table.path: table.size for table in tables}.values())
         tasks = record.read(tables, options.columns, say if warn else lambda line: None)
         for batch in _check_batches(tasks, BatchChecker(record.behaviours, options.behaviours)):
             builder.add(batch)
@@ -212,18 +260,7 @@ def _event_arrays(indexed: IndexedEvents, unit: TimeUnit | None) -> Arrays:
     events, item_ids = indexed.events, indexed.item_ids
     arrays: Arrays = {"items": events.items, "behaviours": events.behaviours, "offsets": events.offsets}
     if events.times is not None and unit is not None:
-        arrays["times"] = _milliseconds(events.times, TICKS_PER_SECOND[unit])
+        arrays["times"] = to_milliseconds(events.times, TICKS_PER_SECOND[unit])
     if events.rewards is not None:
         arrays["rewards"] = events.rewards
-    if isinstance(item_ids, np.ndarray):
-        arrays["item_ids"] = item_ids
-    else:
-        encoded = [name.encode() for name in item_ids]
-        arrays["item_ids"] = np.frombuffer(b"".join(encoded), np.uint8)
-        arrays["item_ids_offsets"] = sessions.offsets([len(name) for name in encoded])
-    return arrays
-
-
-def _milliseconds(times: Longs, ticks: int) -> Longs:
-    out = times if times.flags.writeable else None  # in place, because nothing else reads the times afterwards
-    return np.multiply(times, 1000 // ticks, out) if ticks <= 1000 else np.floor_divide(times, ticks // 1000, out)
+    return arrays | encode_ids(item_ids)

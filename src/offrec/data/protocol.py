@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Split = Literal["random", "time"]
+Split = Literal["random", "time", "hash"]
 Unseen = Literal["keep", "drop"]
 
 
@@ -26,8 +26,8 @@ class Protocol:
             events; "session.click=3" keeps sessions with at least 3 clicks.
         sample: The number of sessions that were sampled after the filters; None: all.
         sample_first: The number of sessions that were sampled before the filters; None: all.
-        split: Whether sessions were split at random or by their start time.
-        split_seed: The seed of the split and of the sample.
+        split: Whether sessions were split at random, by their start time, or by a keyed hash of their ids.
+        split_seed: The seed of the split and of the sample; the key of the hash.
         split_parts: The proportions of training, validation and test.
         score_first: Whether the first event of a session, which has no history, is scored.
         unseen: Whether test events with items that never occur in training are scored.

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
@@ -72,6 +73,18 @@ class Text:
             return f"{place} must be text of at most {self.longest:,} characters; got {shorten(value)}"
         if self.pattern is not None and re.fullmatch(self.pattern, value) is None:
             return f"{place} must match {self.pattern}; got {shorten(value)}"
+        return None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A date and time as text in ISO format."""
+
+    def problem(self, value: Any, place: str) -> str | None:
+        try:
+            datetime.fromisoformat(value)
+        except (TypeError, ValueError):
+            return f"{place} must be a date and time such as 2026-01-31T12:00:00+00:00; got {shorten(value)}"
         return None
 
 

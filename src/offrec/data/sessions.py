@@ -6,13 +6,16 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
+from offrec.data.dataset_checks import SPLITS
 from offrec.data.log import Log
 from offrec.data.protocol import Split
+from offrec.data.session_hash import hash_groups
 from offrec.data.threads import run_for_each
 from offrec.errors import InputError
-from offrec.types import Bytes, Floats, Ints, Longs
+from offrec.types import Bytes, Floats, Indices, Ints, Longs
 
 GROUP_EVENTS = 1 << 18
 SplitParts = tuple[float, float, float]
@@ -35,6 +38,7 @@ class Events:
     lengths: Longs  # [S]
     rows: Longs | None = None  # [E] the row in the log; only for logs with served lists
     rewards: Floats | None = None  # [E] the reward column; only for logs that have one
+    owners: Indices | None = None  # [S] the owner of each session
 
     def __len__(self) -> int:
         return len(self.begins)
@@ -66,7 +70,8 @@ class Events:
 
     def take(self, sessions: NDArray[Any]) -> "Events":
         """Return the sessions with these indices, in this order, or the sessions where a mask is true."""
-        return replace(self, begins=self.begins[sessions], lengths=self.lengths[sessions])
+        owners = None if self.owners is None else self.owners[sessions]
+        return replace(self, begins=self.begins[sessions], lengths=self.lengths[sessions], owners=owners)
 
     def gather(self) -> "Events":
         """Return the same sessions with their events stored consecutively."""
@@ -89,9 +94,10 @@ class Events:
         """Keep only some rows, and remove the sessions that become empty. Call `Events.gather` first."""
         before = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep, dtype=np.int64)])
         lengths = np.diff(before[self.offsets])
+        owners = None if self.owners is None else self.owners[lengths > 0]
         lengths = lengths[lengths > 0]
         columns = {name: column[keep] for name, column in self._columns().items()}
-        return replace(self, **columns, begins=offsets(lengths)[:-1], lengths=lengths)
+        return replace(self, **columns, begins=offsets(lengths)[:-1], lengths=lengths, owners=owners)
 
     def _columns(self) -> dict[str, Any]:
         columns = {name: getattr(self, name) for name in ("items", "behaviours", "times", "rows", "rewards")}
@@ -131,18 +137,19 @@ def order_events(log: Log) -> Events:
     keys = log.times if log.times is not None else log.positions
     edges = offsets(log.runs)
     if not (log.owners[1:] < log.owners[:-1]).any():  # each owner's events are consecutive already
-        changes = np.flatnonzero(log.owners[1:] != log.owners[:-1]) + 1
-        edges = edges[np.concatenate([[0], changes, [len(log.owners)]])]
+        firsts = np.flatnonzero(np.concatenate([[True], log.owners[1:] != log.owners[:-1]]))
+        edges, owners = edges[np.append(firsts, len(log.owners))], log.owners[firsts]
         if keys is None or _is_ordered(keys, edges):
             rows = None if log.lists is None else np.arange(len(log.items))
-            return Events(log.items, log.behaviours, log.times, edges[:-1], np.diff(edges), rows, log.rewards)
+            return Events(log.items, log.behaviours, log.times, edges[:-1], np.diff(edges), rows, log.rewards, owners)
     owners = np.repeat(log.owners, log.runs)
     order = np.lexsort((owners,) if keys is None else (keys, owners))
     times = None if log.times is None else log.times[order]
     lengths = np.bincount(owners)
     rows = None if log.lists is None else order
     rewards = None if log.rewards is None else log.rewards[order]
-    return Events(log.items[order], log.behaviours[order], times, offsets(lengths)[:-1], lengths, rows, rewards)
+    begins, numbers = offsets(lengths)[:-1], np.arange(len(lengths))
+    return Events(log.items[order], log.behaviours[order], times, begins, lengths, rows, rewards, numbers)
 
 
 def _is_ordered(keys: Longs, edges: Longs) -> bool:
@@ -162,7 +169,10 @@ def cut_by_gap(events: Events, gap: float) -> Events:
     is_first = np.diff(events.times, prepend=events.times[:1]) > gap
     is_first[events.begins] = True
     begins = np.flatnonzero(is_first)
-    return replace(events, begins=begins, lengths=np.diff(begins, append=len(is_first)))
+    owners = events.owners
+    if owners is not None:
+        owners = owners[np.searchsorted(events.begins, begins, side="right") - 1]
+    return replace(events, begins=begins, lengths=np.diff(begins, append=len(is_first)), owners=owners)
 
 
 def drop_behaviour(events: Events, name: str, behaviours: tuple[str, ...]) -> Events:
@@ -219,16 +229,32 @@ def sample(events: Events, size: int, seed: int, *, stream: int = 1) -> Events:
     return events.take(np.sort(chosen))
 
 
-def split(events: Events, how: Split, seed: int, parts: SplitParts) -> tuple[Events, dict[str, list[int]]]:
+def split(
+    events: Events, how: Split, seed: int, parts: SplitParts, owner_ids: pl.DataFrame | None = None
+) -> tuple[Events, dict[str, list[int]]]:
     """Divide sessions into training, validation and test.
+
+    Args:
+        events: The sessions.
+        how: At random, by their start, or by a hash of their ids.
+        seed: Seed of the random split; key of the hash.
+        parts: Proportions of the splits.
+        owner_ids: The ids of the owners; only for the split by hash.
 
     Returns:
         The sessions in the order train, validation, test, and the range [first, last + 1) of each split. Within a
-        split, sessions keep the order of the log (random) or are ordered by their start (time).
+        split, sessions keep the order of the log (random), are ordered by their start (time), or by their start and
+        their id as text (hash).
     """
     total = len(events)
     if total < 3:
         raise InputError(f"Only {total} sessions remain, too few for three splits; relax the filters or add data.")
+    if how == "hash":
+        assert owner_ids is not None
+        keys = session_keys(events, owner_ids)
+        groups = hash_groups(keys.select(owner_ids.columns), seed, parts)
+        ordered = keys.with_columns(group=groups).select(pl.arg_sort_by("group", *keys.columns)).to_series()
+        return events.take(ordered.to_numpy()), ranges_of_splits(np.bincount(groups, minlength=3).tolist())
     first, second = _split_bounds(total, parts)
     if how == "time":
         assert events.times is not None
@@ -240,6 +266,33 @@ def split(events: Events, how: Split, seed: int, parts: SplitParts) -> tuple[Eve
         group[shuffled[second:]] = 2
         order = np.concatenate([np.flatnonzero(group == number) for number in range(3)])
     return events.take(order), {"train": [0, first], "validation": [first, second], "test": [second, total]}
+
+
+def session_keys(events: Events, owner_ids: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns by which `--split hash` orders sessions: their start, if the log has times, and their ids.
+
+    No two sessions have equal keys: sessions of one user that are cut by gaps start at different times.
+    """
+    assert events.owners is not None
+    ids = owner_ids[events.owners]
+    if events.times is None:
+        return ids
+    return ids.select(pl.Series("first", events.times[events.begins]), *ids.columns)
+
+
+def ranges_of_splits(sizes: list[int]) -> dict[str, list[int]]:
+    """Return the range [first, last + 1) of each split by its size.
+
+    Raises:
+        InputError: If a split is empty.
+    """
+    for name, size in zip(SPLITS, sizes, strict=True):
+        if not size:
+            raise InputError(
+                f"--split hash assigns none of the {sum(sizes):,} sessions to {name}; add data, or choose another "
+                "--split-seed or --split-parts."
+            )
+    return {name: [sum(sizes[:at]), sum(sizes[: at + 1])] for at, name in enumerate(SPLITS)}
 
 
 def _split_bounds(total: int, parts: SplitParts) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from urllib.parse import unquote
 
 import zstandard
 
+from offrec.data.remote_files import is_url, list_files
 from offrec.errors import InputError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -43,6 +44,13 @@ class Source:
     path: Path
     member: str | None = None
     folder: Path | None = None  # the folder that was given as the source, if the file was found in it
+    url: str | None = None  # of a file in an object store; `path` is then only its name
+    url_bytes: int = 0
+
+    @property
+    def size(self) -> int:
+        """The size of the file in bytes."""
+        return self.path.stat().st_size if self.url is None else self.url_bytes
 
     @property
     def name(self) -> str:
@@ -112,7 +120,8 @@ def find(paths: str | Path | Sequence[str | Path]) -> list[Source]:
     """Return the tables that paths and globs name.
 
     Args:
-        paths: One or more files, globs and folders of Parquet files. A zip archive represents all of its members.
+        paths: One or more files, globs, folders of Parquet files, and URLs of such files and folders. A zip archive
+            represents all of its members.
 
     Returns:
         The tables in the order of `paths`. The matches of a glob and the files of a folder are sorted by their paths.
@@ -124,14 +133,17 @@ def find(paths: str | Path | Sequence[str | Path]) -> list[Source]:
         raise InputError("No source was given; name at least one file, or a glob in quotes.")
     tables: list[Source] = []
     for path in [paths] if isinstance(paths, str | Path) else paths:
+        if is_url(path):
+            tables.extend(_remote_parquet_files(str(path)))
+            continue
         if Path(path).is_dir():
             tables.extend(_parquet_files(Path(path)))
             continue
         for file in _expand(path):
             tables.extend(_members(file) if _compression(file) == "zip" else [Source(file)])
-    seen: set[tuple[Path, str | None]] = set()
+    seen: set[tuple[Path | str, str | None]] = set()
     for source in tables:
-        key = (source.path.resolve(), source.member)
+        key = (source.url or source.path.resolve(), source.member)
         if key in seen:
             raise InputError(f"{source.name} was given twice, so its events would count twice; name each file once.")
         seen.add(key)
@@ -157,6 +169,18 @@ def _parquet_files(folder: Path) -> list[Source]:
             raise InputError(f"{path} is not a regular file; remove it, or write its content to a file.")
         _compression(path)  # checks that the file can be opened and is not empty
     return [Source(path, folder=folder) for path in tables]
+
+
+def _remote_parquet_files(url: str) -> list[Source]:
+    """Return the Parquet files under a URL. Names that begin with . or _ are skipped."""
+    folder = Path(url.partition("://")[2].rstrip("/"))
+    files = {name: file for name, file in list_files(url).items() if not _is_hidden(Path(name))}
+    if not files:
+        raise InputError(f"{url} contains no Parquet files; write the log there as Parquet.")
+    for name in files:
+        if Path(name).suffix not in PARQUET_SUFFIXES:
+            raise InputError(f"{url} contains {name}, which is not a Parquet file; only these can be read from a URL.")
+    return [Source(folder / name, None, folder, file, size) for name, (file, size) in files.items()]
 
 
 def _is_hidden(path: Path) -> bool:

@@ -1,43 +1,79 @@
 """Statistics of a prepared log, for dataset.json and for the table that `offrec prepare` prints."""
 
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from offrec.data.sessions import Events, count, describe_counts, session_groups
+from offrec.types import Floats, Longs
 
 QUANTILES = {"min": 0.0, "50 %": 0.5, "90 %": 0.9, "99 %": 0.99, "max": 1.0}
 
 
-def describe(events: Events, splits: dict[str, list[int]], behaviours: tuple[str, ...], items: int) -> dict[str, Any]:
-    """Return the entry `statistics` of dataset.json."""
-    counts = count(events.behaviours, len(behaviours))
-    edges = events.offsets
-    share = np.cumsum(np.bincount(events.lengths)) / len(events)  # [n] share of the sessions with at most n events
-    lengths = [np.searchsorted(share, max(quantile, share[share > 0][0])) for quantile in QUANTILES.values()]
-    return {
-        "events_per_behaviour": {name: int(number) for name, number in zip(behaviours, counts, strict=True)},
-        "splits": {
-            name: {"sessions": last - first, "events": int(edges[last] - edges[first])}
-            for name, (first, last) in splits.items()
-        },
-        **_describe_rewards(events, behaviours),
-        "session_length": {name: int(length) for name, length in zip(QUANTILES, lengths, strict=True)},
-        "repeat_share": count_repeats(events, items) / len(events.items),
-    }
+class Statistics:
+    """The statistics of a log, collected from parts of its sessions in any order and with the same result.
+
+    Args:
+        behaviours: The names of the behaviours.
+        items: The number of items.
+    """
+
+    def __init__(self, behaviours: tuple[str, ...], items: int) -> None:
+        self.behaviours, self.items = behaviours, items
+        self.counts: Longs = np.zeros(len(behaviours), np.int64)
+        self.lengths: Longs = np.zeros(1, np.int64)  # [n] the number of sessions with n events
+        self.repeats = 0
+        self.rewards: list[_RewardColumn] | None = None
+
+    def add(self, events: Events) -> "Statistics":
+        """Add the sessions of gathered events."""
+        self.counts += count(events.behaviours, len(self.behaviours))
+        more = np.bincount(events.lengths, minlength=len(self.lengths))
+        more[: len(self.lengths)] += self.lengths
+        self.lengths = more
+        self.repeats += count_repeats(events, self.items)
+        if events.rewards is not None:
+            self.rewards = self.rewards or [_RewardColumn() for _ in self.behaviours]
+            for index, column in enumerate(self.rewards):
+                column.add(events.rewards[(events.behaviours == index) & ~np.isnan(events.rewards)])
+        return self
+
+    def as_json(self, splits: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """Return the entry `statistics` of dataset.json; `splits`: the sessions and events of each split."""
+        share = np.cumsum(self.lengths) / self.lengths.sum()  # [n] share of the sessions with at most n events
+        lengths = [np.searchsorted(share, max(quantile, share[share > 0][0])) for quantile in QUANTILES.values()]
+        columns = {} if self.rewards is None else dict(zip(self.behaviours, self.rewards, strict=True))
+        return {
+            "events_per_behaviour": dict(zip(self.behaviours, self.counts.tolist(), strict=True)),
+            "splits": {name: {"sessions": number, "events": events} for name, (number, events) in splits.items()},
+            **({"rewards": {name: column.as_json() for name, column in columns.items()}} if columns else {}),
+            "session_length": {name: int(length) for name, length in zip(QUANTILES, lengths, strict=True)},
+            "repeat_share": self.repeats / int(self.counts.sum()),
+        }
 
 
-def _describe_rewards(events: Events, behaviours: tuple[str, ...]) -> dict[str, Any]:
-    """Return the number of events with a number in the reward column, per behaviour, and these numbers' range."""
-    if events.rewards is None:
-        return {}
-    table: dict[str, dict[str, float]] = {}
-    for index, name in enumerate(behaviours):
-        rewards = events.rewards[(events.behaviours == index) & ~np.isnan(events.rewards)].astype(np.float64)
-        table[name] = {"events": len(rewards)}
-        if len(rewards):
-            table[name] |= {"min": float(rewards.min()), "mean": float(rewards.mean()), "max": float(rewards.max())}
-    return {"rewards": table}
+class _RewardColumn:
+    """The number, range and mean of the rewards of a behaviour. The sum is exact, so it has no order."""
+
+    def __init__(self) -> None:
+        self.events, self.low, self.high, self.sum = 0, np.inf, -np.inf, Fraction(0)
+
+    def add(self, rewards: Floats) -> None:
+        if not len(rewards):
+            return
+        self.events += len(rewards)
+        self.low, self.high = min(self.low, float(rewards.min())), max(self.high, float(rewards.max()))
+        mantissa, exponent = np.frexp(rewards)
+        for power in np.unique(exponent).tolist():  # sums of integers of 24 bits are exact in 64 bits
+            whole = np.ldexp(mantissa[exponent == power].astype(np.float64), 24).astype(np.int64)
+            self.sum += int(whole.sum()) * Fraction(2) ** (power - 24)
+
+    def as_json(self) -> dict[str, float]:
+        if not self.events:
+            return {"events": 0}
+        return {"events": self.events, "min": self.low, "mean": float(self.sum / self.events), "max": self.high}
 
 
 def count_repeats(events: Events, items: int) -> int:

@@ -48,6 +48,8 @@ def read_tasks(source: Source, resolve: Resolve, optional: Sequence[str] = ()) -
         resolve: Chooses the columns to read.
         optional: The columns that `resolve` reads under their own names if the table has them.
     """
+    if source.url is not None:
+        return parquet(source, resolve, optional)
     start = next(read_chunks(source, 1 << 12), b"")
     if start.startswith(b"PAR1") or source.stem.endswith((".parquet", ".pq")):
         return parquet(source, resolve, optional)

@@ -105,6 +105,15 @@ def match_ids(old: Vocabulary, new: Vocabulary) -> Longs:
     return np.array([-1 if one is None else one for one in index], dtype=np.int64)
 
 
+def encode_ids(ids: Longs | list[str]) -> Arrays:
+    """Return the arrays that store item ids; `decode_vocabulary` reads them."""
+    if isinstance(ids, np.ndarray):
+        return {"item_ids": ids}
+    encoded = [name.encode() for name in ids]
+    offsets = np.cumsum([0, *(len(name) for name in encoded)], dtype=np.int64)
+    return {"item_ids": np.frombuffer(b"".join(encoded), np.uint8), "item_ids_offsets": offsets}
+
+
 def decode_vocabulary(arrays: Arrays, kind: str, folder: Path) -> Vocabulary:
     """Return the item ids of a dataset or run folder.
 

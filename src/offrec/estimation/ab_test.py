@@ -20,6 +20,7 @@ from offrec.data import decision_log_files
 from offrec.data.decision_log_files import RecordCounts
 from offrec.data.rewards import REWARDS
 from offrec.errors import InputError
+from offrec.estimation.ab_rewards import add_rewards, count_text, reward_events
 from offrec.estimation.confidence_sequence import asymptotic_confidence_sequence, difference_terms
 from offrec.types import Doubles, Longs
 
@@ -39,12 +40,14 @@ class AbOptions:
         window_hours: The time after its first list in which a session earns its reward.
         confidence: The probability that all intervals contain the true values at all times.
         planned: The number of sessions at which intervals are narrowest; choose it before the test.
+        event_rewards: Whether an event that was sent with a reward earns this reward, not that of its behaviour.
     """
 
     reward: Mapping[str, float] = field(default_factory=dict)
     window_hours: float = 24.0
     confidence: float = 0.95
     planned: int = 10_000
+    event_rewards: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,14 +131,15 @@ def compare_split(paths: Sequence[str | Path], options: AbOptions) -> AbResult:
     finished = sessions.filter(pl.col("start") + window <= last)
     unfinished = sessions.height - finished.height
     if unfinished:
-        notes.append(f"{_number(unfinished, 'session')} not counted yet: started less than {options.window_hours:g} h "
-                     "before the last record.")  # fmt: skip
+        started = f"started less than {options.window_hours:g} h before the last record"
+        notes.append(f"{count_text(unfinished, 'session')} not counted yet: {started}.")
     if not finished.height:
         raise InputError(
             f"No session is finished: all {sessions.height:,} began less than {options.window_hours:g} hours before "
             "the last record; wait, or choose a smaller --window-hours."
         )
-    return _compare(_add_rewards(finished, events, window, options), options, notes)
+    rewarded = reward_events(events, options.reward, options.event_rewards, notes)
+    return _compare(add_rewards(finished, rewarded, window), options, notes)
 
 
 def _check(options: AbOptions) -> None:
@@ -158,7 +162,7 @@ def _read(paths: Sequence[str | Path], notes: list[str]) -> tuple[pl.DataFrame, 
     records = pl.concat(frames) if frames else pl.DataFrame()
     lost = int(records.filter(kind="lost")["count"].sum())
     if lost:
-        notes.append(f"{_number(lost, 'record')} lost by the server.")
+        notes.append(f"{count_text(lost, 'record')} lost by the server.")
     lists = records.filter(kind="list")
     if not lists.height:
         raise InputError(f"{paths[0]} contains no list; serve recommendations first.")
@@ -173,7 +177,9 @@ def _sessions(lists: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
     if not assigned.height:
         raise InputError("The log contains no session of a traffic split; serve with --split, and send session ids.")
     if other := lists.height - assigned.height:
-        notes.append(f"{_number(other, 'list')} left out: requested by the name of a policy, or without a session id.")
+        notes.append(
+            f"{count_text(other, 'list')} left out: requested by the name of a policy, or without a session id."
+        )
     sessions = assigned.sort("time", maintain_order=True).group_by("session", maintain_order=True)
     rows = sessions.agg(
         pl.col("policy").first(),
@@ -182,31 +188,9 @@ def _sessions(lists: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
         arms=pl.col("policy").n_unique(),
     )
     if mixed := rows.filter(pl.col("arms") > 1).height:
-        sessions_text = _number(mixed, "session")
+        sessions_text = count_text(mixed, "session")
         notes.append(f"{sessions_text} served by several policies, because the split changed: counted for the first.")
     return rows.drop("arms").sort("start", maintain_order=True)
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _add_rewards(sessions: pl.DataFrame, events: pl.DataFrame, window: int, options: AbOptions) -> pl.DataFrame:
-    """Add the column `reward`. Per list and item, the most valuable behaviour counts."""
-    known = {**REWARDS, **options.reward}
-    names = [name for name in events["behaviour"].unique().sort().to_list() if name is not None]
-    if missing := [name for name in names if name not in known]:
-        raise InputError(f"The behaviour {missing[0]!r} has no reward; set one with --reward {missing[0]}=NUMBER.")
-    if unused := [name for name in options.reward if name not in names]:
-        raise InputError(f"--reward names {unused[0]!r}, but the behaviours of the log are {', '.join(names)}.")
-    rewards = pl.col("behaviour").replace_strict(known, return_dtype=pl.Float64, default=0.0)
-    events = events.with_columns(reward=rewards).join(sessions.select("session", "start"), on="session")
-    within = events.filter(pl.col("time") < pl.col("start") + window)
-    earned = within.group_by("session", "request", "item").agg(pl.col("reward").max())
-    totals = earned.group_by("session").agg(pl.col("reward").sum())
-    return sessions.join(totals, on="session", how="left", maintain_order="left").with_columns(
-        pl.col("reward").fill_null(0.0)
-    )
 
 
 def _compare(sessions: pl.DataFrame, options: AbOptions, notes: list[str]) -> AbResult:

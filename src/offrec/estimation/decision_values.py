@@ -25,8 +25,9 @@ from offrec.models.agent import return_spread
 from offrec.models.critic import CriticOptions, sample_unlogged
 from offrec.models.network import Network, NetworkOptions, item_tables
 from offrec.training.isolation import Isolation
-from offrec.training.loop import READ_EVERY, stop_requests
+from offrec.training.loop import READ_EVERY
 from offrec.training.optimiser import Optimiser
+from offrec.training.stop_requests import stop_requests
 from offrec.training.update import TrainingTask, Update
 from offrec.types import Batch, Size
 

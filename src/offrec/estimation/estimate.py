@@ -1,6 +1,6 @@
 """Estimate what policies would earn on a log, compared with its logging policy."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,19 +10,27 @@ from offrec.data.dataset import Dataset
 from offrec.data.rewards import event_rewards
 from offrec.errors import InputError
 from offrec.estimation import value_at_5
+from offrec.estimation.assumption import assumption_bias
+from offrec.estimation.certify import Certification, certify
 from offrec.estimation.collect import LoggingModel, collect_trajectories, load_logging_model, reward_trajectories
 from offrec.estimation.estimators import ESTIMATORS, SessionTerms, get_estimator, session_terms
-from offrec.estimation.fitted_q import PolicyValues, fit_q
 from offrec.estimation.interval import Interval, bootstrap_interval, refit_interval
 from offrec.estimation.list_policy import ListPolicy
 from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.estimation.options import ALL, EstimateOptions
+from offrec.estimation.passes import LocalPasses
 from offrec.estimation.result import EstimateResult, PolicyEstimate
-from offrec.estimation.trajectories import Trajectories
+from offrec.estimation.served_policy import ListProbabilities, log_ratios, served_probabilities
+from offrec.estimation.session_lists import served_log
+from offrec.estimation.trajectories import Trajectories, blend_ratio
 from offrec.estimation.verdict import assess
 from offrec.evaluation import EvaluationSplit
+from offrec.models.mapped_policy import in_catalogue
 from offrec.policy import Policy
 from offrec.types import Doubles, Floats
+
+SERVED = "--served"
+AT_TEMPERATURE = " at temperature "  # in the name of a policy that is certified at several temperatures
 
 
 def estimate(
@@ -30,6 +38,9 @@ def estimate(
     dataset: Dataset,
     options: EstimateOptions | None = None,
     console: Console | None = None,
+    *,
+    served: Policy | None = None,
+    remote: Callable[[str, EvaluationSplit, EstimateOptions], LocalPasses] | None = None,
 ) -> EstimateResult:
     """Estimate what policies would earn per session, from a log alone.
 
@@ -38,12 +49,17 @@ def estimate(
         dataset: The log. It must use the same item indices as the policies.
         options: Options of the estimate.
         console: Shows the progress; silent by default.
+        served: The policy that served the log by sampling its lists. It allows ratios of picks, which vary much less
+            than ratios of lists: see the estimator `pick`.
+        remote: Returns the `offrec.estimation.partitioned.RemotePasses` of a policy by its name, for estimates on
+            several machines. The name of `served` is `SERVED`.
 
     Returns:
         For each policy and estimator the estimate, its interval, its diagnostics and a verdict.
 
     Raises:
-        InputError: If the split has no sessions, or a requested estimator is not supported by the log or a policy.
+        InputError: If the split has no sessions, a requested estimator is not supported by the log or a policy, or the
+            log was not served by `served`.
 
     Example:
         >>> result = offrec.estimate({"sl": policy}, dataset)
@@ -54,6 +70,18 @@ def estimate(
     """
     options, console = options or EstimateOptions(), console or Console(quiet=True)
     decisions, rewards, list_policies, split, note = _load(policies, dataset, options)
+    given = {policies.name} if isinstance(policies, Policy) else set(policies)
+
+    def passes_of(name: str) -> LocalPasses:
+        if remote is None:
+            return LocalPasses()
+        is_given = name in given or name == SERVED
+        return remote(name if is_given else name.rpartition(AT_TEMPERATURE)[0], split, options)
+
+    logged_lists = None
+    if served is not None:
+        server = ListPolicy(in_catalogue(served, dataset), "sample", decisions.k, options.served_temperature)
+        logged_lists = served_probabilities(server, decisions, passes_of(SERVED).list_probabilities)
     logging_models: dict[object, LoggingModel] = {}
     scorers: dict[object, Callable[[Policy], float] | None] = {}
     estimates = []
@@ -61,11 +89,12 @@ def estimate(
         policy = list_policy.policy
         key = (policy.history, policy.device)
         if key not in logging_models:
-            network = replace(options.network, history=policy.history)
+            network = options.network_for(policy)
             logging_models[key] = load_logging_model(
                 dataset, network, options.training, policy.device, console, options.seed
             )
-        one = _estimate_policy(name, list_policy, decisions, rewards, options, logging_models[key], console)
+        passes, logging = passes_of(name), logging_models[key]
+        one = _estimate_policy(name, list_policy, decisions, rewards, options, logging, logged_lists, passes, console)
         if options.value_at_5 and any(ESTIMATORS[estimator].uses_q for estimator in one.assessments):
             if key not in scorers:
                 scorers[key] = value_at_5.scorer_for(dataset, split, rewards, options.values, policy, console)
@@ -74,8 +103,36 @@ def estimate(
         estimates.append(one)
     calibration = next(iter(logging_models.values())).calibration if logging_models else {}
     logged = logged_value(reward_trajectories(decisions, rewards), options)
-    sessions = len(decisions.sessions)
-    return EstimateResult(dataset, options, decisions.has_lists, calibration, logged, sessions, split, note, estimates)
+    notes = tuple(dataset.meta.get("decisions", {}).get("notes", ()))
+    certification = certify_estimates(estimates, options, console) if options.certify else None
+    return EstimateResult(
+        source=dataset.path,
+        fingerprint=dataset.fingerprint,
+        notes=notes,
+        options=options,
+        has_propensities=decisions.has_lists,
+        calibration=calibration,
+        logged=logged,
+        sessions=len(decisions.sessions),
+        split=split,
+        sessions_note=note,
+        policies=estimates,
+        certification=certification,
+    )
+
+
+def certify_estimates(estimates: Sequence[PolicyEstimate], options: EstimateOptions, console: Console) -> Certification:
+    """Certify shares of the traffic with each policy's own estimator, from the trajectories of the policies alone."""
+    with console.counter("certifying shares") as progress:
+        return certify(
+            {one.name: one.trajectories for one in estimates},
+            estimator={one.name: next(iter(one.assessments)) for one in estimates},
+            shares=options.shares,
+            gamma=options.gamma,
+            cap=options.cap,
+            seed=options.seed,
+            progress=progress,
+        )
 
 
 def _load(
@@ -83,13 +140,30 @@ def _load(
 ) -> tuple[LoggedDecisions, Floats, dict[str, ListPolicy], EvaluationSplit, str]:
     """Return the decisions to use, the reward of each event, the policies by name, and the split and why it is used."""
     named = {policies.name: policies} if isinstance(policies, Policy) else dict(policies)
+    named = {name: in_catalogue(policy, dataset) for name, policy in named.items()}
     whole = LoggedDecisions.load(dataset, "all")
-    list_policies = {name: as_list_policy(name, policy, options, whole) for name, policy in named.items()}
+    if options.certify and not whole.has_lists:
+        raise InputError(
+            f"--certify needs exact propensities, but {dataset.path} has none; log lists with their probabilities, for "
+            "instance with `offrec serve --log`."
+        )
+    list_policies = {
+        list_name: list_policy
+        for name, policy in named.items()
+        for list_name, list_policy in _family(name, as_list_policy(name, policy, options, whole), options).items()
+    }
     split, note = choose_sessions(list_policies, dataset, options)
     decisions = LoggedDecisions.load(dataset, split)
     if not len(decisions.sessions):
         raise InputError(f"The {split} split of {dataset.path} has no sessions; choose another --split.")
     return decisions, event_rewards(dataset, dict(options.reward)), list_policies, split, note
+
+
+def _family(name: str, list_policy: ListPolicy, options: EstimateOptions) -> dict[str, ListPolicy]:
+    """Return the policy at each of the temperatures to certify, or alone if it has none."""
+    if not options.temperatures or list_policy.play == "topk":
+        return {name: list_policy}
+    return {f"{name}{AT_TEMPERATURE}{one:g}": replace(list_policy, temperature=one) for one in options.temperatures}
 
 
 def choose_sessions(
@@ -102,12 +176,12 @@ def choose_sessions(
     """
     has_propensities = dataset.decisions is not None
     trained = [name for name, one in policies.items() if one.policy.data_hash == dataset.meta["data_hash"]]
-    fitted = [name for name, one in policies.items() if options.fits_q(one.play == "sample", has_propensities)]
+    fitted = [name for name, one in policies.items() if options.fits_q(one.has_weights, has_propensities)]
     if options.split == "all" and (trained or fitted or not has_propensities):
         reason = f"{trained[0]} was trained on some" if trained else "Q or the propensities are fitted to some"
         raise InputError(f"--split all needs sessions that nothing was fitted to, but {reason}; use --split test.")
     if options.split is not None:
-        return options.split, f"The {options.split} sessions were chosen."
+        return options.split, options.split_reason or f"--split {options.split} was given."
     if trained:
         verb = "was" if len(trained) == 1 else "were"
         return "test", f"{', '.join(trained)} {verb} trained on this dataset, so only its test sessions are used."
@@ -125,18 +199,23 @@ def as_list_policy(name: str, policy: Policy, options: EstimateOptions, decision
     """
     k, is_topk = options.k or decisions.k, options.play == "topk" or not policy.stochastic
     for estimator in map(get_estimator, options.named_estimators):
-        if estimator.uses_weights and is_topk:
+        if estimator.uses_weights and is_topk and (not decisions.has_lists or k != decisions.k):
             raise InputError(
-                f"--estimator {estimator.name} needs list probabilities, but {name} has only scores; use "
-                "--estimator direct or omit this policy."
+                f"--estimator {estimator.name} needs list probabilities, but {name} shows its top {k}, which this log "
+                "cannot be compared with; use --estimator direct or omit this policy."
             )
-        if estimator.uses_clusters and decisions.has_lists:
+        if estimator.weighting == "clusters" and decisions.has_lists:
             raise InputError(
                 f"--estimator {estimator.name} needs propensities of item clusters, but the log has propensities of "
                 "lists; choose another estimator."
             )
     if is_topk:
-        return ListPolicy(policy, "topk", k, blend=options.blend)
+        if options.blend < 1 and k != decisions.k:
+            raise InputError(
+                f"--blend needs lists of the logged length, {decisions.k}; got -k {k}: omit -k or omit --blend."
+            )
+        served = k == decisions.k and not options.named_estimators and served_log(policy, decisions)
+        return ListPolicy(policy, "topk", k, blend=options.blend, served_log=served)
     if decisions.has_lists and k != decisions.k:
         raise InputError(f"-k is {k}, but the logged lists have {decisions.k} items; omit -k or use --play topk.")
     return ListPolicy(policy, "sample", k, options.temperature, options.blend)
@@ -156,6 +235,7 @@ def difference_to_log(
     terms = session_terms(name, trajectories, options.gamma, options.cap)
     paired = replace(terms, base=terms.base - trajectories.returns(options.gamma))
     interval = bootstrap_interval(paired, seed=options.seed)
+    interval = assumption_bias(name, trajectories, options.gamma, options.cap).widen(interval)
     return interval if refits is None else refit_interval(interval.estimate, refits, interval.standard_error)
 
 
@@ -166,10 +246,14 @@ def _estimate_policy(
     rewards: Floats,
     options: EstimateOptions,
     logging: LoggingModel,
+    logged_lists: ListProbabilities | None,
+    passes: LocalPasses,
     console: Console,
 ) -> PolicyEstimate:
     """Collect the trajectories of one policy and assess every estimator."""
-    trajectories, estimators, refits = _collect(name, list_policy, decisions, rewards, options, logging, console)
+    trajectories, estimators, refits = _collect(
+        name, list_policy, decisions, rewards, options, logging, logged_lists, passes, console
+    )
     assessments, differences = {}, {}
     for estimator in estimators:
         used = refits if estimator == "direct" else None
@@ -193,47 +277,36 @@ def _collect(
     rewards: Floats,
     options: EstimateOptions,
     logging: LoggingModel,
+    logged_lists: ListProbabilities | None,
+    passes: LocalPasses,
     console: Console,
 ) -> tuple[Trajectories, list[str], Doubles | None]:
     """Return the trajectories (with Q and V if needed), the estimators, and the direct estimates of the refits."""
     with_clusters = ALL in options.estimators or "marginal" in options.estimators
     with console.counter(f"{name}: weights") as progress:
         trajectories = collect_trajectories(
-            list_policy, decisions, rewards, logging, with_clusters=with_clusters, progress=progress
+            list_policy,
+            decisions,
+            rewards,
+            logging,
+            match_lists=options.certify
+            or list_policy.served_log
+            or any(get_estimator(one).uses_weights for one in options.named_estimators),
+            with_clusters=with_clusters,
+            progress=progress,
+            passes=passes,
         )
-    estimators = options.choose_estimators(trajectories, decisions.has_lists)
+    if logged_lists is not None and list_policy.play == "sample":
+        ratios = log_ratios(passes.list_probabilities(list_policy, decisions), logged_lists, decisions)
+        ratios = {weighting: blend_ratio(ratio, list_policy.blend) for weighting, ratio in ratios.items()}
+        trajectories = replace(trajectories, log_ratios={**trajectories.log_ratios, **ratios})
+    estimators = options.choose_estimators(trajectories, decisions.has_lists, list_policy.k)
     if not any(ESTIMATORS[estimator].uses_q for estimator in estimators):
         return trajectories, estimators, None
     fits = 1 + (options.refits if "direct" in estimators else 0)
-    values = [_fit_values(name, list_policy, decisions, rewards, options, number, console) for number in range(fits)]
+    values = passes.fitted_values(name, list_policy, decisions, rewards, options, fits, console)
     whole, *resampled = [replace(trajectories, q=one.q, v=one.v) for one in values]
     return whole, estimators, np.array([_mean_start_value(one) for one in resampled]) if resampled else None
-
-
-def _fit_values(
-    name: str,
-    list_policy: ListPolicy,
-    decisions: LoggedDecisions,
-    rewards: Floats,
-    options: EstimateOptions,
-    number: int,
-    console: Console,
-) -> PolicyValues:
-    """Fit Q to all training sessions (number 0) or to resampled ones, and evaluate it on the split."""
-    label = f"{name}: fitted Q" if number == 0 else f"{name}: refit {number} of {options.refits}"
-    settings = replace(options.values, seed=options.values.seed + number)
-    resample_seed = number or None
-    fitted = fit_q(
-        list_policy,
-        decisions.dataset,
-        rewards,
-        options.gamma,
-        settings,
-        console,
-        label=label,
-        resample_seed=resample_seed,
-    )
-    return fitted.values(decisions)
 
 
 def _mean_start_value(trajectories: Trajectories) -> float:

@@ -10,6 +10,9 @@ weight w (the product of the ratios π / b so far) and an increment δ per decis
     capped                     base = 0        δ = r                    w ≤ cap; default √S
     self_normalised            base = 0        δ = r                    normalised
     marginal                   base = 0        δ = r                    ratios of item clusters; normalised
+    order_free                 base = 0        δ = r                    ratios of sets; normalised
+    cascade                    base = 0        δ = r                    ratios of prefixes; normalised
+    pick                       base = 0        δ = r                    ratios of picks; normalised
     direct                     base = V(s₀)                             no weights
     doubly_robust              base = V(s₀)    δ = r + γ V(s′) − Q(s, a)
     weighted_doubly_robust     base = V(s₀)    δ = r + γ V(s′) − Q(s, a) normalised
@@ -37,7 +40,7 @@ class Estimator:
     uses_q: bool = False
     is_normalised: bool = False
     is_capped: bool = False  # even if no cap is given
-    uses_clusters: bool = False
+    weighting: str = "lists"  # the ratios in use: π / b of lists, or an entry of `Trajectories.log_ratios`
 
     def effective_cap(self, sessions: int, cap: float | None) -> float:
         """Return the cap on the weights: `cap` if given, else √S for `capped` (Ionides 2008), else infinity."""
@@ -52,7 +55,10 @@ ESTIMATORS = {
         Estimator("importance"),
         Estimator("capped", is_capped=True),
         Estimator("self_normalised", is_normalised=True),
-        Estimator("marginal", is_normalised=True, uses_clusters=True),
+        Estimator("marginal", is_normalised=True, weighting="clusters"),
+        Estimator("order_free", is_normalised=True, weighting="sets"),
+        Estimator("cascade", is_normalised=True, weighting="prefixes"),
+        Estimator("pick", is_normalised=True, weighting="picks"),
         Estimator("direct", uses_weights=False, uses_q=True),
         Estimator("doubly_robust", uses_q=True),
         Estimator("weighted_doubly_robust", uses_q=True, is_normalised=True),
@@ -112,8 +118,7 @@ def session_terms(name: str, trajectories: Trajectories, gamma: float = 1.0, cap
     if cap is not None and not cap > 0:
         raise InputError(f"cap must be positive; got {cap}.")
     estimator = get_estimator(name)
-    if estimator.uses_clusters:
-        trajectories = with_cluster_ratios(trajectories)
+    trajectories = with_ratios(trajectories, estimator)
     if estimator.uses_q:
         base, increment = _base_and_residual(name, trajectories, gamma)
     else:
@@ -147,11 +152,17 @@ def get_estimator(name: str) -> Estimator:
     return ESTIMATORS[name]
 
 
-def with_cluster_ratios(trajectories: Trajectories) -> Trajectories:
-    """Replace the ratios of items with the ratios of their clusters."""
-    if trajectories.log_cluster_ratio is None:
-        raise InputError("The estimator marginal needs log_cluster_ratio, which is missing; choose another estimator.")
-    return replace(trajectories, log_pi=trajectories.log_cluster_ratio, log_b=np.zeros(trajectories.decisions))
+def with_ratios(trajectories: Trajectories, estimator: Estimator) -> Trajectories:
+    """Replace the ratios of lists with those that the estimator uses."""
+    if estimator.weighting == "lists":
+        return trajectories
+    if estimator.weighting not in trajectories.log_ratios:
+        raise InputError(
+            f"The estimator {estimator.name} needs ratios of {estimator.weighting}, which are missing; choose another "
+            "estimator."
+        )
+    ratio = trajectories.log_ratios[estimator.weighting]
+    return replace(trajectories, log_pi=ratio, log_b=np.zeros(trajectories.decisions))
 
 
 def mean_weight(offsets: Longs, step: Longs, weight: Doubles, last_weight: Doubles) -> Doubles:

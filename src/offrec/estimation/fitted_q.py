@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offrec.catalogue import Head
+from offrec.catalogue import Head, top_k
 from offrec.catalogue.backend import backend_for
 from offrec.console import Console
 from offrec.data.dataset import Dataset
@@ -43,6 +43,7 @@ class FittedQ(DecisionValues):
     """Q of the evaluated policy, with its target network."""
 
     exposure_weight: Tensor | None
+    top_lists: Tensor | None  # [D, k] what the policy shows at each training decision, if it shows its top k
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class FittedQ(DecisionValues):
         weight = decisions.exposure_weights()
         on_device = None if weight is None else torch.from_numpy(weight).float()
         self.register_buffer("exposure_weight", on_device, persistent=False)
+        self.register_buffer("top_lists", None, persistent=False)
 
     def train(self, mode: bool = True) -> "FittedQ":
         super().train(mode)
@@ -79,15 +81,28 @@ class FittedQ(DecisionValues):
         """Return V(s′) and V(s) of the target network, [B] each. After an ignored list, s′ equals s."""
         network, next_batch = self.target.network, _after_action(batch)
         states, next_states = network.states_and_next(batch)
-        next_value = self._expected_value(next_batch, network.head(next_states, next_batch.recent))
+        lists, next_lists = self._known_lists(batch)
+        next_value = self._expected_value(next_batch, network.head(next_states, next_batch.recent), next_lists)
         if not self.ground and self.ignored is None:
             return next_value, next_value
-        value_if_ignored = self._expected_value(batch, network.head(states, batch.recent))
+        value_if_ignored = self._expected_value(batch, network.head(states, batch.recent), lists)
         if self.ignored is not None:
             next_value = torch.where(self.ignored[batch.event - self.first], value_if_ignored, next_value)
         return next_value, value_if_ignored
 
-    def _expected_value(self, batch: Batch, q: Head) -> Tensor:
+    def _known_lists(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
+        """[B, k] the policy's top lists in the states of a batch and in the next states, if they were collected.
+
+        The next state is that of the next decision. After the last decision of a session its value has discount 0.
+        """
+        if self.top_lists is None:
+            return None, None
+        row = batch.event - self.first
+        return self.top_lists[row], self.top_lists[(row + 1).clamp(max=len(self.top_lists) - 1)]
+
+    def _expected_value(self, batch: Batch, q: Head, lists: Tensor | None = None) -> Tensor:
+        if lists is not None:
+            return q.at(lists).mean(1)
         generator = None
         if not self.list_policy.is_exact:
             generator = torch.Generator(batch.action.device).manual_seed(int(torch.randint(1 << 62, ())))
@@ -119,6 +134,7 @@ def fit_q(
     *,
     label: str = "fitted Q",
     resample_seed: int | None = None,
+    top_lists: Tensor | None = None,
 ) -> FittedQ:
     """Fit Q of a policy to the training split.
 
@@ -131,6 +147,8 @@ def fit_q(
         console: Shows the progress.
         label: Name of the progress bar.
         resample_seed: If given, fit to a bootstrap resample of the training sessions with this seed.
+        top_lists: [D, k] what the policy shows at the training decisions, if it shows its top k and they are known.
+            Refits share it, but not the weights: refits that started from those of another fit varied four times less.
 
     Returns:
         The fitted Q.
@@ -146,9 +164,22 @@ def fit_q(
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
         fitted = FittedQ(list_policy, decisions, options, return_unit(mdp), gamma).to(list_policy.policy.device)
+    if list_policy.play == "topk":
+        fitted.top_lists = collect_top_lists(list_policy, decisions) if top_lists is None else top_lists
     capture = _can_capture(list_policy)
     fit_values(fitted, decisions, mdp, console, label, capture=capture, resample_seed=resample_seed)
     return fitted
+
+
+@torch.no_grad()
+def collect_top_lists(list_policy: ListPolicy, decisions: LoggedDecisions) -> Tensor:
+    """[D, k] what the policy shows at each decision. Updates read it, because ranking the catalogue again is slow."""
+    policy = list_policy.policy
+    replay = decisions.replay(decisions.transitions(None, 0.0), policy.history, "exact", policy.device)
+    lists = torch.zeros(len(decisions), list_policy.k, dtype=torch.long, device=policy.device)
+    for batch in replay.batches(BATCH_SIZE):
+        lists[batch.event - decisions.first] = top_k(list_policy.head(batch), list_policy.k)[1]
+    return lists
 
 
 @torch.no_grad()

@@ -7,14 +7,13 @@ each decision is then made by the policy with probability `blend` and by the log
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from offrec.catalogue import Head, logsumexp, reduce, sample_k, top_k
 from offrec.errors import InputError
 from offrec.policy import Policy
-from offrec.types import Batch, Doubles
+from offrec.types import Batch
 
 Play = Literal["sample", "topk"]
 
@@ -31,6 +30,7 @@ class ListPolicy:
         k: Items per list.
         temperature: Softmax temperature of sampled lists.
         blend: Share of the decisions that the policy makes; the logging policy makes the others.
+        served_log: Whether most lists of the log are the policy's top k, so that weights by propensities are usable.
 
     Raises:
         InputError: If a value is out of range or is incompatible with `play`.
@@ -41,6 +41,7 @@ class ListPolicy:
     k: int = 1
     temperature: float = 1.0
     blend: float = 1.0
+    served_log: bool = False
 
     def __post_init__(self) -> None:
         name = self.policy.name
@@ -54,12 +55,15 @@ class ListPolicy:
             raise InputError("--temperature has no effect on the top k; omit it or use --play sample.")
         if not 0 < self.blend <= 1:
             raise InputError(f"--blend must be above 0 and at most 1; got {self.blend}.")
-        if self.play == "topk" and self.blend < 1:
-            raise InputError(f"--blend needs list probabilities, but {name} shows its top k; omit --blend.")
         if not 1 <= self.k <= self.policy.n_items:
             raise InputError(
                 f"k must be between 1 and {self.policy.n_items}, the number of items in the catalogue; got {self.k}."
             )
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the log's propensities can weight this policy by default."""
+        return self.play == "sample" or self.served_log
 
     @property
     def is_exact(self) -> bool:
@@ -70,12 +74,6 @@ class ListPolicy:
         """Return the policy's head at its temperature."""
         head = self.policy.head(batch)
         return head if self.temperature == 1 else head.scale(1 / self.temperature)
-
-    def blend_log_probabilities(self, log_pi: Doubles, log_b: Doubles) -> Doubles:
-        """[D] log(blend · π + (1 − blend) · b)."""
-        if self.blend == 1:
-            return log_pi
-        return np.asarray(np.logaddexp(np.log(self.blend) + log_pi, np.log1p(-self.blend) + log_b))
 
     def expected_value(self, head: Head, q: Head, generator: torch.Generator | None = None) -> Tensor:
         """[B] expectation of the mean q of a list; lists with more than one item are sampled once."""

@@ -17,6 +17,9 @@ from offrec.data.segments import Segmentation, Segments
 from offrec.data.transitions import Transitions, transitions
 from offrec.types import Batch, Decisions, Doubles, Floats, Longs, Sessions, Size
 
+EXPOSURE_CAP = 10.0  # of exposure weights, relative to their mean
+RECENT = 8  # last picks that the log may show again
+
 
 @dataclass(frozen=True)
 class LoggedDecisions:
@@ -98,21 +101,61 @@ class LoggedDecisions:
         picked = self.picked_event
         return np.where(picked >= 0, np.append(rewards, np.float32(0))[picked], np.float32(0))
 
-    def exposure_weights(self) -> Doubles | None:
-        """[D] overall share of the shown item / its propensity at this decision, with mean 1.
+    def exposure_weights(self, cap: float = EXPOSURE_CAP, *, earlier: bool = True) -> Doubles | None:
+        """[D] weights with mean 1 under which the shown items do not depend on what the logging policy knew.
+
+            Π_{u ≤ t} share(item_u | picks before) / propensity_u,    at most `cap` times their mean
 
         The logging policy may know more about a visitor than the log contains. Visitors who are shown an item then like
-        it more than other visitors with the same history. With these weights the decisions count as if every item had
-        been shown to all visitors equally often. None for unknown propensities, and for lists with several items, where
-        a few large weights would dominate.
+        it more than other visitors with the same history, and the history itself depends on earlier lists. With these
+        weights the decisions count as if items had been shown by the log's own shares, given the history alone
+        (stabilised weights, Robins et al. 2000).
+
+        Args:
+            cap: Largest weight, relative to the mean.
+            earlier: Whether to include the decisions before the current one.
+
+        Returns:
+            The weights; None for unknown propensities, and for lists with several items, where a few large weights
+            would dominate.
         """
         log_propensity = self.log_propensity
         if not self.has_lists or self.k > 1 or not np.isfinite(log_propensity).all():
             return None
+        if not len(log_propensity):
+            return np.ones(0)
+        log_ratio = np.log(self._shares_given_history()) - log_propensity
+        if earlier:
+            total = np.cumsum(log_ratio)
+            before = (total - log_ratio)[np.minimum(self.offsets[:-1], len(total) - 1)]
+            log_ratio = total - np.repeat(before, np.diff(self.offsets))
+        weight = np.exp(log_ratio - log_ratio.max())
+        return _cap_at_mean(weight / weight.mean(), cap)
+
+    def _shares_given_history(self) -> Doubles:
+        """[D] share of the shown item given the picks before it: a mixture of the overall share and of recent picks."""
         shown = self.lists[:, 0]
-        share = np.bincount(shown, minlength=self.dataset.n_items) / max(1, len(shown))
-        weight = share[shown] / np.exp(log_propensity)
-        return np.asarray(weight / weight.mean()) if len(weight) else weight
+        overall = np.bincount(shown, minlength=self.dataset.n_items) / len(shown)
+        recent, count = self._recent_picks()
+        is_recent = (recent == shown[:, None]).any(1)
+        known = count > 0
+        by_chance = np.where(recent >= 0, overall[recent], 0.0).sum(1)
+        observed, chance = float(is_recent[known].sum()), float(by_chance[known].sum())
+        again = max(0.0, (observed - chance) / max(1.0, known.sum() - chance))  # weight of recent picks in the mixture
+        weight = np.where(known, again, 0.0)
+        return np.asarray((1 - weight) * overall[shown] + weight * is_recent / np.maximum(count, 1))
+
+    def _recent_picks(self) -> tuple[Longs, Longs]:
+        """Return the distinct last picks before each decision [D, RECENT], padded with −1, and their number [D]."""
+        start = np.repeat(np.asarray(self.sessions.offsets[:-1]), np.diff(self.offsets))
+        state = start + np.asarray(self.decisions.positions[self.rows])
+        items = np.append(np.asarray(self.sessions.items).astype(np.int64), -1)  # a log may have no picks at all
+        recent = np.full((len(state), RECENT), -1, np.int64)
+        for place in range(RECENT):
+            position = state - 1 - place
+            item = np.where(position >= start, items[np.maximum(position, 0)], -1)
+            recent[:, place] = np.where((recent[:, :place] == item[:, None]).any(1), -1, item)
+        return recent, (recent >= 0).sum(1)
 
     def replay(self, mdp: Transitions, history: int, segmentation: Segmentation, device: torch.device) -> Replay:
         """Return a replay whose rows are decisions; `event` is the number of the decision in the whole log."""
@@ -171,6 +214,12 @@ class ListReplay(Replay):
         return batch.with_columns(
             action=action, event=number, reward=reward, discount=discount, return_to_go=return_to_go
         )
+
+
+def _cap_at_mean(weight: Doubles, cap: float) -> Doubles:
+    """Return the weights, capped at `cap` and scaled to mean 1."""
+    capped = np.minimum(weight, cap)
+    return np.asarray(capped / capped.mean())
 
 
 def _picks_as_decisions(whole: Sessions, split: Sessions) -> Decisions:

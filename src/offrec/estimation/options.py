@@ -1,19 +1,22 @@
 """The options of an estimate, and which estimators and sessions they imply."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from offrec.errors import InputError
+from offrec.estimation.certify import SHARES
 from offrec.estimation.decision_values import ValueOptions
 from offrec.estimation.estimators import ESTIMATORS, get_estimator
 from offrec.estimation.list_policy import Play
 from offrec.estimation.trajectories import Trajectories
 from offrec.evaluation import EvaluationSplit
 from offrec.models.network import NetworkOptions
+from offrec.policy import Policy
 from offrec.training.loop import TrainingOptions
 
 RECOMMENDED = "direct"
 WEIGHTED = "self_normalised"  # recommended where propensities are exact, and for blends, which have no Q
+PICK, MANY_LISTS = "pick", 1.5  # recommended instead if the ratios are known and sessions have more lists than this
 ALL = "all"
 
 
@@ -24,14 +27,20 @@ class EstimateOptions:
     Args:
         split: The sessions to estimate from; Q is always fitted to the training sessions. None for all sessions if no
             policy was trained on the dataset and no Q is fitted, else for the test sessions.
+        split_reason: The sentence that says why `split` is used; empty if the user chose it.
         estimators: Names from `ESTIMATORS`; "all" for every one that the log and the policy allow; empty for the
-            recommended one: `self_normalised` for sampled lists on a log with exact propensities and for blends, else
-            `direct`.
+            recommended one: for sampled lists on a log with exact propensities and for blends `pick` if the policy that
+            served the log is given and sessions have several lists of several items, else `self_normalised`;
+            otherwise `direct`.
         gamma: Discount per decision.
         play: Whether policies sample their lists or show their top k.
         k: Items per list; None for the length of the logged lists.
         temperature: Softmax temperature of sampled lists.
         blend: Share of the decisions that the policy makes; the logging policy makes the others.
+        certify: Whether to certify shares of the traffic too, see `certify`. Needs exact propensities; no Q is fitted.
+        served_temperature: Softmax temperature at which the policy that served the log sampled its lists.
+        shares: The shares to certify.
+        temperatures: Certify sampled policies at each of these temperatures; empty for `temperature` only.
         reward: Reward of each behaviour; missing ones use the default.
         cap: Largest importance weight; None for the estimator's own cap.
         refits: How often Q is refitted to resampled sessions; with 0 the direct method has no interval.
@@ -46,12 +55,17 @@ class EstimateOptions:
     """
 
     split: EvaluationSplit | None = None
+    split_reason: str = ""
     estimators: tuple[str, ...] = ()
     gamma: float = 1.0
     play: Play = "sample"
     k: int | None = None
     temperature: float = 1.0
     blend: float = 1.0
+    certify: bool = False
+    served_temperature: float = 1.0
+    shares: tuple[float, ...] = SHARES
+    temperatures: tuple[float, ...] = ()
     reward: Mapping[str, float] = field(default_factory=dict)
     cap: float | None = None
     refits: int = 4
@@ -67,38 +81,63 @@ class EstimateOptions:
         if self.refits < 0 or self.refits == 1:
             raise InputError(f"--refits must be 0 or at least 2; got {self.refits}.")
         for estimator in map(get_estimator, self.named_estimators):
-            if estimator.uses_weights and self.play == "topk":
-                raise InputError(
-                    f"--estimator {estimator.name} needs list probabilities, but --play topk has none; use "
-                    "--estimator direct or --play sample."
-                )
-            if estimator.uses_q and self.blend < 1:
+            if estimator.uses_q and (self.blend < 1 or self.certify):
                 raise InputError(
                     f"--estimator {estimator.name} cannot evaluate a blend: the logging policy's probabilities for "
                     "unshown lists are unknown. Use another estimator or --blend 1."
                 )
+
+        if self.certify and self.blend < 1:
+            raise InputError("--certify finds the share itself; omit --blend.")
+        if self.certify and (ALL in self.estimators or len(self.estimators) > 1):
+            raise InputError("--certify uses one estimator; omit --estimator or name one.")
+        if self.temperatures and (not self.certify or self.play == "topk"):
+            raise InputError("--temperatures needs --certify and sampled lists; use --temperature.")
+        if any(not share > 0 or share > 1 for share in self.shares) or not self.shares:
+            raise InputError(f"--shares must be numbers above 0 and at most 1; got {', '.join(map(str, self.shares))}.")
+
+    def network_for(self, policy: Policy) -> NetworkOptions:
+        """Return the network of π̂_b, which reads as much of the history as a policy does."""
+        return replace(self.network, history=policy.history)
 
     @property
     def named_estimators(self) -> tuple[str, ...]:
         """The estimators that were chosen by name; their numbers are always shown."""
         return tuple(name for name in self.estimators if name != ALL)
 
-    def choose_estimators(self, trajectories: Trajectories, has_propensities: bool) -> list[str]:
+    def choose_estimators(self, trajectories: Trajectories, has_propensities: bool, k: int) -> list[str]:
         """Return the estimators to use for these trajectories.
 
         Args:
             trajectories: The trajectories of one policy.
             has_propensities: Whether the log contains exact propensities.
+            k: Items per list.
         """
         if ALL in self.estimators:
             return [
                 name for name in available_estimators(trajectories) if self.blend == 1 or not ESTIMATORS[name].uses_q
             ]
-        return list(self.named_estimators or (self.recommended(trajectories.log_pi is not None, has_propensities),))
+        if self.named_estimators:
+            return list(self.named_estimators)
+        name = self.recommended(trajectories.log_pi is not None, has_propensities)
+        return [self.weighted(trajectories, k) if name == WEIGHTED else name]
+
+    def weighted(self, trajectories: Trajectories, k: int) -> str:
+        """Return the estimator with weights that is used by default: `pick` for longer sessions if it is available.
+
+        In sessions of several lists, products of ratios of lists leave too few effective sessions. In sessions of one
+        list, ratios of lists are precise enough and need no assumption. Ratios of lists of one item vary no more than
+        ratios of picks do, and they are exact.
+        """
+        is_long = trajectories.decisions > MANY_LISTS * len(trajectories)
+        return PICK if k > 1 and is_long and "picks" in trajectories.log_ratios else WEIGHTED
 
     def recommended(self, is_sampled: bool, has_propensities: bool) -> str:
         """Return the estimator that is used by default for a policy that samples its lists, or shows its top k."""
-        return WEIGHTED if self.blend < 1 or (is_sampled and has_propensities) else RECOMMENDED
+        if self.certify and self.named_estimators:
+            return self.named_estimators[0]
+        needs_weights = self.blend < 1 or self.certify
+        return WEIGHTED if needs_weights or (is_sampled and has_propensities) else RECOMMENDED
 
     def fits_q(self, is_sampled: bool, has_propensities: bool) -> bool:
         """Return whether the estimators of a policy need a fitted Q."""
@@ -111,9 +150,10 @@ class EstimateOptions:
 def available_estimators(trajectories: Trajectories) -> list[str]:
     """Return the estimators whose columns are available, assuming that Q can be fitted."""
     has_weights = trajectories.log_pi is not None and trajectories.log_b is not None
-    has_clusters = trajectories.log_cluster_ratio is not None
+    weightings = {"lists"} if has_weights else set()
+    weightings |= trajectories.log_ratios.keys()
     return [
         name
         for name, estimator in ESTIMATORS.items()
-        if (has_weights or not estimator.uses_weights) and (has_clusters or not estimator.uses_clusters)
+        if not estimator.uses_weights or estimator.weighting in weightings
     ]

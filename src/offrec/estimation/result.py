@@ -1,14 +1,14 @@
 """The estimates of all policies on one log."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from offrec.data.dataset import Dataset
 from offrec.estimation import value_at_5
+from offrec.estimation.certify import Certification
 from offrec.estimation.interval import Interval
-from offrec.estimation.list_policy import Play
 from offrec.estimation.mean_rank import order_by_mean_rank
 from offrec.estimation.options import EstimateOptions
 from offrec.estimation.trajectories import Trajectories
@@ -21,8 +21,8 @@ class PolicyEstimate:
     """The estimates of one policy."""
 
     name: str
-    play: Play
-    k: int
+    play: str  # "sample", "topk" or, for probabilities from a table, "column"
+    k: int | None  # items per list; None for probabilities from a table
     trajectories: Trajectories
     assessments: dict[str, Assessment]  # by estimator
     differences: dict[str, Interval]  # by estimator: difference from the logging policy, paired over sessions
@@ -33,15 +33,18 @@ class PolicyEstimate:
 class EstimateResult:
     """The estimates of all policies on one log."""
 
-    dataset: Dataset
+    source: Path  # the log: a dataset folder or a table
+    fingerprint: str  # of the dataset; empty for a table
+    notes: tuple[str, ...]  # about data that was excluded when the log was prepared
     options: EstimateOptions
     has_propensities: bool
     calibration: dict[str, float]  # of π̂_b, if the log has no propensities
     logged: Interval  # what the logging policy earned per session
     sessions: int
-    split: EvaluationSplit  # the sessions that were used
+    split: EvaluationSplit  # the sessions that were used; "all" for a table
     sessions_note: str  # why they were used
     policies: list[PolicyEstimate]
+    certification: Certification | None = None  # the shares of the traffic, if they were requested
 
     @property
     def suggested_order(self) -> dict[str, int]:
@@ -70,8 +73,8 @@ class EstimateResult:
         options = self.options
         tree: dict[str, Any] = _finite(
             {
-                "dataset": str(self.dataset.path),
-                "fingerprint": self.dataset.fingerprint,
+                "source": str(self.source),
+                "fingerprint": self.fingerprint or None,
                 "split": self.split,
                 "sessions_note": self.sessions_note,
                 "gamma": options.gamma,
@@ -81,6 +84,7 @@ class EstimateResult:
                 "propensity_calibration": self.calibration,
                 "logging_policy": {"sessions": self.sessions, **self.logged.as_json()},
                 "policies": [self._policy_as_json(policy) for policy in self.policies],
+                "certification": self.certification and self.certification.as_json(),
             }
         )
         return tree

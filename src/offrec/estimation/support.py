@@ -4,11 +4,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from offrec.estimation.estimators import SessionTerms, get_estimator, mean_weight, session_terms, td_residual
+from offrec.estimation.estimators import (
+    SessionTerms,
+    contributions,
+    get_estimator,
+    mean_weight,
+    session_terms,
+    td_residual,
+    with_ratios,
+)
+from offrec.estimation.tail import tail_shape
 from offrec.estimation.trajectories import MAX_LOG_WEIGHT, Trajectories
 from offrec.types import Doubles
 
 GROUPS = 10
+MIN_SPREAD = 1.5  # of the largest contributions; nearly equal ones, as of small shares, may have any shape
 
 
 @dataclass(frozen=True)
@@ -22,6 +32,8 @@ class Support:
     largest_weight: float | None
     mean_weight: float | None  # mean of the last weights; expected 1 if the log contains all of the policy's choices
     mean_weight_error: float | None  # its standard error
+    tail_shape: float | None  # Pareto shape k of the last weights; from 1/2 on their variance is infinite
+    contribution_tail_shape: float | None  # the same for the absolute contributions of sessions to the estimate
     capped_share: float | None  # share of the decisions whose weight was capped
     cut_weight: float | None  # share of the discounted weight that the cap removed
     divergence: float | None  # KL(π ‖ b) per decision in nats, at the logged states
@@ -44,10 +56,10 @@ def compute_support(name: str, trajectories: Trajectories, gamma: float, cap: fl
     divergence, overlap = _divergence(trajectories), _overlap(trajectories)
     sessions, decisions = len(trajectories), trajectories.decisions
     if not get_estimator(name).uses_weights:
-        unknown = (None, None, None, None, None)
+        unknown = (None,) * 7
         return Support(sessions, decisions, None, (), *unknown, divergence, overlap, rare_share)
-    weighting = "marginal" if get_estimator(name).uses_clusters else "importance"
-    terms = session_terms(weighting, trajectories, gamma)
+    trajectories = with_ratios(trajectories, get_estimator(name))
+    terms = session_terms("importance", trajectories, gamma)
     overall, by_step = effective_sessions(terms, gamma)
     discounted = gamma**trajectories.step * terms.weight
     capped = gamma**trajectories.step * np.minimum(terms.weight, cap)
@@ -59,6 +71,8 @@ def compute_support(name: str, trajectories: Trajectories, gamma: float, cap: fl
         largest_weight=float(terms.weight.max(initial=0.0)),
         mean_weight=float(terms.last_weight.mean()),
         mean_weight_error=float(terms.last_weight.std() / sessions**0.5),
+        tail_shape=tail_shape(terms.last_weight),
+        contribution_tail_shape=tail_shape(np.abs(contributions(terms)), MIN_SPREAD),
         capped_share=float((terms.weight > cap).mean()) if decisions else 0.0,
         cut_weight=1 - float(capped.sum() / discounted.sum()) if discounted.any() else 0.0,
         divergence=divergence,

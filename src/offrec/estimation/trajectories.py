@@ -33,8 +33,11 @@ class Trajectories:
     v: Doubles | None = None  # [D] V^π(s) = E_π Q^π(s, ·)
     start_value: Doubles | None = None  # [S] V^π of the first state, 0 without decisions; None to derive it from v
     rare_mass: Doubles | None = None  # [D] probability that π assigns to items that b rarely shows
-    log_cluster_ratio: Doubles | None = None  # [D] log π(c | s) / b(c | s), c the cluster of the logged item
+    log_ratios: dict[str, Doubles] = field(
+        default_factory=dict
+    )  # weighting → [D] log ratio, in place of π / b of lists
     reward_by_behaviour: dict[str, Doubles] = field(default_factory=dict)  # behaviour → [D] its part of the reward
+    is_averaged: bool = False  # whether log_pi is that of means over contexts that the log does not distinguish
 
     def __post_init__(self) -> None:
         _check(self)
@@ -97,11 +100,62 @@ class Trajectories:
         columns = {name: values[index] for name, values in _columns(self).items()}
         start_value = None if self.start_value is None else self.start_value[sessions]
         by_behaviour = {name: part[index] for name, part in self.reward_by_behaviour.items()}
-        return Trajectories(offsets, start_value=start_value, reward_by_behaviour=by_behaviour, **columns)
+        ratios = {name: part[index] for name, part in self.log_ratios.items()}
+        return Trajectories(
+            offsets,
+            start_value=start_value,
+            log_ratios=ratios,
+            reward_by_behaviour=by_behaviour,
+            is_averaged=self.is_averaged,
+            **columns,
+        )
+
+
+def blended(trajectories: Trajectories, share: float) -> Trajectories:
+    """Return the trajectories of a blend: each decision is made by π with probability `share`, otherwise by b.
+
+    A blend has the ratio share · ρ + 1 − share at every decision. Q and V are dropped, because a blend needs the
+    logging policy's probabilities of unshown lists.
+
+    Args:
+        trajectories: Those of π itself, with log_pi and log_b.
+        share: Above 0 and at most 1; with 1 the trajectories are returned unchanged.
+
+    Raises:
+        InputError: If `share` is out of range or the probabilities are unknown.
+    """
+    if not 0 < share <= 1:
+        raise InputError(f"The share of a blend must be above 0 and at most 1; got {share}.")
+    if share == 1:
+        return trajectories
+    log_pi, log_b = trajectories.log_pi, trajectories.log_b
+    if log_pi is None or log_b is None:
+        raise InputError("A blend needs π(list | s) and b(list | s), which are unknown; estimate the policy alone.")
+    rare = trajectories.rare_mass
+    return replace(
+        trajectories,
+        log_pi=log_b + blend_ratio(log_pi - log_b, share),
+        rare_mass=None if rare is None else share * rare,
+        log_ratios={name: blend_ratio(ratio, share) for name, ratio in trajectories.log_ratios.items()},
+        q=None,
+        v=None,
+        start_value=None,
+    )
+
+
+def blend_ratio(log_ratio: Doubles, share: float) -> Doubles:
+    """[D] log(share · ρ + 1 − share), the ratio of a blend."""
+    if share == 1:
+        return log_ratio
+    return np.asarray(np.logaddexp(np.log(share) + log_ratio, np.log1p(-share)))
 
 
 def log_weights(trajectories: Trajectories) -> Doubles:
-    """[D] log w_t = Σ_{u ≤ t} log π(list_u | s_u) − log b(list_u | s_u)."""
+    """[D] log w_t = Σ_{u ≤ t} log π(list_u | s_u) − log b(list_u | s_u).
+
+    Args:
+        trajectories: Logged sessions with both probabilities.
+    """
     if trajectories.log_pi is None or trajectories.log_b is None:
         raise InputError(
             "Importance weights need π(list | s) and b(list | s); a policy that shows its top k has no list "
@@ -110,7 +164,7 @@ def log_weights(trajectories: Trajectories) -> Doubles:
     total = trajectories.log_pi - trajectories.log_b
     order = np.argsort(trajectories.step, kind="stable")
     bounds = np.cumsum(np.bincount(trajectories.step, minlength=1))
-    for first, last in pairwise(bounds):  # step by step: one cumulative sum over all sessions would lose digits
+    for first, last in pairwise(bounds):  # one sum over all sessions would lose digits
         current = order[first:last]
         total[current] += total[current - 1]
     return np.minimum(total, MAX_LOG_WEIGHT)
@@ -127,7 +181,7 @@ def weights(trajectories: Trajectories, cap: float = np.inf) -> tuple[Doubles, D
 def _columns(trajectories: Trajectories) -> dict[str, Doubles]:
     """Return the known columns with one number per decision."""
     columns = {column.name: getattr(trajectories, column.name) for column in fields(trajectories)}
-    others = ("offsets", "start_value", "reward_by_behaviour")
+    others = ("offsets", "start_value", "log_ratios", "reward_by_behaviour", "is_averaged")
     return {name: values for name, values in columns.items() if values is not None and name not in others}
 
 
@@ -139,10 +193,11 @@ def _check(trajectories: Trajectories) -> None:
             "decrease and end at the number of decisions. Pass at least one session."
         )
     parts = {f"reward_by_behaviour[{name!r}]": part for name, part in trajectories.reward_by_behaviour.items()}
-    for name, values in {**_columns(trajectories), **parts}.items():
+    ratios = {f"log_ratios[{name!r}]": part for name, part in trajectories.log_ratios.items()}
+    for name, values in {**_columns(trajectories), **parts, **ratios}.items():
         if values.shape != (decisions,):
             raise InputError(f"{name} has shape {values.shape}; expected ({decisions},), one value per decision.")
-        valid = np.isfinite(values) | ((values == -np.inf) & (name in ("log_pi", "log_cluster_ratio")))
+        valid = np.isfinite(values) | ((values == -np.inf) & (name == "log_pi" or name in ratios))
         if not valid.all():
             raise InputError(f"{name} is {values[~valid][0]} at decision {int(np.argmin(valid))}; it must be finite.")
     start_value = trajectories.start_value

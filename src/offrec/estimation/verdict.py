@@ -10,19 +10,30 @@ policy that was optimised on the same log prefers choices that are overestimated
 therefore never trusted. It is rejected if the policy differs much from the log or promises much more than the log paid.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from offrec.estimation.estimators import Estimator, get_estimator, session_terms
+from offrec.estimation.assumption import PARTS_OF_LISTS, AssumptionBias, assumption_bias
+from offrec.estimation.estimators import Estimator, contributions, get_estimator, session_terms
 from offrec.estimation.interval import RESAMPLES, Interval, bootstrap_interval, refit_interval
-from offrec.estimation.support import QCalibration, Support, calibrate_q, compute_support, excess_over_log
+from offrec.estimation.sensitivity import Sensitivity, sensitivity
+from offrec.estimation.support import (
+    QCalibration,
+    Support,
+    calibrate_q,
+    compute_support,
+    effective_sessions,
+    excess_over_log,
+)
 from offrec.estimation.trajectories import Trajectories
 from offrec.types import Doubles
 
 Verdict = Literal["trust", "caution", "do not trust"]
 VERDICTS: tuple[Verdict, ...] = ("trust", "caution", "do not trust")
+NEAR = 0.6  # effective share of the sessions from which on a policy counts as near the log
+MIN_EFFECTIVE = 50  # effective sessions that the bounds under hidden knowledge need
 MEAN_WEIGHT_TOLERANCE = 0.02  # a mean weight within this distance of 1 is harmless, even if significant
 
 
@@ -47,8 +58,16 @@ class Limit:
 LIMITS = (
     Limit("sessions", 200, 50, 10, "number of sessions in the split", ",.0f", at_least=True),
     Limit("effective_sessions", 200, 50, 10, "sessions left after weighting", ",.0f", at_least=True),
-    # In ten logs of `demo` 4, 85 % of the intervals that a limit of .25 accepted contained the ground truth; .6: 91 %.
-    Limit("effective_share", 0.6, 0.1, 0.01, "share of the sessions left after weighting", ".1%", at_least=True),
+    # In logs of 600 sessions whose reward equals the weight, 71 % of the intervals with an effective share of .5 that
+    # the other limits accepted contained the exact value. Near the log few effective sessions are enough.
+    Limit("effective_if_far", 1000, 100, 10, "sessions left after weighting, if most are lost", ",.0f", at_least=True),
+    Limit("tail", 0.5, 0.8, np.inf, "Pareto shape of the weights' tail; from 0.5 on their variance is infinite", ".2f"),
+    # Intervals of ratios of picks are extended by `assumption`, so that they tolerate heavier tails.
+    Limit("tail_of_picks", 0.6, 0.8, np.inf, "Pareto shape of the tail of weights by picks", ".2f"),
+    Limit("contribution_tail", 0.7, 0.9, np.inf, "Pareto shape of the tail of what sessions contribute", ".2f"),
+    Limit(
+        "assumption", 0.2, 0.5, np.inf, "bias that ratios of parts of lists may have, relative to the estimate", ".0%"
+    ),
     Limit(
         "mean_weight_low", 0.8, 0.5, 0.1, "mean weight, expected 1: the log lacks some choices", ".2f", at_least=True
     ),
@@ -71,6 +90,7 @@ LIMITS = (
     Limit("above_log", 0.0, 0.1, np.inf, "excess over the logged reward, where Q tends to overestimate", ".0%"),
     Limit("extrapolation", 0, 1, 1, "Q of choices outside the log is extrapolated by a network"),
     Limit("clusters", 0, 1, 1, "assumes that all items of a cluster are alike, which the log cannot show"),
+    Limit("averaged", 0, 1, 1, "its probabilities are means over contexts that --match does not distinguish"),
     Limit("no_refits", 0, 1, 1, "without refits the error of Q itself is unknown"),
     Limit("q_unchecked", 0, 1, 1, "Q was not compared with the log"),
     Limit("support_unknown", 0, 1, 1, "it is unknown how much of the policy's behaviour the log contains"),
@@ -101,13 +121,15 @@ class Assessment:
     estimator: str
     gamma: float
     cap: float  # infinity: no cap
-    interval: Interval  # value per session
+    interval: Interval  # value per session; for ratios of parts of lists, extended by the bias of their assumption
     per_decision: Interval | None  # value per decision; None if the estimator cannot estimate the number of decisions
     by_behaviour: dict[str, Interval]  # behaviour → its part of the value per session
+    assumption_bias: AssumptionBias  # 0 for ratios of whole lists
     support: Support
     q_calibration: QCalibration | None
     verdict: Verdict
     reasons: tuple[Reason, ...]  # most severe first; empty for "trust"
+    sensitivity: Sensitivity | None  # to hidden knowledge of the logging policy, if the propensities were estimated
     is_withheld: bool  # too little support to show a number, unless the estimator was chosen by name
 
     @property
@@ -127,6 +149,7 @@ class Assessment:
             "gamma": self.gamma,
             "cap": self.cap if self.cap < np.inf else None,
             **(numbers if always_show or not self.is_withheld else dict.fromkeys(numbers)),
+            "assumption_bias": asdict(self.assumption_bias),
             "support": asdict(self.support),
             "q_calibration": self.q_calibration and asdict(self.q_calibration),
             "largest_session_share": self.interval.largest_session_share,
@@ -135,6 +158,7 @@ class Assessment:
                 {"code": reason.code, "value": reason.value, "verdict": reason.verdict, "text": reason.text}
                 for reason in self.reasons
             ],
+            "sensitivity": self.sensitivity and {**asdict(self.sensitivity), "text": self.sensitivity.text},
             "withheld": self.is_withheld,
         }
 
@@ -177,11 +201,13 @@ def assess(
     interval = bootstrap_interval(terms, seed=seed, resamples=resamples)
     if refits is not None and not estimator.uses_weights:
         interval = refit_interval(interval.estimate, refits, interval.standard_error)
+    bias = assumption_bias(name, trajectories, gamma, cap)
+    interval = bias.widen(interval)
     used_cap = estimator.effective_cap(len(trajectories), cap)
     support = compute_support(name, trajectories, gamma, used_cap)
     q_calibration = None
     if estimator.uses_weights:
-        diagnostics = _weight_diagnostics(estimator, support, interval, propensity_error)
+        diagnostics = _weight_diagnostics(estimator, support, interval, bias, propensity_error)
     else:
         q_calibration = calibrate_q(trajectories, gamma)
         diagnostics = _model_diagnostics(support, q_calibration, refits)
@@ -189,6 +215,7 @@ def assess(
             diagnostics["extrapolation"] = 1.0
             diagnostics["above_log"] = excess_over_log(trajectories, gamma, interval.estimate)
             diagnostics["overlap"] = support.overlap
+    diagnostics["averaged"] = float(trajectories.is_averaged)
     diagnostics["unbounded"] = float(not np.isfinite([interval.low, interval.high]).all())
     level, reasons = _apply_limits(diagnostics)
     by_behaviour: dict[str, Interval] = {}
@@ -202,22 +229,31 @@ def assess(
         interval=interval,
         per_decision=per_decision,
         by_behaviour=by_behaviour,
+        assumption_bias=bias,
         support=support,
         q_calibration=q_calibration,
         verdict=VERDICTS[min(level, 2)],
         reasons=reasons,
+        sensitivity=None
+        if propensity_error is None
+        else _sensitivity(estimator, trajectories, interval, gamma, used_cap),
         is_withheld=level > 2,
     )
 
 
 def _weight_diagnostics(
-    estimator: Estimator, support: Support, interval: Interval, propensity_error: float | None
+    estimator: Estimator, support: Support, interval: Interval, bias: AssumptionBias, propensity_error: float | None
 ) -> dict[str, float | None]:
-    deviation = _mean_weight_deviation(support)
+    effective = support.effective_sessions or 0.0
+    # Ratios of parts of lists may have another mean than 1; `assumption` covers that.
+    deviation = 0.0 if estimator.weighting in PARTS_OF_LISTS else _mean_weight_deviation(support)
     return {
         "sessions": support.sessions,
         "effective_sessions": support.effective_sessions,
-        "effective_share": (support.effective_sessions or 0.0) / support.sessions,
+        "effective_if_far": effective if effective < NEAR * support.sessions else None,
+        "tail_of_picks" if estimator.weighting == "picks" else "tail": support.tail_shape,
+        "contribution_tail": support.contribution_tail_shape,
+        "assumption": bias.relative_margin(interval.estimate),
         "mean_weight_low": support.mean_weight,
         "mean_weight_high": support.mean_weight,
         "significantly_low": -deviation,
@@ -226,8 +262,29 @@ def _weight_diagnostics(
         "cut_weight": support.cut_weight,
         "rare_items": support.rare_share,
         "propensity_error": propensity_error,
-        "clusters": float(estimator.uses_clusters),
+        "clusters": float(estimator.weighting == "clusters"),
     }
+
+
+def _sensitivity(
+    estimator: Estimator, trajectories: Trajectories, interval: Interval, gamma: float, cap: float
+) -> Sensitivity | None:
+    """Return how strong hidden knowledge must be to overturn the estimate; None if it cannot be bounded.
+
+    The bounds are those of estimators with normalised ratios of whole lists, without a cap, and of the direct method.
+    They need enough sessions with weights: bounds from a single session would have no width.
+    """
+    if not np.isfinite([interval.low, interval.high]).all() or estimator.weighting != "lists":
+        return None
+    if trajectories.log_pi is None or trajectories.log_b is None or not trajectories.decisions:
+        return None
+    if estimator.uses_weights and (not estimator.is_normalised or cap < np.inf):
+        return None
+    if estimator.uses_q and (trajectories.q is None or trajectories.v is None):
+        return None
+    if effective_sessions(session_terms("importance", trajectories), gamma)[0] < MIN_EFFECTIVE:
+        return None
+    return sensitivity(trajectories, interval, gamma, uses_q=estimator.uses_q)
 
 
 def _mean_weight_deviation(support: Support) -> float:
@@ -260,17 +317,24 @@ def _break_down(
     name: str, trajectories: Trajectories, gamma: float, cap: float | None, seed: int, resamples: int
 ) -> tuple[dict[str, Interval], Interval | None]:
     """Return the value by behaviour, and per decision: value per session / decisions per session, both discounted."""
+    parts = {one: trajectories.with_reward_of(one) for one in trajectories.reward_by_behaviour}
     by_behaviour = {
-        behaviour: bootstrap_interval(
-            session_terms(name, trajectories.with_reward_of(behaviour), gamma, cap), seed=seed, resamples=resamples
+        behaviour: assumption_bias(name, part, gamma, cap).widen(
+            bootstrap_interval(session_terms(name, part, gamma, cap), seed=seed, resamples=resamples)
         )
-        for behaviour in trajectories.reward_by_behaviour
+        for behaviour, part in parts.items()
     }
-    count = session_terms(name, trajectories.with_unit_reward(), gamma, cap)
+    unit = trajectories.with_unit_reward()
+    count = session_terms(name, unit, gamma, cap)
     if not count.gain.any():
         return by_behaviour, None
     value = session_terms(name, trajectories, gamma, cap)
-    return by_behaviour, bootstrap_interval(value, divisor=count, seed=seed, resamples=resamples)
+    ratio = bootstrap_interval(value, divisor=count, seed=seed, resamples=resamples)
+    # To first order, the bias of a ratio is that of (reward − ratio) per session, divided by the number of decisions.
+    surplus = replace(unit, reward=trajectories.reward - ratio.estimate)
+    number = float(contributions(count).mean())
+    bias = assumption_bias(name, surplus, gamma, cap)
+    return by_behaviour, AssumptionBias(bias.bias / number, bias.standard_error / abs(number)).widen(ratio)
 
 
 def _apply_limits(diagnostics: dict[str, float | None]) -> tuple[int, tuple[Reason, ...]]:

@@ -103,20 +103,56 @@ def evaluate(
     """
     ks = _checked(ks)
     events = ScoredEvents.for_policy(policy, dataset, split, batch_size)
-    coverage = _Coverage(len(dataset.behaviours), policy.n_items, ks, policy.device)
+    batch_ranks, seen = rank_batches(policy, events, ks, progress=progress)
+    return summarise(policy, events, split, ks, batch_ranks, seen, reward)
+
+
+def rank_batches(
+    policy: Policy,
+    events: ScoredEvents,
+    ks: Sequence[int],
+    numbers: Sequence[int] | None = None,
+    progress: Progress | None = None,
+) -> tuple[list[Tensor], Tensor]:
+    """Rank the scored events of some batches.
+
+    Args:
+        policy: The policy.
+        events: The scored events.
+        ks: Lengths of the lists whose coverage is recorded.
+        numbers: The batches; None for all of them.
+        progress: As in `evaluate`.
+
+    Returns:
+        The ranks of each batch, and which items were shown: bool [ks, behaviours, A].
+    """
+    coverage = _Coverage(len(events.dataset.behaviours), policy.n_items, ks, policy.device)
     batch_ranks = []
     behaviours = torch.tensor(np.asarray(events.behaviours), device=policy.device).long()
     with torch.no_grad():
-        for batch in events.batches(progress):
+        for batch in events.batches(progress, numbers):
             position, values, items = rank_and_top_k(events.head(policy, batch), batch.action, max(ks))
             batch_ranks.append(events.count_repeats(batch, position))
             coverage.add(behaviours[batch.event], values, items)
-    ranked = events.in_log_order(batch_ranks)
+    return batch_ranks, coverage.seen
+
+
+def summarise(
+    policy: Policy,
+    events: ScoredEvents,
+    split: EvaluationSplit,
+    ks: Sequence[int],
+    batch_ranks: list[Tensor],
+    seen: Tensor,
+    reward: Mapping[str, float] | None,
+) -> Evaluation:
+    """Compute all metrics from the ranks of all batches and the items that were shown."""
+    dataset, ranked = events.dataset, events.in_log_order(batch_ranks)
     rewards = event_rewards_or_none(dataset, reward or {})
-    tables = {"all": ranked.metrics(ks, ranked.rewards(rewards, ks) | coverage.share())}
+    tables = {"all": ranked.metrics(ks, ranked.rewards(rewards, ks) | _coverage(seen, ks))}
     for index, name in enumerate(dataset.behaviours):
         part = ranked.for_behaviour(index)
-        tables[name] = part.metrics(ks, part.rewards(rewards, ks) | coverage.share(index))
+        tables[name] = part.metrics(ks, part.rewards(rewards, ks) | _coverage(seen, ks, index))
     return Evaluation(
         policy=policy.name,
         split=split,
@@ -141,9 +177,11 @@ class _Coverage:
             shown = values[:, :k] > ALL_MASKED  # a NaN score recommends nothing, and neither does an excluded item
             self.seen[row, behaviour[:, None].expand_as(shown)[shown], items[:, :k][shown]] = True
 
-    def share(self, behaviour: int | None = None) -> dict[str, float]:
-        seen = self.seen.any(1) if behaviour is None else self.seen[:, behaviour]
-        return {f"coverage@{k}": float(share) for k, share in zip(self.ks, seen.double().mean(1).tolist(), strict=True)}
+
+def _coverage(seen: Tensor, ks: Sequence[int], behaviour: int | None = None) -> dict[str, float]:
+    """Return the share of items that were shown after events of one behaviour, or of any."""
+    shown = seen.any(1) if behaviour is None else seen[:, behaviour]
+    return {f"coverage@{k}": float(share) for k, share in zip(ks, shown.double().mean(1).tolist(), strict=True)}
 
 
 def _checked(ks: Sequence[int]) -> tuple[int, ...]:

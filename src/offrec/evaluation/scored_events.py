@@ -1,6 +1,6 @@
 """The scored events of a split on a device, in the item indices of a policy."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -181,10 +181,12 @@ class ScoredEvents:
             self.cached = list(self.batches())
         return self
 
-    def batches(self, progress: Progress | None = None) -> Iterator[Batch]:
-        """Yield the scored events in batches of similar history length."""
-        total, done = sum(self.sizes), 0
-        for number, (index, chosen) in enumerate(zip(self.segment_batches, self.chosen, strict=True)):
+    def batches(self, progress: Progress | None = None, numbers: Sequence[int] | None = None) -> Iterator[Batch]:
+        """Yield the scored events in batches of similar history length; `numbers`: only these batches."""
+        numbers = range(len(self.sizes)) if numbers is None else numbers
+        total, done = sum(self.sizes[number] for number in numbers), 0
+        for number in numbers:
+            index, chosen = self.segment_batches[number], self.chosen[number]
             yield self.cached[number] if self.cached is not None else _rows(self.replay.batch(index), chosen)
             done += self.sizes[number]
             if progress is not None:
@@ -219,7 +221,13 @@ class ScoredEvents:
 
         The counted batches are spread evenly over the lengths of histories.
         """
-        counter, batch_ranks, counted = ExposureCounter(self.dataset.train_counts, self.device), list[Tensor](), 0
+        counter = ExposureCounter(self.dataset.train_counts, self.device)
+        return self.rank_and_count(policy, counter), counter.figures()
+
+    @torch.no_grad()
+    def rank_and_count(self, policy: Policy, counter: ExposureCounter) -> Ranks:
+        """Rank the logged items, and add lists to a counter."""
+        batch_ranks, counted = list[Tensor](), 0
         total, done = sum(self.sizes), 0
         for batch in self.batches():
             head, done = self.head(policy, batch), done + len(batch)
@@ -230,7 +238,7 @@ class ScoredEvents:
             else:
                 position = rank(head, batch.action)
             batch_ranks.append(self.count_repeats(batch, position))
-        return self.in_log_order(batch_ranks), counter.figures()
+        return self.in_log_order(batch_ranks)
 
     def in_log_order(self, batch_ranks: list[Tensor]) -> Ranks:
         """Sort the ranks of all batches by event, and add the events with unknown items."""

@@ -149,6 +149,8 @@ def read_log_b(spec: FitSpec, folder: Path) -> Tensor:
     """Load log π̂_b(a|s) of every event, [E]."""
     with _readable(folder):
         description = _check_key(spec, "log_b", folder)
+        if "log_b" not in description["arrays"]:
+            raise ValueError("about.json describes no array log_b")
         arrays = open_arrays(folder, description["arrays"], advice="fit it again")
         log_b = np.array(arrays["log_b"])  # a copy: the folder may be replaced
         train = spec.dataset.split("train")
@@ -183,18 +185,19 @@ def _readable(folder: Path) -> Iterator[None]:
 def write_network(spec: FitSpec, network: Network, calibration: dict[str, float], folder: Path) -> None:
     """Write a fitted network into a folder that is about to be published."""
     save_network(network, folder, spec.folder(folder.parent, "network").name)
-    _write_description(spec, "network", calibration, {}, folder)
+    write_description(spec, "network", calibration, {}, folder)
 
 
 def write_log_b(spec: FitSpec, log_b: NDArray[np.float32], calibration: dict[str, float], folder: Path) -> None:
     """Write the log-probabilities into a folder that is about to be published."""
     np.save(folder / "log_b.npy", log_b, allow_pickle=False)
-    _write_description(spec, "log_b", calibration, describe_arrays({"log_b": log_b}), folder)
+    write_description(spec, "log_b", calibration, describe_arrays({"log_b": log_b}), folder)
 
 
-def _write_description(
+def write_description(
     spec: FitSpec, part: Part, calibration: dict[str, float], arrays: dict[str, Any], folder: Path
 ) -> None:
+    """Write about.json into a folder that is about to be published."""
     description = spec.describe(part) | {"calibration": calibration, "arrays": arrays}
     (folder / "about.json").write_text(format_json(description), encoding="utf-8")
 

@@ -63,13 +63,18 @@ def concatenate(parts: Sequence[EventProbabilities]) -> EventProbabilities:
 
 def summarise(probabilities: EventProbabilities, samples: Sequence[HeadSample]) -> dict[str, float]:
     """Return the calibration metrics of a policy; `samples` are used to fit the temperature."""
+    return summarise_at(probabilities, best_temperature(samples))
+
+
+def summarise_at(probabilities: EventProbabilities, temperature: float) -> dict[str, float]:
+    """Return the calibration metrics of a policy whose temperature is known."""
     mean = float(probabilities.log_p.mean(dtype=np.float64))
     return {
         "events": len(probabilities.event),
         "log_likelihood": mean,
         "perplexity": float(np.exp(-mean)),
         "calibration_error": calibration_error(probabilities.confidence, probabilities.hit),
-        "temperature": best_temperature(samples),
+        "temperature": temperature,
     }
 
 

@@ -24,8 +24,9 @@ from offrec.logging_policy.cache import FitSpec, Part
 from offrec.models.network import Network, item_tables
 from offrec.training import memory
 from offrec.training.interleaved import train_interleaved
-from offrec.training.loop import Trainer, load_module
+from offrec.training.loop import Trainer
 from offrec.training.memory import MemoryPlan
+from offrec.training.module_state import load_module
 from offrec.training.update import TrainingTask
 from offrec.types import Batch, Longs, Sessions
 
@@ -43,15 +44,15 @@ def fit_logging_policy(spec: FitSpec, parts: list[Part], root: Path, device: tor
     """Fit the missing parts and publish their folders. The caller holds the locks of these folders."""
     dataset, history = spec.dataset, spec.network.history
     train = dataset.split("train")
-    console.line(_announcement(spec, parts, root))
-    fold = _assign_folds(len(np.unique(train.offsets)) - 1, spec.folds, spec.seed)
-    training = _replay(dataset, train, history, spec.training.encode, device)
-    validation = _replay(dataset, dataset.split("validation"), history, "exact", device)
+    console.line(announcement(spec, parts, root))
+    fold = assign_folds(len(np.unique(train.offsets)) - 1, spec.folds, spec.seed)
+    training = make_replay(dataset, train, history, spec.training.encode, device)
+    validation = make_replay(dataset, dataset.split("validation"), history, "exact", device)
     with ExitStack() as stack:
         folders = {part: stack.enter_context(publish_folder(spec.folder(root, part), replace=True)) for part in parts}
         fits = [_Fit("π̂_b", training, folders["network"])] if "network" in parts else []
         if "log_b" in parts:
-            segment_fold = fold[_session_of(train, training.segments.begin)]
+            segment_fold = fold[session_of(train, training.segments.begin)]
             for number in range(spec.folds):
                 others = training.subset(np.flatnonzero(segment_fold != number))
                 folder = folders["log_b"] / f"without-{number + 1}"
@@ -59,18 +60,18 @@ def fit_logging_policy(spec: FitSpec, parts: list[Part], root: Path, device: tor
         networks = _train_all(spec, fits, validation, device, console)
         if "network" in parts:
             network = networks.pop(0)
-            summary = calibration.summarise(*_measure(network, validation, spec.seed))
+            summary = calibration.summarise(*measure(network, validation, spec.seed))
             cache.write_network(spec, network, summary, folders["network"])
             console.line(f"π̂_b on validation sessions: {_summary_text(summary)}")
         if "log_b" in parts:
-            exact = _replay(dataset, train, history, "exact", device)
-            segment_fold = fold[_session_of(train, exact.segments.begin)]
+            exact = make_replay(dataset, train, history, "exact", device)
+            segment_fold = fold[session_of(train, exact.segments.begin)]
             held_out = [exact.subset(np.flatnonzero(segment_fold == number)) for number in range(spec.folds)]
             summary = _write_log_b(spec, networks, held_out, folders["log_b"])
             console.line(f"π̂_b on held-out training sessions: {_summary_text(summary)}")
 
 
-def _announcement(spec: FitSpec, parts: list[Part], root: Path) -> str:
+def announcement(spec: FitSpec, parts: list[Part], root: Path) -> str:
     fits = {"network": "once to all of them", "log_b": f"{spec.folds} times without one of {spec.folds} folds"}
     options, events = spec.network, spec.dataset.split("train").events
     folders = ", ".join(str(spec.folder(root, part)) for part in parts)
@@ -85,8 +86,8 @@ def _announcement(spec: FitSpec, parts: list[Part], root: Path) -> str:
 
 def measure_network(network: Network, dataset: Dataset, seed: int, device: torch.device) -> dict[str, float]:
     """Return the calibration of a network on the validation sessions."""
-    replay = _replay(dataset, dataset.split("validation"), network.options.history, "exact", device)
-    return calibration.summarise(*_measure(network, replay, seed))
+    replay = make_replay(dataset, dataset.split("validation"), network.options.history, "exact", device)
+    return calibration.summarise(*measure(network, replay, seed))
 
 
 def _summary_text(summary: dict[str, float]) -> str:
@@ -97,7 +98,7 @@ def _write_log_b(
     spec: FitSpec, networks: Sequence[Network], held_out: Sequence[Replay], folder: Path
 ) -> dict[str, float]:
     """Evaluate networks[k] on held_out[k], the fold it was fitted without, and write the log-probabilities."""
-    measured = [_measure(network, part, spec.seed) for network, part in zip(networks, held_out, strict=True)]
+    measured = [measure(network, part, spec.seed) for network, part in zip(networks, held_out, strict=True)]
     probabilities = calibration.concatenate([part for part, _ in measured])
     summary = calibration.summarise(probabilities, [sample for _, samples in measured for sample in samples])
     log_b = np.full(len(spec.dataset.sessions.items), np.nan, dtype=np.float32)
@@ -106,25 +107,27 @@ def _write_log_b(
     return summary
 
 
-def _measure(
+def measure(
     network: Network, replay: Replay, seed: int
 ) -> tuple[calibration.EventProbabilities, list[calibration.HeadSample]]:
+    """Return the probabilities at every event, and heads at a sample of events."""
     return calibration.event_probabilities(network, replay), calibration.sample_heads(network, replay, seed)
 
 
-def _replay(
+def make_replay(
     dataset: Dataset, sessions: Sessions, history: int, segmentation: Segmentation, device: torch.device
 ) -> Replay:
+    """Return the events of sessions on a device, without rewards."""
     no_reward = transitions(sessions, None, gamma=0.0)
     return Replay(sessions, no_reward, dataset.n_items, history, segmentation, device)
 
 
-def _assign_folds(sessions: int, folds: int, seed: int) -> Longs:
+def assign_folds(sessions: int, folds: int, seed: int) -> Longs:
     """[S] the fold of each session; the sizes differ by at most one."""
     return np.random.default_rng((seed, folds)).permutation(np.arange(sessions) % folds)
 
 
-def _session_of(sessions: Sessions, event: Longs) -> Longs:
+def session_of(sessions: Sessions, event: Longs) -> Longs:
     """Return the session of each event, counting only sessions with events."""
     return np.searchsorted(np.unique(sessions.offsets), event, side="right") - 1
 

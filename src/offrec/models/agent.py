@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from offrec import losses
 from offrec.algorithms import ABSENT, Learner, LossTerms, NeighbourMasses, Symbols, diagnostics
 from offrec.catalogue import Head
+from offrec.catalogue.shard import Shard
 from offrec.catalogue.streams import SideStreams, StreamScheduler
 from offrec.data.neighbours import NeighbourCounts
 from offrec.errors import InputError
@@ -42,9 +43,11 @@ class LogFacts:
     counts: Tensor | None = None
     """[A] count of each item in the log, for ground_draw = popular."""
     log_b: Tensor | None = None
-    """[E] log π̂_b of each event's item, indexed by `Batch.event`; cross-fitted by session."""
+    """[E] log π̂_b of each event's item, from `first_event` on; cross-fitted by session."""
     neighbours: NeighbourCounts | None = None
     """The neighbours of each item, for learners that add them to the policy."""
+    first_event: int = 0
+    """The `Batch.event` to which the first numbers of `log_b` and of the neighbours' events belong."""
 
 
 def return_spread(return_to_go: Tensor) -> float:
@@ -66,6 +69,7 @@ class Agent(nn.Module):
         restored: Whether a checkpoint will be loaded. It contains π̂_b, so `prior` is not required.
         bfloat16_products: Whether the learner's heads use bfloat16 in products over the catalogue.
         features: The features of the items, or None.
+        shard: The range of items that this process stores; None: all.
     """
 
     multiplier: Tensor
@@ -85,17 +89,19 @@ class Agent(nn.Module):
         restored: bool = False,
         bfloat16_products: bool = False,
         features: ItemFeatures | None = None,
+        shard: Shard | None = None,
     ) -> None:
         super().__init__()
+        self.shard = shard
         self.n_items, self.learner, self.needs, self.features = n_items, learner, learner.needs, features
         self.bfloat16_products = bfloat16_products
         self.options, self.critic_options, self.facts = network, critic or CriticOptions(), facts or LogFacts()
         needs = self.needs
         second: Second | None = "critic" if needs.critic == "shared" else "policy" if needs.logging == "own" else None
-        self.actor = Network(n_items, network, second=second, features=features) if needs.actor else None
+        self.actor = Network(n_items, network, second=second, features=features, shard=shard) if needs.actor else None
         own = needs.critic == "own"
         shape = self.critic_options.network(network)
-        self.critic = Network(n_items, shape, value=True, features=features) if own else None
+        self.critic = Network(n_items, shape, value=True, features=features, shard=shard) if own else None
         self._set_prior(prior, restored)
         online = self.critic if own else self.actor if needs.critic == "shared" else None
         self.target = None if online is None else Target(freeze(deepcopy(online)), self.critic_options)
@@ -108,7 +114,7 @@ class Agent(nn.Module):
         self._register("log_b", self.facts.log_b if needs.logging in ("values", "logged") else None, False)
         self.constraint: Tensor | None = None  # mean of the term that the multiplier bounds, in the current update
         n, counts_near = needs.neighbours, self.facts.neighbours
-        self.neighbours = NeighbourTerm(n_items, network.width, n, counts_near) if n else None
+        self.neighbours = NeighbourTerm(n_items, network.width, n, counts_near, shard) if n else None
         self._check(restored)
 
     def _set_prior(self, prior: Network | None, restored: bool) -> None:
@@ -127,7 +133,7 @@ class Agent(nn.Module):
         if needs.critic_start and prior is not None and self.critic is not None:
             self.critic.copy_scores(prior, needs.critic_start)
         if has_prior and prior is None:
-            prior = Network(self.n_items, self.options, features=self.features)
+            prior = Network(self.n_items, self.options, features=self.features, shard=self.shard)
         self.prior = freeze(deepcopy(prior)) if has_prior and prior is not None else None
 
     def _register(self, name: str, tensor: Tensor | None, persistent: bool) -> None:
@@ -210,7 +216,7 @@ class Agent(nn.Module):
         if self.needs.noise:
             heads |= {name: random_noise(batch.action.device) for name in ("noise", "next_noise")}
         if self.needs.logging in ("values", "logged"):
-            heads["log_b"] = self.log_b[batch.event]
+            heads["log_b"] = self.log_b[self._event_index(batch)]
         return Symbols(
             **columns,
             **heads,
@@ -221,6 +227,10 @@ class Agent(nn.Module):
             returns=self.critic_options.returns,
             scheduler=StreamScheduler(batch.action.device),
         )
+
+    def _event_index(self, batch: Batch) -> Tensor:
+        first = self.facts.first_event
+        return batch.event - first if first else batch.event
 
     def _as_bfloat16(self, heads: dict[str, Any]) -> dict[str, Any]:
         tables: dict[int, Tensor] = {}  # each table is converted once
@@ -241,7 +251,7 @@ class Agent(nn.Module):
             states = next_states = actor.states(batch, inputs)
         heads: dict[str, Any] = {"pi": actor.head(states, batch.recent, weights)}
         if self.neighbours is not None:
-            heads["neighbours"] = NeighbourMasses(*self.neighbours.logged_and_total(states, batch.event))
+            heads["neighbours"] = NeighbourMasses(*self.neighbours.logged_and_total(states, self._event_index(batch)))
         if needs.critic == "own":
             heads["next_pi"] = detached_head(actor.head, next_states, batch.next_recent, weights)
         if needs.critic == "shared" and actor.second is not None:
@@ -316,14 +326,15 @@ class Agent(nn.Module):
         """Whether softmax(head) is a distribution to sample from."""
         return self.needs.ranks == "actor" or self.needs.temperature is not None
 
-    def forward(self, batch: Batch) -> Head:
-        """Return the head to rank by and to sample from."""
+    def forward(self, batch: Batch, add_neighbours: bool = True) -> Head:
+        """Return the head to rank by and to sample from, with or without the neighbours of recent items."""
         if self.needs.ranks == "actor":
             assert self.actor is not None
             head: Head = self.actor(batch)
             if self.features is not None and head.bias is not None:
                 head = replace(head, bias=head.bias + self.options.new_item_bonus * self.features.unseen)
-            head = head if self.neighbours is None else self.neighbours.mix(head, batch.recent)
+            if self.neighbours is not None and add_neighbours:
+                head = self.neighbours.mix(head, batch.recent)
         else:
             assert self.critic is not None
             # Unlike the paper: it prints exp(Q) / Σ exp(Q/α); here numerator and denominator use Q/α.

@@ -127,14 +127,15 @@ def within_support(head: Head, b: Head, delta: float) -> Head:
 
 def _tolerance(head: Head, item: Tensor) -> Tensor:
     """Return the largest error [B] of a pass over the catalogue, at one item [B] per row."""
-    return head.product_error * (head.state.to(head.dtype) * head.table[item].to(head.dtype)).abs().sum(1)
+    return head.product_error * (head.state.to(head.dtype) * head.rows(item).to(head.dtype)).abs().sum(1)
 
 
 def product(one: Head, other: Head) -> Head:
     """Return the sum of two heads; its softmax is π̂_b exp(Q/α). This copies both tables."""
     one, other = _with_additive_corrections(one), _with_additive_corrections(other)
     bias = other.bias if one.bias is None else one.bias if other.bias is None else one.bias + other.bias
-    total = Head(torch.cat([one.state, other.state], 1), torch.cat([one.table, other.table], 1), bias)
+    table = torch.cat([one.table, other.table], 1)
+    total = Head(torch.cat([one.state, other.state], 1), table, bias, shard=one.shard)
     for head in (one, other):
         if head.items is not None and head.values is not None:
             total = total.with_corrections(head.items, head.values)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from offrec.catalogue.shard import Shard, random_rows
 from offrec.data.dataset import Dataset
 from offrec.data.item_properties import Floats, ItemProperties
 
@@ -28,6 +29,7 @@ class ItemFeatures(nn.Module):
     Args:
         properties: The properties of the items.
         seen: [A] whether each item occurs in the training sessions.
+        shard: The range of items that this process stores; None: all.
     """
 
     codes: Tensor  # [A + 1, C] rows of a table with the categories of all columns; 0: unknown
@@ -35,17 +37,21 @@ class ItemFeatures(nn.Module):
     seen: Tensor  # [A + 1]
     start: Tensor  # [1] index of the start token
 
-    def __init__(self, properties: ItemProperties, seen: Any) -> None:
+    def __init__(self, properties: ItemProperties, seen: Any, shard: Shard | None = None) -> None:
         super().__init__()
+        self.shard, part = shard, slice(None) if shard is None else shard.rows()
         counts = [len(column.values) for column in properties.categories]
         offsets = np.cumsum([0, *counts[:-1]], dtype=np.int32) if counts else np.zeros(0, np.int32)
-        codes = np.where(properties.codes > 0, properties.codes + offsets, 0)
-        dense = standardise(_dense_columns(properties), feature_scaling(properties))
+        own_codes = properties.codes[part]
+        codes = np.where(own_codes > 0, own_codes + offsets, 0)
+        dense = standardise(_dense_columns(properties)[part], feature_scaling(properties))
         self.categories = 1 + sum(counts)  # 1: unknown
         self.register_buffer("codes", torch.from_numpy(_with_start(codes, 0)), persistent=False)
         self.register_buffer("dense", torch.from_numpy(_with_start(dense, 0.0)), persistent=False)
         self.register_buffer("start", torch.tensor([len(codes)]), persistent=False)
-        self.register_buffer("seen", torch.from_numpy(_with_start(np.asarray(seen, bool), True)), persistent=False)
+        self.register_buffer(
+            "seen", torch.from_numpy(_with_start(np.asarray(seen, bool)[part], True)), persistent=False
+        )
 
     @property
     def unseen(self) -> Tensor:
@@ -56,16 +62,18 @@ class ItemFeatures(nn.Module):
         return self
 
 
-def dataset_features(dataset: Dataset, choice: str) -> ItemFeatures | None:
+def dataset_features(dataset: Dataset, choice: str, shard: Shard | None = None) -> ItemFeatures | None:
     """Return the features of a dataset's items, or None if it has none or `network.features` is off."""
-    return make_features(dataset.item_properties, dataset.train_counts > 0, choice)
+    return make_features(dataset.item_properties, dataset.train_counts > 0, choice, shard)
 
 
-def make_features(properties: ItemProperties | None, seen: Any, choice: str) -> ItemFeatures | None:
-    """Return the features of items with these properties, or None; `seen` as in `ItemFeatures`."""
+def make_features(
+    properties: ItemProperties | None, seen: Any, choice: str, shard: Shard | None = None
+) -> ItemFeatures | None:
+    """Return the features of items with these properties, or None; `seen` and `shard` as in `ItemFeatures`."""
     if choice == "off" or properties is None or not properties.has_features:
         return None
-    return ItemFeatures(properties, seen)
+    return ItemFeatures(properties, seen, shard)
 
 
 class FeatureMap(nn.Module):
@@ -83,19 +91,23 @@ class FeatureMap(nn.Module):
         self.features, self.dropout, self.value = features, dropout, value
         columns, numbers = features.codes.shape[1], features.dense.shape[1]
         scale = (width * (columns + (numbers > 0))) ** -0.5
-        self.categories = nn.Parameter(torch.randn(features.categories, width) * scale)
-        self.dense = nn.Parameter(torch.randn(numbers, width) * (scale * max(1, numbers) ** -0.5))
+        self.categories = nn.Parameter(random_rows(features.categories, width, None, scale))
+        self.dense = nn.Parameter(random_rows(numbers, width, None, scale * max(1, numbers) ** -0.5))
         self.category_bias = nn.Parameter(torch.zeros(features.categories, 1))
         self.dense_bias = nn.Parameter(torch.zeros(numbers, 1))
 
     def forward(self) -> tuple[Tensor, Tensor]:
         """Return the vectors [A + 1, d] and biases [A + 1] of all items and of the start token."""
         features = self.features
-        vectors, bias = features.dense @ self.dense, features.dense @ self.dense_bias
+        weights: tuple[Any, ...] = (self.dense, self.dense_bias, self.categories, self.category_bias)
+        if features.shard is not None:  # each rank maps the features of its own items
+            weights = features.shard.replicate(*weights)
+        dense, dense_bias, categories, category_bias = weights
+        vectors, bias = features.dense @ dense, features.dense @ dense_bias
         for codes in features.codes.unbind(1):
             is_known = (codes > 0)[:, None].to(vectors.dtype)
-            vectors = vectors + is_known * embedding(codes, self.categories)
-            bias = bias + is_known * embedding(codes, self.category_bias)
+            vectors = vectors + is_known * embedding(codes, categories)
+            bias = bias + is_known * embedding(codes, category_bias)
         return vectors, bias[:, 0]
 
     @torch.no_grad()
@@ -120,7 +132,7 @@ def add_features(map_: FeatureMap | None, free: Tensor, bias: Tensor) -> tuple[T
     features, items = map_.features, len(bias)
     (vectors, mapped_bias), is_free = map_(), features.seen
     if map_.training and map_.dropout > 0:
-        is_free = is_free & (torch.rand(items + 1, device=free.device) >= map_.dropout)
+        is_free = is_free & (_uniform(features, items, free.device) >= map_.dropout)
     mask = is_free.to(free.dtype).index_fill(0, features.start, 1.0)
     table = mask[: len(free), None] * free + vectors[: len(free)]
     bias = mask[:items] * bias + mapped_bias[:items]
@@ -128,6 +140,14 @@ def add_features(map_: FeatureMap | None, free: Tensor, bias: Tensor) -> tuple[T
         # Items without training events must not be learned as items that nobody picks.
         bias = bias + UNSEEN_LOGIT * (~features.seen[:items]).to(bias.dtype)
     return table, bias
+
+
+def _uniform(features: ItemFeatures, items: int, device: torch.device) -> Tensor:
+    """Draw a number per item and one for the start token. Each rank of several draws the same, and uses its own."""
+    if features.shard is None:
+        return torch.rand(items + 1, device=device)
+    drawn = torch.rand(features.shard.n_items + 1, device=device)
+    return torch.cat([drawn[features.shard.rows()], drawn[-1:]])
 
 
 def feature_scaling(properties: ItemProperties) -> NDArray[np.float64]:

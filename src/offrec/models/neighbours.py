@@ -1,11 +1,15 @@
 """NeighbourTerm: adds the neighbours of the last items to a policy, with learned weights."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, logsigmoid
 
 from offrec.catalogue import Head, logsumexp
 from offrec.catalogue.head import MASKED
+from offrec.catalogue.initial_values import compute_unless_meta
+from offrec.catalogue.shard import Shard
 from offrec.data.neighbours import NeighbourCounts
 
 STEPS = 5  # the recent items whose neighbours are added
@@ -26,7 +30,8 @@ class NeighbourTerm(nn.Module):
         n_items: Size of the catalogue.
         width: Width of the state.
         neighbours: Number of neighbours per item.
-        counts: The counts; None if a checkpoint will be loaded.
+        counts: The counts of the stored items; None if a checkpoint will be loaded.
+        shard: The range of items that this process stores; None: all.
     """
 
     items: Tensor
@@ -36,16 +41,29 @@ class NeighbourTerm(nn.Module):
     own_totals: Tensor
 
     from_log = ("items", "shares", "totals")  # counted in the log; a warm start does not copy them
+    item_rows: ClassVar = {"items": 1, "shares": 1, "totals": 1}  # as in `Network`
     scale = 4.0  # as in the repeat term: weights are large compared with Adam's steps
 
-    def __init__(self, n_items: int, width: int, neighbours: int, counts: NeighbourCounts | None = None) -> None:
+    def __init__(
+        self,
+        n_items: int,
+        width: int,
+        neighbours: int,
+        counts: NeighbourCounts | None = None,
+        shard: Shard | None = None,
+    ) -> None:
         super().__init__()
-        self.n_items = n_items
-        by_recency = -1.5 - 1.5 * torch.arange(1, STEPS + 1).log()
-        self.by_recency = nn.Parameter(by_recency / self.scale)
+        self.n_items, self.shard = n_items, shard
+
+        def by_recency() -> Tensor:
+            return (-1.5 - 1.5 * torch.arange(1, STEPS + 1).log()) / self.scale
+
+        self.by_recency = nn.Parameter(compute_unless_meta((STEPS,), by_recency))
         self.by_total = nn.Parameter(torch.zeros(()))
         self.by_state = nn.Parameter(torch.zeros(STEPS, width))
         rows = n_items + 1
+        if shard is not None:
+            rows = len(range(rows)[shard.rows(1)])
         self.register_buffer("items", torch.full((rows, neighbours), n_items, dtype=torch.int32))
         self.register_buffer("shares", torch.zeros(rows, neighbours))
         self.register_buffer("totals", torch.zeros(rows))
@@ -87,13 +105,24 @@ class NeighbourTerm(nn.Module):
         self.shares, self.totals = extend(self.shares, 0.0), extend(self.totals, 0.0)
         self.n_items = total
 
-    def mix(self, head: Head, recent: Tensor) -> Head:
-        """Return the head with the neighbours of the recent items [B, H] added. It takes a pass over the catalogue."""
+    def near(self, recent: Tensor) -> Tensor:
+        """Return the neighbours of the recent items [B, H]: [B, C], padded with n_items."""
+        return self._rows(recent[:, :STEPS], self.items).flatten(1).long()
+
+    def mix(self, head: Head, recent: Tensor, lse: Tensor | None = None) -> Head:
+        """Return the head with the neighbours of the recent items added.
+
+        Args:
+            head: The logits of B rows.
+            recent: [B, H] items, most recent first and padded with n_items.
+            lse: [B] the head's logsumexp; if None, it is computed in a pass over the catalogue.
+        """
         recent = recent[:, :STEPS]
-        weights = self.log_weights(head.state, self.totals[recent]) + logsumexp(head)[:, None]
+        totals, shares, near = (self._rows(recent, table) for table in (self.totals, self.shares, self.items))
+        weights = self.log_weights(head.state, totals) + (logsumexp(head) if lse is None else lse)[:, None]
         largest = weights.amax(1, keepdim=True)
-        mass = (weights - largest).exp()[:, :, None] * embedding(recent, self.shares)
-        items, mass = merge(embedding(recent, self.items).flatten(1).long(), mass.flatten(1), self.n_items)
+        mass = (weights - largest).exp()[:, :, None] * shares
+        items, mass = merge(near.flatten(1).long(), mass.flatten(1), self.n_items)
         is_item = items < self.n_items
         clamped = items.clamp(max=self.n_items - 1)
         before = head.at(clamped)
@@ -102,6 +131,12 @@ class NeighbourTerm(nn.Module):
             corrected = (items[:, :, None] == head.items[:, None, :]).any(-1)
             before = before.where(corrected, 0.0)
         return head.with_corrections(items, (after - before).where(is_item, 0.0))
+
+    def _rows(self, items: Tensor, table: Tensor) -> Tensor:
+        if self.shard is None:
+            return table[items] if table.ndim == 1 else embedding(items, table)
+        rows = self.shard.lookup(items, table if table.ndim == 2 else table[:, None])
+        return rows if table.ndim == 2 else rows[..., 0]
 
 
 def merge(items: Tensor, mass: Tensor, n_items: int) -> tuple[Tensor, Tensor]:

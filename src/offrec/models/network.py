@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from torch.nn.functional import embedding, linear, pad
 from offrec.backbones import BACKBONES, Sizes
 from offrec.catalogue import Head
 from offrec.catalogue.corrections import UniqueItems, score_unique_items, unique_items
+from offrec.catalogue.initial_values import compute_unless_meta
+from offrec.catalogue.shard import Shard, random_rows
 from offrec.errors import InputError
 from offrec.models.item_features import FeatureMap, ItemFeatures, add_features
 from offrec.plugins import option
@@ -80,8 +82,11 @@ class RepeatTerm(nn.Module):
 
     def __init__(self, width: int, history: int, by_state: bool, value: bool = False) -> None:
         super().__init__()
-        by_recency = 7.0 - 1.5 * torch.arange(1, history + 1).log()
-        self.by_recency = nn.Parameter(torch.zeros(history) if value else by_recency / self.scale)
+
+        def by_recency() -> Tensor:
+            return (7.0 - 1.5 * torch.arange(1, history + 1).log()) / self.scale
+
+        self.by_recency = nn.Parameter(torch.zeros(history) if value else compute_unless_meta((history,), by_recency))
         self.by_count = nn.Parameter(torch.zeros(()))
         self.by_state = nn.Linear(width, history, bias=False) if by_state else None
         if self.by_state is not None:
@@ -112,8 +117,9 @@ class ValueScale(nn.Module):
 
     initial_gain = 0.1
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, shard: Shard | None = None) -> None:
         super().__init__()
+        self.shard = shard
         self.gain = nn.Parameter(torch.tensor(self.initial_gain))
         self.level = nn.Parameter(torch.zeros(width))
 
@@ -123,7 +129,11 @@ class ValueScale(nn.Module):
 
     def table(self, table: Tensor) -> Tensor:
         """Add the level to the item table [A, d]."""
-        return table + self.level / self.initial_gain
+        level: Tensor | None = self.level
+        if self.shard is not None:  # each rank adds it to its own rows
+            (level,) = self.shard.replicate(level)
+        assert level is not None
+        return table + level / self.initial_gain
 
 
 class Weights(NamedTuple):
@@ -135,6 +145,7 @@ class Weights(NamedTuple):
 
     table: Tensor  # [A, d]
     bias: Tensor  # [A]
+    shard: Shard | None = None  # the range of items, if other ranks store the others
 
 
 class ItemHead(nn.Module):
@@ -145,16 +156,24 @@ class ItemHead(nn.Module):
         options: The shape of the network.
         value: Whether the head is a critic.
         features: The features of the items, or None.
+        shard: The range of items that this process stores; None: all.
     """
 
+    item_rows: ClassVar = {"items_out": 0, "bias": 0}  # as in `Network`
+
     def __init__(
-        self, n_items: int, options: NetworkOptions, value: bool, features: ItemFeatures | None = None
+        self,
+        n_items: int,
+        options: NetworkOptions,
+        value: bool,
+        features: ItemFeatures | None = None,
+        shard: Shard | None = None,
     ) -> None:
         super().__init__()
-        width, self.instead = options.width, options.repeat == "instead"
-        self.items_out = nn.Parameter(torch.randn(n_items, width) * width**-0.5)
-        self.bias = nn.Parameter(torch.zeros(n_items))
-        self.scale = ValueScale(width) if value else None
+        width, self.instead, self.shard = options.width, options.repeat == "instead", shard
+        self.items_out = nn.Parameter(random_rows(n_items, width, shard, width**-0.5))
+        self.bias = nn.Parameter(torch.zeros(n_items if shard is None else shard.size))
+        self.scale = ValueScale(width, shard) if value else None
         by_state = options.repeat_state
         self.repeat = None if options.repeat == "off" else RepeatTerm(width, options.history, by_state, value)
         self.map_out = None if features is None else FeatureMap(features, width, options.free_dropout, value)
@@ -162,7 +181,7 @@ class ItemHead(nn.Module):
     @property
     def weights(self) -> Weights:
         """The weights of the head."""
-        return _weights(*add_features(self.map_out, self.items_out, self.bias), self.scale)
+        return _weights(*add_features(self.map_out, self.items_out, self.bias), self.scale, self.shard)
 
     def head(self, states: Tensor, recent: Tensor, weights: Weights | None = None) -> Head:
         """Return the head for states [B, d] and recent items [B, H]."""
@@ -170,11 +189,14 @@ class ItemHead(nn.Module):
 
 
 class _Tied(torch.autograd.Function):
-    """Returns a table [n + 1, d] and its first n rows. A slice would allocate a second table in the backward pass."""
+    """Returns a table and its first n rows, without the start token.
+
+    A slice would allocate a second table in the backward pass.
+    """
 
     @staticmethod
     def forward(ctx: Any, whole: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        ctx.n = n
+        ctx.n, ctx.more = n, len(whole) - n
         ctx.set_materialize_grads(False)
         return whole.view_as(whole), whole[:n]
 
@@ -184,7 +206,7 @@ class _Tied(torch.autograd.Function):
         if to_rows is None:
             return to_whole, None
         if to_whole is None:
-            return pad(to_rows, (0, 0, 0, 1)), None
+            return pad(to_rows, (0, 0, 0, ctx.more)), None
         to_whole[: ctx.n].add_(to_rows)  # safe in place: only the embedding's backward pass has created it
         return to_whole, None
 
@@ -198,7 +220,10 @@ class Network(nn.Module):
         value: Whether its head is a critic.
         second: The kind of a second head on the same states, or None.
         features: The features of the items, or None.
+        shard: The range of items that this process stores; None: all.
     """
+
+    item_rows: ClassVar = {"items_in": 1, "items_out": 0, "bias": 0}  # tensors by item, and their rows after the items
 
     def __init__(
         self,
@@ -208,21 +233,22 @@ class Network(nn.Module):
         value: bool = False,
         second: Second | None = None,
         features: ItemFeatures | None = None,
+        shard: Shard | None = None,
     ) -> None:
         super().__init__()
-        self.n_items, self.options = n_items, options
+        self.n_items, self.options, self.shard = n_items, options, shard
         width, history = options.width, options.history
         self.items_in = nn.Parameter(
-            torch.randn(n_items + 1, width) * width**-0.5
+            random_rows(n_items + 1, width, shard, width**-0.5)
         )  # the last row is the start token and padding
-        self.items_out = None if options.tied else nn.Parameter(torch.randn(n_items, width) * width**-0.5)
-        self.bias = nn.Parameter(torch.zeros(n_items))
+        self.items_out = None if options.tied else nn.Parameter(random_rows(n_items, width, shard, width**-0.5))
+        self.bias = nn.Parameter(torch.zeros(n_items if shard is None else shard.size))
         record = BACKBONES[options.backbone]
         self.backbone, self.causal = record.build(options.sizes), record.causal
         self.repeat = None if options.repeat == "off" else RepeatTerm(width, history, options.repeat_state, value)
         self.dropout = nn.Dropout(options.dropout)
-        self.scale = ValueScale(width) if value else None
-        self.second = None if second is None else ItemHead(n_items, options, second == "critic", features)
+        self.scale = ValueScale(width, shard) if value else None
+        self.second = None if second is None else ItemHead(n_items, options, second == "critic", features, shard)
         dropout = options.free_dropout
         self.map_in = None if features is None else FeatureMap(features, width, dropout, value)
         self.map_out = None if features is None or options.tied else FeatureMap(features, width, dropout, value)
@@ -243,11 +269,12 @@ class Network(nn.Module):
             return self._frozen
         inputs, bias = add_features(self.map_in, self.items_in, self.bias)
         if self.items_out is not None:
-            return inputs, _weights(*add_features(self.map_out, self.items_out, self.bias), self.scale)
+            weights = add_features(self.map_out, self.items_out, self.bias)
+            return inputs, _weights(*weights, self.scale, self.shard)
         if not (torch.is_grad_enabled() and inputs.requires_grad):
-            return inputs, _weights(inputs[: self.n_items], bias, self.scale)
-        inputs, table = _Tied.apply(inputs, self.n_items)  # type: ignore[no-untyped-call]
-        return inputs, _weights(table, bias, self.scale)
+            return inputs, _weights(inputs[: len(bias)], bias, self.scale, self.shard)
+        inputs, table = _Tied.apply(inputs, len(bias))  # type: ignore[no-untyped-call]
+        return inputs, _weights(table, bias, self.scale, self.shard)
 
     def states(self, batch: Batch, inputs: Tensor | None = None) -> Tensor:
         """Return the state of each row, [B, d]. `inputs` is the input table that `tables` returned, if any."""
@@ -276,16 +303,20 @@ class Network(nn.Module):
     def _sequence(self, batch: Batch, inputs: Tensor | None) -> Tensor:
         """Return the states of all segments, [N · (1 + L), d]; each begins with the state of an empty history."""
         tokens = batch.tokens_with_start(self.n_items)
-        vectors = embedding(tokens, self.tables()[0] if inputs is None else inputs)
+        vectors = self._vectors(tokens, inputs)
         states: Tensor = self.backbone(self.dropout(vectors))
         return states.flatten(0, 1)
 
     def _windows(self, recent: Tensor, inputs: Tensor | None) -> Tensor:
         size: int = self.backbone.window  # type: ignore[assignment]
         window = pad(recent, (0, max(0, size - recent.shape[1])), value=self.n_items)[:, :size].flip(1)
-        vectors = embedding(window, self.tables()[0] if inputs is None else inputs)
-        states: Tensor = self.backbone(self.dropout(vectors))
+        states: Tensor = self.backbone(self.dropout(self._vectors(window, inputs)))
         return states
+
+    def _vectors(self, items: Tensor, inputs: Tensor | None) -> Tensor:
+        """Return the input vectors of items."""
+        inputs = self.tables()[0] if inputs is None else inputs
+        return embedding(items, inputs) if self.shard is None else self.shard.lookup(items, inputs)
 
     @property
     def weights(self) -> Weights:
@@ -336,8 +367,8 @@ def precompute_shared(batch: Batch, n_items: int) -> None:
     batch.next_recent  # noqa: B018 cached by the batch
 
 
-def _weights(table: Tensor, bias: Tensor, scale: ValueScale | None) -> Weights:
-    return Weights(table.view_as(table) if scale is None else scale.table(table), bias.view_as(bias))
+def _weights(table: Tensor, bias: Tensor, scale: ValueScale | None, shard: Shard | None) -> Weights:
+    return Weights(table.view_as(table) if scale is None else scale.table(table), bias.view_as(bias), shard)
 
 
 def _head(
@@ -348,12 +379,13 @@ def _head(
     instead: bool,
     scale: ValueScale | None,
 ) -> Head:
-    unique = None if repeat is None else unique_items(recent, len(weights.bias))
+    table, bias, shard = weights
+    unique = None if repeat is None else unique_items(recent, len(bias) if shard is None else shard.n_items)
     values = None if repeat is None else repeat(states, unique)
     states = states if scale is None else scale(states)
     if values is None:
-        return Head(states, *weights)
-    return Head(states, *weights, recent, values, instead, corrections_merged=True, unique=unique)
+        return Head(states, table, bias, shard=shard)
+    return Head(states, table, bias, recent, values, instead, corrections_merged=True, unique=unique, shard=shard)
 
 
 def detached_head(head: Callable[..., Head], states: Tensor, recent: Tensor, weights: Weights | None = None) -> Head:
@@ -389,5 +421,25 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 
 def item_tables(module: nn.Module, n_items: int) -> list[nn.Parameter]:
     """Return the parameters with one vector per item, with or without a start token."""
+    if any(shard_of(one) is not None for one in module.modules()):
+        by_name = dict(module.named_parameters())
+        return [by_name[name] for name in sharded_rows(module) if name in by_name and by_name[name].ndim == 2]
     rows = (n_items, n_items + 1)
     return [parameter for parameter in module.parameters() if parameter.ndim == 2 and len(parameter) in rows]
+
+
+def shard_of(module: nn.Module) -> Shard | None:
+    """Return the range of items that a module stores, or None if it stores all items or none."""
+    shard = getattr(module, "shard", None)
+    return shard if isinstance(shard, Shard) else None
+
+
+def sharded_rows(module: nn.Module) -> dict[str, slice]:
+    """Return the names in the state dict of all tensors by item, with the rows of the whole that are stored here."""
+    rows: dict[str, slice] = {}
+    for prefix, one in module.named_modules():
+        shard = shard_of(one)
+        for name, more in getattr(one, "item_rows", {}).items() if shard is not None else ():
+            if shard is not None and getattr(one, name) is not None:
+                rows[f"{prefix}.{name}" if prefix else name] = shard.rows(more)
+    return rows

@@ -6,6 +6,7 @@ from torch import Tensor
 from offrec.catalogue import Head
 from offrec.data.vocabulary import Vocabulary
 from offrec.models.agent import Agent
+from offrec.models.neighbours import NeighbourTerm
 from offrec.models.network import eval_mode
 from offrec.models.user_agent import UserModelAgent
 from offrec.policy import Policy, SessionStates
@@ -47,6 +48,19 @@ class NetworkPolicy(Policy):
             self.agent.eval()
             return self.agent.start_sessions(rows, recent)
         return super().start_sessions(rows, recent)
+
+    @property
+    def neighbours(self) -> NeighbourTerm | None:
+        """The neighbours that are added to the policy last, if any; see `head_before_neighbours`."""
+        if isinstance(self.agent, UserModelAgent) or self.agent.prior is not None:
+            return None
+        return self.agent.neighbours
+
+    def head_before_neighbours(self, batch: Batch) -> Head:
+        """Return the scores to which `neighbours.mix` adds the neighbours."""
+        with eval_mode(self.agent):
+            head: Head = self.agent(batch, add_neighbours=False)
+        return head
 
     def head(self, batch: Batch) -> Head:
         """Return the scores of all items for each row of a batch."""

@@ -38,7 +38,7 @@ def fold_features(agent: Agent | UserModelAgent, features: ItemFeatures | None) 
 
 
 def _fold_user_model(agent: UserModelAgent, features: ItemFeatures, items: int) -> None:
-    """Add the prior means to the item effects. New items have the prior means, and the mean exposure."""
+    """Add the prior means to the item effects. New items have the prior means, mean exposure and mean rewards."""
     assert agent.prior_mean is not None
     new, width = items - agent.n_items, agent.x.shape[1]
     agent.prior_mean.features = features.to(agent.x.device)
@@ -54,6 +54,7 @@ def _fold_user_model(agent: UserModelAgent, features: ItemFeatures, items: int) 
         setattr(agent, name, _parameter(torch.cat([free, free.new_zeros(new, *free.shape[1:])]) + mean, free))
     agent.exposed = _parameter(torch.cat([agent.exposed, agent.exposed.mean().expand(new)]), agent.exposed)
     agent.shown = torch.cat([agent.shown, agent.shown.mean().expand(new)])
+    agent.item_reward = torch.cat([agent.item_reward, agent.item_reward.new_zeros(new, len(agent.reward))])
     agent.n_items, agent.prior_mean = items, None
 
 

@@ -11,6 +11,7 @@ by place, it fills the last place first.
 
 Candidates come from heads over the catalogue, one per likely type: the logarithm of exp(u) · (e − λ), where λ is the
 value of the list, is linearised in match, q and w around the lists that the planner makes for visitors of known type.
+If items have rewards of their own, the logarithm of what they change in E[reward of i|c] is added.
 """
 
 from dataclasses import dataclass
@@ -20,16 +21,19 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, normalize
 
 from offrec.catalogue import Head, restrict, top_k
+from offrec.catalogue.head import MASKED
 from offrec.models.user_model import STEPS, UserModelNetwork
 
 SIMULATED, SIMULATED_LISTS = 256, 16
 STEP = 0.01  # of numerical derivatives
+LEAST_RATIO = 1e-3  # smaller expected rewards, and negative ones, count as this share of the mean
 ROWS = 512  # lists that are planned at once
+GPU_ROWS = 4096  # the same on a GPU, where small batches mainly wait for kernel launches
 
 
 @dataclass(frozen=True)
 class Slopes:
-    """The linear score of candidates: (1 + zeta · κ) x_i·state + a_i + zeta · q_i + xi · w_i."""
+    """The linear score of candidates: (1 + zeta · κ) x_i·state + a_i + zeta · q_i + xi · w_i + log ratio_i."""
 
     zeta: float
     xi: float
@@ -49,14 +53,16 @@ class Planner:
         self.model, self.k, self.look_ahead = model, min(k, model.n_items), look_ahead
         self.a, self.q = model.centred(), model.interest()
         best = int(model.best)
-        self.w = torch.cat([model.worth()[:, best], model.leave_missing[best : best + 1]])  # the last is for padding
+        self.w, self.missing = model.worth()[:, best].clone(), model.leave_missing[best]
         self.weight = model.grid_log_weight[:, best].exp()
         self.base = model.leave_base[best] + model.leave_picks[:, best]  # [STEPS]
         self.idle, self.same = model.leave_idle[best], model.leave_same[best]
         self.x = model.vectors()
-        self.unit_x = torch.cat([normalize(self.x, dim=1), self.x.new_zeros(1, self.x.shape[1])])
+        self.unit_x = normalize(self.x, dim=1)
         self.log_prior = model.type_logit.log_softmax(0)
         self.reward, self.later_w, self.none_share = model.statistics.tolist()
+        self.has_item_rewards = bool(model.sum_items(model.item_reward.abs().sum()) > 0)
+        self.log_ratio = self._log_ratio() if self.has_item_rewards else torch.zeros_like(self.a)
         self.none = model.none if model.has_lists else self._assumed_none()
         self.slopes = Slopes(1.0, 0.0)
         for _ in range(3):  # the slopes depend on the lists, and the lists on the candidates
@@ -66,8 +72,28 @@ class Planner:
         """Return u₀ such that nothing is picked from the assumed share of lists of k items sampled as in the log."""
         share, model = self.model.learner.none_share, self.model
         utility = model.types @ self.x.T + self.a + model.shown.clamp(min=1e-12).log()
-        total = (self.log_prior[:, None] + utility).flatten().logsumexp(0) + torch.tensor(float(self.k)).log()
+        total = self._logsumexp((self.log_prior[:, None] + utility).flatten()) + torch.tensor(float(self.k)).log()
         return total + torch.tensor(share / (1 - share)).log()
+
+    def _log_ratio(self) -> Tensor:
+        """[A] logarithm of the expected reward with the item's own rewards, divided by that with mean rewards."""
+        own, mean = self.model.expected_reward(self.q, self.model.item_reward), self.model.expected_reward(self.q)
+        least = self.model.mean_of_items(mean.abs()).clamp(min=1e-12) * LEAST_RATIO
+        return (own.clamp(min=least) / mean.clamp(min=least)).log()
+
+    def _expected_reward(self, interest: Tensor, items: Tensor) -> Tensor:
+        """[n, C, c] expected reward of picks with z [n, C, c] of items [n, c]."""
+        own = self.model.at(self.model.item_reward, items)[:, None] if self.has_item_rewards else None
+        return self.model.expected_reward(interest, own)
+
+    def _effects(self, items: Tensor) -> Tensor:
+        """Return w of items; padding has the effect of a missing pick."""
+        return torch.where(items < self.model.n_items, self.model.at(self.w, items), self.missing)
+
+    def _logsumexp(self, values: Tensor) -> Tensor:
+        """Return the logsumexp over all items of values […, A], or of values [n · A]."""
+        own, shard = values.logsumexp(-1), self.model.shard
+        return own if shard is None else shard.combine(own.clamp(min=MASKED).reshape(-1))[0].reshape(own.shape)
 
     def start(self, rows: int) -> Tensor:
         """[rows, K] log posterior of new visitors."""
@@ -86,9 +112,9 @@ class Planner:
         model, memory = self.model, self.model.learner.memory
         shown, utilities = model.shown.clamp(min=1e-12).log(), model.types @ self.x.T + self.a
         if model.is_cascade:
-            total = (shown + logsigmoid(utilities - self.none)).logsumexp(1)
+            total = self._logsumexp(shown + logsigmoid(utilities - self.none))
         else:
-            total = torch.logaddexp(self.none, (shown + utilities).logsumexp(1) + torch.tensor(float(self.k)).log())
+            total = torch.logaddexp(self.none, self._logsumexp(shown + utilities) + torch.tensor(float(self.k)).log())
         posterior = self.start(len(recent))
         types = torch.arange(len(model.types), device=recent.device).expand(len(recent), -1)
         padded = torch.nn.functional.pad(recent, (0, memory), value=model.n_items)
@@ -108,7 +134,8 @@ class Planner:
 
         Lists contain only items that `allowed` [A] marks, unless there are fewer than k of them.
         """
-        parts = [slice(first, first + ROWS) for first in range(0, len(memory), ROWS)]
+        rows = GPU_ROWS if memory.is_cuda else ROWS
+        parts = [slice(first, first + rows) for first in range(0, len(memory), rows)]
         lists = [self._plan(posterior[part], memory[part], picks[part], allowed) for part in parts]
         return torch.cat(lists) if lists else memory.new_zeros(0, self.k)
 
@@ -118,7 +145,7 @@ class Planner:
         share = share / share.sum(1, keepdim=True)
         candidates, is_excluded = self._candidates(types[:, : options.candidate_types], memory, allowed)
         utility, interest = model.utility_and_interest(types, memory, candidates)
-        earns = model.expected_reward(interest)
+        earns = self._expected_reward(interest, candidates)
         if self.look_ahead:
             earns = earns + self.advantage(memory, picks, candidates)[:, None]
         return candidates.gather(1, self._best_list(utility, earns, share, is_excluded))
@@ -127,7 +154,7 @@ class Planner:
         """Return candidates [n, M] and whether each repeats another one or is not allowed."""
         model, zeta = self.model, self.slopes.zeta
         state = (model.types[types] + model.taste_shift(memory)[:, None]) * (1 + zeta * model.match_conversion)
-        head = Head(state.reshape(-1, state.shape[-1]), self.x, self._item_score())
+        head = Head(state.reshape(-1, state.shape[-1]), self.x, self._item_score(), shard=model.shard)
         if allowed is not None:
             head = restrict(head, allowed)
         # Lists need k different candidates, even if all types propose the same.
@@ -143,7 +170,7 @@ class Planner:
         return items.gather(1, order), is_excluded.gather(1, order)
 
     def _item_score(self) -> Tensor:
-        return self.a + self.slopes.zeta * self.q + self.slopes.xi * self.w[:-1]
+        return self.a + self.slopes.zeta * self.q + self.slopes.xi * self.w + self.log_ratio
 
     def _best_list(self, utility: Tensor, earns: Tensor, share: Tensor, excluded: Tensor) -> Tensor:
         """[n, k] indices of the candidates, chosen one by one. utility, earns: [n, C, M]; share: [n, C]."""
@@ -192,12 +219,12 @@ class Planner:
     def advantage(self, memory: Tensor, picks: Tensor, items: Tensor) -> Tensor:
         """[n, c] V after a pick of each of the items [n, c], minus V after no pick."""
         length, n_items = memory.shape[1], self.model.n_items
-        w, known = self.w[memory.clamp(max=n_items)], self.unit_x[memory.clamp(max=n_items)]
-        similar = (self.unit_x[items] @ known[:, : length - 1].transpose(1, 2)).relu()
+        w, known = self._effects(memory), self.model.at(self.unit_x, memory)
+        similar = (self.model.at(self.unit_x, items) @ known[:, : length - 1].transpose(1, 2)).relu()
         largest = similar.amax(2) if length > 1 else torch.zeros_like(items, dtype=w.dtype)
         older = torch.nn.functional.pad(memory[:, : length - 1], (0, 1), value=n_items)
         same_after_pick = self.model.similarity(older)[:, None] + largest / length
-        picked = self._value(w, picks, same_after_pick, self.w[items])
+        picked = self._value(w, picks, same_after_pick, self._effects(items))
         return picked - self._value(w, picks, self.model.similarity(memory)[:, None], None)
 
     def _value(self, w: Tensor, picks: Tensor, same: Tensor, new: Tensor | None) -> Tensor:
@@ -238,7 +265,7 @@ class Planner:
         They have the shapes [n, K, 1 + k] and [n, K, k].
         """
         utility, interest = self._utilities(lists, memory)
-        return self._log_choice(utility), self.model.expected_reward(interest)
+        return self._log_choice(utility), self._expected_reward(interest, lists)
 
     def _log_choice(self, utility: Tensor) -> Tensor:
         """[…, 1 + k] log-probabilities of picking nothing and each item of a list with u […, k], without p."""
@@ -255,15 +282,15 @@ class Planner:
         known = torch.full((count, count), -50.0, device=model.x.device).fill_diagonal_(0.0)
         lists = self.plan(known, memory, picks)
         own = torch.arange(count, device=model.x.device)[:, None]
-        utility, interest = (part[:, 0] for part in model.utility_and_interest(own, memory, lists))
-        reward = model.expected_reward(interest)
-        reward_slope = (model.expected_reward(interest + STEP) - reward) / STEP
+        utility, interest = model.utility_and_interest(own, memory, lists)
+        reward, shifted = (self._expected_reward(z, lists)[:, 0] for z in (interest, interest + STEP))
+        utility, reward_slope = utility[:, 0], (shifted - reward) / STEP
         earns, stay_slope = reward, torch.zeros_like(reward)
         if self.look_ahead:
             now = self.advantage(memory, picks, lists)
-            self.w[:-1] += STEP
+            self.w += STEP
             stay_slope = (self.advantage(memory, picks, lists) - now) / STEP
-            self.w[:-1] -= STEP
+            self.w -= STEP
             earns = reward + now
         probability = self._log_choice(utility).exp()[:, 1:]
         value = (probability * earns).sum(1, keepdim=True)
@@ -296,7 +323,7 @@ class Planner:
             place = torch.multinomial(chosen.cpu(), 1, generator=generator)[:, 0].to(types.device)
             picked = place > 0
             item = torch.where(picked, lists.gather(1, (place - 1).clamp(min=0)[:, None])[:, 0], model.n_items)
-            parts = (reward, torch.where(picked, self.w[item], 0.0), chosen[:, 0], torch.ones_like(reward))
+            parts = (reward, torch.where(picked, self._effects(item), 0.0), chosen[:, 0], torch.ones_like(reward))
             sums += torch.stack([(alive * part).sum() for part in parts])
             posterior = posterior + choice[rows, :, place]
             memory = torch.where(picked[:, None], torch.cat([item[:, None], memory[:, :-1]], 1), memory)

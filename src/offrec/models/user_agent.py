@@ -2,12 +2,15 @@
 
 import torch
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from offrec.algorithms import LossTerms
 from offrec.algorithms.user_model import UserModel, UserSymbols
 from offrec.catalogue import Head
+from offrec.catalogue.shard import Shard, sum_over_batch
 from offrec.data.list_log import ListBatch, ListLog
 from offrec.models.item_features import ItemFeatures
+from offrec.models.item_prior import add_evidence, update_precisions
 from offrec.models.log_shape import LogShape
 from offrec.models.network import NetworkOptions
 from offrec.models.planner import Planner
@@ -15,7 +18,8 @@ from offrec.models.user_model import UserModelNetwork
 from offrec.types import Batch
 
 CALIBRATIONS = 2  # simulations; the second one uses the statistics of the first
-VALIDATED = 2048  # validation sessions that select the model of leaving
+VALIDATED = 16_384  # validation sessions that select the model of leaving
+VALIDATED_CHOICES = 2048  # the first of them, whose choices are validated
 
 
 class UserModelAgent(UserModelNetwork):
@@ -30,22 +34,25 @@ class UserModelAgent(UserModelNetwork):
 
     def loss(self, batch: ListBatch) -> LossTerms:
         """Return the loss terms of a batch, one number per session."""
-        return self.learner.loss(self.symbols(batch, self.lists_in_log))
+        symbols = self.symbols(batch, self.lists_in_log)
+        add_evidence(self, batch, symbols)
+        return self.learner.loss(symbols)
 
-    def start(self, log: ListLog, rewards: list[float], *, policy_reads_log: bool = False) -> None:
+    def start(self, log: ListLog, rewards: Tensor, *, policy_reads_log: bool = False) -> None:
         """Prepare for training: exposure from the counts of what was shown, and the rewards that plans maximise.
 
         Args:
             log: The training lists.
-            rewards: Reward of each behaviour.
+            rewards: Mean reward [behaviours], or [A, behaviours] of each item that this process stores.
             policy_reads_log: Whether the policy that wrote the log knew only the picks and lists in the log.
         """
         self.learns_exposure &= not (policy_reads_log and self.learner.exposure == "auto")
-        offered = log.rows.offered.flatten()
-        counts = torch.bincount(offered[offered < self.n_items], minlength=self.n_items)
+        offered, rows = log.rows.offered.flatten(), len(self.shown)
+        offered = offered if self.shard is None else self.shard.local(offered)
+        counts = sum_over_batch(torch.bincount(offered[offered < rows], minlength=rows))
         self.set_exposure(counts)
-        self.reward.copy_(torch.tensor(rewards))
-        self.lists_in_log = max(1, len(log.rows))
+        self.set_rewards(rewards.to(self.reward))
+        self.lists_in_log = max(1, int(sum_over_batch(counts.new_tensor(len(log.rows)))))
 
     def after_update(self) -> None:
         """Do nothing: the model has no state outside the optimiser."""
@@ -81,17 +88,13 @@ class UserModelAgent(UserModelNetwork):
             Log-likelihoods per list of validation sessions and, after the last epoch, the reward per session that
             the planner expects.
         """
-        figures = {}
+        update_precisions(self)
+        figures = dict(zip(("attractiveness precision", "conversion precision"), self.precision.tolist(), strict=True))
         if log.sessions:
-            batch = _validated(log)
-            terms = self.symbols(batch, 1)
-            target = terms.leaves.to(terms.leave_logit.dtype)[:, None].expand_as(terms.leave_logit)
-            leaving = -torch.nn.functional.binary_cross_entropy_with_logits(
-                terms.leave_logit, target, reduction="none"
-            ).mean(0)
+            leaving = self._leaving_likelihood(log)
             self.best.copy_(leaving.argmax())
-            figures = {
-                "choice log-likelihood": _choice_likelihood(terms, batch),
+            figures |= {
+                "choice log-likelihood": self.choice_likelihood(log),
                 "leaving log-likelihood": float(leaving.max()),
             }
         if last:
@@ -101,6 +104,18 @@ class UserModelAgent(UserModelNetwork):
                 self.statistics.copy_(statistics)
             figures["planned reward"] = value
         return figures
+
+    def _leaving_likelihood(self, log: ListLog) -> Tensor:
+        """[G] mean log-likelihood of leaving, per list. The candidates differ little, so many sessions are needed."""
+        total, lists, last = torch.zeros_like(self.leave_base), 0, min(VALIDATED, log.sessions)
+        for first in range(0, last, VALIDATED_CHOICES):
+            sessions = torch.arange(first, min(first + VALIDATED_CHOICES, last), device=log.first.device)
+            batch = log.batch(sessions)
+            logit = self.leave_logits_after(batch)
+            target = batch.leaves.to(logit.dtype)[:, None].expand_as(logit)
+            total -= binary_cross_entropy_with_logits(logit, target, reduction="none").sum(0)
+            lists += len(batch)
+        return total / lists
 
     def forward(self, batch: Batch) -> Head:
         """Return the head that ranks the planned list first. It knows the picks of each row, but not the lists."""
@@ -123,9 +138,13 @@ class UserModelAgent(UserModelNetwork):
         state = posterior.softmax(1) @ self.types + self.taste_shift(memory)
         state = state * (1 + planner.slopes.zeta * self.match_conversion)
         bias = planner._item_score()
-        bound = state.norm(dim=1) * planner.x.norm(dim=1).max() + bias.max()  # no other item has a higher score
+        # No other item has a higher score.
+        bound = state.norm(dim=1) * self._largest(planner.x.norm(dim=1)) + self._largest(bias)
         order = torch.arange(lists.shape[1], 0, -1, device=lists.device)
-        return Head(state, planner.x, bias, lists, bound[:, None] + order, replaces_base=True)
+        return Head(state, planner.x, bias, lists, bound[:, None] + order, replaces_base=True, shard=self.shard)
+
+    def _largest(self, values: Tensor) -> Tensor:
+        return values.max() if self.shard is None else self.shard.maximum(values)
 
     def start_sessions(self, rows: int, recent: Tensor | None = None) -> "UserSessions":
         """Return the state of `rows` sessions after picks [rows, h], most recent first; None for new sessions."""
@@ -162,7 +181,7 @@ class UserSessions:
 
 
 def _validated(log: ListLog) -> ListBatch:
-    return log.batch(torch.arange(min(VALIDATED, log.sessions), device=log.first.device))
+    return log.batch(torch.arange(min(VALIDATED_CHOICES, log.sessions), device=log.first.device))
 
 
 def _choice_likelihood(terms: UserSymbols, batch: ListBatch) -> float:
@@ -177,8 +196,9 @@ def build_user_agent(
     network: NetworkOptions,
     shape: LogShape,
     features: ItemFeatures | None = None,
+    shard: Shard | None = None,
 ) -> UserModelAgent:
     """Build a user model for logs of a shape. `start` or a checkpoint sets the rewards."""
     has_lists = shape.list_length > 0
     k = shape.list_length if has_lists else 1 + learner.negatives
-    return UserModelAgent(n_items, learner, k, [0.0] * shape.behaviours, has_lists, network, features)
+    return UserModelAgent(n_items, learner, k, [0.0] * shape.behaviours, has_lists, network, features, shard)

@@ -12,15 +12,19 @@ from offrec.algorithms import Needs
 from offrec.algorithms.user_model import UserModel, UserSymbols
 from offrec.catalogue import Head, logsumexp
 from offrec.catalogue.head import MASKED
+from offrec.catalogue.initial_values import compute_unless_meta
+from offrec.catalogue.shard import Shard, random_rows, sum_over_batch
 from offrec.data.list_log import ListBatch
 from offrec.models.item_features import FeatureMap, ItemFeatures
 from offrec.models.network import NetworkOptions
 
 PRECISIONS = (5.0, 10.0, 20.0, 40.0, 100.0, 1000.0)  # of the prior of ε′, the item's own effect on leaving
 DECAYS = (0.3, 0.6, 0.75, 0.9)  # of the weights of earlier picks in leaving
+FIRST_PRECISION = 2.0  # of a and ε in the first epoch, if they are estimated
 STEPS = 12  # numbers of picks with an effect on leaving of their own; the last is for all larger numbers
 MAX_LOGIT = 60.0  # e⁶⁰ is a finite float32, also if several are added
 SEEN = 3  # effects of an item that is in memory 0, 1, or more times
+ITEM_PARAMETERS = ("x", "attractiveness", "conversion_effect", "exposed", "leave_effect")
 
 
 class UserModelNetwork(nn.Module):
@@ -30,17 +34,24 @@ class UserModelNetwork(nn.Module):
         n_items: Size of the catalogue.
         learner: The options.
         k: Length of the lists in the log.
-        rewards: Reward of each behaviour.
+        rewards: Reward of each behaviour. `set_rewards` sets those of items, if the log has a reward column.
         has_lists: Whether the log has lists; otherwise exposure is unknown, and so is how often nothing is picked.
         options: Network options, of which only `history` is read.
         features: The features of the items, or None. A linear map of them is the prior mean of x, a, ε and ε′.
+        shard: The range of items that this process stores; None: all. `[A]` then means this range.
     """
 
     stochastic = False
-    from_log = ("reward", "shown")  # from the options and the log; a warm start does not copy them
+    # From the options and the log; a warm start does not copy them.
+    from_log = ("reward", "item_reward", "shown", "evidence")
+    # Tensors with one row per item, and the number of their further rows.
+    item_rows = dict.fromkeys((*ITEM_PARAMETERS, "item_reward", "shown", "evidence"), 0)
     best: Tensor
     statistics: Tensor
+    precision: Tensor
+    evidence: Tensor
     reward: Tensor
+    item_reward: Tensor
     grid_precision: Tensor
     grid_log_weight: Tensor
     shown: Tensor
@@ -55,9 +66,11 @@ class UserModelNetwork(nn.Module):
         has_lists: bool = True,
         options: NetworkOptions | None = None,
         features: ItemFeatures | None = None,
+        shard: Shard | None = None,
     ) -> None:
         super().__init__()
         self.n_items, self.learner, self.k, self.has_lists = n_items, learner, k, has_lists
+        self.shard, rows = shard, n_items if shard is None else shard.size
         self.learns_exposure = has_lists and learner.exposure != "off"  # "auto" is resolved before training
         self.options = options or NetworkOptions()
         self.needs: Needs = learner.needs
@@ -67,23 +80,23 @@ class UserModelNetwork(nn.Module):
         def zeros(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.zeros(shape))
 
-        self.x = nn.Parameter(0.3 * torch.randn(n_items, width))
-        self.types = nn.Parameter(0.5 * torch.randn(types, width))  # U
+        self.x = nn.Parameter(random_rows(n_items, width, shard, 0.3))
+        self.types = nn.Parameter(random_rows(types, width, None, 0.5))  # U
         self.type_logit = zeros(types)  # log π, up to a constant
-        self.attractiveness = zeros(n_items)  # a
+        self.attractiveness = zeros(rows)  # a
         self.none = zeros()  # u₀
         self.lag = nn.Parameter(torch.full((memory,), 0.05))  # g
         self.seen_choice, self.seen_conversion = zeros(SEEN - 1), zeros(SEEN - 1)  # s, s′
         self.place = zeros(k)  # p
         self.match_conversion = nn.Parameter(torch.ones(()))  # κ
-        self.conversion_effect, self.conversion_slope = zeros(n_items), zeros()  # ε, ρ
+        self.conversion_effect, self.conversion_slope = zeros(rows), zeros()  # ε, ρ
         self.behaviour_base = nn.Parameter(torch.full((others,), -3.0))  # α
         self.behaviour_slope = nn.Parameter(torch.ones(others))  # β
-        self.exposed_types = nn.Parameter(0.5 * torch.randn(types, width))  # Y
-        self.exposed = zeros(n_items)  # e
+        self.exposed_types = nn.Parameter(random_rows(types, width, None, 0.5))  # Y
+        self.exposed = zeros(rows)  # e
         grid = list(product(PRECISIONS, DECAYS))
         count = len(grid)
-        self.leave_effect = zeros(n_items, count)  # ε′
+        self.leave_effect = zeros(rows, count)  # ε′
         self.leave_slopes = zeros(2, count)  # ρ₁, ρ₂
         self.leave_base = nn.Parameter(torch.full((count,), -2.0))  # h₀
         self.leave_picks = zeros(STEPS, count)  # h
@@ -91,20 +104,49 @@ class UserModelNetwork(nn.Module):
         self.prior_mean = None if features is None else _prior_mean(features, width + 2 + count)
         self.known_items = n_items  # a has mean 0 over these; items after them are new
         self._means: tuple[Tensor, ...] | None = None
-        weight = torch.tensor([decay for _, decay in grid])[None] ** torch.arange(memory)[:, None]
+
+        def log_weight() -> Tensor:
+            weight = torch.tensor([decay for _, decay in grid])[None] ** torch.arange(memory)[:, None]
+            return (weight / weight.sum(0)).log()
+
         self.register_buffer("grid_precision", torch.tensor([precision for precision, _ in grid]), persistent=False)
-        self.register_buffer("grid_log_weight", (weight / weight.sum(0)).log(), persistent=False)
+        self.register_buffer("grid_log_weight", compute_unless_meta((memory, count), log_weight), persistent=False)
         self.register_buffer("reward", torch.tensor(rewards))
+        self.register_buffer("item_reward", torch.zeros(rows, len(rewards)))  # of each item, minus `reward`
         self.register_buffer("best", torch.zeros((), dtype=torch.long))  # index of the selected leave model
         self.register_buffer("is_cascade", torch.tensor(has_lists and learner.choice == "cascade"))
-        self.register_buffer("shown", torch.full((n_items,), 1.0 / n_items))  # share of each item in what was shown
+        self.register_buffer("shown", torch.full((rows,), 1.0 / n_items))  # share of each item in what was shown
+        self.register_buffer("precision", torch.full((2,), FIRST_PRECISION))  # of a and ε
+        self.set_given_precisions()
+        self.register_buffer("evidence", torch.zeros(rows, 4))  # about a and ε, see `offrec.models.item_prior`
         self.register_buffer("statistics", torch.tensor([0.0, 0.0, 0.5]))  # reward, effect on leaving, none share
+
+    def set_given_precisions(self) -> None:
+        """Set the precisions that the options give; the others are estimated."""
+        for number, given in enumerate((self.learner.attractiveness_precision, self.learner.conversion_precision)):
+            if given is not None:
+                self.precision[number] = given
 
     def set_exposure(self, shown: Tensor) -> None:
         """Initialise exposure with the number of times each item was shown."""
         with torch.no_grad():
-            self.shown.copy_((shown / shown.sum()).to(self.shown))
+            self.shown.copy_((shown / self.sum_items(shown.sum())).to(self.shown))
             self.exposed.copy_((shown + 1).log().to(self.exposed))
+
+    def set_rewards(self, rewards: Tensor) -> None:
+        """Set the mean reward [behaviours] of events, or [A, behaviours] of each item's events."""
+        self.reward.copy_(self.mean_of_items(rewards) if rewards.ndim > 1 else rewards)
+        self.item_reward.copy_(rewards - self.reward)
+
+    def freeze_items(self, frozen: Tensor) -> None:
+        """Keep the parameters of some items [A], such as those of an earlier run about which the log says nothing.
+
+        Without data, the gradient of the prior alone would move them to 0 within an epoch, because Adam scales it up.
+        """
+        is_trained = ~frozen
+        for parameter in (getattr(self, name) for name in ITEM_PARAMETERS):
+            rows = is_trained.to(parameter).reshape(-1, *[1] * (parameter.ndim - 1))
+            parameter.register_hook(rows.mul)
 
     # ---- parts of the equations; items at or above n_items are padding
 
@@ -113,11 +155,11 @@ class UserModelNetwork(nn.Module):
         if self.prior_mean is None or self._means is not None:
             return self._means
         width = self.x.shape[1]
-        means = self.prior_mean()[0][: self.n_items]
+        means = self.prior_mean()[0][: len(self.x)]
         return means[:, :width], means[:, width], means[:, width + 1], means[:, width + 2 :]
 
     @contextmanager
-    def _map_once(self) -> Iterator[None]:
+    def map_once(self) -> Iterator[None]:
         """Map the features once for all parts of the equations inside a `with` block."""
         self._means = self._mapped()
         try:
@@ -134,17 +176,18 @@ class UserModelNetwork(nn.Module):
         """[A] a, with mean 0."""
         means = self._mapped()
         a = self.attractiveness if means is None else self.attractiveness + means[1]
-        return a - a[: self.known_items].mean()
+        return a - self.mean_of_items(a, self.known_items)
 
     def interest(self) -> Tensor:
         """[A] q."""
         means = self._mapped()
         effect = self.conversion_effect if means is None else self.conversion_effect + means[2]
-        return effect + self.conversion_slope * self.centred()
+        (slope,) = self._for_own_items(self.conversion_slope)
+        return effect + slope * self.centred()
 
     def worth(self) -> Tensor:
         """[A, G] w, the reduction of the log-odds of leaving."""
-        slopes, means = self.leave_slopes, self._mapped()
+        (slopes,), means = self._for_own_items(self.leave_slopes), self._mapped()
         # Leaving must not change what is learned from choices and conversions, so a and q are detached.
         return (
             (self.leave_effect if means is None else self.leave_effect + means[3])
@@ -154,9 +197,30 @@ class UserModelNetwork(nn.Module):
 
     def at(self, table: Tensor, items: Tensor) -> Tensor:
         """Return rows of a table; 0 for padding."""
+        if self.shard is not None:
+            rows = self.shard.lookup(items, table if table.ndim > 1 else table[:, None])
+            return rows if table.ndim > 1 else rows[..., 0]
         is_item = (items < self.n_items).to(table.dtype)
         values = table[items.clamp(max=self.n_items - 1)]
         return values * is_item.reshape(*items.shape, *[1] * (table.ndim - 1))
+
+    def sum_items(self, part: Tensor) -> Tensor:
+        """Return the sum over all items, given the sum over the items that this process stores."""
+        return part if self.shard is None else self.shard.sum(part)
+
+    def mean_of_items(self, values: Tensor, known: int | None = None) -> Tensor:
+        """Return the mean over all items of values [A, …], or over the first `known` items."""
+        if self.shard is None:
+            return values[:known].mean(0)
+        (mean,) = self._for_own_items(self.shard.sum(values.sum(0)) / self.n_items)
+        return mean
+
+    def _for_own_items(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return tensors that this process applies to its own items. Their gradients are summed over all items."""
+        if self.shard is None:
+            return tensors
+        copies = self.shard.replicate(*tensors)
+        return tuple(copy for copy in copies if copy is not None)
 
     def taste_shift(self, memory: Tensor) -> Tensor:
         """[n, d] Σ_l g_l x_{m_l}."""
@@ -179,21 +243,35 @@ class UserModelNetwork(nn.Module):
         utility = utility.masked_fill(items >= self.n_items, MASKED)
         return match + utility[:, None], self.match_conversion * match + interest[:, None]
 
+    def slopes(self) -> Tensor:
+        """[b − 1] β, with mean square 1: otherwise large β and small ε would avoid the prior of ε."""
+        if len(self.behaviour_slope) == 1:
+            return self.behaviour_slope.sign()  # without gradients, which would be rounding errors
+        return self.behaviour_slope / self.behaviour_slope.square().mean().sqrt().clamp(min=1e-6)
+
     def behaviour_logits(self, interest: Tensor) -> Tensor:
         """[…, b] logits of the behaviours for z [...]. The first behaviour is the reference."""
-        others = self.behaviour_base + self.behaviour_slope * interest[..., None]
+        others = self.behaviour_base + self.slopes() * interest[..., None]
         logits = torch.cat([torch.zeros_like(interest)[..., None], others], -1)
         return logits[..., : len(self.reward)]
 
-    def expected_reward(self, interest: Tensor) -> Tensor:
-        """[…] expected reward of a pick with z."""
+    def expected_reward(self, interest: Tensor, own: Tensor | None = None) -> Tensor:
+        """[…] expected reward of a pick with z […].
+
+        Args:
+            interest: z.
+            own: `item_reward` of the items […, behaviours]; None if all items have the same rewards.
+        """
         # A softmax over the short dimension of behaviours would take most of the time of a plan on CPUs.
-        earned, total = self.reward[0].expand_as(interest).clone(), torch.ones_like(interest)
-        for number in range(1, len(self.reward)):
-            logit = self.behaviour_base[number - 1] + self.behaviour_slope[number - 1] * interest
+        earned, total, slopes = torch.zeros_like(interest), torch.zeros_like(interest), self.slopes()
+        for number, reward in enumerate(self.reward):
+            reward = reward if own is None else reward + own[..., number]
+            if number == 0:  # the reference
+                earned, total = earned + reward, total + 1
+                continue
+            logit = self.behaviour_base[number - 1] + slopes[number - 1] * interest
             odds = logit.clamp(max=MAX_LOGIT).exp()
-            earned = earned + self.reward[number] * odds
-            total = total + odds
+            earned, total = earned + reward * odds, total + odds
         return earned / total
 
     def place_effects(self, k: int) -> Tensor:
@@ -222,11 +300,18 @@ class UserModelNetwork(nn.Module):
         same = self.similarity(memory)[:, None] * self.leave_same
         return self.leave_base + self.leave_picks[picks.clamp(max=STEPS - 1)] - satisfaction + idle + same
 
+    def leave_logits_after(self, batch: ListBatch) -> Tensor:
+        """[D, G] log-odds of leaving after each list of a batch."""
+        picked = batch.place > 0
+        shifted = torch.cat([batch.picked_item[:, None], batch.memory[:, :-1]], 1)
+        memory = torch.where(picked[:, None], shifted, batch.memory)
+        return self.leave_logits(memory, picked, batch.picks)
+
     # ---- likelihood
 
     def symbols(self, batch: ListBatch, lists: int) -> UserSymbols:
         """Compute the symbols of the loss. The priors are divided by `lists`, the number of lists in the log."""
-        with self._map_once():
+        with self.map_once():
             return self._symbols(batch, lists)
 
     def _symbols(self, batch: ListBatch, lists: int) -> UserSymbols:
@@ -235,6 +320,7 @@ class UserModelNetwork(nn.Module):
         utility, interest = self.utility_and_interest(types, batch.memory, offered)
         if self.is_cascade:
             choice = _at(self.log_choice(utility), batch.place)
+            utility = utility + self.place
         else:  # without lists, every row has a pick, and how often nothing is picked is unknown
             none = self.none if self.has_lists else torch.full_like(self.none, MASKED)
             utility = utility + self.place if self.has_lists else utility
@@ -242,19 +328,17 @@ class UserModelNetwork(nn.Module):
         picked = batch.place > 0
         behaviours = self.behaviour_logits(_at(interest, (batch.place - 1).clamp(min=0)))
         conversion = _log_softmax_at(behaviours, batch.behaviour) * picked.to(choice.dtype)[:, None]
-        item = torch.where(picked, batch.picked_item, self.n_items)
-        shifted = torch.cat([item[:, None], batch.memory[:, :-1]], 1)
-        memory = torch.where(picked[:, None], shifted, batch.memory)
         return UserSymbols(
             log_prior=self.type_logit.log_softmax(0),
+            utility=utility.detach(),
             choice=choice,
             conversion=conversion,
             exposure=self._exposure(batch) if self.learns_exposure else torch.zeros_like(choice),
-            leave_logit=self.leave_logits(memory, picked, batch.picks),
+            leave_logit=self.leave_logits_after(batch),
             leaves=batch.leaves,
             session=batch.session,
             penalty=self._penalty() / lists,
-            lists_per_session=choice.new_tensor(len(batch) / len(batch.weight)),
+            lists_per_session=choice.new_tensor(_lists_per_session(batch)),
         )
 
     def _exposure(self, batch: ListBatch) -> Tensor:
@@ -263,20 +347,21 @@ class UserModelNetwork(nn.Module):
         counts = (offered < self.n_items) & (self.times_seen(batch.memory, offered) == 0)
         vectors = self.at(self.vectors(), offered)
         shown = torch.einsum("nid,kd->nki", vectors, self.exposed_types) + self.at(self.exposed, offered)[:, None]
-        total = logsumexp(Head(self.exposed_types, self.vectors(), self.exposed))
+        total = logsumexp(Head(self.exposed_types, self.vectors(), self.exposed, shard=self.shard))
         return ((shown - total[:, None]) * counts[:, None]).sum(-1)
 
     def _penalty(self) -> Tensor:
         options = self.learner
         vectors = options.vector_precision * self.x.square().sum()
-        attractiveness = self.attractiveness - self.attractiveness.mean()
-        effects = [self.types, self.exposed_types, attractiveness, self.conversion_effect]
+        centred = self.attractiveness - self.mean_of_items(self.attractiveness)
+        effects = [self.types, self.exposed_types]
         effects += [] if self.prior_mean is None else [self.prior_mean.categories, self.prior_mean.dense]
         shared = options.effect_precision * sum(
             (effect.square().sum() for effect in effects), torch.zeros_like(vectors)
         )
+        effects_of_items = torch.stack([centred.square().sum(), self.conversion_effect.square().sum()])
         leaving = (self.grid_precision * self.leave_effect.square()).sum()
-        return (vectors + shared + leaving) / 2
+        return (self.sum_items(vectors + self.precision @ effects_of_items + leaving) + shared) / 2
 
 
 def _prior_mean(features: ItemFeatures, width: int) -> FeatureMap:
@@ -287,6 +372,16 @@ def _prior_mean(features: ItemFeatures, width: int) -> FeatureMap:
     for bias in (made.category_bias, made.dense_bias):
         bias.requires_grad_(False)
     return made
+
+
+def _lists_per_session(batch: ListBatch) -> float:
+    """Return the mean number of lists in the sessions of a batch, of which other ranks may have a part.
+
+    A rank without sessions in a batch has one with weight 0, which does not count.
+    """
+    counts = torch.tensor([len(batch), len(batch.weight)], dtype=torch.double, device=batch.weight.device)
+    lists, sessions = sum_over_batch(counts * (batch.weight > 0).any()).tolist()
+    return float(lists / sessions)
 
 
 def _level(effects: Tensor, level: Tensor) -> Tensor:

@@ -194,7 +194,7 @@ class _ResampledMetrics:
 def has_fewer_visitors(result: RunResult) -> bool:
     """Return whether a shop policy served only the first of the visitors, as `informed` does."""
     shop = result.facts["shop"]
-    return bool(shop.get("sessions", 0) < shop.get("population", 0))
+    return bool(shop["sessions"] < shop["population"])
 
 
 def mean_rewards(results: Sequence[RunResult]) -> Doubles:

@@ -7,7 +7,8 @@ from statistics import mean
 from typing import Any
 
 from offrec.reports import formatting, labels
-from offrec.reports.answers import Measure, earnings_measure, learner_groups
+from offrec.reports.answers import earnings_measure, learner_groups
+from offrec.reports.compared_learners import Measure
 from offrec.reports.reading import PolicyResults, StudyResults
 from offrec.reports.svg import HEIGHT, SHAPES, Panel, Scale, text_width
 from offrec.reports.sweep_figures import draw_sweep
@@ -23,7 +24,7 @@ FAMILIES = {
     "baseline": "baseline",
     "shop": "shop policy",
 }
-END_MARGIN = 62  # space for line labels on the right
+END_MARGIN = 62  # least space for line labels on the right
 AXIS_LABELS = {
     "reward": "true reward per session",
     "value": "estimated value per session",
@@ -194,13 +195,15 @@ def _ladder(results: StudyResults, log: str, policies: Sequence[PolicyResults]) 
     rows = []
     for policy in policies:
         rewards = [result.facts["shop"]["reward"] for result in policy.results]
-        rows.append([mean(one[end] or one["mean"] for one in rewards) for end in ("low", "mean", "high")])
+        rows.append(
+            [mean(one["mean"] if one[end] is None else one[end] for one in rewards) for end in ("low", "mean", "high")]
+        )
     panel = Panel(
         f"True reward per session: {log}",
         "; ".join(f"{name} {row[1]:.3g}" for name, row in zip(names, rows, strict=True)),
         Scale.over([0.0, *(row[2] for row in rows)], zero=True, pad=0.04),
         Scale(-0.7, len(rows) - 0.3),
-        "95 % over visitors; dashed: logging policy",
+        "95 % intervals; dashed: logging",
         "",
         height=int(HEIGHT - 178 + 18 * len(rows)),
         left=int(14 + max(map(text_width, names))),
@@ -229,13 +232,15 @@ def _over_epochs(
         longest = max(len(points) for _, points in lines)
         up = Scale.over([y for _, points in lines for _, y in points])
         across = Scale(0.5, longest + 0.5)
-        panel = Panel(f"{label}: {about}", content, across, up, "epoch", label, right=END_MARGIN)
+        ends = [(points[-1][1], labels.short_label(policy), family(policy)) for policy, points in lines]
+        margin = max(END_MARGIN, int(14 + max(text_width(text) + 4 for _, text, _ in ends)))
+        panel = Panel(f"{label}: {about}", content, across, up, "epoch", label, right=margin)
         if longest <= 8:
             panel.x_ticks = [(epoch, str(epoch)) for epoch in range(1, longest + 1)]
         for policy, points in sorted(lines, key=lambda line: labels.is_sl(line[0])):  # SL on top
             panel.line(points, family(policy))
             panel.mark(points[-1], family(policy), f"{labels.policy_label(policy)}: {points[-1][1]:.4g}")
-        panel.label_ends([(points[-1][1], labels.short_label(policy), family(policy)) for policy, points in lines])
+        panel.label_ends(ends)
         drawings.append(Figure(f"{kind}-{key}", panel.svg()))
     return drawings
 

@@ -101,7 +101,8 @@ class PolicyResults:
             if result.facts.get("learning_curve")
         ]
         names = dict.fromkeys(name for row in rows for name in row)
-        return {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
+        known = {name: [row[name] for row in rows if row.get(name) is not None] for name in names}
+        return {name: float(np.mean(values)) for name, values in known.items() if values}
 
     @cached_property
     def warnings(self) -> dict[int, dict[str, str]]:

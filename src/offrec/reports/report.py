@@ -130,7 +130,7 @@ def build_report(
         Section(UNFINISHED, _waiting_note(results), run_tables.failures_table(results), []),
         Section(
             "Setup",
-            [],
+            _left_out_notes(results),
             [
                 run_tables.logs_table(results),
                 *run_tables.settings_tables(results),
@@ -181,6 +181,12 @@ def _device(machine: dict[str, Any]) -> str:
 def _paper_answers(paper: ReferenceFigures | None, *questions: str) -> list[str]:
     """Return the paper's answers to its research questions, if the report shows the paper's figures."""
     return [f"The paper's answer to {name}: {paper['answers'][name]}" for name in questions] if paper else []
+
+
+def _left_out_notes(results: StudyResults) -> list[str]:
+    """Name the baselines that `--baselines all` left out, and why."""
+    sentences = (text for study in results.studies for text in study.request.get("left_out", ()))
+    return list(dict.fromkeys(sentences))
 
 
 def _waiting_note(results: StudyResults) -> list[str]:

@@ -116,7 +116,7 @@ def informed_note(results: StudyResults, log: str) -> str:
 def seeds_note(policies: Sequence[PolicyResults]) -> str:
     """Say which shop and which visitors the rewards come from."""
     shops = [result.facts["shop"] for policy in policies for result in policy.results if result.facts.get("shop")]
-    known = sorted({(shop["world"], shop["seed"], shop["rollout_seed"]) for shop in shops if "rollout_seed" in shop})
+    known = sorted({(shop["world"], shop["seed"], shop["rollout_seed"]) for shop in shops})
     if len(known) != 1:
         return ""
     world, seed, visitors_seed = known[0]

@@ -95,7 +95,7 @@ class RoundsOptions:
         warm_start: Whether policies start from the weights of the round before, instead of new ones.
         visitors: New visitors that measure what each trained policy earns by its best k items.
         informed_visitors: How many of these visitors the shop's policy `informed` serves; 0 leaves it out.
-        device: Where to train and to simulate.
+        device: Where to train and to compute lists. Visitors are simulated on the CPU.
 
     Raises:
         InputError: If a value is out of range.

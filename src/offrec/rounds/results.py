@@ -2,12 +2,12 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from offrec.data.json_files import load_json, read_json, verify_json, write_json
-from offrec.data.schema import Anything, Maybe, Number, Table, Text, Whole
+from offrec.data.schema import Anything, Flag, Maybe, Number, OneOf, Scalar, Schema, Table, Text, Whole
 from offrec.errors import InputError
-from offrec.rounds.options import RoundsOptions, parse_way
+from offrec.rounds.options import RoundsOptions, TrainOn, parse_way
 from offrec.shop.rollout import Mean
 
 FOLDER_VERSION = 1
@@ -17,7 +17,14 @@ MEAN = Table({"mean": Number(), "low": Maybe(Number()), "high": Maybe(Number())}
 ROUND_SCHEMA = Table(
     {"number": Whole(0), "explore": Text(), "served": MEAN, "trained": MEAN, "lists": Whole(1), "seconds": Number()}
 )
-OPTIONS_SCHEMA = Table({"version": Whole(), "options": Table(others=Anything())})
+STORED_OPTIONS: dict[str, Schema] = {  # `RoundsOptions.fixed`
+    **dict.fromkeys(("world", "algorithm"), Text()),
+    **dict.fromkeys(("seed", "sessions", "visitors", "informed_visitors"), Whole()),
+    "settings": Table(others=Scalar()),
+    "train_on": OneOf(get_args(TrainOn)),
+    "warm_start": Flag(),
+}
+OPTIONS_SCHEMA = Table({"version": Whole(), "options": Table(optional=STORED_OPTIONS, others=Anything())})
 YARDSTICKS_SCHEMA = Table({"logging": MEAN, "informed": Maybe(MEAN)})
 
 
@@ -92,7 +99,9 @@ def collect_results(folder: Path, options: RoundsOptions) -> RoundsResults:
     rounds = tuple(read_round(path / ROUND) for path in paths if (path / ROUND).exists())
     try:
         stored = read_json(folder / YARDSTICKS, YARDSTICKS_SCHEMA, advice=ADVICE)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if rounds:  # they are measured before the first round
+            raise InputError(f"{folder / YARDSTICKS} does not exist; {ADVICE}.") from error
         stored = {}
     means = {name: _mean(value) for name, value in stored.items() if value is not None}
     return RoundsResults(options, rounds, **means)
@@ -107,9 +116,12 @@ def read_round(path: Path) -> Round:
     """Read a round.json.
 
     Raises:
-        InputError: If it is damaged.
+        InputError: If it is damaged, or belongs to the folder of another round.
     """
     content = read_json(path, ROUND_SCHEMA, advice=ADVICE)
+    explore = None if content["number"] == 0 else content["explore"]
+    if round_folder(path.parents[2], explore, content["number"]) != path.parent:
+        raise InputError(f"{path} is the result of another round ({content['explore']} {content['number']}); {ADVICE}.")
     return Round(**{**content, "served": _mean(content["served"]), "trained": _mean(content["trained"])})
 
 

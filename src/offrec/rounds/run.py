@@ -22,9 +22,9 @@ from offrec.console import Console
 from offrec.data.files import remove_leftovers
 from offrec.data.json_files import write_json
 from offrec.data.locks import lock_folder
-from offrec.data.prepare import prepare
 from offrec.errors import InputError
 from offrec.policy import Policy
+from offrec.rounds.logs import RoundLogs
 from offrec.rounds.options import RoundsOptions, WayOfExploring
 from offrec.rounds.results import (
     ROUND,
@@ -38,26 +38,36 @@ from offrec.rounds.results import (
 )
 from offrec.runs.loading import load, pick_device
 from offrec.runs.train import train
-from offrec.shop import Shop, write_log
+from offrec.shop import Shop
 from offrec.shop.exploration import ExploringPlayer
-from offrec.shop.log import FULL, ServedPolicy
-from offrec.shop.rollout import Mean, mean_with_interval
+from offrec.shop.log import ServedPolicy
+from offrec.shop.rollout import Mean
 
 VISITORS_SEED = 1_000_000  # the visitors that measure trained policies
 SERVED_SEED = 5_000_000  # the visitors of later rounds begin here, so that they differ from all others
 ROUND_WEIGHT, LOG_WEIGHT = 2, 1  # estimated duration of a round: serving and evaluating, and training per log
 
 
-def run_rounds(options: RoundsOptions, out: str | Path, console: Console | None = None) -> RoundsResults:
+def run_rounds(
+    options: RoundsOptions,
+    out: str | Path,
+    console: Console | None = None,
+    *,
+    logs: RoundLogs | None = None,
+    seconds: float = float("inf"),
+) -> RoundsResults:
     """Run all rounds that are not finished yet.
 
     Args:
-        options: What to run. A folder can be continued with more rounds and other ways of exploring.
+        options: What to run. A folder can be continued with more rounds and other ways of exploring. 0 rounds run
+            round 0 alone.
         out: The folder of the rounds.
         console: Prints progress; by default to standard error.
+        logs: How logs and datasets are stored; by default as `offrec shop` and `offrec prepare` store them.
+        seconds: Start no round after this many seconds.
 
     Returns:
-        The results of all rounds of the options.
+        The results of all finished rounds of the options.
 
     Raises:
         InputError: If an option is wrong, or the folder was created with other options.
@@ -68,7 +78,7 @@ def run_rounds(options: RoundsOptions, out: str | Path, console: Console | None 
     """
     out, console = Path(out), console or Console()
     with torch.no_grad():
-        rounds = _Rounds(options, out, console)
+        rounds = _Rounds(options, out, console, logs or RoundLogs(), time.monotonic() + seconds)
     with lock_folder(out, advice="wait for it to end, or choose another --out"):
         _check_folder(out, options)
         return rounds.run()
@@ -104,9 +114,10 @@ class _Step:
 
 
 class _Rounds:
-    def __init__(self, options: RoundsOptions, out: Path, console: Console) -> None:
-        self.options, self.out, self.console = options, out, console
-        self.shop = Shop.open(options.world, options.seed, device=pick_device(options.device))
+    def __init__(self, options: RoundsOptions, out: Path, console: Console, logs: RoundLogs, stop: float) -> None:
+        self.options, self.out, self.console, self.logs, self.stop = options, out, console, logs, stop
+        pick_device(options.device)  # refuses devices that do not exist before the first round
+        self.shop = Shop.open(options.world, options.seed)  # on the CPU: fast enough, and the same on every machine
         self.skip_recent = LEARNERS[options.algorithm].skip_recent
 
     def run(self) -> RoundsResults:
@@ -119,6 +130,9 @@ class _Rounds:
         started, total = time.monotonic(), sum(step.weight for step in waiting)
         done = 0
         for step in waiting:
+            if time.monotonic() > self.stop:
+                self.console.line(f"Stopped before round {step.number} because the time is over; repeat to continue")
+                break
             result = self._run_step(step)
             if step.number == 0:
                 self._check_ways()
@@ -155,7 +169,7 @@ class _Rounds:
             resume=True,
             console=self.console,
         )
-        served, lists = _read_served(folder / "log", self.options.sessions)
+        served, lists = self.logs.read(folder / "log")
         trained = self._evaluate(policy)
         explore = "logging" if step.way is None else step.way.name
         result = Round(step.number, explore, served, trained, lists, time.monotonic() - started)
@@ -170,7 +184,7 @@ class _Rounds:
             return
         seed = options.seed if step.way is None else SERVED_SEED + 1000 * options.seed + step.number
         with self.console.counter(f"round {step.number}: visitors served") as at:
-            write_log(
+            self.logs.write(
                 self.shop,
                 options.sessions,
                 log,
@@ -201,8 +215,9 @@ class _Rounds:
             steps = [step]
             while steps[0].number > first:
                 steps.insert(0, self._before(steps[0]))
-            logs = [self._folder(one) / "log" / FULL for one in steps]
-            prepare(logs, format="decisions", out=data)
+            # A policy shows only some items. The next one still has to know the others.
+            catalogue = None if step.number == 0 else self._folder(self._before(step)) / "data"
+            self.logs.prepare([self._folder(one) / "log" for one in steps], data, catalogue)
         return data
 
     def _evaluate(self, policy: "Policy | str", first: int | None = None) -> Mean:
@@ -226,18 +241,6 @@ class _Rounds:
             "informed": self._evaluate("informed", informed).as_json() if informed else None,
         }
         write_json(self.out / YARDSTICKS, means)
-
-
-def _read_served(log: Path, sessions: int) -> tuple[Mean, int]:
-    """Return the reward per session of a log, and its number of lists."""
-    import polars as pl
-
-    table = pl.read_parquet(log / FULL, columns=["session", "reward"])
-    rewards = (
-        table.group_by("session", maintain_order=True).agg(pl.col("reward").cast(pl.Float64).sum())["reward"].to_numpy()
-    )
-    assert len(rewards) == sessions
-    return mean_with_interval(rewards), len(table)
 
 
 def _describe(step: _Step, result: Round) -> str:

@@ -1,5 +1,6 @@
 """The folder of a run: run.json and run.toml with its options, the item ids, and the files of the training loop."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from offrec.backbones import BACKBONES
 from offrec.data.arrays import DESCRIPTION, Arrays, describe_arrays, open_arrays
 from offrec.data.dataset import Dataset
 from offrec.data.dataset_checks import MAX_ITEMS
-from offrec.data.files import publish_folder, remove_leftovers
+from offrec.data.files import check_not_current, publish_folder, remove_leftovers
 from offrec.data.item_properties import PROPERTIES, PROPERTY_ARRAYS, ItemProperties, decode_properties
 from offrec.data.json_files import checksum, format_json, load_json, verify_json
 from offrec.data.schema import Anything, ListOf, Maybe, Number, OneOf, Scalar, Table, Text, Whole
@@ -24,10 +25,11 @@ from offrec.models.log_shape import LogShape
 from offrec.plugins import Registry
 from offrec.runs.option_text import to_toml
 from offrec.runs.options import RunOptions
+from offrec.runs.replacement import MARK, replacement_folder, training_folder
 from offrec.runs.version import offrec_version
 
 Bools = NDArray[np.bool_]
-RUN_VERSION = 6
+RUN_VERSION = 7
 MAX_LIST = 100_000  # items per list
 SEEN = "item_seen"  # uint8 [A]: 1 for items that occur in the training sessions
 SCALING = "item_scaling"  # float64 [2, N + D]: mean and spread that standardise numbers and embeddings
@@ -77,7 +79,7 @@ REGISTERED: dict[str, Registry[Any]] = {
 
 def check_run_folder(
     dataset: Dataset, out: Path, options: RunOptions, *, resume: bool, force: bool, start: str | None = None
-) -> None:
+) -> Path:
     """Raise InputError if the run can neither be created nor resumed in the folder.
 
     Args:
@@ -87,11 +89,17 @@ def check_run_folder(
         resume: Whether to resume a run in the folder.
         force: Whether to replace a run in the folder.
         start: The id of the run that it starts from, if any.
+
+    Returns:
+        The folder to train in: `out`, or a folder next to it whose run replaces the run in `out` at the end.
     """
-    if resume and (out / "run.json").exists():
-        _check_same_run(dataset, out, options, start)
+    remove_leftovers(out)
+    folder = training_folder(out, resume=resume, force=force)
+    if resume and (folder / "run.json").exists():
+        _check_same_run(dataset, folder, options, start)
     else:
         _check_replaceable(dataset, out, force)
+    return folder
 
 
 def create_run_folder(
@@ -99,7 +107,7 @@ def create_run_folder(
     out: Path,
     options: RunOptions,
     *,
-    force: bool,
+    folder: Path,
     logging_policy: dict[str, float] | None = None,
     logging_run: str | None = None,
     start: dict[str, Any] | None = None,
@@ -109,15 +117,16 @@ def create_run_folder(
 
     Args:
         dataset: The dataset of the run.
-        out: The folder.
+        out: The folder of the run when it is trained.
         options: The options of the run.
-        force: Whether to replace a run in the folder.
+        folder: The folder to train in, as `check_run_folder` returns it.
         logging_policy: The calibration of π̂_b, if the run uses π̂_b.
         logging_run: The id of the run that serves as π̂_b, if any.
         start: Facts about the run that it starts from, if any.
         start_path: The folder of that run, for run.toml.
     """
-    _check_replaceable(dataset, out, force)
+    if folder == out:
+        shutil.rmtree(replacement_folder(out), ignore_errors=True)  # it would replace a run that no longer exists
     settings, path = options.settings(), str(dataset.path.resolve())
     arrays, properties = _item_arrays(dataset), dataset.item_properties
     packages = {key: registry.package(str(settings.get(key))) for key, registry in REGISTERED.items()}
@@ -140,7 +149,7 @@ def create_run_folder(
         "start": start,
         "item_properties": None if properties is None else properties.as_json(),
     }
-    with publish_folder(out, replace=force, advice="free disk space or choose another --out") as temporary:
+    with publish_folder(folder, replace=folder != out, advice="free disk space or choose another --out") as temporary:
         (temporary / "run.json").write_text(format_json(facts), encoding="utf-8")
         paths = {"dataset": path, "out": str(out.resolve())}
         paths |= {} if start_path is None else {"from": str(start_path.resolve())}
@@ -148,6 +157,8 @@ def create_run_folder(
         (temporary / "run.toml").write_text(toml, encoding="utf-8", errors="replace")  # a path need not be UTF-8
         for name, array in arrays.items():
             np.save(temporary / f"{name}.npy", array, allow_pickle=False)
+        if folder != out:
+            (temporary / MARK).touch()
 
 
 def read_run(run: Path) -> dict[str, Any]:
@@ -248,7 +259,7 @@ def read_item_ids(run: Path, facts: dict[str, Any]) -> Vocabulary:
 
 def _check_replaceable(dataset: Dataset, out: Path, force: bool) -> None:
     """Check that `out` is new or that `force` may replace it: only a run or an empty folder."""
-    remove_leftovers(out)
+    check_not_current(out)
     if not out.exists() and not out.is_symlink():
         return
     if not force:

@@ -10,8 +10,8 @@ from offrec.catalogue import backend
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.list_log import ListEpochs, ListLog
-from offrec.data.replay import Epochs, automatic_batch_size
-from offrec.data.rewards import event_rewards, event_rewards_or_none, split_rewards
+from offrec.data.replay import Epochs
+from offrec.data.rewards import split_rewards
 from offrec.errors import InputError
 from offrec.evaluation import ScoredEvents
 from offrec.logging_policy import Need
@@ -77,6 +77,32 @@ def plan_runs(dataset: Dataset, options: Mapping[str, RunOptions], console: Cons
     return plans
 
 
+def count_concurrent_runs(dataset: Dataset, options: RunOptions, limit: int, processes: int = 1) -> int:
+    """Return how many runs with these options the free memory of their device can hold at the same time.
+
+    The log is stored once; every run needs its own weights, gradients and batches.
+
+    Args:
+        dataset: The dataset of the runs.
+        options: The options of each run, apart from the seed.
+        limit: The largest number to return.
+        processes: Processes that share the device.
+
+    Returns:
+        A number from 1 to `limit`. It is `limit` if training.memory_check is off.
+
+    Raises:
+        InputError: A run cannot be trained with these options.
+    """
+    if limit <= 1 or not options.training.memory_check:
+        return max(1, limit)
+    device = pick_device(options.device)
+    available = memory.free(device) // processes
+    shared = SharedData(dataset)
+    peak = plan_run(shared, options, device).memory.peak
+    return max(1, min(limit, (available - shared.bytes(device)) // peak))
+
+
 def plan_run(shared: SharedData, options: RunOptions, device: torch.device) -> RunPlan:
     """Plan one run.
 
@@ -91,21 +117,20 @@ def plan_run(shared: SharedData, options: RunOptions, device: torch.device) -> R
     Raises:
         InputError: The run cannot be trained with these options.
     """
-    _check_rewards(shared.dataset, options)
+    _check_rewards(shared, options)
     if isinstance(options.learner, UserModel):
         epochs, lists, facts, memory_plan = plan_lists(shared, options, device)
         events = shared.scored_events(options, device)
-        rewards = event_rewards_or_none(shared.dataset, options.reward)
+        rewards = shared.known_rewards(options)
         return RunPlan(shared, options, device, epochs, events, [], rewards, facts, None, memory_plan, lists)
     by_kernel = _uses_kernels(options, device)
     captured = by_kernel and options.training.capture != "off"
-    replay, facts = shared.replay(options, device), shared.log_facts(options, device)
+    facts = shared.log_facts(options, device)
     if options.learner.needs.logging == "logged":
         facts = replace(facts, log_b=logged_propensities(shared.dataset))
-    batch_size = options.training.batch_size or automatic_batch_size(len(replay.items))
-    batches = Epochs(replay, batch_size, options.seed, round_sizes=captured, use_kernel=by_kernel)
+    batches = shared.epochs(options, device, round_sizes=captured, use_kernel=by_kernel)
     features = shared.features(options, device)
-    agent = _agent_without_memory(shared.dataset, options, facts, features)
+    agent = _agent_without_memory(shared, options, facts, features)
     return RunPlan(
         shared,
         options,
@@ -113,7 +138,7 @@ def plan_run(shared: SharedData, options: RunOptions, device: torch.device) -> R
         batches,
         shared.scored_events(options, device),
         shared.diagnostic_batches(options, device) if options.learner.needs_reward else [],
-        event_rewards_or_none(shared.dataset, options.reward),
+        shared.known_rewards(options),
         facts,
         _logging_need(agent, options),
         _memory(agent, options, batches, captured),
@@ -139,11 +164,11 @@ def _uses_kernels(options: RunOptions, device: torch.device) -> bool:
     return usable and device.type == "cuda"
 
 
-def _check_rewards(dataset: Dataset, options: RunOptions) -> None:
+def _check_rewards(shared: SharedData, options: RunOptions) -> None:
     if not options.learner.needs.weights_by_reward:
         return
-    train = dataset.split("train")
-    rewards = split_rewards(train, event_rewards(dataset, options.reward))
+    dataset, train = shared.dataset, shared.dataset.split("train")
+    rewards = split_rewards(train, shared.rewards(options, needed=True))
     if len(rewards) and rewards.min() < 0:
         lowest = int(rewards.argmin())
         name = dataset.behaviours[train.behaviours[int(train.offsets[0]) + lowest]]
@@ -154,19 +179,20 @@ def _check_rewards(dataset: Dataset, options: RunOptions) -> None:
 
 
 def _agent_without_memory(
-    dataset: Dataset, options: RunOptions, facts: LogFacts, features: ItemFeatures | None
+    shared: SharedData, options: RunOptions, facts: LogFacts, features: ItemFeatures | None
 ) -> Agent:
     """Build the agent on the meta device: it checks its options and knows its sizes, but allocates no memory."""
     with torch.device("meta"):
-        facts = replace(facts, log_b=torch.empty(dataset.sessions.events))
+        facts = replace(facts, log_b=torch.empty(shared.dataset.sessions.events))
         return Agent(
-            dataset.n_items,
+            shared.dataset.n_items,
             options.learner,
             options.network,
             options.critic,
             facts,
             restored=True,
             features=features,
+            shard=shared.shard,
         )
 
 
@@ -207,5 +233,7 @@ def _memory(agent: Agent, options: RunOptions, epochs: Epochs, captured: bool) -
     if _logging_need(agent, options) in (None, "log_b") or agent.prior is not None:
         return plan
     with torch.device("meta"):
-        prior = Network(agent.n_items, options.network, features=agent.features)  # π̂_b, which only diagnostics read
+        prior = Network(
+            agent.n_items, options.network, features=agent.features, shard=agent.shard
+        )  # π̂_b, which only diagnostics read
     return replace(plan, parameters=plan.parameters + sum(weights.nbytes for weights in prior.parameters()))

@@ -1,14 +1,24 @@
 """Data that runs on one dataset share: the log on the device and the events that evaluate a checkpoint."""
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
 
-from offrec.data.dataset import Dataset
+from offrec.algorithms.user_model import UserModel
+from offrec.catalogue.shard import Shard
+from offrec.data.dataset import Dataset, SplitName
+from offrec.data.list_log import ListEpochs, ListLog, read_lists
 from offrec.data.neighbours import NeighbourCounts, count_neighbours
-from offrec.data.replay import Replay
-from offrec.data.rewards import behaviour_rewards, event_rewards, reward_shift, split_rewards
+from offrec.data.replay import Epochs, Replay, automatic_batch_size
+from offrec.data.rewards import (
+    behaviour_rewards,
+    event_rewards,
+    event_rewards_or_none,
+    item_rewards,
+    reward_shift,
+    split_rewards,
+)
 from offrec.data.transitions import transitions
 from offrec.evaluation import ScoredEvents
 from offrec.models.agent import LogFacts, return_spread
@@ -17,6 +27,8 @@ from offrec.models.neighbours import STEPS
 from offrec.runs.options import RunOptions
 from offrec.types import Batch, Floats
 
+T = TypeVar("T")
+PILOT_SESSIONS = 4096  # training sessions that select a user model's form of choice
 DIAGNOSTIC_ROWS = 2048  # validation rows used for diagnostics, which cost passes over the catalogue
 
 
@@ -26,6 +38,8 @@ class SharedData:
     Args:
         dataset: The dataset of the runs.
     """
+
+    shard: Shard | None = None  # the items that this process stores, if other processes store the others
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
@@ -41,6 +55,14 @@ class SharedData:
         if key not in self._replays:
             self._replays[key] = self._build_replay("train", options, device)
         return self._replays[key]
+
+    def epochs(
+        self, options: RunOptions, device: torch.device, *, round_sizes: bool = False, use_kernel: bool = False
+    ) -> Epochs:
+        """Return the batches of a run."""
+        replay = self.replay(options, device)
+        batch_size = options.training.batch_size or automatic_batch_size(len(replay.items))
+        return Epochs(replay, batch_size, options.seed, round_sizes=round_sizes, use_kernel=use_kernel)
 
     def scored_events(self, options: RunOptions, device: torch.device) -> ScoredEvents:
         """Return the validation events that evaluate a checkpoint."""
@@ -75,11 +97,37 @@ class SharedData:
             self._neighbours[number] = counts
         return self._neighbours.get(number)
 
+    def list_epochs(self, options: RunOptions, device: torch.device) -> ListEpochs:
+        """Return the batches of a user model."""
+        log = self._read_lists(self.dataset, "train", options, device)
+        return ListEpochs(log, options.training.batch_size, options.seed)
+
+    def pilot_lists(self, epochs: ListEpochs, options: RunOptions, device: torch.device) -> ListLog:
+        """Return the lists of the first training sessions, to which a user model's pilots are fitted."""
+        return epochs.log.first_sessions(PILOT_SESSIONS)
+
+    def validation_lists(self, options: RunOptions, device: torch.device) -> ListLog:
+        """Return the validation lists of a user model."""
+        return self._read_lists(self.dataset, "validation", options, device)
+
+    def item_rewards(self, options: RunOptions) -> Floats:
+        """Return the mean rewards of behaviours, or of the behaviours of each item that this process stores."""
+        return item_rewards(self.dataset, options.reward)
+
+    def from_leader(self, value: T) -> T:
+        """Return the value of the process that decides for all."""
+        return value
+
+    @staticmethod
+    def _read_lists(dataset: Dataset, split: SplitName, options: RunOptions, device: torch.device) -> ListLog:
+        assert isinstance(options.learner, UserModel)
+        return read_lists(dataset, split, options.learner.memory, options.learner.negatives, device)
+
     def features(self, options: RunOptions, device: torch.device) -> ItemFeatures | None:
         """Return the features of the items that the networks of a run read."""
         key = (options.network.features, device)
         if key not in self._features:
-            self._features[key] = dataset_features(self.dataset, options.network.features)
+            self._features[key] = dataset_features(self.dataset, options.network.features, self.shard)
         return self._features[key]
 
     def bytes(self, device: torch.device) -> int:
@@ -87,8 +135,16 @@ class SharedData:
         parts: list[Replay | ScoredEvents] = [*self._replays.values(), *self._scored_events.values()]
         return sum(part.bytes for part in parts if part.device == device)
 
+    def rewards(self, options: RunOptions, *, needed: bool) -> Floats:
+        """[E] `event_rewards`, at least of the training and validation sessions that this process reads."""
+        return event_rewards(self.dataset, options.reward, needed=needed)
+
+    def known_rewards(self, options: RunOptions) -> Floats | None:
+        """[E] `event_rewards_or_none`, at least of all validation sessions."""
+        return event_rewards_or_none(self.dataset, options.reward)
+
     def _rewards(self, options: RunOptions) -> Floats:
-        return event_rewards(self.dataset, options.reward, needed=_needs_reward(options))
+        return self.rewards(options, needed=_needs_reward(options))
 
     def _shift(self, options: RunOptions) -> float:
         if not options.reward_shift:

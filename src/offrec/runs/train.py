@@ -12,10 +12,11 @@ from torch import Tensor
 from offrec import catalogue
 from offrec.console import Console
 from offrec.data.dataset import Dataset
+from offrec.data.files import absolute_if_unnamed
 from offrec.data.list_log import ListEpochs
 from offrec.data.locks import lock_folder
 from offrec.data.rewards import event_rewards
-from offrec.errors import InputError, first_line
+from offrec.errors import InputError, RunError, first_line
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions
 from offrec.evaluation.exposure import Exposure
@@ -32,10 +33,13 @@ from offrec.runs.logging_run import check_logging_run, load_logging_policy
 from offrec.runs.option_errors import merge_flags
 from offrec.runs.options import logging_training, resolve_options
 from offrec.runs.plan import RunPlan, plan_runs
+from offrec.runs.replacement import take_place
 from offrec.runs.user_model import build_trained_model, user_model_task
 from offrec.runs.warm_start import WarmStart
 from offrec.training.interleaved import train_interleaved
-from offrec.training.loop import Trainer, load_module
+from offrec.training.loop import Trainer
+from offrec.training.module_state import load_module
+from offrec.training.sharded_checkpoint import exists as has_checkpoint
 from offrec.training.trackers import TrackedRun, Trackers, choose_trackers
 from offrec.training.update import ListCheck, TrainingTask
 from offrec.types import Batch
@@ -85,7 +89,7 @@ def train(
         logging_policy: Folder of an SL run on the same dataset, with the same network, that serves as π̂_b. By default
             π̂_b is fitted.
         resume: Continue the run in `out` if there is one.
-        force: Replace the run in `out` if there is one.
+        force: Replace the run in `out` if there is one, when the training has finished. Until then the old run stays.
         track: Trackers that receive the figures of each epoch: "tensorboard", "wandb", "mlflow" or "none". By default
             TensorBoard, if it is installed.
         console: Prints progress; by default to standard error.
@@ -104,7 +108,7 @@ def train(
         >>> policy = offrec.train("data/shop-2", "runs/dc-2", start_from="runs/dc")
     """
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
-    out, console, track = Path(out), console or Console(), choose_trackers(track)
+    out, console, track = absolute_if_unnamed(Path(out)), console or Console(), choose_trackers(track)
     flags = {
         "algorithm": ("algorithm.name", algorithm),
         "backbone": ("network.backbone", backbone),
@@ -113,7 +117,7 @@ def train(
         "device": ("device", device),
     }
     start = None if start_from is None else WarmStart.read(start_from)
-    dataset = dataset if start is None else start.scale_features(dataset)
+    dataset = dataset if start is None else start.adapt(dataset)
     merged = merge_flags(flags, settings or {})
     options = resolve_options(merged if start is None else start.settings(merged), dataset.protocol.format)
     logging_run = None if logging_policy is None else read_stored_run(Path(logging_policy))
@@ -124,7 +128,11 @@ def train(
         run = build_trainer(
             plan, out, console, resume=resume, force=force, track=track, start=start, logging_run=logging_run
         )
-        run.trainer.run()
+        try:
+            run.trainer.run()
+        except (RunError, MemoryError, OSError, RuntimeError):
+            run.print_old_run()
+            raise
         return run.finish()
 
 
@@ -148,7 +156,7 @@ def train_many(
         out: Folder that gets one folder per run.
         start_from: Folder of an earlier run that all runs start from, as in `train`.
         resume: Continue the runs that exist.
-        force: Replace the runs that exist.
+        force: Replace the runs that exist, each when its training has finished.
         track: Trackers, as in `train`.
         console: Prints progress.
         failed: Called with the name and the exception of a run that fails; by default a line is printed.
@@ -163,7 +171,7 @@ def train_many(
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
     console, track = console or Console(), choose_trackers(track)
     start = None if start_from is None else WarmStart.read(start_from)
-    dataset = dataset if start is None else start.scale_features(dataset)
+    dataset = dataset if start is None else start.adapt(dataset)
     options = {
         name: resolve_options(settings if start is None else start.settings(settings), dataset.protocol.format)
         for name, settings in runs.items()
@@ -201,6 +209,9 @@ def train_many(
             console.line(f"{name} failed: {first_line(error)}")
 
         done = train_interleaved({name: run.trainer for name, run in built.items()}, failed or print_failure)
+        for name, run in built.items():
+            if name not in done:
+                run.print_old_run()
         return {name: run.finish() for name, run in built.items() if name in done}
 
 
@@ -211,9 +222,15 @@ class BuiltRun:
     plan: RunPlan
     policy: NetworkPolicy
     trainer: Trainer
+    out: Path  # the trainer's folder, or the folder of the run that this run replaces
+
+    def print_old_run(self) -> None:
+        """After a failure: say that the old run was not replaced, if there is one."""
+        if self.trainer.folder != self.out:
+            self.trainer.console.line(f"{self.out} still contains the old run.")
 
     def finish(self) -> NetworkPolicy:
-        """Print how training ended, and return the policy of the best checkpoint."""
+        """Print how training ended, replace an old run, and return the policy of the best checkpoint."""
         progress, options = self.trainer.progress, self.plan.options
         ended = f"{progress.epoch} of {options.training.epochs} epochs"
         ended += ", stopped early" if progress.stopped_early else ""
@@ -224,6 +241,8 @@ class BuiltRun:
             selected = "the weights at the start are best"
         self.trainer.console.line(f"Trained: {ended}; {selected}.")
         load_module(self.policy.agent, self.trainer.folder / "best.safetensors", self.trainer.facts)
+        if self.trainer.folder != self.out:
+            take_place(self.trainer.folder, self.out)
         self.policy.warnings = tuple(progress.warnings.values())
         for sentence in self.policy.warnings:
             self.trainer.console.line(f"Warning: {sentence}")
@@ -242,7 +261,7 @@ def build_trainer(
     start: WarmStart | None = None,
     logging_run: StoredRun | None = None,
 ) -> BuiltRun:
-    """Fit or load π̂_b if the run needs it, build the networks, and create the run's folder.
+    """Fit or load π̂_b if the run needs it, build the networks, and create the folder to train in.
 
     Args:
         plan: The plan of the run.
@@ -260,7 +279,8 @@ def build_trainer(
     """
     options, dataset = plan.options, plan.dataset
     start_id = None if start is None else start.stored.id
-    check_run_folder(dataset, out, options, resume=resume, force=force, start=start_id)
+    folder = check_run_folder(dataset, out, options, resume=resume, force=force, start=start_id)
+    is_resumed = resume and has_checkpoint(folder / "last.safetensors")
     match = None if start is None else start.match(dataset)
     fit_start = fit_training = None
     if start is not None and match is not None:
@@ -269,16 +289,15 @@ def build_trainer(
         fit_training = logging_training(start.cold_options(options), dataset.protocol.format)
     loaded = {} if logging_policies is None else logging_policies
     logging = load_logging_policy(plan, console, loaded, training=fit_training, start=fit_start, run=logging_run)
-    has_weights = start is not None or (resume and (out / "last.safetensors").exists())
-    agent = build_agent(plan, logging.network, logging.log_b, has_weights=has_weights)
+    agent = build_agent(plan, logging.network, logging.log_b, has_weights=start is not None or is_resumed)
     if start is not None and match is not None:
         start.load_into(agent, match, plan)
-    if not (resume and (out / "run.json").exists()):
+    if not (resume and (folder / "run.json").exists()):
         create_run_folder(
             dataset,
             out,
             options,
-            force=force,
+            folder=folder,
             logging_policy=logging.calibration,
             logging_run=None if logging_run is None else logging_run.id,
             start=None if start is None or match is None else start.describe(match, options),
@@ -288,13 +307,13 @@ def build_trainer(
     policy.source_shop, policy.item_properties = dataset.meta.get("shop"), dataset.item_properties
     prior = logging.network if agent.prior is None else None
     task = build_task(plan, policy, prior, _value_scorer(plan, console), validate_start=start is not None)
-    facts = {"data_hash": policy.data_hash, "run": run_id(read_run(out))}
+    facts = {"data_hash": policy.data_hash, "run": run_id(read_run(folder))}
 
     def open_trackers(first_epoch: int) -> Trackers:
-        return Trackers(track, TrackedRun(out, options.settings(), first_epoch), console)
+        return Trackers(track, TrackedRun(out.name, folder, options.settings(), first_epoch), console)
 
-    trainer = Trainer(task, options.training, out, facts, options.seed, console, open_trackers)
-    if resume and (out / "last.safetensors").exists():
+    trainer = Trainer(task, options.training, folder, facts, options.seed, console, open_trackers)
+    if is_resumed:
         trainer.resume()
         if trainer.progress.finished:
             console.line(f"{out} is already trained.")
@@ -303,7 +322,7 @@ def build_trainer(
         f"{policy.name} on {dataset.path.name} ({dataset.fingerprint}): {dataset.n_items:,} items, "
         f"{dataset.split('train').events:,} transitions, {size:,} parameters, {plan.device}"
     )
-    return BuiltRun(plan, policy, trainer)
+    return BuiltRun(plan, policy, trainer, out)
 
 
 def build_agent(
@@ -335,6 +354,7 @@ def build_agent(
                 prior,
                 bfloat16_products=options.training.precision == "bf16",
                 features=plan.shared.features(options, plan.device),
+                shard=plan.shared.shard,
             ).to(plan.device)
         except (RuntimeError, MemoryError) as error:
             raise InputError(
@@ -403,12 +423,17 @@ def build_task(
 
 def mean_diagnostics(agent: Agent, batches: list[Batch], prior: Network | None = None) -> dict[str, float]:
     """Return the means of the agent's diagnostics over the rows of all batches."""
+    sums, rows = sum_diagnostics(agent, batches, prior), sum(len(batch) for batch in batches)
+    return {DIAGNOSTICS[name]: total / rows for name, total in sums.items()}
+
+
+def sum_diagnostics(agent: Agent, batches: list[Batch], prior: Network | None = None) -> dict[str, float]:
+    """Return the sums of the agent's diagnostics over the rows of all batches."""
     sums: dict[str, Tensor] = {}
     for batch in batches:
         for name, values in agent.diagnostics(batch, prior).items():
             sums[name] = sums.get(name, 0.0) + values.double().sum()
-    rows = sum(len(batch) for batch in batches)
-    return {DIAGNOSTICS[name]: float(total) / rows for name, total in sums.items()}
+    return {name: float(total) for name, total in sums.items()}
 
 
 def _value_scorer(plan: RunPlan, console: Console) -> Callable[[Policy], float] | None:

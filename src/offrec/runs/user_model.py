@@ -8,31 +8,21 @@ import torch
 
 from offrec import catalogue
 from offrec.algorithms.user_model import UserModel
+from offrec.catalogue.shard import batch_group
 from offrec.data.dataset import Dataset
-from offrec.data.list_log import ListEpochs, ListLog, read_lists
-from offrec.data.rewards import behaviour_rewards, event_rewards
+from offrec.data.list_log import ListEpochs, ListLog
 from offrec.errors import InputError
 from offrec.models.agent import LogFacts
-from offrec.models.item_features import ItemFeatures
 from offrec.models.log_shape import LogShape
 from offrec.models.network_policy import NetworkPolicy
 from offrec.models.user_agent import UserModelAgent, build_user_agent
 from offrec.runs.options import RunOptions
 from offrec.runs.shared_data import SharedData
 from offrec.training.memory import MemoryPlan
+from offrec.training.optimiser import Optimiser
 from offrec.training.update import TrainingTask
 
-PILOT_SESSIONS = 4096  # training sessions that select the form of choice
 ACTIVATIONS = 64  # estimated bytes per (list, type, item) of a batch for the backward pass
-
-
-def check_reward_column(dataset: Dataset, options: RunOptions) -> None:
-    """Raise InputError if the learner models rewards by behaviour and the dataset has a reward column."""
-    if isinstance(options.learner, UserModel) and dataset.reward_column is not None:
-        raise InputError(
-            f"user-model reads rewards by behaviour, but {dataset.path} has a reward column; train another learner, or "
-            "prepare the log without --reward."
-        )
 
 
 def plan_lists(
@@ -51,34 +41,44 @@ def plan_lists(
     Raises:
         InputError: If an option does not apply to the user model.
     """
-    learner, dataset = options.learner, shared.dataset
-    assert isinstance(learner, UserModel)
+    assert isinstance(options.learner, UserModel)
     if options.select != "last":
         raise InputError(f"select must be last for user-model, which always trains all epochs; got {options.select}.")
     if options.training.capture == "on":
         raise InputError("training.capture must be off for user-model: its batches have different sizes.")
-    check_reward_column(dataset, options)
-    event_rewards(dataset, options.reward)  # every behaviour needs a reward
-    train, validation = (
-        read_lists(dataset, split, learner.memory, learner.negatives, device) for split in ("train", "validation")
-    )
-    epochs = ListEpochs(train, options.training.batch_size, options.seed)
-    features = shared.features(options, device)
-    return epochs, validation, LogFacts(), _memory(dataset.n_items, options, epochs, LogShape.of(dataset), features)
+    shared.rewards(options, needed=True)  # every behaviour needs a reward
+    epochs, validation = shared.list_epochs(options, device), shared.validation_lists(options, device)
+    return epochs, validation, LogFacts(), _memory(shared, options, epochs, device)
 
 
-def _memory(
-    n_items: int, options: RunOptions, epochs: ListEpochs, shape: LogShape, features: ItemFeatures | None
-) -> MemoryPlan:
+def _memory(shared: SharedData, options: RunOptions, epochs: ListEpochs, device: torch.device) -> MemoryPlan:
     assert isinstance(options.learner, UserModel)
+    shared.features(options, device)  # read before the meta device is selected, which would store no values
     with torch.device("meta"):
-        agent = build_user_agent(n_items, options.learner, options.network, shape, features)
+        agent = _build(shared, options, device)
     parameters = sum(tensor.nbytes for tensor in (*agent.parameters(), *agent.buffers()))
     trained = sum(tensor.nbytes for tensor in agent.parameters())
     largest = max(size.rows for size in epochs.begin(0))
-    batch = ACTIVATIONS * largest * options.learner.types * epochs.log.k + 2 * agent.leave_effect.nbytes
+    batch = update_bytes(agent, largest, epochs.log.k)
     log = sum(tensor.nbytes for tensor in vars(epochs.log.rows).values())
     return MemoryPlan(parameters, trained, 2 * trained, log, batch)
+
+
+def update_bytes(agent: UserModelAgent, lists: int, k: int) -> int:
+    """Return the estimated activations and temporary memory of an update with lists of k items."""
+    return ACTIVATIONS * lists * agent.learner.types * k + 2 * agent.leave_effect.nbytes
+
+
+def _build(shared: SharedData, options: RunOptions, device: torch.device) -> UserModelAgent:
+    assert isinstance(options.learner, UserModel)
+    return build_user_agent(
+        shared.dataset.n_items,
+        options.learner,
+        options.network,
+        LogShape.of(shared.dataset),
+        shared.features(options, device),
+        shared.shard,
+    )
 
 
 def build_trained_model(
@@ -88,14 +88,12 @@ def build_trained_model(
     assert isinstance(options.learner, UserModel)
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
-        shape = LogShape.of(shared.dataset)
-        features = shared.features(options, device)
-        agent = build_user_agent(shared.dataset.n_items, options.learner, options.network, shape, features)
-    agent = agent.to(device)
-    rewards = behaviour_rewards(shared.dataset, options.reward).tolist()
+        agent = _build(shared, options, device).to(device)
+    rewards = torch.from_numpy(shared.item_rewards(options))
     agent.start(epochs.log, rewards, policy_reads_log=policy_reads_log(shared.dataset))
     if options.learner.choice == "auto" and agent.has_lists and validation is not None and validation.sessions:
-        agent.is_cascade.fill_(_prefers_cascade(shared, options, epochs, validation, device))
+        with batch_group(None):  # if sessions are divided over ranks, all of them fit the same pilots
+            agent.is_cascade.fill_(shared.from_leader(_prefers_cascade(shared, options, epochs, validation, device)))
     return agent
 
 
@@ -110,17 +108,18 @@ def _prefers_cascade(
     assert isinstance(options.learner, UserModel)
     likelihoods, training = {}, options.training
     forms: tuple[Literal["logit", "cascade"], ...] = ("logit", "cascade")
-    pilot_epochs = ListEpochs(epochs.log.first_sessions(PILOT_SESSIONS), training.batch_size, options.seed)
+    pilot_log = shared.pilot_lists(epochs, options, device)
+    pilot_epochs = ListEpochs(pilot_log, training.batch_size, options.seed)
     for choice in forms:
         learner = replace(options.learner, choice=choice)
         pilot = build_trained_model(shared, replace(options, learner=learner), pilot_epochs, None, device)
-        optimiser = torch.optim.Adam(pilot.parameters(), training.learning_rate)
+        optimiser = Optimiser(pilot, training.learning_rate)
         with catalogue.use_backend(options.catalogue):
             for epoch in range(training.epochs):
                 pilot_epochs.begin(epoch)
-                optimiser.param_groups[0]["lr"] = training.learning_rate * (1 - epoch / training.epochs)
+                optimiser.rate = training.learning_rate * (1 - epoch / training.epochs)
                 for sessions in pilot_epochs.batches:
-                    optimiser.zero_grad(set_to_none=True)
+                    optimiser.zero_grad()
                     terms = pilot.loss(pilot_epochs.log.batch(sessions))
                     torch.autograd.backward(torch.stack([term.mean() for term in terms.values()]).sum())
                     optimiser.step()

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from offrec.algorithms.user_model import UserModel
 from offrec.data.dataset import Dataset
 from offrec.data.item_properties import FeatureColumn
 from offrec.errors import InputError
@@ -112,11 +113,18 @@ class WarmStart:
             raise InputError(f"--from {self.path} and {dataset.path} have no item id in common; train without --from.")
         return match
 
-    def scale_features(self, dataset: Dataset) -> Dataset:
-        """Return a dataset whose item features are standardised as in the earlier run, as its weights expect.
+    def adapt(self, dataset: Dataset) -> Dataset:
+        """Return the dataset as the weights of the earlier run expect it.
 
-        A column whose values were all equal or unknown has no trained weights, so it is standardised anew.
+        A user model has parameters per behaviour, so the behaviours of the earlier run come first, whether the new log
+        contains them or not. Item features are standardised as in the earlier run.
         """
+        if isinstance(self.stored.options.learner, UserModel):
+            dataset = dataset.with_behaviours(self.stored.facts["behaviours"])
+        return self._scale_features(dataset)
+
+    def _scale_features(self, dataset: Dataset) -> Dataset:
+        """A column whose values were all equal or unknown has no trained weights, so it is standardised anew."""
         before, now = self.stored.properties, dataset.item_properties
         if before is None or now is None or before.scaling is None or before.feature_columns != now.feature_columns:
             return dataset
@@ -129,12 +137,18 @@ class WarmStart:
         Raises:
             InputError: The agent has other tensors than the earlier run, because of its options or of its log.
         """
-        self._check_log(agent, plan.dataset)
+        self._check_lists(agent, plan.dataset)
         item_tensors = find_item_tensors(self.stored.build, self.stored.facts["items"])
         counted = agent.exposed.detach().cpu().clone() if isinstance(agent, UserModelAgent) else None
-        self._transfer(agent, self._weights_for(plan), match, item_tensors, skip=PRIOR)
+        weights = self._weights_for(plan)
+        if isinstance(agent, UserModelAgent):
+            weights = _add_new_behaviours(agent, weights)
+        self._transfer(agent, weights, match, item_tensors, skip=PRIOR)
         if isinstance(agent, UserModelAgent) and counted is not None:
+            agent.set_given_precisions()
             _set_exposure_of_new_items(agent, counted, match)
+            is_unshown = agent.shown == 0
+            agent.freeze_items(is_unshown & torch.from_numpy(match.old_index >= 0).to(is_unshown.device))
 
     def _transfer(
         self, module: nn.Module, weights: Tensors, match: ItemMatch, item_tensors: ItemTensors, skip: str = ""
@@ -164,23 +178,17 @@ class WarmStart:
         if not columns:
             raise InputError(
                 f"--from {self.path} was trained without item features, but {dataset.path} has {_listed(columns_now)}; "
-                f"add {FEATURES}=off, or train without --from."
+                f"add --set {FEATURES}=off, or train without --from."
             )
         raise InputError(
             f"--from {self.path} was trained with the item features {_listed(columns)}, but {dataset.path} has "
             f"{_listed(columns_now)}; prepare it with the same --items columns, or train without --from."
         )
 
-    def _check_log(self, agent: Agent | UserModelAgent, dataset: Dataset) -> None:
-        """A user model has parameters per behaviour and per place of a list."""
+    def _check_lists(self, agent: Agent | UserModelAgent, dataset: Dataset) -> None:
+        """A user model has parameters per place of a list."""
         if not isinstance(agent, UserModelAgent):
             return
-        before, now = self.stored.facts["behaviours"], dataset.behaviours
-        if before != now:
-            raise InputError(
-                f"--from {self.path} was trained on the behaviours {', '.join(before)}, but {dataset.path} has "
-                f"{', '.join(now)}; user-model needs the same ones, in this order. Train without --from."
-            )
         length, now_length = self.stored.shape.list_length, agent.k if agent.has_lists else 0
         if length != now_length:
             raise InputError(
@@ -259,6 +267,15 @@ def warm_training(training: TrainingOptions, is_last: bool) -> dict[str, Any]:
         return {"epochs": max(1, math.ceil(EPOCHS_FACTOR * training.epochs))}
     patience = min(PATIENCE, training.patience)
     return {"learning_rate": RATE_FACTOR * training.learning_rate, "warmup": 0, "patience": patience}
+
+
+def _add_new_behaviours(agent: UserModelAgent, weights: Tensors) -> Tensors:
+    """Return the weights of an earlier run; behaviours that are new in this log start as in a new model."""
+    added = dict(weights)
+    for name in ("behaviour_base", "behaviour_slope"):
+        trained, fresh = weights[name], getattr(agent, name).detach().cpu()
+        added[name] = torch.cat([trained, fresh[len(trained) :]])
+    return added
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from offrec.serving.errors import RequestError
 from offrec.serving.middleware import JSON, RETRY_SECONDS, TEXT, RequestChecks, RequestMiddleware
 from offrec.serving.openapi import build_openapi, docs_page
 from offrec.serving.service import Service
+from offrec.serving.validation_messages import validation_sentence
 
 PAGE_FOLDER = Path(__file__).parent / "page"
 ERRORS = {
@@ -36,7 +37,8 @@ FIELDS = {
     "/v1/events": list(schemas.EventRequest.model_fields),
     "/v1/reload": list(schemas.ReloadRequest.model_fields),
     "/v1/items": list(schemas.ItemQuery.model_fields),
-    "/v1/lists": list(schemas.ListQuery.model_fields),
+    "GET /v1/lists": list(schemas.ListQuery.model_fields),
+    "PUT /v1/lists": list(schemas.NewListQuery.model_fields),
 }
 IDS_BODY: dict[str, Any] = {
     "required": True,
@@ -112,12 +114,12 @@ def _add_list_routes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/lists", response_model=schemas.ListsResponse, responses=_error_responses(401, 403, 503))
     async def lists() -> Response:
         """Describe the lists of items that the server holds."""
-        return _json_response(await service.describe_lists())
+        return _json_response(await service.lists.describe_all())
 
     @app.get("/v1/lists/{name}", response_model=schemas.ListItemsResponse, responses=_error_responses(*errors))
     async def get_list(name: str, query: Annotated[schemas.ListQuery, Query()]) -> Response:
         """Return a list, with a part of its ids."""
-        return _json_response(await service.read_list(name, query.offset, query.limit))
+        return _json_response(await service.lists.read(name, query.offset, query.limit))
 
     @app.put(
         "/v1/lists/{name}",
@@ -125,15 +127,16 @@ def _add_list_routes(app: FastAPI, service: Service) -> None:
         responses=_error_responses(*BODY_ERRORS, 409),
         openapi_extra={"requestBody": IDS_BODY},
     )
-    async def put_list(name: str, request: Request) -> Response:
+    async def put_list(name: str, request: Request, query: Annotated[schemas.NewListQuery, Query()]) -> Response:
         """Create or replace a list of item ids, in all workers, from a JSON array or text with one id per line."""
         is_json = request.headers["content-type"].partition(";")[0].strip().lower() == JSON
-        return _json_response(await service.put_list(name, await request.body(), is_json))
+        service.slot(None)
+        return _json_response(await service.lists.put(name, await request.body(), is_json, query.empty))
 
     @app.delete("/v1/lists/{name}", response_model=schemas.DeletedResponse, responses=_error_responses(*errors))
     async def delete_list(name: str) -> Response:
         """Delete a list. Requests that name it are then answered with 404."""
-        return _json_response(await service.delete_list(name))
+        return _json_response(await service.lists.delete(name))
 
 
 def _add_health_routes(app: FastAPI, service: Service) -> None:
@@ -162,7 +165,7 @@ def _add_docs(app: FastAPI, service: Service, needs_token: bool) -> None:
         return document, docs_page(document)
 
     def current() -> tuple[dict[str, Any], str]:
-        return build(service.slots[service.default].served.fingerprint)
+        return build(service.policies.slots[service.policies.default].served.fingerprint)
 
     app.openapi = lambda: current()[0]  # type: ignore[method-assign]
 
@@ -207,9 +210,10 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     status = 400 if first["type"] == "json_invalid" else 422
-    path = "/v1/lists" if request.url.path.startswith("/v1/lists/") else request.url.path
+    path = request.url.path
+    path = f"{request.method} /v1/lists" if path.startswith("/v1/lists/") else path
     fields = FIELDS.get(path, [])
-    return _json_response({"error": schemas.validation_sentence(first, fields)}, status)
+    return _json_response({"error": validation_sentence(first, fields)}, status)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:

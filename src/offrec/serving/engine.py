@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -11,10 +11,12 @@ from torch import Tensor
 
 from offrec.catalogue import Head, log_prob, rank_last
 from offrec.catalogue.head import ALL_MASKED
-from offrec.catalogue.lists import ItemLists, position_log_probs, sample_lists, top_lists
+from offrec.catalogue.lists import ItemLists, position_log_probs, sample_lists
+from offrec.catalogue.screening import Screening
 from offrec.data.replay import batch_from_histories
 from offrec.models.network_policy import NetworkPolicy
 from offrec.policy import Policy, ShownList, sessions_after_lists
+from offrec.serving.best_lists import BestLists
 from offrec.serving.exploration import Blend
 from offrec.types import Batch
 
@@ -57,6 +59,7 @@ class Query:
             that do not learn from lists ignore them.
         blend: Sample the list from a blend of the best list and a random one; `temperature` is then None.
         explorer: The policy that random lists of the blend are sampled from; None to sample uniformly.
+        probabilities: Whether to return π(item | history), which needs the sum over the whole catalogue.
     """
 
     history: Sequence[int]
@@ -70,6 +73,7 @@ class Query:
     shown: Sequence[ShownList] = ()
     blend: Blend | None = None
     explorer: Policy | None = None
+    probabilities: bool = True
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ class QueryResult:
     Attributes:
         items: The items, in the order of the list.
         scores: The score of each item.
-        probabilities: π(item | history) over the whole catalogue; None for a policy that is not a distribution.
+        probabilities: π(item | history) over the whole catalogue; None for a policy that is not a distribution, or if
+            the query does not request them.
         position_probabilities: Sampled lists: the probability of each item given the items before it.
         log_probability: Sampled lists: the log probability of the ordered list.
         logging_probabilities: π̂_b(item | history), if the query requests it.
@@ -99,10 +104,11 @@ class Engine:
     Args:
         policy: The policy.
         seed: The seed of sampled lists; None takes one from the operating system.
+        screening: The screening of another engine of the same policy, if any.
     """
 
-    def __init__(self, policy: Policy, seed: int | None = None) -> None:
-        self.policy = policy
+    def __init__(self, policy: Policy, seed: int | None = None, screening: Screening | None = None) -> None:
+        self.policy, self.best = policy, BestLists(policy, screening)
         if isinstance(policy, NetworkPolicy):
             policy.agent.eval()
         self.generator = torch.Generator(policy.device)
@@ -119,6 +125,21 @@ class Engine:
         agent = self.policy.agent if isinstance(self.policy, NetworkPolicy) else None
         return agent is not None and (agent.prior is not None or agent.needs.logging == "own")
 
+    @property
+    def screening(self) -> Screening | None:
+        """The screening of the policy's item table; None before the first list and if it is not used."""
+        return self.best.screening
+
+    @property
+    def products(self) -> str:
+        """The precision of the products that find the best items, "float32" or "bfloat16"; lists are the same."""
+        return "bfloat16" if self.best.uses_bfloat16 else "float32"
+
+    @property
+    def passes(self) -> dict[str, int]:
+        """The number of passes over the catalogue, by how the best items were found."""
+        return {} if self.screening is None else asdict(self.screening.passes)
+
     @torch.inference_mode()
     def rank(self, queries: Sequence[Query]) -> list[QueryResult]:
         """Compute the lists of many queries.
@@ -133,13 +154,17 @@ class Engine:
         rows = [queries[row] for row in order]
         histories = [list(query.history) for query in rows]
         batch = batch_from_histories(histories, self.policy.n_items, self.policy.history, self.policy.device)
-        head = None if self.policy.learns_from_lists else _lower_recent(self.policy.head(batch), rows)
+        head, recent = (None, None) if self.policy.learns_from_lists else self.best.head(batch)
         results: list[QueryResult] = []
         while len(results) < len(rows):
             first, group = len(results), _group(rows[len(results)])
             last = next((row for row in range(first, len(rows)) if _group(rows[row]) != group), len(rows))
             part = rows[first:last]
-            results += self._rank_group(self._plan(part) if head is None else head.slice_rows(first, last), part)
+            if head is None:
+                results += self._rank_group(self._plan(part), None, part)
+            else:
+                own = None if recent is None else recent[first:last]
+                results += self._rank_group(head.slice_rows(first, last), own, part)
         if any(query.logging for query in rows):
             results = self._with_logging_probabilities(batch, rows, results)
         return [result for _, result in sorted(zip(order, results, strict=True), key=lambda pair: pair[0])]
@@ -152,26 +177,38 @@ class Engine:
             before.append(query.history[: len(query.history) - picks])
         states = sessions_after_lists(self.policy, before, [query.shown for query in queries])
         rows, items = torch.arange(len(queries), device=self.policy.device), queries[0].allowed
-        return _lower_recent(states.head(rows, None if items is None else self._mask(items)), queries)
+        return states.head(rows, None if items is None else self._mask(items))
 
     def _mask(self, items: AllowedItems) -> Tensor:
         return torch.from_numpy(items.mask()).to(self.policy.device)
 
-    def _rank_group(self, head: Head, queries: list[Query]) -> list[QueryResult]:
+    def _rank_group(self, head: Head, recent: Tensor | None, queries: list[Query]) -> list[QueryResult]:
+        """Compute the lists of queries of one group; `recent` are items whose neighbours the head still lacks."""
         k = min(max(query.k for query in queries), self.policy.n_items)
+        needs_lse, items = self._needs_lse(queries[0]), queries[0].allowed
         if queries[0].candidates is not None:
-            lse = top_lists(head, 1).lse
+            head = _lower_recent(self.best.add_neighbours(head, recent), queries)
+            lse = self.best.top_lists(head, 1, None, True).lse if needs_lse else _nan(head)
             rows = enumerate(queries)
             return [self._rank_candidates(head.slice_rows(row, row + 1), query, lse[row]) for row, query in rows]
-        masked, items = _mask_excluded(head, queries), queries[0].allowed
         allowed = None if items is None else self._mask(items)
-        if queries[0].temperature is None:
-            lists = top_lists(masked, k, allowed)
-        else:
+        if queries[0].temperature is not None:
+            head = _lower_recent(self.best.add_neighbours(head, recent), queries)
             temperatures = [query.temperature for query in queries]
             temperature = torch.tensor(temperatures, dtype=torch.double, device=head.state.device)
-            lists = sample_lists(masked, k, temperature, self.generator, allowed)
-        lse = _lse_of_catalogue(lists.lse, head, queries)
+            lists = sample_lists(_mask_excluded(head, queries), k, temperature, self.generator, allowed)
+        elif recent is not None:
+
+            def restrict(head: Head) -> tuple[Head, Head]:
+                lowered = _lower_recent(head, queries)
+                return lowered, _mask_excluded(lowered, queries)
+
+            restricted = torch.cat([_recent_to_lower(queries, head), _excluded(queries, head)], 1)
+            head, lists = self.best.complete_and_rank(head, recent, k, allowed, restricted, restrict)
+        else:
+            head = _lower_recent(head, queries)
+            lists = self.best.top_lists(_mask_excluded(head, queries), k, allowed, needs_lse)
+        lse = _lse_of_catalogue(lists.lse, head, queries) if needs_lse else lists.lse
         if queries[0].blend is not None:
             best = self._results(lists, lse, queries)
             return [
@@ -179,6 +216,9 @@ class Engine:
                 for row, query in enumerate(queries)
             ]
         return self._results(lists, lse, queries)
+
+    def _needs_lse(self, query: Query) -> bool:
+        return self.policy.stochastic and query.probabilities
 
     def _sample_blend(self, head: Head, query: Query, best: QueryResult, lse: Tensor) -> QueryResult:
         """Replace the best list of one row by one from the blend."""
@@ -218,7 +258,8 @@ class Engine:
         """Cut the padded lists to the lengths of the queries. `lse` [B] is the logsumexp over the whole catalogue."""
         lengths = (lists.values > ALL_MASKED).sum(1).tolist()  # masked items are sorted last
         items, scores = lists.items.tolist(), lists.values.tolist()
-        probabilities = (lists.values.double() - lse[:, None]).exp().tolist() if self.policy.stochastic else None
+        needs_lse = self._needs_lse(queries[0])
+        probabilities = (lists.values.double() - lse[:, None]).exp().tolist() if needs_lse else None
         log_positions = None if lists.log_probs is None else lists.log_probs.tolist()
         results = []
         for row, query in enumerate(queries):
@@ -253,9 +294,9 @@ def _group(query: Query) -> tuple[int, ...]:
     """Return the sort key of queries that are computed in one pass."""
     allowed = 0 if query.allowed is None else id(query.allowed)
     if query.candidates is not None:
-        return True, allowed  # one by one, without padding
+        return True, query.probabilities, allowed  # one by one, without padding
     large = (query.k > LONG_LIST, len(query.excluded) > MANY_EXCLUSIONS)
-    return False, query.temperature is not None, query.blend is not None, *large, allowed
+    return False, query.probabilities, query.temperature is not None, query.blend is not None, *large, allowed
 
 
 def _pool(query: Query, n_items: int) -> Tensor | None:
@@ -283,20 +324,32 @@ def _logging_head(policy: Policy, batch: Batch) -> Head:
 
 
 def _lower_recent(head: Head, queries: list[Query]) -> Head:
+    return rank_last(head, _recent_to_lower(queries, head))
+
+
+def _recent_to_lower(queries: list[Query], head: Head) -> Tensor:
     recent = [list(query.history[-query.skip_recent :]) if query.skip_recent else [] for query in queries]
-    longest = max(map(len, recent))
-    if not longest:
-        return head
-    padded = [[*items, *[head.n_items] * (longest - len(items))] for items in recent]
-    return rank_last(head, torch.tensor(padded, device=head.state.device))
+    return _padded(recent, head)
 
 
 def _mask_excluded(head: Head, queries: list[Query]) -> Head:
-    longest = max(len(query.excluded) for query in queries)
-    if not longest:
-        return head
-    rows = [[*query.excluded, *[head.n_items] * (longest - len(query.excluded))] for query in queries]
-    return head.mask(torch.tensor(rows, device=head.state.device))
+    items = _excluded(queries, head)
+    return head.mask(items) if items.shape[1] else head
+
+
+def _excluded(queries: list[Query], head: Head) -> Tensor:
+    return _padded([list(query.excluded) for query in queries], head)
+
+
+def _padded(rows: list[list[int]], head: Head) -> Tensor:
+    """Return items as a tensor [B, n], padded with n_items."""
+    longest = max(map(len, rows))
+    padded = [[*items, *[head.n_items] * (longest - len(items))] for items in rows]
+    return torch.tensor(padded, dtype=torch.long, device=head.state.device).view(len(rows), longest)
+
+
+def _nan(head: Head) -> Tensor:
+    return torch.full((head.n_rows,), torch.nan, dtype=torch.double, device=head.state.device)
 
 
 def _lse_of_catalogue(lse: Tensor, head: Head, queries: list[Query]) -> Tensor:

@@ -180,6 +180,8 @@ def _lines(path: Path) -> Iterator[bytes]:
     for chunk in sources.read_chunks(Source(path)) if path.stat().st_size else ():
         *lines, rest = (rest + chunk).split(b"\n")
         yield from lines
+        if len(rest) > sources.MAX_ROW_BYTES:
+            raise InputError(f"{path} has a line that does not end; restore the file from a copy.")
     if rest and is_sealed(rest):
         yield rest
 

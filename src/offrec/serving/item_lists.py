@@ -1,6 +1,7 @@
 """Named lists of items that a server holds, such as the items in stock. Requests name them as `allow` or `deny`.
 
-    FOLDER/NAME.list: a line of JSON with the number of ids, their SHA-256 and the time, then one id per line, as JSON
+    FOLDER/NAME.list: a line of JSON with the number of ids, their SHA-256, the time and a checksum of the line, then
+        one id per line, as JSON
 
 A list is replaced by renaming a file. Every process compares the file's inode, size and time before it uses the list.
 Therefore all workers, and other servers on the same folder, use a new list as soon as the request that changed it is
@@ -24,6 +25,7 @@ import numpy as np
 from offrec.data.files import publish_file
 from offrec.data.id_files import Id, parse_ids
 from offrec.data.json_files import parse_json
+from offrec.data.line_checksums import is_sealed, seal_record
 from offrec.data.regular_files import open_regular, read_limited
 from offrec.errors import InputError, RunError
 from offrec.serving.engine import AllowedItems
@@ -89,13 +91,14 @@ class ItemLists:
         self._lock = threading.Lock()
         self._masks: OrderedDict[tuple[str, ...], tuple[tuple[Version, ...], AllowedItems]] = OrderedDict()
 
-    def put(self, name: str, content: bytes, is_json: bool) -> ListDescription:
+    def put(self, name: str, content: bytes, is_json: bool, may_be_empty: bool = False) -> ListDescription:
         """Create or replace a list.
 
         Args:
             name: The name.
             content: The ids, as `parse_ids` reads them.
             is_json: Whether the content is JSON.
+            may_be_empty: Whether a list without ids is valid. It usually comes from a failed export.
 
         Returns:
             The description of the list.
@@ -109,6 +112,12 @@ class ItemLists:
             ids = parse_ids(content, is_json=is_json, limit=self.limits.items)
         except (ValueError, RecursionError) as error:
             raise RequestError(422, f"The list is not valid: {str(error).rstrip('.')}.") from error
+        if not ids and not may_be_empty:
+            raise RequestError(
+                422,
+                f"List {name} was not changed: the new list has no ids; send at least one, or add ?empty=true to the "
+                "address if the list shall be empty.",
+            )
         if not path.exists() and len(self._paths()) >= MAX_LISTS:
             raise RequestError(409, f"The server holds {MAX_LISTS:,} lists, which is the limit; delete one first.")
         unique = list(dict.fromkeys(ids))
@@ -118,7 +127,7 @@ class ItemLists:
         header = {key: value for key, value in description.as_json().items() if key != "name"}
         try:
             with publish_file(path) as temporary:
-                temporary.write_bytes(json.dumps(header).encode() + b"\n" + lines)
+                temporary.write_bytes(seal_record(header) + lines)
         except (InputError, RunError, OSError) as error:
             raise RequestError(503, f"List {name} was not changed: the server cannot write it.") from error
         return description
@@ -241,6 +250,8 @@ def _key(served: ServedPolicy, allow: Sequence[str], deny: Sequence[str]) -> tup
 
 
 def _parse_header(name: str, line: bytes) -> ListDescription:
+    if not is_sealed(line.rstrip(b"\n")):
+        raise ValueError("its first line has no right checksum")
     header = parse_json(line)
     if not isinstance(header, dict) or [type(header.get(key)) for key in ("items", "sha256", "updated")] != [
         int,

@@ -38,6 +38,15 @@ class Metrics:
         self._closed = Counter(
             "offrec_connections_closed", "Connections closed by a limit.", ["reason"], registry=registry
         )
+        self._unknown_items = Counter(
+            "offrec_unknown_items", "Item ids that the policy does not know, by place.", ["place"], registry=registry
+        )
+        self._unknown_requests = Counter(
+            "offrec_unknown_requests", "Events with a request id that the server did not log.", registry=registry
+        )
+        self._unlisted_items = Counter(
+            "offrec_unlisted_items", "Events with an item that the list of their request lacks.", registry=registry
+        )
         self._reloads = Counter("offrec_reloads", "Reloads requested.", ["result"], registry=registry)
 
     def observe_request(self, path: str, status: int, seconds: float) -> None:
@@ -61,6 +70,23 @@ class Metrics:
         """
         self._batch_size.labels(policy).observe(size)
         self._batch_seconds.labels(policy).observe(seconds)
+
+    def count_unknown_items(self, place: str, count: int) -> None:
+        """Count item ids that no catalogue contains.
+
+        Args:
+            place: "history", "shown" or "event".
+            count: The number of ids.
+        """
+        self._unknown_items.labels(place).inc(count)
+
+    def count_unknown_requests(self, count: int) -> None:
+        """Count events whose request id is not known."""
+        self._unknown_requests.inc(count)
+
+    def count_unlisted_items(self, count: int) -> None:
+        """Count events whose item was not in the list of their request."""
+        self._unlisted_items.inc(count)
 
     def count_reload(self, succeeded: bool) -> None:
         """Count a reload that succeeded or failed."""
@@ -86,6 +112,14 @@ class Metrics:
         """
         self.registry.register(_Policies(fingerprints))
 
+    def report_passes(self, passes: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
+        """Report the passes over the catalogue that computed best lists as offrec_passes.
+
+        Args:
+            passes: Returns policy → kind → count; called whenever the metrics are read.
+        """
+        self.registry.register(_Passes(passes))
+
     def report_decision_log(self, counts: Callable[[], Mapping[str, int]], failing: Callable[[], bool]) -> None:
         """Report the counters of a decision log as offrec_decision_log_*.
 
@@ -108,6 +142,21 @@ class _Policies(Collector):
         family = InfoMetricFamily("offrec_policy", "Policies that are served.", labels=["policy"])
         for policy, fingerprint in self.fingerprints().items():
             family.add_metric([policy], {"fingerprint": fingerprint})
+        yield family
+
+
+class _Passes(Collector):
+    def __init__(self, passes: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
+        self.passes = passes
+
+    def collect(self) -> Iterable[Metric]:
+        help_text = (
+            "Passes over the catalogue for best lists, by precision; repeated: many items were near the k-th best."
+        )
+        family = CounterMetricFamily("offrec_passes", help_text, labels=["policy", "products"])
+        for policy, counts in self.passes().items():
+            for products, count in counts.items():
+                family.add_metric([policy, products], count)
         yield family
 
 

@@ -40,7 +40,8 @@ def build_openapi(app: FastAPI, service: Service, needs_token: bool) -> dict[str
                 summary: {"summary": summary, "value": value} for summary, value in examples.items()
             }
         for parameter in operation.get("parameters", []):
-            parameter["example"] = LIST if parameter["name"] == "name" else examples[parameter["name"]]
+            if parameter["name"] == "name" or "requestBody" not in operation:
+                parameter["example"] = LIST if parameter["name"] == "name" else examples[parameter["name"]]
     if needs_token:
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         for path, operations in document["paths"].items():
@@ -55,9 +56,9 @@ Examples = dict[tuple[str, str], dict[str, Any]]  # (path, method) → name → 
 
 def _real_examples(service: Service) -> Examples:
     """Return examples with item ids of the default policy; a client can send them as they are."""
-    policy = service.slots[service.default].served.policy
+    policy = service.policies.slots[service.policies.default].served.policy
     items = [policy.vocabulary.id(index) for index in range(min(3, policy.n_items))]
-    return _examples(items, min(5, policy.n_items, service.limits.k), policy.stochastic, service.default)
+    return _examples(items, min(5, policy.n_items, service.limits.k), policy.stochastic, service.policies.default)
 
 
 def _invented_examples() -> Examples:
@@ -78,7 +79,10 @@ def _examples(items: list[Id], k: int, stochastic: bool, policy: str) -> Example
     click = {"item": items[0], "behaviour": "click", "request_id": "list-1", "session_id": "visit-1"}
     return {
         ("/v1/recommend", "post"): recommend,
-        ("/v1/events", "post"): {"click on an item of a list": click},
+        ("/v1/events", "post"): {
+            "click on an item of a list": click,
+            "purchase with its price": {**click, "behaviour": "buy", "reward": 9.99},
+        },
         ("/v1/reload", "post"): {"all policies": {}, "one policy": {"policy": policy}},
         ("/v1/lists/{name}", "put"): {"items in stock": items},
         ("/v1/lists/{name}", "get"): {"offset": 0, "limit": 5},
@@ -135,7 +139,8 @@ def _field_table(document: dict[str, Any], operation: dict[str, Any]) -> list[st
 
 def _curl_commands(path: str, method: str, operation: dict[str, Any]) -> list[str]:
     parameters = operation.get("parameters", [])
-    query = urlencode({field["name"]: field["example"] for field in parameters if field["in"] == "query"})
+    shown = [field for field in parameters if field["in"] == "query" and "example" in field]
+    query = urlencode({field["name"]: field["example"] for field in shown})
     address = ADDRESS + path.replace("{name}", LIST) + ("?" + query if query else "")
     verb = f"-X {method.upper()} " if method in ("put", "delete") else ""
     if "requestBody" not in operation:

@@ -48,8 +48,8 @@ def recommend_table(
         offered: The column of lists; by default `offered`, if the table has it.
 
     Returns:
-        A DataFrame of the same kind with the columns session, rank, item, score and probability. Sessions are in the
-        order of their first rows.
+        A DataFrame of the same kind with the columns session, rank, item, score and probability, and title if the items
+        have titles. Sessions are in the order of their first rows.
 
     Raises:
         InputError: If an argument or the table is not valid.
@@ -62,11 +62,11 @@ def recommend_table(
     is_polars = isinstance(frame, pl.DataFrame)
     if not is_polars and not hasattr(frame, "columns"):
         raise InputError(f"frame must be a polars or pandas DataFrame; got {type(frame).__name__}.")
-    options = TableOptions(k, exclude_seen, skip_recent, allow=allow, deny=deny)
+    options = TableOptions(k, exclude_seen, skip_recent, allow=allow, deny=deny, is_command=False)
     check_options(policy, options)
     columns = Columns(session=session, item=item, time=time, offered=offered)
     names = [str(name) for name in frame.columns]
-    resolved = events.resolve(TABLE, names, columns, (*events.COLUMNS, "offered"), ("item",))
+    resolved = events.resolve(TABLE, names, columns, (*events.COLUMNS, "offered"), ("item",), "the argument {}")
     wanted = {name: column for name, column in resolved.items() if name not in ("behaviour", "propensity", "reward")}
     table = pl.DataFrame(
         {name: frame[column] if is_polars else frame[column].to_list() for name, column in wanted.items()}

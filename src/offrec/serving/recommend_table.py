@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from polars.io.plugins import register_io_source
 
 from offrec.console import PLAIN_SECONDS, Console
-from offrec.data import column_checks, list_checks, sources
-from offrec.data.bad_rows import BadRows, ReadTask
+from offrec.data import sources
+from offrec.data.bad_rows import ReadTask
 from offrec.data.factorize import run_starts
 from offrec.data.files import publish_file
 from offrec.data.formats import FORMATS, Columns, events
@@ -28,6 +27,7 @@ from offrec.data.sources import Source
 from offrec.errors import InputError, first_line
 from offrec.policy import Id, Policy, check_skip_recent, encode_shown
 from offrec.serving.engine import AllowedItems, Engine, Query
+from offrec.serving.session_blocks import SessionBlocks, session_keys
 
 PARQUET_ROWS = 1 << 18  # rows of a Parquet table in one block
 BATCH_SESSIONS = 256  # sessions in one pass over the catalogue
@@ -52,6 +52,7 @@ class TableOptions:
         chunk: The number of sessions in memory at once.
         allow: Recommend only these item ids; None for the whole catalogue.
         deny: Item ids that are not recommended.
+        is_command: Whether messages name the options of the command line, or the arguments of a function.
     """
 
     k: int = 10
@@ -62,6 +63,11 @@ class TableOptions:
     chunk: int = 4096
     allow: Sequence[Id] | None = None
     deny: Sequence[Id] = ()
+    is_command: bool = True
+
+    def flag(self, name: str) -> str:
+        """Return the name of an option for messages."""
+        return name if not self.is_command else f"-{name}" if len(name) == 1 else f"--{name}"
 
 
 @dataclass
@@ -78,6 +84,10 @@ class TableCounts:
     events: int = 0
     unknown_items: int = 0
 
+    def __add__(self, other: "TableCounts") -> "TableCounts":
+        values = zip(asdict(self).values(), asdict(other).values(), strict=True)
+        return TableCounts(*(one + more for one, more in values))
+
     def as_json(self) -> dict[str, int]:
         """Return the counts by name."""
         return asdict(self)
@@ -87,6 +97,8 @@ def write_recommendations(
     policy: Policy, paths: Sequence[str | Path], out: Path, options: TableOptions, console: Console, *, force: bool
 ) -> TableCounts:
     """Write the k best items of every session to a table with the columns session, rank, item, score, probability.
+
+    If the items have titles, the table also has the column title.
 
     Args:
         policy: Ranks the items.
@@ -104,13 +116,20 @@ def write_recommendations(
     """
     check_options(policy, options)
     if out.suffix not in WRITERS:
-        raise InputError(f"--out must end in one of {', '.join(WRITERS)}; got {out}.")
+        raise InputError(f"--out must end in one of {', '.join(WRITERS)}, or be a folder, without a suffix; got {out}.")
     if out.exists() and not force:
         raise InputError(f"--out {out} exists; choose another file, or replace it with --force.")
-    table = SessionTable(policy, _read_tasks(sources.find(paths), options), options, console)
+    return write_lists(policy, sources.find(paths), out, options, console).counts
+
+
+def write_lists(
+    policy: Policy, files: list[Source], out: Path, options: TableOptions, console: Console
+) -> "SessionTable":
+    """Write the lists of some files to a file, whose suffix determines the format; return the table that was read."""
+    table = SessionTable(policy, _read_tasks(files, options), options, console)
     first = next(table.lists, None)
     if first is None:
-        raise InputError(f"{paths[0]} contains no events; expected rows below the header; check the file.")
+        raise InputError(f"{files[0].name} contains no events; expected rows below the header; check the file.")
     with publish_file(out, advice="choose another --out") as temporary:
         try:
             frame = register_io_source(lambda *_: table.frames(first), schema=first.schema)
@@ -119,14 +138,15 @@ def write_recommendations(
             if table.error is not None:
                 raise table.error from error
             raise InputError(f"{out} cannot be written ({first_line(error)}); choose another --out.") from error
-    return table.counts
+    return table
 
 
 def check_options(policy: Policy, options: TableOptions) -> None:
     """Raise InputError if an option is out of range."""
     if not 1 <= options.k <= policy.n_items:
         raise InputError(
-            f"-k must be between 1 and {policy.n_items}, the number of items in the catalogue; got {options.k}."
+            f"{options.flag('k')} must be between 1 and {policy.n_items}, the number of items in the catalogue; "
+            f"got {options.k}."
         )
     if options.chunk < 1:
         raise InputError(f"--chunk must be positive; got {options.chunk}.")
@@ -143,15 +163,18 @@ class SessionTable:
         console: Prints the progress.
 
     Attributes:
-        lists: Yields the lists, as tables with the columns session, rank, item, score and probability.
+        lists: Yields the lists, as tables with the columns session, rank, item, score, probability and, if the items
+            have titles, title.
         counts: Counts what was read.
+        blocks: Reads the sessions of the table.
     """
 
     def __init__(self, policy: Policy, tasks: Iterator[ReadTask], options: TableOptions, console: Console) -> None:
-        self.policy, self.options, self.console, self.tasks = policy, options, console, tasks
+        self.policy, self.options, self.console = policy, options, console
         self.engine, self.counts = Engine(policy, seed=0), TableCounts()  # nothing is sampled
         self.allowed = _allowed_items(policy, options)
         self.error: Exception | None = None
+        self.blocks = SessionBlocks(tasks)
         self.lists = self._lists()
         self.last_printed = time.monotonic()
 
@@ -165,8 +188,8 @@ class SessionTable:
             raise
 
     def _lists(self) -> Iterator[pl.DataFrame]:
-        for frame in self._sessions():
-            keys = _session_keys(frame)
+        for frame in self.blocks.read():
+            keys = session_keys(frame)
             starts = np.flatnonzero(run_starts([frame[name] for name in keys]))
             ends = np.append(starts[1:], frame.height)
             items = frame["item"].to_list()
@@ -199,7 +222,8 @@ class SessionTable:
         lengths = np.array([len(result.items) for result in results])
         vocabulary = self.policy.vocabulary
         ranks = [rank for length in lengths for rank in range(1, length + 1)]
-        items = [vocabulary.id(item) for result in results for item in result.items]
+        indices = [item for result in results for item in result.items]
+        items, titles = [vocabulary.id(item) for item in indices], self.policy.titles(indices)
         probabilities: list[float | None] = []
         for result in results:
             probabilities += result.probabilities or [None] * len(result.items)
@@ -208,26 +232,8 @@ class SessionTable:
             pl.Series("item", items, pl.Int64 if vocabulary.is_numeric else pl.String),
             pl.Series("score", [score for result in results for score in result.scores], pl.Float64),
             pl.Series("probability", probabilities, pl.Float64),
+            *([] if titles is None else [pl.Series("title", titles, pl.String)]),
         )
-
-    def _sessions(self) -> Iterator[pl.DataFrame]:
-        """Yield blocks of whole sessions, with the events of each session in order."""
-        unfinished: pl.DataFrame | None = None  # the last session may continue in the next block
-        known: NDArray[np.uint64] = np.empty(0, np.uint64)
-        numeric_times: bool | None = None
-        for task in self.tasks:
-            frame, numeric_times = _read_block(task, numeric_times)
-            frame = frame if unfinished is None else pl.concat([unfinished, frame], how="vertical_relaxed")
-            keys = _session_keys(frame)
-            starts = run_starts([frame[name] for name in keys])
-            last = int(np.flatnonzero(starts)[-1])
-            finished, unfinished = frame[:last], frame[last:]
-            known = _add_sessions(finished.filter(pl.Series(starts[:last])).select(keys), known)
-            if finished.height:
-                yield _sort_sessions(finished, starts[:last])
-        if unfinished is not None:
-            _add_sessions(unfinished[:1].select(_session_keys(unfinished)), known)
-            yield _sort_sessions(unfinished, np.arange(unfinished.height) == 0)
 
 
 def _read_tasks(files: list[Source], options: TableOptions) -> Iterator[ReadTask]:
@@ -254,72 +260,12 @@ def _allowed_items(policy: Policy, options: TableOptions) -> AllowedItems | None
     mask = np.ones(policy.n_items, np.bool_) if options.allow is None else policy.vocabulary.mask(options.allow)
     allowed = AllowedItems(mask & ~policy.vocabulary.mask(options.deny))
     if not allowed.count:
-        raise InputError("No item is left to recommend: --allow and --deny leave no item of the catalogue.")
+        lists = f"{options.flag('allow')} and {options.flag('deny')}"
+        raise InputError(f"No item is left to recommend: {lists} leave no item of the catalogue.")
     return allowed
-
-
-def _session_keys(frame: pl.DataFrame) -> list[str]:
-    """Return the columns that identify a session."""
-    return [name for name in ("session", "user") if name in frame]
 
 
 def _resolve(
     columns: Columns, names: Sequence[str], required: Sequence[str], file: Source, available: Sequence[str]
 ) -> dict[str, str]:
     return events.resolve(file, available, columns, names, required)
-
-
-def _read_block(task: ReadTask, numeric_times: bool | None) -> tuple[pl.DataFrame, bool | None]:
-    """Read and check a block: ids become integers or text, the time or position becomes the column `order`."""
-    bad_rows = BadRows()
-    batch = task(bad_rows)
-    columns: dict[str, pl.Series] = {}
-    if batch is not None:
-        for name in ("session", "user", "item"):
-            if name in batch.frame:
-                is_pick = name == "item" and "offered" in batch.frame  # null if nothing was picked
-                column_checks.check_ids(batch, name, bad_rows, optional=is_pick)
-                column = batch.frame[name]
-                columns[name] = column.cast(pl.Int64 if column.dtype.is_integer() else pl.String, strict=False)
-        if "offered" in batch.frame:
-            item = column_checks.check_ids(batch, "item", bad_rows, optional=True)
-            columns["item"] = columns["item"].set(columns["item"].cast(pl.String) == "", None)
-            checked = list_checks.check_offered(batch, item, bad_rows)
-            if checked:
-                columns["offered"] = _as_lists(checked["offered"], checked["offered_length"])
-        if "time" in batch.frame:
-            columns["order"] = column_checks.check_times(batch, bad_rows, numeric=numeric_times)
-            numeric_times = columns["order"].dtype.is_numeric()
-        elif "position" in batch.frame:
-            columns["order"] = column_checks.check_positions(batch, bad_rows)
-    bad_rows.raise_any()
-    return pl.DataFrame(columns), numeric_times
-
-
-def _as_lists(flat: pl.Series, lengths: pl.Series) -> pl.Series:
-    """Divide ids, one list after the other, into lists of text."""
-    rows = np.repeat(np.arange(len(lengths)), lengths.to_numpy())
-    frame = pl.DataFrame({"row": rows, "offered": flat.cast(pl.String)})
-    return frame.group_by("row", maintain_order=True).agg("offered")["offered"]
-
-
-def _sort_sessions(frame: pl.DataFrame, starts: NDArray[np.bool_]) -> pl.DataFrame:
-    """Sort the events of each session by the column `order`, if it exists."""
-    if "order" not in frame:
-        return frame
-    numbered = frame.with_columns(number=pl.Series(np.cumsum(starts)))
-    return numbered.sort("number", "order", maintain_order=True).drop("number", "order")
-
-
-def _add_sessions(sessions: pl.DataFrame, known: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Add the hashes of new sessions to those of earlier blocks; a session that occurs again is an error."""
-    hashes = sessions.hash_rows().to_numpy()
-    unique, first = np.unique(hashes, return_index=True)
-    repeated = np.isin(hashes, known)
-    repeated[np.setdiff1d(np.arange(len(hashes)), first)] = True
-    if repeated.any():
-        session = sessions.row(int(np.flatnonzero(repeated)[0]))[0]
-        raise InputError(
-            f"The rows of session {session!r} are not contiguous in the table; sort the table by session and time."
-        )
-    return np.concatenate([known, unique])

@@ -1,21 +1,17 @@
 """Request and response bodies of the HTTP API as pydantic models; FastAPI generates the OpenAPI document from them."""
 
-import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+MAX_REWARD = 1e9  # as in a log's reward column
 IntegerId = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 TextId = Annotated[str, Field(max_length=512)]
 ItemId = IntegerId | TextId
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 ListName = Annotated[str, Field(min_length=1, max_length=64)]
 ListNames = ListName | Annotated[list[ListName], Field(max_length=8)]
-
-EXPECTED_ITEM_ID = "an item id must be a 64-bit integer or a string of at most 512 characters"
-QUOTED_CHARACTERS = 60  # longest part of an invalid value that an error message quotes
 
 
 @dataclass(frozen=True)
@@ -90,6 +86,11 @@ class RecommendRequest(RequestBody):
     request_id: Name | None = Field(
         None, description="Id of this list, to which events refer; null to let the server choose one."
     )
+    probability: bool = Field(
+        True,
+        description="Return π(item | history) of each item. With false, a server on a CPU ranks large catalogues "
+        "faster if the policy's `products` are bfloat16. Sampled lists keep their exact probabilities.",
+    )
     logging_probability: bool = Field(
         False, description="Also return π̂_b(item | history), the probability under the estimated logging policy."
     )
@@ -105,6 +106,14 @@ class EventRequest(RequestBody):
     )
     request_id: Name | None = Field(None, description="Id of the list that the item was picked from.")
     session_id: Name | None = Field(None, description="Id of the visit.")
+    reward: float | None = Field(
+        None,
+        ge=-MAX_REWARD,
+        le=MAX_REWARD,
+        allow_inf_nan=False,
+        description="The event's reward, such as a price. `offrec prepare --format served --reward reward` reads it; "
+        "without it, an event has the reward of its behaviour.",
+    )
 
 
 class ReloadRequest(RequestBody):
@@ -132,7 +141,8 @@ class RecommendedItem(BaseModel):
     title: str | None = Field(None, description="Title of the item, if the items have titles.")
     score: float
     probability: float | None = Field(
-        description="π(item | history); null for a policy that ranks by scores and is not a distribution."
+        description="π(item | history); null for a policy that ranks by scores and is not a distribution, and if the "
+        "request sets `probability` to false."
     )
     position_probability: float | None = Field(
         None, description="Sampled lists: probability of the item at this position, given the items before it."
@@ -151,6 +161,9 @@ class RecommendResponse(BaseModel):
         description="Exact log probability of the ordered list; null if it was not sampled."
     )
     unknown_items: int = Field(description="Number of history ids that are not in the catalogue; they are ignored.")
+    unknown_shown: int = Field(
+        description="Number of ids in the lists of `shown` that are not in the catalogue; they are ignored."
+    )
     restricted: bool = Field(
         description="Whether one of these was set: exclude, exclude_seen, skip_recent, candidates, allow, deny."
     )
@@ -161,6 +174,15 @@ class EventResponse(BaseModel):
     """Response of POST /v1/events."""
 
     recorded: bool
+    known_item: bool = Field(description="Whether a served policy knows the item. If not, check how it is spelled.")
+    known_request: bool | None = Field(
+        description="Whether the server logged a list with this request_id; null for an event without one. False is "
+        "also the answer if the server was restarted since, or has logged more than 500,000 lists."
+    )
+    in_list: bool | None = Field(
+        description="False if the list with this request_id did not contain the item. True if it did; long lists make "
+        "a wrong true more likely (1 % with 10 items, 5 % with 20). Null if the server does not know the request_id."
+    )
 
 
 class PolicyDescription(BaseModel):
@@ -176,6 +198,10 @@ class PolicyDescription(BaseModel):
     stochastic: bool = Field(description="Whether lists can be sampled from it.")
     learns_from_lists: bool = Field(description="Whether it uses `shown`.")
     has_logging_policy: bool = Field(description="Whether the run contains π̂_b, so that logging_probability works.")
+    products: str = Field(
+        description='"bfloat16" if requests with `probability` false find the best items with bfloat16 products, which '
+        'are faster on this CPU; else "float32". The lists and scores are the same.'
+    )
 
 
 class PoliciesResponse(BaseModel):
@@ -239,6 +265,14 @@ class ListQuery(BaseModel):
     limit: int = Field(100, ge=0, le=10_000, description="Largest number of ids to return.")
 
 
+class NewListQuery(BaseModel):
+    """Query parameters of PUT /v1/lists/NAME."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    empty: bool = Field(False, description="Accept a list without ids, for example to clear a list that is denied.")
+
+
 class ReloadResponse(BaseModel):
     """Response of POST /v1/reload."""
 
@@ -285,42 +319,3 @@ def recommend_request_model(limits: RequestLimits) -> type[RecommendRequest]:
         ),
     }
     return create_model("RecommendRequest", __base__=RecommendRequest, __doc__=RecommendRequest.__doc__, **limited)
-
-
-def validation_sentence(error: Mapping[str, Any], fields: Sequence[str]) -> str:
-    """Describe a validation error of pydantic in one sentence.
-
-    Args:
-        error: The first entry of `ValidationError.errors()`, whose location begins with "body" or "query".
-        fields: The fields that the request may have.
-
-    Returns:
-        A sentence that names the field, the value received and what was expected.
-    """
-    path, kind = list(error["loc"][1:]), error["type"]
-    if kind == "json_invalid":
-        return f"The body is not valid JSON ({error['ctx']['error']} at character {path[0]}); send one JSON object."
-    if kind == "extra_forbidden":
-        return f"{_quote(path[-1])} is not a field of this request; the fields are {', '.join(fields)}."
-    if kind == "missing" and path:
-        return f"{path[-1]} is missing; the fields are {', '.join(fields)}."
-    if not path:
-        return f"The body is {_quote(error['input'])}; expected a JSON object with the fields {', '.join(fields)}."
-    is_item_id = len(path) > 1 and path[-1] in ("int", "str", "constrained-int", "constrained-str")
-    expected = EXPECTED_ITEM_ID if is_item_id else str(error["msg"]).removesuffix(".").lower()
-    return f"{_field_name(path[:-1] if is_item_id else path)} is {_quote(error['input'])}; {expected}."
-
-
-def _field_name(path: Sequence[int | str]) -> str:
-    """Write a location as in code: ["history", 3] becomes history[3]."""
-    name = str(path[0])
-    for part in path[1:]:
-        name += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return name
-
-
-def _quote(value: Any) -> str:
-    """Write an invalid value as JSON, cut to a readable length; control characters are escaped."""
-    text = json.dumps(value, ensure_ascii=False, default=lambda other: f"<{type(other).__name__}>")
-    text = text if len(text) <= QUOTED_CHARACTERS else f"{text[:QUOTED_CHARACTERS]}…"
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -20,6 +20,7 @@ from offrec.runs import loading
 from offrec.runs.folder import read_run
 from offrec.serving.engine import Engine, Query
 from offrec.serving.errors import without_folders
+from offrec.training.sharded_checkpoint import index_path
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class ServedPolicy:
             "stochastic": self.policy.stochastic,
             "learns_from_lists": self.policy.learns_from_lists,
             "has_logging_policy": self.engine.has_logging_policy,
+            "products": self.engine.products,
         }
 
 
@@ -179,7 +181,9 @@ def _fingerprint(run: Path, vocabulary: Vocabulary, new_items: tuple[str, ...]) 
     state = hashlib.sha256(repr((facts["data_hash"], sorted(facts["options"].items()))).encode())
     if new_items:
         state.update(repr([vocabulary.id(index) for index in range(facts["items"], len(vocabulary))]).encode())
-    files = [run / "best.safetensors", *(source.path for source in (find(new_items) if new_items else ()))]
+    # The index of a checkpoint in several files contains their checksums.
+    weights = next(path for path in (index_path(run / "best.safetensors"), run / "best.safetensors") if path.exists())
+    files = [weights, *(source.path for source in (find(new_items) if new_items else ()))]
     for path in files:
         with path.open("rb") as file:
             while block := file.read(1 << 24):

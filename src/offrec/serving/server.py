@@ -20,6 +20,7 @@ from offrec.serving.decision_log import DecisionLog
 from offrec.serving.errors import RequestError
 from offrec.serving.item_lists import ItemLists
 from offrec.serving.options import ConnectionLimits, ServerOptions
+from offrec.serving.recent_requests import RecentRequests
 from offrec.serving.served_policy import ServedPolicy
 from offrec.serving.service import Service
 
@@ -77,7 +78,7 @@ def _serve(options: ServerOptions, console: Console, reload_requested: threading
         app = create_app(service, request_checks(options), lifespan(service, reload_requested))
         config = http_config(app, service, fit_open_files(options.connections, console), console)
         servers.append(uvicorn.Server(config))
-        announce([slot.served for slot in service.slots.values()], listener, console)
+        announce([slot.served for slot in service.policies.slots.values()], listener, console)
         if service.stop_reason is None:
             servers[0].run(sockets=[listener])
     if service.stop_reason is not None:
@@ -163,7 +164,8 @@ def announce(policies: list[ServedPolicy], listener: socket.socket, console: Con
         console: Prints the lines.
     """
     for served in policies:
-        console.line(f"{served.name}: {served.policy.name} from {served.source} (fingerprint {served.fingerprint})")
+        facts = f"fingerprint {served.fingerprint}, {served.engine.products} products"
+        console.line(f"{served.name}: {served.policy.name} from {served.source} ({facts})")
         for sentence in getattr(served.policy, "warnings", ()):
             console.line(f"Warning: {served.name}: {sentence}")
     host, port = listener.getsockname()[:2]
@@ -209,6 +211,7 @@ def create_service(
     console: Console,
     on_log_failure: Callable[[str], None] | None = None,
     served: list[ServedPolicy] | None = None,
+    requests: RecentRequests | None = None,
 ) -> Service:
     """Load the policies and open the decision log.
 
@@ -217,6 +220,7 @@ def create_service(
         console: Prints reloads and failures.
         on_log_failure: Called with the reason when the decision log cannot be written.
         served: The policies, if they are already loaded.
+        requests: The ids of logged lists, which workers share.
 
     Returns:
         The service.
@@ -238,6 +242,7 @@ def create_service(
         lists,
         options.split,
         options.explore,
+        requests,
     )
 
 

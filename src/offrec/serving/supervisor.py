@@ -1,7 +1,6 @@
 """The supervisor of several worker processes: it loads policies, starts and restarts workers, and reloads them."""
 
 import gc
-import json
 import math
 import os
 import selectors
@@ -12,16 +11,13 @@ import tempfile
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from offrec.console import Console
-from offrec.data.json_files import parse_json
 from offrec.errors import InputError, RunError, first_line
 from offrec.models.network_policy import NetworkPolicy
 from offrec.serving import served_policy
@@ -29,42 +25,18 @@ from offrec.serving.decision_log import DecisionLog
 from offrec.serving.heartbeats import Heartbeats
 from offrec.serving.memory import release_memory
 from offrec.serving.options import ServerOptions
+from offrec.serving.recent_requests import RecentRequests
 from offrec.serving.served_policy import ServedPolicy
 from offrec.serving.server import SHUTDOWN_SECONDS, announce
 from offrec.serving.shared_metrics import SharedMetrics
 from offrec.serving.shared_tensors import map_tensors, write_tensors
-from offrec.serving.worker import MESSAGE_BYTES, WorkerConsole, WorkerPlace, run_worker
+from offrec.serving.supervised_worker import Message, SupervisedWorker
+from offrec.serving.worker import WorkerConsole, WorkerPlace, run_worker
 
 RELOAD_SECONDS = 300.0  # a worker that needs longer to load a policy is killed and started again
 CONTINUE_SECONDS = 2.0  # from the first sign that a worker hangs until it is killed
 RESTART_SECONDS = 1.0  # between two starts of a worker
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-Message = dict[str, Any]
-
-
-@dataclass
-class Worker:
-    """A worker process, as its supervisor sees it.
-
-    Attributes:
-        index: Its number.
-        listener: Its listening socket, which the supervisor keeps open, so that clients wait during a restart.
-        process: The process id; None while it is not running.
-        channel: The supervisor's end of the sockets that connect it with the worker.
-        started_at: When the process was started.
-        is_ready: Whether it has started to answer requests.
-        hung_at: When the supervisor first saw that it does not respond; None while it does.
-        is_hung: Whether it was killed because it did not respond.
-    """
-
-    index: int
-    listener: socket.socket
-    process: int | None = None
-    channel: socket.socket | None = None
-    started_at: float = -math.inf
-    is_ready: bool = False
-    hung_at: float | None = None
-    is_hung: bool = False
 
 
 @dataclass
@@ -72,7 +44,7 @@ class Reload:
     """A request to reload policies: of a worker, or of SIGHUP if `worker` is None."""
 
     policy: str | None = None
-    worker: Worker | None = field(default=None, repr=False)
+    worker: SupervisedWorker | None = field(default=None, repr=False)
 
 
 class Supervisor:
@@ -86,8 +58,9 @@ class Supervisor:
 
     def __init__(self, options: ServerOptions, listeners: list[socket.socket], console: Console) -> None:
         self.options, self.console = options, console
-        self.workers = [Worker(index, listener) for index, listener in enumerate(listeners)]
+        self.workers = [SupervisedWorker(index, listener) for index, listener in enumerate(listeners)]
         self.metrics, self.heartbeats = SharedMetrics(len(listeners)), Heartbeats(len(listeners))
+        self.requests = RecentRequests()
         self.served: dict[str, ServedPolicy] = {}
         self.selector = selectors.DefaultSelector()
         self.reloads: deque[Reload] = deque()
@@ -167,10 +140,10 @@ class Supervisor:
 
     # Processes
 
-    def _start_worker(self, worker: Worker) -> None:
+    def _start_worker(self, worker: SupervisedWorker) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sys.stderr.flush()
-        worker.started_at, worker.is_ready, worker.is_hung, worker.hung_at = time.monotonic(), False, False, None
+        worker.begin()
         self.heartbeats.beat(worker.index)
         process = os.fork()
         if process == 0:
@@ -179,7 +152,7 @@ class Supervisor:
         worker.process, worker.channel = process, ours
         self.selector.register(ours, selectors.EVENT_READ, worker)
 
-    def _become_worker(self, worker: Worker, ours: socket.socket, theirs: socket.socket) -> None:
+    def _become_worker(self, worker: SupervisedWorker, ours: socket.socket, theirs: socket.socket) -> None:
         """Run as the worker; never return, because the stack above belongs to the supervisor."""
         code = 1
         try:
@@ -192,7 +165,7 @@ class Supervisor:
                     other.listener.close()
                 if other.channel is not None:
                     other.channel.close()
-            place = WorkerPlace(worker.index, worker.listener, theirs, self.metrics, self.heartbeats)
+            place = WorkerPlace(worker.index, worker.listener, theirs, self.metrics, self.heartbeats, self.requests)
             console = WorkerConsole(worker.index, self.console.quiet)
             run_worker(self._worker_options(worker), list(self.served.values()), place, console)
             code = 0
@@ -208,7 +181,7 @@ class Supervisor:
                 sys.stderr.flush()
             os._exit(code)
 
-    def _worker_options(self, worker: Worker) -> ServerOptions:
+    def _worker_options(self, worker: SupervisedWorker) -> ServerOptions:
         options, count = self.options, len(self.workers)
         return replace(
             options,
@@ -229,33 +202,25 @@ class Supervisor:
             if worker.process is None or worker.is_hung:
                 continue
             age = self.heartbeats.age(worker.index)
-            if age <= self.options.hang_seconds:
-                worker.hung_at = None
-                continue
-            worker.hung_at = worker.hung_at or time.monotonic()
-            # After all processes were stopped and continued, a worker has time for a heartbeat.
-            if time.monotonic() - worker.hung_at >= CONTINUE_SECONDS:
+            if worker.has_hung(age - self.options.hang_seconds, CONTINUE_SECONDS):
                 worker.is_hung = True
                 self.console.line(
                     f"worker {worker.index} (process {worker.process}) has not responded for {age:.0f} seconds "
                     "and is killed"
                 )
-                _signal([worker], signal.SIGKILL)
+                worker.signal(signal.SIGKILL)
 
     def _remove_dead(self) -> None:
         for worker in self.workers:
-            if worker.process is None:
-                continue
-            process, status = os.waitpid(worker.process, os.WNOHANG)
-            if process == 0:
+            code = worker.exit_code()
+            if code is None:
                 continue
             if worker.channel is not None:
                 self._read_messages(worker)  # its last ones
                 self.selector.unregister(worker.channel)
                 worker.channel.close()
-            code = os.waitstatus_to_exitcode(status)
             end = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-            worker.process, worker.channel = None, None
+            process, worker.process, worker.channel = worker.process, None, None
             if not self._is_stopping():
                 action = "it is started again" if worker.is_ready else "it had not started"
                 self.console.line(f"worker {worker.index} (process {process}) ended {end}; {action}")
@@ -263,12 +228,16 @@ class Supervisor:
     def _stop_workers(self) -> None:
         if self.stop_signal is None and self.stop_reason is None:
             self.stop_reason = "the supervisor failed"
-        _signal(self.workers, signal.SIGTERM)
+        self._signal_all(signal.SIGTERM)
         deadline = time.monotonic() + SHUTDOWN_SECONDS + 5
         while any(worker.process is not None for worker in self.workers):
             if time.monotonic() > deadline:
-                _signal(self.workers, signal.SIGKILL)
+                self._signal_all(signal.SIGKILL)
             self._wait(0.2)
+
+    def _signal_all(self, number: int) -> None:
+        for worker in self.workers:
+            worker.signal(number)
 
     # Messages
 
@@ -284,8 +253,8 @@ class Supervisor:
             self._kill_hung()
         self._remove_dead()
 
-    def _read_messages(self, worker: Worker) -> None:
-        for message in _receive_all(worker):
+    def _read_messages(self, worker: SupervisedWorker) -> None:
+        for message in worker.receive_all():
             event = message["event"]
             if event == "started":
                 worker.is_ready = True
@@ -298,7 +267,7 @@ class Supervisor:
 
     def _broadcast(self, message: Message) -> None:
         for worker in self.workers:
-            _send(worker, message)
+            worker.send(message)
 
     # Reloads
 
@@ -353,7 +322,7 @@ class Supervisor:
         asked = [worker for worker in self.workers if worker.process is not None]
         processes = {worker.index: worker.process for worker in asked}
         for worker in asked:
-            _send(worker, {"do": "prepare", "policies": facts})
+            worker.send({"do": "prepare", "policies": facts})
         deadline = time.monotonic() + RELOAD_SECONDS
         while missing := [
             worker for worker in asked if worker.index not in self.replies and worker.process == processes[worker.index]
@@ -361,7 +330,8 @@ class Supervisor:
             if self._is_stopping():
                 raise RunError("the server is stopping")
             if time.monotonic() > deadline:
-                _signal(missing, signal.SIGKILL)
+                for worker in missing:
+                    worker.signal(signal.SIGKILL)
             self._wait(0.2)
         failed = [message for message in self.replies.values() if message["event"] == "failed"]
         if failed:
@@ -369,27 +339,4 @@ class Supervisor:
 
     def _answer(self, reload: Reload, answer: Message) -> None:
         if reload.worker is not None:
-            _send(reload.worker, {"do": "answer", **answer})
-
-
-def _signal(workers: list[Worker], number: int) -> None:
-    for worker in workers:
-        if worker.process is not None:
-            os.kill(worker.process, number)
-
-
-def _send(worker: Worker, message: Message) -> None:
-    if worker.channel is not None:
-        with suppress(OSError):  # it ended; SIGCHLD follows
-            worker.channel.send(json.dumps(message).encode())
-
-
-def _receive_all(worker: Worker) -> Iterator[Message]:
-    while worker.channel is not None:
-        try:
-            data = worker.channel.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT)
-        except OSError:
-            return
-        if not data:
-            return
-        yield parse_json(data)
+            reload.worker.send({"do": "answer", **answer})

@@ -68,10 +68,14 @@ def parse_split(text: str, policies: Iterable[str], key: str = "") -> TrafficSpl
             share = float(value)
         except ValueError:
             share = math.nan
-        if not name or not 0 < share < 1:
-            raise InputError(f"--split must be NAME=SHARE,…, with shares between 0 and 1; got {part!r}.")
+        if not name or math.isnan(share):
+            raise InputError(f"--split must be NAME=SHARE,…, such as a=0.9,b=0.1; got {part!r}.")
         if name not in known:
             raise InputError(f"--split names {name!r}, which is not served; the policies are {', '.join(known)}.")
+        if not 0 < share < 1:
+            raise InputError(
+                f"--split {name}={value}: a share must be above 0 and below 1; for a single policy, remove --split."
+            )
         if name in shares:
             raise InputError(f"--split names {name!r} twice; give each policy one share.")
         shares[name] = share

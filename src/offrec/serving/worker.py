@@ -34,6 +34,7 @@ from offrec.serving.engine import Engine
 from offrec.serving.errors import RequestError
 from offrec.serving.heartbeats import Heartbeats
 from offrec.serving.options import ServerOptions
+from offrec.serving.recent_requests import RecentRequests
 from offrec.serving.served_policy import ServedPolicy
 from offrec.serving.server import create_service, fit_open_files, http_config
 from offrec.serving.service import Service
@@ -72,6 +73,7 @@ class WorkerPlace:
         channel: Its end of the sockets that connect it with the supervisor.
         metrics: The metrics of all workers.
         heartbeats: The heartbeats of all workers.
+        requests: The ids of the lists that all workers have logged.
     """
 
     index: int
@@ -79,6 +81,7 @@ class WorkerPlace:
     channel: socket.socket
     metrics: SharedMetrics
     heartbeats: Heartbeats
+    requests: RecentRequests
 
 
 def run_worker(options: ServerOptions, served: list[ServedPolicy], place: WorkerPlace, console: Console) -> None:
@@ -95,7 +98,7 @@ def run_worker(options: ServerOptions, served: list[ServedPolicy], place: Worker
         signal.signal(number, lambda *_: None)
     torch.set_num_threads(options.threads or 1)
     # The generators are copies of the supervisor's, so that all workers would sample the same lists.
-    served = [replace(one, engine=Engine(one.policy, options.seed)) for one in served]
+    served = [replace(one, engine=Engine(one.policy, options.seed, one.engine.screening)) for one in served]
     servers: list[uvicorn.Server] = []
 
     def on_log_failure(reason: str) -> None:
@@ -105,7 +108,7 @@ def run_worker(options: ServerOptions, served: list[ServedPolicy], place: Worker
             for server in servers:
                 server.should_exit = True
 
-    service = create_service(options, console, on_log_failure, served)
+    service = create_service(options, console, on_log_failure, served, place.requests)
     link = SupervisorLink(place, service, options)
     app = create_app(service, request_checks(options), link.lifespan)
     config = http_config(app, service, fit_open_files(options.connections, console), console)
@@ -178,7 +181,7 @@ class SupervisorLink:
         """Send heartbeats from the event loop, unless a batch has been computed for too long."""
         limit = self.options.hang_seconds
         while True:
-            if self.service.longest_batch() < limit:
+            if self.service.policies.longest_batch() < limit:
                 self.place.heartbeats.beat(self.place.index)
             await asyncio.sleep(min(1.0, limit / HEARTBEATS))
 
@@ -196,7 +199,7 @@ class SupervisorLink:
         if message["do"] == "prepare":
             self._start(self._prepare(message["policies"]))
         elif message["do"] == "swap":
-            self.service.swap(self.prepared)
+            self.service.policies.swap(self.prepared)
             self.prepared = []
         elif message["do"] == "discard":
             self.prepared = []

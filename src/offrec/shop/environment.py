@@ -22,7 +22,7 @@ class ShopEnvironment(gymnasium.Env[Observation, Any]):
 
     An action is a list of k items, or a single item if k = 1; repeated items are offered once. An observation contains
     the last picks, most recent first, padded with A. The reward is that of the pick, or 0. An episode terminates when
-    the visitor leaves and is never truncated.
+    the visitor leaves, or after `max_steps` of the shop, and is never truncated.
 
     Args:
         shop: A shop, or the name of a world.
@@ -43,14 +43,14 @@ class ShopEnvironment(gymnasium.Env[Observation, Any]):
         self.observation_space = spaces.MultiDiscrete([items + 1] * history)
         self.action_space = spaces.Discrete(items) if k == 1 else spaces.MultiDiscrete([items] * k)
         self.visitors: Visitors | None = None
-        self.recent = np.full(history, items)
+        self.recent, self.steps = np.full(history, items), 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed, options=options)
         self.visitors = self.shop.dynamics.arrive(1, int(self.np_random.integers(2**31)))
-        self.recent = np.full(self.history, self.shop.world.items)
+        self.recent, self.steps = np.full(self.history, self.shop.world.items), 0
         return self.recent.copy(), {}
 
     @torch.no_grad()
@@ -65,7 +65,8 @@ class ShopEnvironment(gymnasium.Env[Observation, Any]):
         offered = offered.masked_fill(is_repeated, self.shop.world.items)
         uniforms = torch.as_tensor(self.np_random.random((3, 1))).to(dynamics.items.worth)
         result = dynamics.step(self.visitors, offered, uniforms)
-        item, leaves = int(result.item), bool(result.leaves)
+        self.steps += 1
+        item, leaves = int(result.item), bool(result.leaves) or self.steps == self.shop.max_steps
         if item < self.shop.world.items:
             self.recent = np.concatenate([[item], self.recent[:-1]])
         self.visitors = None if leaves else result.visitors

@@ -19,7 +19,7 @@ from offrec.shop.list_distributions import (
     UniformLists,
 )
 from offrec.shop.logging_policy import mixture
-from offrec.shop.players import ROWS, PolicyPlayer
+from offrec.shop.players import PolicyPlayer
 from offrec.shop.randomness import Purpose, generator
 from offrec.shop.recording import ListRecorder
 from offrec.shop.visitors import Dynamics, Visitors
@@ -132,8 +132,8 @@ class ExploringPlayer(PolicyPlayer):
     @torch.no_grad()
     def offer(self, visitors: Visitors, rows: Tensor, step: int) -> Tensor:
         random, lists = generator(self.seed, Purpose.LISTS, step), []
-        for first in range(0, len(rows), ROWS):
-            part = slice(first, first + ROWS)
+        for first in range(0, len(rows), self.rows_at_once):
+            part = slice(first, first + self.rows_at_once)
             distribution = self.distribution(visitors[part], rows[part])
             lists.append(distribution.draw(random))
             if self.recorder is not None:

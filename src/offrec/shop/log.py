@@ -3,7 +3,8 @@
     events.parquet  one row per pick: session, item, time, behaviour; `offrec prepare` reads it
     full.parquet    one row per list: session, step, time, offered, propensities (of each item, given those before it),
                     propensity (of the ordered list), item (null without a pick), behaviour ("none" without a pick),
-                    reward
+                    reward; if a trained policy made the lists, also logging_propensity (of the ordered list under the
+                    shop's logging policy)
     items.parquet   one row per item: item, title, category, taste (a noisy observation); `prepare --items` reads it
 
 The metadata of all files contain the description of the shop as JSON, under `offrec.shop`.
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from offrec.data.files import publish_folder, remove_leftovers
+from offrec.data.files import check_not_current, publish_folder, remove_leftovers
 from offrec.data.shop_metadata import SHOP_KEY
 from offrec.errors import InputError
 from offrec.policy import Policy
@@ -25,7 +26,7 @@ from offrec.shop.catalogue_table import item_table
 from offrec.shop.exploration import Exploration, ExploringPlayer
 from offrec.shop.players import Logging, Player, PolicyPlayer
 from offrec.shop.recording import ListRecorder
-from offrec.shop.rollout import MAX_STEPS, Progress, run_sessions
+from offrec.shop.rollout import Progress
 from offrec.shop.store import Shop
 
 if TYPE_CHECKING:
@@ -115,10 +116,10 @@ def write_log(
     if first_session < 0:
         raise InputError(f"--first-session must be at least 0; got {first_session}.")
     _check_free(out, force)
-    recorder = ListRecorder()
+    recorder = ListRecorder(None if served is None else shop.dynamics)
     player = Logging(shop.dynamics, recorder) if served is None else served.player(shop, recorder)
     with torch.no_grad():
-        run_sessions(shop.dynamics, player, sessions, seed, MAX_STEPS, recorder.watch, progress)
+        shop.run_sessions(player, sessions, seed, recorder.watch, progress=progress)
     full = recorder.table(seed, first_session)
     events = full.filter(pl.col("item").is_not_null()).select("session", "item", "time", "behaviour")
     meta = {**shop.as_json(), "sessions": sessions, "log_seed": seed, "version": version("offrec")}
@@ -131,6 +132,7 @@ def write_log(
 
 def _check_free(out: Path, force: bool) -> None:
     remove_leftovers(out)
+    check_not_current(out)
     if not out.exists():
         return
     if not out.is_dir():

@@ -15,6 +15,7 @@ from offrec.shop.visitors import Dynamics, Step, Visitors
 
 Play = Literal["topk", "sample"]
 ROWS = 1024  # sessions per batch of lists
+GPU_ROWS = 16_384  # the same on a GPU, where small batches mainly wait for kernel launches
 
 
 class Player:
@@ -131,6 +132,11 @@ class PolicyPlayer(Player):
         self.to_policy = torch.full((dynamics.items.n_items + 1,), policy.n_items, device=policy.device)
         self.to_policy[self.to_shop] = torch.arange(policy.n_items, device=policy.device)
 
+    @property
+    def rows_at_once(self) -> int:
+        """Sessions per batch of lists."""
+        return GPU_ROWS if self.policy.device.type == "cuda" else ROWS
+
     def begin(self, sessions: int, seed: int) -> None:
         super().begin(sessions, seed)
         self.states = self.policy.start_sessions(sessions)
@@ -141,7 +147,7 @@ class PolicyPlayer(Player):
         random = generator(self.seed, Purpose.LISTS, step, self.policy.device)
         lists = []
         rows = rows.to(self.policy.device)
-        for part in (rows[first : first + ROWS] for first in range(0, len(rows), ROWS)):
+        for part in torch.split(rows, self.rows_at_once):
             head = self.states.head(part)
             lists.append(sample_k(head, self.k, random) if self.play == "sample" else top_k(head, self.k)[1])
         self.lists = torch.cat(lists)

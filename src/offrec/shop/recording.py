@@ -6,18 +6,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offrec.shop.logging_policy import mixture, propensities
 from offrec.shop.randomness import Purpose, generator
-from offrec.shop.visitors import BEHAVIOURS, Step, Visitors
+from offrec.shop.visitors import BEHAVIOURS, Dynamics, Step, Visitors
 
 if TYPE_CHECKING:
     import polars as pl  # imported where it is used, because roll-outs must also work without polars
 
 START_TIME = 1_700_000_000  # seconds; one visitor arrives per minute
+LOGGING_PROPENSITY = "logging_propensity"
+ROWS = 1024  # visitors per batch of probabilities
 STEP_SECONDS = (5, 90)  # bounds of the time between two steps of a visitor
 
 
 class ListRecorder:
     """Records a roll-out. Players call `record_lists`, and `run_sessions` calls `watch`.
+
+    Args:
+        dynamics: If given, also record the probability of each list under the shop's logging policy.
 
     Attributes:
         columns: The recorded tensors by column, one per step and batch of visitors.
@@ -28,7 +34,8 @@ class ListRecorder:
         >>> recorder.table(seed=0)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dynamics: Dynamics | None = None) -> None:
+        self.dynamics = dynamics
         self.columns: dict[str, list[Tensor]] = {}
 
     def record_lists(self, lists: Tensor, propensities: Tensor) -> None:
@@ -43,6 +50,11 @@ class ListRecorder:
         self._record("item", result.item.int())
         self._record("behaviour", result.behaviour.byte())
         self._record("reward", result.reward)
+        if self.dynamics is not None:
+            for first in range(0, len(rows), ROWS):  # a part at a time, because a mixture has a row per visitor
+                part = slice(first, first + ROWS)
+                probability = propensities(mixture(self.dynamics, visitors[part]), lists[part]).prod(1)
+                self._record(LOGGING_PROPENSITY, probability)
 
     def _record(self, name: str, values: Tensor) -> None:
         self.columns.setdefault(name, []).append(values.cpu())
@@ -61,6 +73,7 @@ class ListRecorder:
         columns = {name: values[order] for name, values in columns.items()}
         session = columns["session"] + first_session
         names = np.array([*BEHAVIOURS, "none"])
+        logging = {name: columns[name] for name in (LOGGING_PROPENSITY,) if name in columns}
         return pl.DataFrame(
             {
                 "session": session,
@@ -69,6 +82,7 @@ class ListRecorder:
                 "offered": columns["offered"],
                 "propensities": columns["propensities"],
                 "propensity": columns["propensities"].prod(1),
+                **logging,
                 "item": columns["item"],
                 "behaviour": names[columns["behaviour"]],
                 "reward": columns["reward"],

@@ -27,7 +27,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(parsed: argparse.Namespace) -> None:
-    options = WorkerOptions(parsed.device, parsed.jobs, parsed.time_limit, parsed.concurrent_seeds, parsed.retry_failed)
+    options = WorkerOptions(
+        parsed.device,
+        parsed.jobs,
+        parsed.time_limit,
+        parsed.concurrent_seeds,
+        parsed.retry_failed,
+        processes_on_device=parsed.processes_on_device,
+    )
     study = locate_datasets(read_study(parsed.study), parsed.data)
     if parsed.parent:
         end_with_parent(parsed.parent)
@@ -47,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--concurrent-seeds",
         type=int,
-        help="seeds trained concurrently per process (default: all on a GPU, 1 on a CPU)",
+        help="most seeds trained concurrently per process (default: all that fit on a GPU, 1 on a CPU)",
     )
     parser.add_argument("--data", type=Path, nargs="*", default=[], help="dataset folders, if they were moved")
     parser.add_argument("--retry-failed", action="store_true", help="run failed runs again")
@@ -55,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         "--json", action="store_true", help="print the numbers of done, failed and waiting runs as JSON"
     )
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--processes-on-device", type=int, default=1, help=argparse.SUPPRESS)
     return parser
 
 

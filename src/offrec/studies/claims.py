@@ -56,5 +56,9 @@ class Claim:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let other processes claim the runs."""
         for file in self._files:
             file.close()

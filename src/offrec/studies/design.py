@@ -18,7 +18,6 @@ from offrec.runs.option_errors import merge_flags
 from offrec.runs.option_text import parse_settings
 from offrec.runs.options import resolve_options
 from offrec.runs.presets import PRESETS
-from offrec.runs.user_model import check_reward_column
 from offrec.studies.arguments import RUN_OPTIONS, parse_learner_settings, parse_names, parse_seeds, parse_vary
 from offrec.studies.compatibility import check_protocols, check_splits
 from offrec.studies.folder import extend_study, is_study_folder, read_study, write_study
@@ -77,13 +76,17 @@ def plan_comparison(
     repeats = list(_repeats(_open(datasets), seeds, repeated_splits))
     learner_settings = parse_learner_settings(settings, learner_names)
     groups: list[RunGroup] = []
+    left_out: list[str] = []
     for log, dataset in _logs(repeats):
         groups += shop_groups(log, dataset, informed_visitors)
-        names = [name for name in baseline_names if BASELINES[name].fits(dataset)]
-        if baselines != "all" and len(names) < len(baseline_names):
-            name = next(name for name in baseline_names if name not in names)
-            need = "served lists" if BASELINES[name].needs_lists else "item features (prepare --items)"
-            raise InputError(f"--baselines {name} needs {need}, but {dataset.path} contains none; leave it out.")
+        left_out += filter(None, (BASELINES[name].left_out(dataset) for name in baseline_names))
+        missing = {name: BASELINES[name].missing(dataset) for name in baseline_names}
+        names = [name for name, need in missing.items() if need is None]
+        if baselines != "all" and len(names) < len(missing):
+            name = next(name for name in missing if name not in names)
+            raise InputError(
+                f"--baselines {name} needs {missing[name]}, but {dataset.path} contains none; leave it out."
+            )
         untrained = [RunGroup(f"{log}.{name}", log, "baseline", name) for name in names]
         groups += [played(group, dataset, skip_recent) for group in untrained]
     for backbone in backbone_names:
@@ -115,6 +118,7 @@ def plan_comparison(
         "select": select,
         "repeated_splits": repeated_splits,
         "settings": list(settings),
+        "left_out": left_out,
     }
     study = _study("compare", out, groups, repeats, visitors, informed_visitors, request)
     check_splits(study.datasets)
@@ -239,7 +243,6 @@ def resolve_settings(
         options = resolve_options({**settings, "algorithm.name": algorithm}, dataset.protocol.format)
         needed = estimate_value or options.learner.needs_reward or options.select in ("reward", "value")
         event_rewards(dataset, options.reward, needed=needed)
-        check_reward_column(dataset, options)
     except InputError as error:
         raise InputError(f"{algorithm} on {dataset.path.name}: {error}") from error
     return {key: value for key, value in options.settings().items() if key not in RUN_OPTIONS}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from offrec.data.dataset import Dataset
+from offrec.data.dataset_checks import COUNTS, PROTOCOL
 from offrec.data.files import publish_folder
 from offrec.data.json_files import format_json, load_json, verify_json, write_json
 from offrec.data.schema import (
@@ -27,7 +28,7 @@ from offrec.studies.study import Run, RunGroup, Study, StudyDataset, StudyKind
 STUDY_VERSION = 3
 ADVICE = "run the study again in another folder"
 NAME = Text(FILE_NAME)
-DATASET = schema_of(StudyDataset, name=NAME, log=NAME)
+DATASET = schema_of(StudyDataset, name=NAME, log=NAME, protocol=PROTOCOL, counts=COUNTS)
 SCHEMA = Table(
     {
         "study_version": Whole(),
@@ -41,7 +42,7 @@ SCHEMA = Table(
         "estimate_value": Flag(),
         "visitors": Whole(1, 10**9),
         "informed_visitors": Whole(0, 10**9),
-        "request": Table(others=Anything()),
+        "request": Table({}, {"left_out": ListOf(Text())}, Anything()),
     },
 )
 
@@ -98,6 +99,7 @@ def read_study(folder: str | Path) -> Study:
     runs = tuple(Run(**run) for run in content.pop("runs"))
     study = Study(folder, datasets=datasets, groups=groups, runs=runs, **content)
     _check_references(study)
+    _check_trials(study)
     return study
 
 
@@ -115,6 +117,17 @@ def _check_references(study: Study) -> None:
     for group in study.groups:
         if group.log not in logs:
             raise InputError(f"{study.folder}/study.json is damaged: {group.name} has no dataset; {ADVICE}.")
+
+
+def _check_trials(study: Study) -> None:
+    """Check that a search has an objective, and that its policies and no others are trials."""
+    is_search = study.kind == "tune"
+    if is_search and not isinstance(study.request.get("objective"), str):
+        raise InputError(f"{study.folder}/study.json is damaged: request.objective must be text; {ADVICE}.")
+    for group in study.groups:
+        if is_search is (group.trial is None):
+            number = "has no number of a trial" if is_search else "is a trial, but the study is not a search"
+            raise InputError(f"{study.folder}/study.json is damaged: {group.name} {number}; {ADVICE}.")
 
 
 def _locate(folder: Path, dataset: dict[str, Any]) -> dict[str, Any]:

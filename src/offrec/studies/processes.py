@@ -1,5 +1,6 @@
 """Run a study's queue with several processes."""
 
+import math
 import os
 import signal
 import subprocess
@@ -80,6 +81,7 @@ def _start(
     command += ["--time-limit", str(time_limit), "--parent", str(os.getpid())]
     command += ["--data", *(dataset.path for dataset in study.datasets)]
     command += ["--concurrent-seeds", str(options.concurrent_seeds)] if options.concurrent_seeds else []
+    command += ["--processes-on-device", str(math.ceil(options.jobs / len(options.device.split(","))))]
     environment: dict[str, Any] = dict(os.environ)
     threads = max(1, (os.cpu_count() or 1) // options.jobs)
     environment.setdefault("OMP_NUM_THREADS", str(threads))

@@ -1,8 +1,9 @@
-"""Execute a study in this process or in several."""
+"""Execute a study in this process, in several, or on a cluster."""
 
 from offrec.console import Console
 from offrec.errors import InputError
 from offrec.studies import worker
+from offrec.studies.cluster import run_on_cluster
 from offrec.studies.folder import open_dataset
 from offrec.studies.processes import run_processes
 from offrec.studies.study import Study
@@ -30,12 +31,16 @@ def run_study(study: Study, options: WorkerOptions, console: Console) -> RunCoun
         raise InputError(
             f"--device {options.device} names several devices; add --jobs {options.device.count(',') + 1}."
         )
+    if options.cluster is not None and (options.jobs > 1 or "," in options.device):
+        raise InputError("--engine ray runs as many jobs as the cluster has processors; remove --jobs and --device.")
     if options.retry_failed:
         worker.forget_failures(study)
     for name in dict.fromkeys(run.dataset for run in study.runs if not study.is_done(run)):
         open_dataset(study, name)  # so that a missing dataset fails once, not once per run
-    run = worker.run_queue if options.jobs == 1 else run_processes
-    counts = run(study, options, console)
+    if options.cluster is not None:
+        counts = run_on_cluster(study, options, console, options.cluster)
+    else:
+        counts = (worker.run_queue if options.jobs == 1 else run_processes)(study, options, console)
     message = f"{counts.done} of {len(study.runs)} runs done"
     message += f", {counts.failed} failed (reasons in {study.path('failed')})" if counts.failed else ""
     message += f", {counts.waiting} waiting; repeat the command to continue" if counts.waiting else ""

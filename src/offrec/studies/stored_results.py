@@ -9,27 +9,28 @@ import numpy as np
 from offrec.data.arrays import DESCRIPTION, Array, describe_array, open_arrays
 from offrec.data.files import publish_file
 from offrec.data.json_files import read_json, write_json
-from offrec.data.schema import Anything, Flag, ListOf, Maybe, Number, Scalar, Table, Text, Whole
+from offrec.data.schema import Anything, Flag, ListOf, Maybe, Moment, Number, Scalar, Table, Text, Whole
 from offrec.errors import InputError
-from offrec.studies.study import Run, Study
+from offrec.studies.study import PolicyKind, Run, Study
 
 SAMPLED = "_sampled"  # the suffix of the results of sampled lists in the shop
 RANK_CAP = 21  # ranks above 20 are stored as 21: no metric at 20 or less distinguishes them
 MAX_REWARD = 1e12  # per session; sums of larger ones would overflow
 ADVICE = "delete the run's .json file in that folder and repeat the study's command"
 NUMBERS = Table(others=Maybe(Number(finite=False)))
-METRICS = Table(others=NUMBERS)  # by behaviour and metric
-INTERVAL = Table({"mean": Number()}, others=Number(finite=False))
+METRICS = Table(others=Table({"events": Whole()}, others=Maybe(Number(finite=False))))  # by behaviour and metric
+REWARD = Number(-MAX_REWARD, MAX_REWARD)
+INTERVAL = Table({"mean": REWARD, "low": Maybe(REWARD), "high": Maybe(REWARD)}, {"gamma": Number(0.0, 1.0)})
 ROLLOUT = Table(
-    {"reward": INTERVAL, "length": INTERVAL, "purchases": INTERVAL},
-    {"discounted": INTERVAL, "steps": INTERVAL, "sessions": Whole(), "population": Whole(), "world": Text()},
-    Scalar(),
+    {
+        **dict.fromkeys(("reward", "discounted", "length", "steps", "purchases"), INTERVAL),
+        **dict.fromkeys(("policy", "play", "world"), Text()),
+        **dict.fromkeys(("seed", "rollout_seed", "skip_recent"), Whole()),
+        **dict.fromkeys(("k", "sessions", "population"), Whole(1)),
+        "cut": Number(0.0, 1.0),
+    }
 )
-ESTIMATE = Table(
-    {"value": Maybe(Number(finite=False))},
-    {"low": Maybe(Number(finite=False)), "high": Maybe(Number(finite=False)), "verdict": Maybe(Text())},
-    Scalar(),
-)
+ESTIMATE = Table({**dict.fromkeys(("value", "low", "high"), Maybe(REWARD)), "verdict": Maybe(Text())}, others=Scalar())
 EPOCH = Table(
     {"epoch": Whole(1)},
     {
@@ -43,26 +44,34 @@ EPOCH = Table(
 )
 MACHINE_KEYS = ("offrec", "commit", "python", "torch", "system", "processor", "device")
 RESULT = Table(
-    {"run": Text(), "arrays": Table(others=DESCRIPTION)},
+    {
+        "run": Text(),
+        "arrays": Table(others=DESCRIPTION),
+        "seconds": Number(0.0),
+        "concurrent_seeds": Whole(1),
+        "peak_memory": Maybe(Whole()),
+        "finished_at": Moment(),
+        "machine": Table({key: Maybe(Text()) for key in MACHINE_KEYS}, others=Scalar()),
+    },
     {
         "validation": METRICS,
         "test": METRICS,
         "shop": Maybe(ROLLOUT),
         "shop_sampled": Maybe(ROLLOUT),
         "value": Maybe(ESTIMATE),
-        "seconds": Number(0.0),
-        "concurrent_seeds": Whole(1),
-        "peak_memory": Maybe(Whole()),
-        "finished_at": Text(),
         "learning_curve": ListOf(EPOCH),
         "selected_epoch": Whole(1),
         "stopped_early": Flag(),
         "resumed": Flag(),
         "logging_policy": Maybe(NUMBERS),
-        "machine": Table({key: Maybe(Text()) for key in MACHINE_KEYS}, others=Scalar()),
     },
     Anything(),
 )
+MEASURED: dict[PolicyKind, tuple[str, ...]] = {  # what every result of such a policy has
+    "learner": ("learning_curve", "selected_epoch"),
+    "baseline": (),
+    "shop": ("shop",),
+}
 FAILURE = Table({"run": Text(), "reason": Text()}, others=Anything())
 
 
@@ -111,8 +120,10 @@ def read_result(study: Study, run: Run) -> dict[str, Any]:
     """
     path = study.path("results", f"{run.name}.json")
     facts = _read(path, RESULT, run)
-    epochs = len(facts.get("learning_curve", []))
-    if facts.get("selected_epoch", 0 if epochs else 1) not in range(1, max(1, epochs) + 1):
+    missing = [name for name in MEASURED[study.group(run).kind] if not facts.get(name)]
+    if missing:
+        raise InputError(f"{path} is damaged: it has no {missing[0]}; {ADVICE}.")
+    if facts.get("selected_epoch", 1) > max(1, len(facts.get("learning_curve", []))):
         raise InputError(f"{path} is damaged: selected_epoch is not in learning_curve; {ADVICE}.")
     return facts
 

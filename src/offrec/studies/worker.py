@@ -4,7 +4,7 @@ import gc
 import math
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -20,6 +20,8 @@ from offrec.errors import InputError, Interrupted, RunError, first_line
 from offrec.policy import Policy
 from offrec.runs.folder import read_run
 from offrec.runs.loading import pick_device
+from offrec.runs.options import resolve_options
+from offrec.runs.plan import count_concurrent_runs
 from offrec.runs.train import train, train_many
 from offrec.studies import results
 from offrec.studies.claims import Claim
@@ -38,8 +40,11 @@ class WorkerOptions:
         device: Device of the runs; several, separated by commas, for several processes.
         jobs: Number of concurrent processes.
         time_limit: Seconds after which no further run is started.
-        concurrent_seeds: Seeds trained concurrently per process; None: all on a GPU, one on a CPU.
+        concurrent_seeds: Most seeds trained concurrently per process; None: all on a GPU, one on a CPU. Fewer are
+            trained if memory is expected to be insufficient.
         retry_failed: Whether failed runs are executed again.
+        cluster: Where runs are executed instead of processes on this machine; see `offrec.studies.cluster`.
+        processes_on_device: Processes that share the memory of the device.
     """
 
     device: str = "auto"
@@ -47,6 +52,8 @@ class WorkerOptions:
     time_limit: float = math.inf
     concurrent_seeds: int | None = None
     retry_failed: bool = False
+    cluster: Any = None
+    processes_on_device: int = 1
 
 
 @dataclass(frozen=True)
@@ -68,11 +75,15 @@ class RunCounts:
 def run_queue(study: Study, options: WorkerOptions, console: Console) -> RunCounts:
     """Execute every waiting run that is not claimed. Call it again after an interruption to continue the study."""
     device = pick_device(options.device)
-    seeds = options.concurrent_seeds or (len(study.runs) if device.type == "cuda" else 1)
+    limit = options.concurrent_seeds or (len(study.runs) if device.type == "cuda" else 1)
     started = time.monotonic()
     worker = _Worker(study, device, options.device)
+
+    def seeds(runs: Sequence[Run]) -> int:
+        return worker.count_concurrent_seeds(runs, limit, options.processes_on_device)
+
     with StudyProgress(study, console) as progress:
-        for claim in _claims(study, seeds):
+        for claim in claim_runs(study, seeds):
             with claim:
                 if time.monotonic() - started > options.time_limit:
                     break
@@ -124,8 +135,8 @@ def queue(study: Study) -> list[Run]:
     return sorted(study.runs, key=lambda run: study.group(run).kind == "baseline")
 
 
-def _claims(study: Study, seeds: int) -> Iterator[Claim]:
-    """Claim up to `seeds` runs of one group at a time, until no run is free."""
+def claim_runs(study: Study, seeds: Callable[[Sequence[Run]], int]) -> Iterator[Claim]:
+    """Claim up to `seeds(runs)` runs of one group at a time, until no run is free."""
     runs_of: dict[str, list[Run]] = {}
     for run in queue(study):
         if study.group(run).kind != "baseline" or find_spec("scipy") is not None:  # else left to another machine
@@ -134,10 +145,24 @@ def _claims(study: Study, seeds: int) -> Iterator[Claim]:
     while claimed:
         claimed = False
         for runs in runs_of.values():
-            claim = Claim(study, [run for run in runs if study.is_waiting(run)], seeds)
+            waiting = [run for run in runs if study.is_waiting(run)]
+            claim = Claim(study, waiting, seeds(waiting))
             if claim.runs:
                 claimed = True
                 yield claim
+
+
+def execute_runs(study: Study, runs: Sequence[Run], device: torch.device, device_name: str, console: Console) -> None:
+    """Execute claimed runs of one group and store their results, or record their failures.
+
+    Args:
+        study: The study.
+        runs: The runs.
+        device: The device.
+        device_name: The name of the device in the options of the runs, such as "auto".
+        console: Shows progress.
+    """
+    _Worker(study, device, device_name).execute(runs, console)
 
 
 class DeviceLost(RunError):
@@ -148,6 +173,21 @@ class _Worker:
     def __init__(self, study: Study, device: torch.device, device_name: str) -> None:
         self.study, self.device, self.device_name = study, device, device_name
         self.opened: dict[str, Dataset] = {}
+
+    def count_concurrent_seeds(self, runs: Sequence[Run], limit: int, processes: int) -> int:
+        """Return how many of the runs, which belong to one group, memory can hold at the same time."""
+        limit = min(limit, len(runs))
+        if limit <= 1 or self.study.group(runs[0]).kind != "learner":
+            return 1
+        try:
+            dataset = self._dataset(runs[0].dataset)
+            settings = {**self.study.group(runs[0]).options, "device": self.device_name}
+            options = resolve_options(settings, dataset.protocol.format)
+            return count_concurrent_runs(dataset, options, limit, processes)
+        except InputError:  # every run of the group fails; executing it records the reason
+            return limit
+        finally:
+            _release_memory(self.device)
 
     def execute(self, runs: Sequence[Run], console: Console) -> None:
         """Execute runs of one group and store their results, or record their failures."""

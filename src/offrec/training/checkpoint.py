@@ -28,23 +28,28 @@ TYPES = {  # as safetensors names them
 PARALLEL_BYTES = 32 << 20  # smaller checkpoints are hashed faster by one thread
 
 
-def save(path: Path, tensors: Tensors, facts: dict[str, Any]) -> None:
+def save(path: Path, tensors: Tensors, facts: dict[str, Any]) -> str:
     """Write a checkpoint atomically.
 
     Args:
         path: The file; an existing file is replaced.
         tensors: The tensors by name, on any device.
         facts: JSON values to store with them.
+
+    Returns:
+        The checksum.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(facts)
     # safetensors writes several keys in a random order; with one key, equal checkpoints have equal bytes
-    header = {"offrec": json.dumps({"facts": text, "sha256": _checksum(tensors, text)})}
+    sha256 = _checksum(tensors, text)
+    header = {"offrec": json.dumps({"facts": text, "sha256": sha256})}
     with publish_file(path, advice="free disk space, then resume the run") as temporary:
         try:
             save_file(tensors, temporary, header)
         except SafetensorError as error:  # safetensors reports a full disk as SafetensorError
             raise OSError(str(error)) from error
+    return sha256
 
 
 class Saver:
@@ -80,12 +85,16 @@ class Saver:
 
 
 def _save_all(checkpoints: dict[Path, tuple[Tensors, dict[str, Any]]]) -> None:
+    from offrec.training.sharded_checkpoint import index_path, remove_index  # it imports this module
+
     for path, (tensors, facts) in checkpoints.items():
         save(path, tensors, facts)
+        if index_path(path).exists():  # written by several ranks; it would be read instead
+            remove_index(path)
 
 
 def load(path: Path, expected: Expected | None = None) -> tuple[Tensors, dict[str, Any]]:
-    """Read a checkpoint and verify its checksum.
+    """Read a checkpoint, in one file or in several, and verify its checksum.
 
     Args:
         path: The file.
@@ -98,8 +107,12 @@ def load(path: Path, expected: Expected | None = None) -> tuple[Tensors, dict[st
     Raises:
         InputError: If the file does not exist, is damaged, or contains other tensors than expected.
     """
+    from offrec.training.sharded_checkpoint import index_path, load_whole  # it imports this module
+
+    if index_path(path).exists():
+        return load_whole(path, expected)
     try:
-        _check_size(path)
+        check_size(path)
         with safe_open(path, "pt") as file:
             if expected is not None:
                 _check_header(file, expected)
@@ -115,7 +128,7 @@ def load(path: Path, expected: Expected | None = None) -> tuple[Tensors, dict[st
     return tensors, facts
 
 
-def _check_size(path: Path) -> None:
+def check_size(path: Path) -> None:
     """Check that a file is as long as its header says, before it is mapped into memory."""
     with open(open_regular(path), "rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -145,14 +158,15 @@ def _checksum(tensors: Tensors, facts: str) -> str:
     names = sorted(tensors)
     if sum(tensor.nbytes for tensor in tensors.values()) > PARALLEL_BYTES:
         with ThreadPoolExecutor(WORKERS) as pool:
-            digests = list(pool.map(lambda name: _digest(tensors[name]), names))
+            digests = list(pool.map(lambda name: digest(tensors[name]), names))
     else:
-        digests = [_digest(tensors[name]) for name in names]
+        digests = [digest(tensors[name]) for name in names]
     state = hashlib.sha256(facts.encode())
-    for name, digest in zip(names, digests, strict=True):
-        state.update(f"\n{name} {tensors[name].dtype} {tuple(tensors[name].shape)} ".encode() + digest)
+    for name, part in zip(names, digests, strict=True):
+        state.update(f"\n{name} {tensors[name].dtype} {tuple(tensors[name].shape)} ".encode() + part)
     return state.hexdigest()
 
 
-def _digest(tensor: Tensor) -> bytes:
+def digest(tensor: Tensor) -> bytes:
+    """Return the SHA-256 of a tensor's values."""
     return hashlib.sha256(tensor.contiguous().flatten().view(torch.uint8).numpy().data).digest()

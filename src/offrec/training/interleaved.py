@@ -7,7 +7,8 @@ alone; on a CPU they are identical bit for bit.
 from collections.abc import Callable, Mapping
 
 from offrec.errors import InputError, Interrupted, RunError
-from offrec.training.loop import Trainer, stop_requests
+from offrec.training.loop import Trainer
+from offrec.training.stop_requests import stop_requests
 
 TURN = 8  # updates per turn of a run
 

@@ -6,29 +6,26 @@ in the epoch. On a CPU, a run that was stopped and resumed therefore equals an u
 
 import json
 import os
-import signal
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
-from torch import nn
-
 from offrec.console import Console, format_duration
-from offrec.data.regular_files import check_regular
-from offrec.data.schema import Anything, Number, Table, schema_of
 from offrec.errors import InputError, Interrupted, RunError, first_line
 from offrec.plugins import option
 from offrec.training import checkpoint
 from offrec.training.isolation import Isolation
+from offrec.training.module_state import load_state
 from offrec.training.optimiser import Optimiser, TableState
+from offrec.training.progress import FACTS, Progress, verify_log
+from offrec.training.stop_requests import stop_requests
 from offrec.training.trackers import Trackers
-from offrec.training.update import ListCheck, TrainingTask, Update
+from offrec.training.update import Fault, ListCheck, TrainingTask, Update
 from offrec.types import Size
 
 READ_EVERY = 50  # updates between reads of the losses; a read synchronises with the device
@@ -68,30 +65,6 @@ class TrainingOptions:
     """Capture updates as CUDA graphs; auto captures on a GPU."""
     memory_check: bool = True
     """Refuse to start a run whose expected peak memory exceeds the free memory."""
-
-
-@dataclass
-class Progress:
-    """Progress of a run: all values in its checkpoint that are not tensors."""
-
-    epoch: int = 0  # epochs completed
-    step: int = 0  # within the current epoch
-    updates: int = 0  # in all epochs
-    best: float = 0.0  # the best validation figure
-    best_epoch: int = -1  # counted from 0; −1 before the first validation, or if the weights at the start are best
-    start_validated: bool = False  # whether the weights at the start were validated
-    since_best: int = 0  # epochs without a clear improvement
-    finished: bool = False
-    stopped_early: bool = False  # whether early stopping ended the run before `TrainingOptions.epochs`
-    log_bytes: int = 0  # length of metrics.jsonl at the time of the checkpoint
-    log_crc32: int = 0  # checksum of metrics.jsonl at the time of the checkpoint
-    sums: dict[str, float] = field(default_factory=dict)  # of the loss terms in this epoch
-    warnings: dict[str, str] = field(default_factory=dict)  # of the best epoch, by condition
-    suspected: list[str] = field(default_factory=list)  # conditions of the previous epoch
-    warned: list[str] = field(default_factory=list)  # conditions that were printed
-
-
-FACTS = Table({"progress": schema_of(Progress)}, {"rate": Number(0.0)}, Anything())  # of a checkpoint
 
 
 class Trainer:
@@ -151,7 +124,7 @@ class Trainer:
             InputError: If the checkpoint is damaged or belongs to another run.
         """
         path = self.folder / "last.safetensors"
-        tensors, facts = checkpoint.load(path)
+        tensors, facts = self._load(path)
         try:
             if any(facts[key] != value for key, value in self.facts.items()):
                 raise ValueError("it belongs to another run or dataset")
@@ -159,16 +132,26 @@ class Trainer:
             if problem is not None:
                 raise ValueError(problem)
             self.progress = Progress(**facts["progress"])
-            _load_state(self.task.module, tensors, "module.")
+            load_state(self.task.module, tensors, "module.")
             self.optimiser.load(tensors, facts["rate"])
-            self.isolation.load(tensors)
+            self._load_random_state(tensors)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             reason = first_line(error)
             raise InputError(f"The checkpoint {path} does not fit this run ({reason}); train it again.") from error
-        _verify_log(self.folder, self.progress)
-        with (self.folder / "metrics.jsonl").open("r+b") as log:  # remove the epochs after the checkpoint
-            log.truncate(self.progress.log_bytes)
+        verify_log(self.folder, self.progress)
+        self._truncate_log()
         self.resumed = True
+
+    def _truncate_log(self) -> None:
+        """Remove the epochs after the checkpoint."""
+        with (self.folder / "metrics.jsonl").open("r+b") as log:
+            log.truncate(self.progress.log_bytes)
+
+    def _load(self, path: Path) -> tuple[checkpoint.Tensors, dict[str, Any]]:
+        return checkpoint.load(path)
+
+    def _load_random_state(self, tensors: checkpoint.Tensors) -> None:
+        self.isolation.load(tensors)
 
     def run(self) -> Progress:
         """Train until the last epoch or until early stopping.
@@ -204,7 +187,7 @@ class Trainer:
     def steps(self, stop: threading.Event) -> Iterator[None]:
         """Train, and yield after each update and each validation. Advance the iterator inside `active`."""
         if not self.resumed:
-            (self.folder / "metrics.jsonl").write_bytes(b"")
+            self._write_log(b"", "wb")
         self.started, self.first_epoch = time.monotonic(), self.progress.epoch
         if self.track is not None and not self.progress.finished:
             self.trackers = self.track(self.progress.epoch)
@@ -235,7 +218,7 @@ class Trainer:
         shown, shown_at = 0, 0.0
         with self.console.steps(f"epoch {progress.epoch + 1}", len(sizes)) as advance:
             while progress.step < len(sizes):
-                if stop.is_set():
+                if self._should_stop(stop):
                     self._stop()
                 self.update(sizes[progress.step])
                 progress.step += 1
@@ -250,8 +233,18 @@ class Trainer:
     def _begin_epoch(self) -> Sequence[Size]:
         sizes = self.task.batches.begin(self.progress.epoch)
         self.task.module.train()
-        self.update.begin(self.progress.step, self.progress.sums)
+        self.update.begin(self.progress.step, self._own_sums())
         return sizes
+
+    def _own_sums(self) -> dict[str, float]:
+        """Return the sums of the loss terms in this epoch that this process adds to."""
+        return self.progress.sums
+
+    def _read_update(self) -> tuple[dict[str, float], Fault | None]:
+        return self.update.read()
+
+    def _should_stop(self, stop: threading.Event) -> bool:
+        return stop.is_set()
 
     def _stop(self) -> None:
         self._read_losses()
@@ -261,7 +254,7 @@ class Trainer:
 
     def _read_losses(self) -> str:
         """Return the mean losses for the progress bar. Raise RunError if a loss is NaN or infinite."""
-        self.progress.sums, fault = self.update.read()
+        self.progress.sums, fault = self._read_update()
         if fault is not None:
             raise RunError(
                 f"The loss '{fault.term}' became {fault.value} in epoch {self.progress.epoch + 1}, step {fault.step}; "
@@ -342,78 +335,23 @@ class Trainer:
 
     def _log(self, record: dict[str, Any]) -> None:
         line = json.dumps(record).encode() + b"\n"
-        with (self.folder / "metrics.jsonl").open("ab") as log:
-            log.write(line)
-            log.flush()
-            os.fsync(log.fileno())  # the checkpoint that follows refers to this line
+        self._write_log(line, "ab")
         self.progress.log_bytes += len(line)
         self.progress.log_crc32 = zlib.crc32(line, self.progress.log_crc32)
 
+    def _write_log(self, content: bytes, mode: Literal["ab", "wb"]) -> None:
+        with (self.folder / "metrics.jsonl").open(mode) as log:
+            log.write(content)
+            log.flush()
+            os.fsync(log.fileno())  # the checkpoint that follows refers to this line
+
     def _save(self, *names: str) -> None:
+        kinds = self._checkpoints()
+        self.saver.save({self.folder / f"{name}.safetensors": kinds[name] for name in names})
+
+    def _checkpoints(self) -> dict[str, tuple[checkpoint.Tensors, dict[str, Any]]]:
+        """Return the tensors and the facts of each checkpoint, by its name."""
         module = {f"module.{key}": value for key, value in self.task.module.state_dict().items()}
         facts = {**self.facts, "progress": asdict(self.progress)}
         run = module | self.optimiser.tensors() | self.isolation.tensors()
-        kinds = {"best": (module, facts), "last": (run, {**facts, "rate": self.optimiser.rate})}
-        self.saver.save({self.folder / f"{name}.safetensors": kinds[name] for name in names})
-
-
-def verify_last_checkpoint(folder: Path) -> None:
-    """Raise InputError if last.safetensors or the epochs before it in metrics.jsonl are damaged."""
-    _, facts = checkpoint.load(folder / "last.safetensors")
-    problem = FACTS.problem(facts, "")
-    if problem is not None:
-        raise InputError(f"{folder}/last.safetensors is damaged: {problem}; train the run again.")
-    _verify_log(folder, Progress(**facts["progress"]))
-
-
-def _verify_log(folder: Path, progress: Progress) -> None:
-    """Raise InputError if the epochs before a checkpoint are not in metrics.jsonl as they were written."""
-    path = folder / "metrics.jsonl"
-    try:
-        check_regular(path)
-        with path.open("rb") as log:
-            content = log.read(progress.log_bytes)
-        if len(content) < progress.log_bytes or zlib.crc32(content) != progress.log_crc32:
-            raise ValueError("its checksum does not match")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path} is damaged ({reason}); train the run again.") from error
-
-
-def load_module(module: nn.Module, path: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Load the weights of a checkpoint into `module`; return the facts stored with them.
-
-    Raises:
-        InputError: If the checkpoint is damaged, does not fit the module, or has other facts than the known ones.
-    """
-    expected = {f"module.{name}": (tuple(one.shape), one.dtype) for name, one in module.state_dict().items()}
-    tensors, facts = checkpoint.load(path, expected)
-    if any(facts.get(key) != value for key, value in (known or {}).items()):
-        raise InputError(f"The checkpoint {path} belongs to another run or dataset; train the run again.")
-    _load_state(module, tensors, "module.")
-    return facts
-
-
-def _load_state(module: nn.Module, tensors: checkpoint.Tensors, prefix: str) -> None:
-    module.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
-
-
-@contextmanager
-def stop_requests() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C or SIGTERM sets. A second signal raises KeyboardInterrupt immediately."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    handlers = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        return {"best": (module, facts), "last": (run, {**facts, "rate": self.optimiser.rate})}

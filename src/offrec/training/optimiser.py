@@ -16,6 +16,53 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8
 CHUNK = 1 << 22  # table elements updated at a time
 
 
+class Adam:
+    """Adam by PyTorch's fused kernel, which is at least three times faster than separate operations, also on a CPU.
+
+    It takes the same steps as `torch.optim.Adam(fused=True)`, which imports torch._dynamo when it is created: seconds
+    before the first update. A parameter without a gradient is not updated and has no state.
+
+    Args:
+        parameters: What to train, all on one device.
+        rate: Learning rate; a tensor on a GPU, which captured steps read.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], rate: Tensor | float) -> None:
+        self.parameters, self.rate = list(parameters), rate
+        self.state: dict[int, Tensors] = {}  # by index of the parameter
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update the parameters."""
+        trained = [(index, one) for index, one in enumerate(self.parameters) if one.grad is not None]
+        if not trained:
+            return
+        for index, parameter in trained:
+            if index not in self.state:
+                count = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+                self.state[index] = {"step": count, **moments}
+        counts, first, second = (
+            [self.state[index][key] for index, _ in trained] for key in ("step", "exp_avg", "exp_avg_sq")
+        )
+        torch._foreach_add_(counts, 1.0)
+        torch._fused_adam_(
+            [parameter for _, parameter in trained],
+            [parameter.grad for _, parameter in trained if parameter.grad is not None],
+            first,
+            second,
+            [],
+            counts,
+            lr=self.rate,  # type: ignore[arg-type]  # a number or a tensor; the stub lists one overload
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            weight_decay=0.0,
+            eps=EPSILON,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
 class Optimiser:
     """Adam for all parameters that require gradients, and `Rowwise` for item tables with `table_state="rowwise"`.
 
@@ -31,16 +78,10 @@ class Optimiser:
     ) -> None:
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         rowwise_ids = {id(table) for table in tables} if table_state == "rowwise" else set()
-        plain = [parameter for parameter in trained if id(parameter) not in rowwise_ids]
         device = trained[0].device
-        self.adam = torch.optim.Adam(
-            plain or [torch.zeros(1, device=device)],  # Adam does not accept an empty list
-            lr=torch.tensor(rate, device=device) if device.type == "cuda" else rate,
-            betas=BETAS,
-            eps=EPSILON,
-            # Fused steps are at least three times faster, also on a CPU.
-            fused=device.type in ("cpu", "cuda"),
-            capturable=device.type == "cuda",
+        self.adam = Adam(
+            [parameter for parameter in trained if id(parameter) not in rowwise_ids],
+            torch.tensor(rate, device=device) if device.type == "cuda" else rate,
         )
         self.rowwise = Rowwise([parameter for parameter in trained if id(parameter) in rowwise_ids], device)
         self._rate = rate
@@ -52,39 +93,39 @@ class Optimiser:
 
     @rate.setter
     def rate(self, rate: float) -> None:
-        self._rate, group = rate, self.adam.param_groups[0]
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)  # in place: captured updates read it
+        self._rate = rate
+        if isinstance(self.adam.rate, Tensor):
+            self.adam.rate.fill_(rate)  # in place: captured updates read it
         else:
-            group["lr"] = rate
+            self.adam.rate = rate
 
     def zero_grad(self) -> None:
         """Set all gradients to None."""
-        self.adam.zero_grad(set_to_none=True)
-        for table in self.rowwise.tables:
-            table.grad = None
+        for parameter in (*self.adam.parameters, *self.rowwise.tables):
+            parameter.grad = None
 
     def step(self) -> None:
         """Update the parameters."""
         self.adam.step()
-        self.rowwise.step(self.adam.param_groups[0]["lr"])
+        self.rowwise.step(self.adam.rate)
 
     def tensors(self) -> Tensors:
         """Return the state, for a checkpoint."""
-        state = self.adam.state_dict()["state"]
-        tensors = {f"optimiser.{index}.{key}": value for index, slots in state.items() for key, value in slots.items()}
+        state = sorted(self.adam.state.items())
+        tensors = {f"optimiser.{index}.{key}": value for index, slots in state for key, value in slots.items()}
         return tensors | {f"optimiser.rowwise.{key}": value for key, value in self.rowwise.tensors().items()}
 
     def load(self, tensors: Tensors, rate: float) -> None:
         """Restore the state from a checkpoint."""
-        state_dict, parameters = self.adam.state_dict(), self.adam.param_groups[0]["params"]
+        state: dict[int, Tensors] = {}
         for name, tensor in tensors.items():
             if name.startswith("optimiser.") and not name.startswith("optimiser.rowwise."):
                 _, index, key = name.split(".")
-                if tensor.shape != (() if key == "step" else parameters[int(index)].shape):
+                parameter = self.adam.parameters[int(index)]
+                if tensor.shape != (() if key == "step" else parameter.shape):
                     raise ValueError(f"{name} has the shape {list(tensor.shape)}")
-                state_dict["state"].setdefault(int(index), {})[key] = tensor
-        self.adam.load_state_dict(state_dict)
+                state.setdefault(int(index), {})[key] = tensor.to(parameter.device, torch.float32, copy=True)
+        self.adam.state = state
         for key, tensor in self.rowwise.tensors().items():
             tensor.copy_(tensors[f"optimiser.rowwise.{key}"])
         self.rate = rate

@@ -34,11 +34,13 @@ class TrackedRun:
     """What trackers know about a run.
 
     Args:
-        folder: The run's folder.
+        name: The run's name.
+        folder: The folder in which it is trained.
         settings: Its options under dotted keys.
         first_epoch: The epochs that are already completed; 0 for a new run.
     """
 
+    name: str
     folder: Path
     settings: Mapping[str, Any]
     first_epoch: int = 0
@@ -91,7 +93,7 @@ class WeightsAndBiases:
 
         self.run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=run.folder.resolve().name,
+            name=run.name,
             dir=str(run.folder),
             config=dict(run.settings),
             id=run.stored_id("wandb"),
@@ -122,7 +124,7 @@ class MLflow:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         experiment = self.client.get_experiment_by_name(name)
         experiment_id = self.client.create_experiment(name) if experiment is None else experiment.experiment_id
-        self.id = str(self.client.create_run(experiment_id, run_name=run.folder.resolve().name).info.run_id)
+        self.id = str(self.client.create_run(experiment_id, run_name=run.name).info.run_id)
         parameters = [Param(key, str(value)) for key, value in run.settings.items()]
         for first in range(0, len(parameters), MLFLOW_PARAMETERS):
             self.client.log_batch(self.id, params=parameters[first : first + MLFLOW_PARAMETERS])

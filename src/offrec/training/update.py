@@ -50,6 +50,7 @@ class TrainingTask:
     around: Callable[[], AbstractContextManager[None]] = nullcontext  # context of all computation
     diagnose: Callable[[], dict[str, float]] | None = None  # diagnostics, logged after each epoch
     check: Callable[[dict[str, float]], "ListCheck"] | None = None  # called with the diagnostics after `validate`
+    before_step: Callable[[], None] | None = None  # called between the backward pass and the optimiser's step
     validate_start: bool = False  # validate the weights at the start too, as those of a trained model; needs `select`
 
 
@@ -155,6 +156,8 @@ class Update:
             torch.autograd.backward(
                 minimised, [self._unit_gradient(mean) for mean in minimised]
             )  # equals the gradient of their sum
+            if self.task.before_step is not None:
+                self.task.before_step()
             self.optimiser.step()
             if self.task.after is not None:
                 self.task.after()

@@ -124,7 +124,14 @@ def stream_catalogue(
     widest, n_vectors = max(widths), sum(_n_vectors(settings, wanted))
     allocate = torch.empty if len(set(widths)) == 1 else torch.zeros  # narrower heads do not write the last columns
     compiled = constants(settings, parts, 4) | settings.roles | {"EXCLUDED": slots.n > 0, "LINEAR": settings.linear}
-    compiled |= {"V0": wanted[0], "V1": wanted[1], "V2": wanted[2], "DM": widest, "NV": n_vectors}
+    compiled |= {
+        "DETACHED": settings.detached is not None,
+        "V0": wanted[0],
+        "V1": wanted[1],
+        "V2": wanted[2],
+        "DM": widest,
+        "NV": n_vectors,
+    }
 
     def launch(size: Blocks) -> tuple[Tensor, Tensor]:
         n_tiles = triton.cdiv(n_items, size.items)

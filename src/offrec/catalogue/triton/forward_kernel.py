@@ -43,8 +43,8 @@ def forward(
     BM: tl.constexpr, BN: tl.constexpr, D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, D3: tl.constexpr,
     BIAS0: tl.constexpr, BIAS1: tl.constexpr, BIAS2: tl.constexpr, BIAS3: tl.constexpr,
     HEADS: tl.constexpr, LINEAR: tl.constexpr, BELOW: tl.constexpr, NORMED: tl.constexpr,
-    NOISE: tl.constexpr, EXCLUDED: tl.constexpr, V0: tl.constexpr, V1: tl.constexpr, V2: tl.constexpr,
-    DM: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr,
+    NOISE: tl.constexpr, EXCLUDED: tl.constexpr, DETACHED: tl.constexpr,
+    V0: tl.constexpr, V1: tl.constexpr, V2: tl.constexpr, DM: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute the sums over one share of the catalogue for a block of rows.
 
@@ -105,31 +105,35 @@ def forward(
         fade = tl.exp2(top - higher)
         top = higher
         total = total * fade + tl.sum(weight, 1)
-        # Add up the mean head by head, so that no tile stays in registers until the next head.
-        part = tl.sum(weight * z, 1)
-        mean = mean * fade + c0 * part
-        detached = detached * fade + h0 * part
+        # Add up the mean head by head, so that no tile stays in registers until the next head. If the backward pass
+        # needs f, that tile stays in registers anyway, and the mean is its sum.
         if V0 and LINEAR:
             f = c0 * z
+        if DETACHED or not (V0 and LINEAR):
+            part = tl.sum(weight * z, 1)
+            mean = mean * fade + c0 * part
+            detached = detached * fade + h0 * part
         bounded = z
         if HEADS > 1:
             z1, table1 = values(state1, t1, b1, first, n_items, w1, BN, D1, BIAS1, PRECISION)
-            part = tl.sum(weight * z1, 1)
-            mean += c1 * part
-            detached += h1 * part
             if V0 and LINEAR:
                 f += c1 * z1
+            if DETACHED or not (V0 and LINEAR):
+                part = tl.sum(weight * z1, 1)
+                mean += c1 * part
+                detached += h1 * part
             if BELOW == 1:
                 bounded = z1
             if NORMED == 1:
                 y = z1
         if HEADS > 2:
             z2, table2 = values(state2, t2, b2, first, n_items, w2, BN, D2, BIAS2, PRECISION)
-            part = tl.sum(weight * z2, 1)
-            mean += c2 * part
-            detached += h2 * part
             if V0 and LINEAR:
                 f += c2 * z2
+            if DETACHED or not (V0 and LINEAR):
+                part = tl.sum(weight * z2, 1)
+                mean += c2 * part
+                detached += h2 * part
             if BELOW == 2:
                 bounded = z2
             if NORMED == 2:
@@ -160,7 +164,10 @@ def forward(
             if V0:
                 sum_b = add_product(sum_b * fade[:, None], to_tf32(low, PRECISION).to(table0.dtype), table0, PRECISION)
         if V0 and LINEAR:
-            f = to_tf32(weight * f, PRECISION).to(table0.dtype)
+            f = weight * f
+            if not DETACHED:
+                mean = mean * fade + tl.sum(f, 1)
+            f = to_tf32(f, PRECISION).to(table0.dtype)
             sum_f = add_product(sum_f * fade[:, None], f, table0, PRECISION)
 
     out = scalars + share * 7 * n_rows + rows

@@ -57,7 +57,7 @@ Kind = Literal["one", "several", "learned", "all learned"]
 FORWARD: dict[tuple[int, Kind], dict[int, Blocks]] = {
     (2, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 3), 256: Blocks(64, 64, 4, 2)},
     (2, "several"): {64: Blocks(64, 64, 4, 2), 128: Blocks(128, 64, 8, 2), 256: Blocks(64, 32, 4, 1)},
-    (2, "learned"): {64: Blocks(64, 64, 4, 1), 128: Blocks(128, 32, 8, 2), 256: Blocks(64, 32, 8, 1)},
+    (2, "learned"): {64: Blocks(64, 64, 4, 3), 128: Blocks(128, 32, 8, 2), 256: Blocks(64, 32, 8, 1)},
     (2, "all learned"): {64: Blocks(64, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(64, 32, 4, 2)},
     (4, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(128, 64, 8, 1), 256: Blocks(64, 32, 4, 2)},
     (4, "several"): {64: Blocks(128, 64, 8, 2), 128: Blocks(128, 32, 8, 1), 256: Blocks(16, 32, 4, 1)},
@@ -66,7 +66,7 @@ FORWARD: dict[tuple[int, Kind], dict[int, Blocks]] = {
 }
 BACKWARD: dict[tuple[int, Kind], dict[int, Blocks]] = {
     (2, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(32, 64, 4, 2)},
-    (2, "learned"): {64: Blocks(64, 64, 4, 1), 128: Blocks(64, 128, 8, 1), 256: Blocks(32, 32, 4, 2)},
+    (2, "learned"): {64: Blocks(64, 64, 4, 3), 128: Blocks(64, 128, 8, 1), 256: Blocks(32, 32, 4, 2)},
     (2, "all learned"): {64: Blocks(64, 64, 4, 3), 128: Blocks(32, 64, 4, 2), 256: Blocks(32, 32, 4, 2)},
     (4, "one"): {64: Blocks(64, 128, 4, 2), 128: Blocks(64, 64, 4, 1), 256: Blocks(32, 64, 4, 2)},
     (4, "learned"): {64: Blocks(64, 128, 8, 1), 128: Blocks(32, 128, 8, 1), 256: Blocks(16, 32, 4, 1)},

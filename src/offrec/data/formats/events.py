@@ -10,6 +10,7 @@ from offrec.data.unused_columns import describe_unused, find_similar
 from offrec.errors import InputError
 
 COLUMNS = ("session", "user", "item", "time", "position", "behaviour", "reward", "propensity")
+OPTION = "--{}"  # how messages write the option of a column
 
 
 def read(sources: Sequence[Source], columns: Columns, say: Say) -> Iterator[ReadTask]:
@@ -50,7 +51,12 @@ def read_columns(
 
 
 def resolve(
-    source: Source, available: Sequence[str], columns: Columns, names: Sequence[str], required: Sequence[str]
+    source: Source,
+    available: Sequence[str],
+    columns: Columns,
+    names: Sequence[str],
+    required: Sequence[str],
+    option: str = OPTION,
 ) -> dict[str, str]:
     """Choose the columns to read.
 
@@ -60,6 +66,7 @@ def resolve(
         columns: The names that the user gave.
         names: offrec's names of the columns to read.
         required: Those that must exist.
+        option: How messages write the option of a column; a Python function has arguments instead.
 
     Returns:
         offrec's name → the table's name.
@@ -80,7 +87,8 @@ def resolve(
                 raise only_fields(source, column, fields, name)
             if given or name in required:
                 similar = find_similar(name, available)
-                advice = f"specify one with --{name}" + (f", such as --{name} {similar}" if similar else "")
+                flag = option.format(name)
+                advice = f"specify one with {flag}" + (f", such as {flag} {similar}" if similar else "")
                 raise InputError(f"{source.name} has no column {column!r}; {listed}; {advice}.")
         elif available.count(column) > 1:
             raise InputError(f"{source.name} has {available.count(column)} columns {column!r}; rename all but one.")
@@ -88,7 +96,8 @@ def resolve(
             resolved[name] = column
     if "session" not in resolved and "user" not in resolved:
         missing = "no column 'session' or 'user'" if columns.use_session else "no column 'user'"
-        raise InputError(f"{source.name} has {missing}; {listed}; specify one with --session or --user.")
+        flags = "--session or --user" if option == OPTION else option.format("session")
+        raise InputError(f"{source.name} has {missing}; {listed}; specify one with {flags}.")
     return resolved
 
 

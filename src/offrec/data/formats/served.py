@@ -5,6 +5,7 @@ contained the item. A session is used completely or not at all: if one of its li
 weight and its return are wrong.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,14 +16,16 @@ from numpy.typing import NDArray
 
 from offrec.data import decision_log_files
 from offrec.data.column_checks import as_integers_if_exact
+from offrec.data.dataset_checks import MAX_REWARD
 from offrec.data.decision_log_files import RecordCounts
 from offrec.data.factorize import factorize_by_appearance, factorize_sorted, run_starts
 from offrec.data.formats.record import Columns, FormatRecord, Say
-from offrec.data.log import MAX_BEHAVIOURS, Log, ServedLists, TimeUnit, behaviour_order, pad_lists
+from offrec.data.log import MAX_BEHAVIOURS, Log, ServedLists, TimeUnit, behaviour_order, ids_of_owners, pad_lists
 from offrec.data.sources import Source
 from offrec.errors import InputError
 from offrec.types import Doubles, Ints, Longs
 
+REWARD = "reward"  # the field of an event
 UNIT: TimeUnit = "milliseconds"
 WITHOUT_LIST = "kept without a list"
 SEND_SESSIONS = "send a session id with every request"
@@ -73,8 +76,12 @@ def read_log(sources: Sequence[Source], columns: Columns, say: Say) -> Log:
     Raises:
         InputError: If no session is usable.
     """
-    if columns != Columns(use_session=columns.use_session):
+    if columns != Columns(use_session=columns.use_session, reward=columns.reward):
         raise InputError("--format served has fixed fields; remove --session, --item, … or use --format decisions.")
+    if columns.reward not in (None, REWARD):
+        raise InputError(
+            f"--reward must be {REWARD} with --format served, the field of its events; got {columns.reward!r}."
+        )
     exclusions = Exclusions(say)
     records, rows = _read_records(sources, exclusions)
     lists, events = _join_events(records, exclusions)
@@ -84,7 +91,20 @@ def read_log(sources: Sequence[Source], columns: Columns, say: Say) -> Log:
         reasons = "; ".join(note.rstrip(".") for note in exclusions.notes) or "it contains no list"
         advice = next((advice for advice, count in exclusions.advice.most_common(1) if count), SEND_SESSIONS)
         raise InputError(f"The log has no session that estimates can use ({reasons}); {advice}.")
-    return _build_log(lists, events, rows, tuple(exclusions.notes))
+    rewards_are_read = columns.reward is not None
+    if rewards_are_read:
+        _check_rewards(events["reward"])
+    return _build_log(lists, events, rows, tuple(exclusions.notes), rewards_are_read)
+
+
+def _check_rewards(rewards: pl.Series) -> None:
+    if rewards.is_null().all():
+        raise InputError("--reward was given, but no event of the log has a reward; send it with POST /v1/events.")
+    largest = float(rewards.abs().max())  # type: ignore[arg-type]
+    if not largest <= MAX_REWARD:
+        raise InputError(
+            f"The log has a reward of {largest:g}; expected numbers from {-MAX_REWARD:g} to {MAX_REWARD:g}."
+        )
 
 
 def _read_records(sources: Sequence[Source], exclusions: Exclusions) -> tuple[pl.DataFrame, dict[str, int]]:
@@ -109,11 +129,11 @@ def _read_records(sources: Sequence[Source], exclusions: Exclusions) -> tuple[pl
 
 def _join_events(records: pl.DataFrame, exclusions: Exclusions) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return lists, and events with their session and, in the column `list`, the `order` of their list."""
-    written = records.filter(kind="list").drop("item", "behaviour", "kind", "policy", "split")
+    written = records.filter(kind="list").drop("item", "behaviour", "reward", "kind", "policy", "split")
     lists = written.unique(pl.exclude("order"), keep="first", maintain_order=True)
     exclusions.add(written.height - lists.height, "list", "left out: written twice")
     lists = lists.with_columns(repeated_request=pl.col("request").is_duplicated())
-    events = records.filter(kind="event").select("order", "time", "request", "session", "item", "behaviour")
+    events = records.filter(kind="event").select("order", "time", "request", "session", "item", "behaviour", "reward")
     requests = lists.unique("request", keep="first").select(
         "request", list="order", list_session="session", offered="items"
     )
@@ -180,7 +200,9 @@ def _find_picks(events: pl.DataFrame, exclusions: Exclusions) -> pl.DataFrame:
     exclusions.add(events.filter(not_offered).height, "event", f"{WITHOUT_LIST}: no list of its session had the item")
     values = {name: behaviour_order(name)[0] for name in events["behaviour"].unique()}
     value = pl.col("behaviour").replace_strict(values, return_dtype=pl.Int64)
-    most_valuable = pl.col("order", "behaviour").sort_by(value, ~pl.col("is_copy"), "order").last().over("list")
+    most_valuable = (
+        pl.col("order", "behaviour", "reward").sort_by(value, ~pl.col("is_copy"), "order").last().over("list")
+    )
     is_later = listed & (pl.col("order") > pl.col("order").min().over("list"))
     return events.with_columns(most_valuable.name.prefix("final_"), is_later=is_later).with_columns(
         is_final=listed & (pl.col("order") == pl.col("final_order"))
@@ -195,11 +217,10 @@ def _drop_inconsistent(
     A client may send an item that was clicked and then bought once, once per behaviour, or once per event. The
     histories show which of the three it does.
     """
-    final_behaviour = pl.when(pl.col("list").is_not_null()).then("final_behaviour").otherwise("behaviour")
+    has_list = pl.col("list").is_not_null()
+    final = {name: pl.when(has_list).then(f"final_{name}").otherwise(name) for name in ("behaviour", "reward")}
     final_list = pl.when("is_final").then("list")
-    one_per_pick = events.filter(~pl.col("is_later"), ~pl.col("is_copy")).with_columns(
-        behaviour=final_behaviour, rewarded_list="list"
-    )
+    one_per_pick = events.filter(~pl.col("is_later"), ~pl.col("is_copy")).with_columns(**final, rewarded_list="list")
     one_per_behaviour = events.filter(~pl.col("is_copy")).with_columns(rewarded_list=final_list)
     one_per_event = events.with_columns(rewarded_list=final_list)
     sessions, consistent = lists["session"].unique(), []
@@ -219,7 +240,7 @@ def _drop_inconsistent(
     represented = used.filter(pl.col("list").is_not_null() & pl.col("rewarded_list").is_null()).height
     description = f"{WITHOUT_LIST}: another event of the same item and list represents it; the history contains both"
     exclusions.add(represented, "event", description)
-    columns = ("order", "time", "session", "item", "behaviour")
+    columns = ("order", "time", "session", "item", "behaviour", "reward")
     return _drop_sessions(sessions, lists), used.select(*columns, list="rewarded_list")
 
 
@@ -241,13 +262,16 @@ def _inconsistent_sessions(lists: pl.DataFrame, events: pl.DataFrame) -> pl.Seri
     return joined.filter(pl.col("history") != pl.col("hash"))["session"].unique()
 
 
-def _build_log(lists: pl.DataFrame, events: pl.DataFrame, rows: dict[str, int], notes: tuple[str, ...]) -> Log:
+def _build_log(
+    lists: pl.DataFrame, events: pl.DataFrame, rows: dict[str, int], notes: tuple[str, ...], rewards_are_read: bool
+) -> Log:
     """Return the log, ordered by session and within a session by time."""
     served = lists.select("session", "order", "time", "items", "log_probability")
     records = pl.concat([served, events], how="diagonal").sort("order")
     owner = factorize_by_appearance(records["session"])
     records = records[np.argsort(owner, kind="stable")]
     owners, runs = np.unique(owner, return_counts=True)
+    owner_ids = ids_of_owners(np.sort(owner), {"session": records["session"]})
     is_event = records["item"].is_not_null().to_numpy()
     item_ids, picked, offered = _index_items(records["item"].drop_nulls(), records["items"].drop_nulls())
     items = np.full(records.height, -1, np.int32)
@@ -257,7 +281,7 @@ def _build_log(lists: pl.DataFrame, events: pl.DataFrame, rows: dict[str, int], 
         raise InputError(f"The log contains {len(names):,} different behaviours, such as {names[0]!r}; expected a few.")
     behaviours = records["behaviour"].cast(pl.Enum(names)).to_physical().fill_null(0).cast(pl.UInt8).to_numpy()
     return Log(
-        owners=owners.astype(np.int32),
+        owners=owners,
         runs=runs,
         items=items,
         behaviours=behaviours,
@@ -273,6 +297,8 @@ def _build_log(lists: pl.DataFrame, events: pl.DataFrame, rows: dict[str, int], 
             np.flatnonzero(~is_event), offered, _log_propensity(records), _picked_rows(records, is_event)
         ),
         notes=notes,
+        owner_ids=owner_ids,
+        rewards=records["reward"].fill_null(math.nan).cast(pl.Float32).to_numpy() if rewards_are_read else None,
     )
 
 

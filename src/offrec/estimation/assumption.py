@@ -1,0 +1,84 @@
+"""The bias of ratios of parts of lists, as far as the log shows it, and intervals that include it.
+
+Ratios ρ of parts of lists rest on an assumption about visitors. Ratios ρ* of whole lists need none. Their products over
+a session vary too much, but within one decision their means are precise. By the performance difference lemma, with the
+weights w* before a decision and the value V of the state after it,
+
+    V_ρ − V_ρ* = Σ_t γ^t E_b[w*_{t−1} (ρ_t − ρ*_t) (r_t + γ V_ρ(s_{t+1}))]
+
+Products of ρ* are avoided by two approximations. V of a running session is a constant, the mean over its decisions.
+The mean of (ρ − ρ*)(r + γV − V) over all logged decisions replaces that over the decisions of the policy; it is
+multiplied by the (discounted) number of decisions per session of the policy.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from offrec.estimation.estimators import get_estimator, session_terms
+from offrec.estimation.interval import Interval
+from offrec.estimation.trajectories import MAX_LOG_WEIGHT, Trajectories, weights
+from offrec.types import Doubles, Longs
+
+PARTS_OF_LISTS = ("sets", "prefixes", "picks")  # weightings that rest on how visitors react to lists
+MARGIN = 2.0  # standard errors of the bias by which intervals are extended
+
+
+@dataclass(frozen=True)
+class AssumptionBias:
+    """By how much ratios of parts of lists overestimate the value per session, with its standard error."""
+
+    bias: float = 0.0
+    standard_error: float = 0.0
+
+    def relative_margin(self, estimate: float) -> float | None:
+        """Return the largest bias within the margin, relative to the estimate; None if there is no assumption."""
+        largest = abs(self.bias) + MARGIN * self.standard_error
+        return largest / abs(estimate) if estimate and largest else np.inf if largest else None
+
+    def widen(self, interval: Interval) -> Interval:
+        """Extend an interval by the bias and its margin, each end by what may lie beyond it."""
+        margin = MARGIN * self.standard_error
+        low, high = max(0.0, self.bias + margin), max(0.0, margin - self.bias)
+        return replace(interval, low=interval.low - low, high=interval.high + high)
+
+
+def assumption_bias(name: str, trajectories: Trajectories, gamma: float, cap: float | None = None) -> AssumptionBias:
+    """Estimate the bias of ratios of parts of lists, compared with ratios of whole lists; 0 for other estimators.
+
+    Args:
+        name: The estimator.
+        trajectories: Logged sessions with the columns that the estimator needs, and log_pi and log_b.
+        gamma: Discount per decision.
+        cap: Largest weight; None for the estimator's own cap.
+    """
+    estimator, (log_pi, log_b) = get_estimator(name), (trajectories.log_pi, trajectories.log_b)
+    if estimator.weighting not in PARTS_OF_LISTS or log_pi is None or log_b is None or not trajectories.decisions:
+        return AssumptionBias()
+    log_ratio, step, sessions = trajectories.log_ratios[estimator.weighting], trajectories.step, len(trajectories)
+    ratio, exact = (np.exp(np.minimum(one, MAX_LOG_WEIGHT)) for one in (log_ratio, log_pi - log_b))
+    terms = session_terms(name, trajectories, gamma, cap)
+    parts = replace(trajectories, log_pi=log_ratio, log_b=np.zeros_like(log_ratio))
+    before = weights(parts, estimator.effective_cap(sessions, cap))[1]
+    mean = terms.mean_weight()
+    mean_before = np.concatenate([[1.0], mean[:-1]])
+    reached = _divide(_by_step(step, gamma**step * before), mean_before)
+    earned = _divide(_by_step(step, terms.gain), mean)
+    decisions = float(reached.sum())
+    if not decisions > 0:
+        return AssumptionBias()
+    value = float(np.cumsum(earned[::-1]).sum()) / decisions  # of a running session, over all of its decisions
+    continues = np.append(step[1:] > 0, False)
+    surplus = (ratio - exact) * (trajectories.reward + (gamma * continues - 1.0) * value)
+    by_session = np.bincount(trajectories.session, gamma**step * surplus, minlength=sessions)
+    scale = decisions / float((gamma**step).sum())
+    return AssumptionBias(scale * float(by_session.mean()), scale * float(by_session.std()) / sessions**0.5)
+
+
+def _by_step(step: Longs, values: Doubles) -> Doubles:
+    """[T] sums over the decisions at each step."""
+    return np.bincount(step, values).astype(np.float64)
+
+
+def _divide(values: Doubles, mean: Doubles) -> Doubles:
+    return np.divide(values, mean, out=np.zeros_like(values), where=mean > 0)

@@ -1,0 +1,101 @@
+"""The parts of an estimate that take long: passes over all decisions of a log, and fits of Q."""
+
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from offrec.console import Console
+from offrec.estimation.collect import ColumnPass, Progress
+from offrec.estimation.decision_values import ValueOptions
+from offrec.estimation.fitted_q import FittedQ, PolicyValues, collect_top_lists, fit_q
+from offrec.estimation.list_policy import ListPolicy
+from offrec.estimation.logged_decisions import LoggedDecisions
+from offrec.estimation.options import EstimateOptions
+from offrec.estimation.served_policy import ListProbabilities, list_probabilities
+from offrec.estimation.session_lists import best_lists
+from offrec.estimation.value_cache import describe_fit, load_or_fit
+from offrec.policy import Policy
+from offrec.types import Doubles, Floats
+
+
+class LocalPasses:
+    """Runs everything in this process. `offrec.estimation.partitioned` has the same functions for several machines."""
+
+    def columns(self, one: ColumnPass, progress: Progress | None = None) -> Doubles:
+        """[4, D] the columns of a pass."""
+        columns, done = np.zeros((4, len(one.decisions))), 0
+        for row, values in one.run(range(len(one.batches))):
+            columns[:, row] = values
+            done += len(row)
+            if progress is not None:
+                progress(done, len(one.decisions))
+        return columns
+
+    def best_lists(self, policy: Policy, decisions: LoggedDecisions, k: int) -> Tensor:
+        """[D, k] the policy's best list at each decision, after all lists before it."""
+        return best_lists(policy, decisions, k)
+
+    def list_probabilities(self, list_policy: ListPolicy, decisions: LoggedDecisions) -> ListProbabilities:
+        """Compute the probabilities of the logged lists and of their parts."""
+        return list_probabilities(list_policy, decisions)
+
+    def fitted_values(
+        self,
+        name: str,
+        list_policy: ListPolicy,
+        decisions: LoggedDecisions,
+        rewards: Floats,
+        options: EstimateOptions,
+        fits: int,
+        console: Console,
+    ) -> list[PolicyValues]:
+        """Return Q and V of the decisions by several fits: the first to all training sessions, others to resampled."""
+        if list_policy.play != "topk":
+            return [
+                fit_number(name, list_policy, decisions, rewards, options, number, console).values(decisions)
+                for number in range(fits)
+            ]
+        dataset, values = decisions.dataset, []
+        train_lists = collect_top_lists(list_policy, LoggedDecisions.load(dataset, "train"))
+        lists = (train_lists.cpu().numpy(), collect_top_lists(list_policy, decisions).cpu().numpy())
+        for number in range(fits):
+
+            def fit(number: int = number) -> PolicyValues:
+                fitted = fit_number(name, list_policy, decisions, rewards, options, number, console, train_lists)
+                return fitted.values(decisions)
+
+            settings = fit_options(options, number).with_history(list_policy.policy.history)
+            description = describe_fit(decisions, rewards, options.gamma, settings, lists, number or None)
+            values.append(load_or_fit(dataset, description, fit, console))
+        return values
+
+
+def fit_options(options: EstimateOptions, number: int) -> ValueOptions:
+    """Return the options of a fit; each has its own seed."""
+    return replace(options.values, seed=options.values.seed + number)
+
+
+def fit_number(
+    name: str,
+    list_policy: ListPolicy,
+    decisions: LoggedDecisions,
+    rewards: Floats,
+    options: EstimateOptions,
+    number: int,
+    console: Console,
+    top_lists: Tensor | None = None,
+) -> FittedQ:
+    """Fit Q to all training sessions (number 0) or to resampled ones. `top_lists`: as in `fit_q`."""
+    label = f"{name}: fitted Q" if number == 0 else f"{name}: refit {number} of {options.refits}"
+    return fit_q(
+        list_policy,
+        decisions.dataset,
+        rewards,
+        options.gamma,
+        fit_options(options, number),
+        console,
+        label=label,
+        resample_seed=number or None,
+        top_lists=top_lists,
+    )

@@ -1,0 +1,142 @@
+"""Ratios of parts of lists for logs whose serving policy is available: see `list_ratios`.
+
+The log has the propensity of each list, but not that of its parts. The policy that served it has: it is applied to the
+logged states again, and its list probabilities must equal the logged propensities.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from offrec.catalogue.lists import position_log_probs
+from offrec.catalogue.reference import logits
+from offrec.data.replay import Replay
+from offrec.errors import InputError
+from offrec.estimation.list_policy import ListPolicy
+from offrec.estimation.list_ratios import MAX_SET, inclusion, prefix_log_ratio, set_log_prob, with_mean_1
+from offrec.estimation.logged_decisions import LoggedDecisions
+from offrec.types import Doubles, Longs
+
+MAX_LOGITS = 4_000_000  # logits per batch
+TOLERANCE = 0.01  # of logged log propensities, for rounding in the log and other devices
+
+
+@dataclass(frozen=True)
+class ListProbabilities:
+    """Log-probabilities of the logged lists under one policy that samples without replacement."""
+
+    places: Doubles  # [D, k] of each item given the items before it
+    sets: Doubles | None  # [D] of the list in any order; None for long lists
+    picks: Doubles  # [D] of the pick being in the list; 0 if nothing was picked
+
+    @property
+    def lists(self) -> Doubles:
+        """[D] log-probability of the ordered list."""
+        return np.asarray(self.places.sum(1))
+
+
+@dataclass(frozen=True)
+class ProbabilityPass:
+    """A pass over the logged states that computes the probabilities of the logged lists, batch by batch.
+
+    Args:
+        list_policy: The policy, which samples its lists.
+        decisions: The logged decisions of a split; all lists have k items.
+    """
+
+    list_policy: ListPolicy
+    decisions: LoggedDecisions
+
+    @cached_property
+    def replay(self) -> Replay:
+        """The logged states."""
+        policy = self.list_policy.policy
+        return self.decisions.replay(self.decisions.transitions(None, 0.0), policy.history, "exact", policy.device)
+
+    @cached_property
+    def batches(self) -> list[Longs]:
+        """The states of each batch."""
+        return list(self.replay.plan_by_length(max(1, MAX_LOGITS // self.list_policy.policy.n_items)))
+
+    @torch.no_grad()
+    def run(self, numbers: Iterable[int]) -> Iterator[tuple[Longs, tuple[Doubles, ...]]]:
+        """Yield the decisions of some batches, and the fields of `ListProbabilities` for them."""
+        k, lists = self.decisions.k, torch.from_numpy(self.decisions.lists)
+        pick = torch.from_numpy(picked_items(self.decisions))
+        for number in numbers:
+            batch = self.replay.batch(self.batches[number])
+            row = (batch.event - self.decisions.first).cpu()
+            z = logits(self.list_policy.head(batch)).double().cpu()
+            shown, item = lists[row], pick[row]
+            others = z.scatter(1, shown, -torch.inf).logsumexp(1)
+            places = position_log_probs(z.gather(1, shown), others)
+            sets = set_log_prob(z.gather(1, shown), others) if k <= MAX_SET else torch.zeros(len(row)).double()
+            included = inclusion(z, k).gather(1, item.clamp(min=0)[:, None])[:, 0]
+            picks = torch.where(item >= 0, included.log(), 0.0)
+            yield row.numpy(), (places.numpy(), sets.numpy(), picks.numpy())
+
+    def collect(self, results: Iterable[tuple[Longs, tuple[Doubles, ...]]]) -> ListProbabilities:
+        """Put what `run` yields for all batches into the order of the log."""
+        count, k = len(self.decisions), self.decisions.k
+        places, sets, picks = np.zeros((count, k)), np.zeros(count), np.zeros(count)
+        for row, values in results:
+            places[row], sets[row], picks[row] = values
+        return ListProbabilities(places, sets if k <= MAX_SET else None, picks)
+
+
+def list_probabilities(list_policy: ListPolicy, decisions: LoggedDecisions) -> ListProbabilities:
+    """Compute the probabilities of the logged lists and of their parts; arguments as in `ProbabilityPass`."""
+    one = ProbabilityPass(list_policy, decisions)
+    return one.collect(one.run(range(len(one.batches))))
+
+
+def log_ratios(pi: ListProbabilities, b: ListProbabilities, decisions: LoggedDecisions) -> dict[str, Doubles]:
+    """Return the log ratios of parts of lists by weighting, each [D]."""
+    is_pick = decisions.lists == picked_items(decisions)[:, None]
+    place = np.where(is_pick.any(1), is_pick.argmax(1), -1)
+    tensors = (torch.from_numpy(one) for one in (pi.places, b.places, place))
+    ratios = {"prefixes": prefix_log_ratio(*tensors).numpy(), "picks": with_mean_1(pi.picks - b.picks)}
+    if pi.sets is not None and b.sets is not None:
+        ratios["sets"] = pi.sets - b.sets
+    return ratios
+
+
+def picked_items(decisions: LoggedDecisions) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """[D] the item that was picked from each list; −1 if none."""
+    picked = decisions.picked_event
+    items = np.append(np.asarray(decisions.sessions.items).astype(np.int64), -1)
+    return np.asarray(np.where(picked >= 0, items[picked], -1))
+
+
+def served_probabilities(
+    served: ListPolicy,
+    decisions: LoggedDecisions,
+    compute: Callable[[ListPolicy, LoggedDecisions], ListProbabilities] = list_probabilities,
+) -> ListProbabilities:
+    """Compute the probabilities of the policy that served a log, and compare them with the logged propensities.
+
+    Args:
+        served: The policy that served the log.
+        decisions: The logged decisions.
+        compute: Computes the probabilities.
+
+    Raises:
+        InputError: If the log has no served lists of equal length, or its propensities are not those of the policy.
+    """
+    name = served.policy.name
+    if not decisions.has_lists or (decisions.lists >= decisions.dataset.n_items).any():
+        raise InputError(
+            f"--served needs lists of equal length with propensities, which {decisions.dataset.path} lacks; omit it."
+        )
+    probabilities = compute(served, decisions)
+    distance = np.abs(probabilities.lists - decisions.log_propensity)
+    wrong = int((~(distance <= TOLERANCE)).sum())  # a list of items that the policy lacks may have NaN
+    if wrong:
+        raise InputError(
+            f"--served {name}: {wrong} of {len(distance)} logged propensities differ from those of {name} sampled at "
+            f"temperature {served.temperature:g}; name the policy that served this log, or omit --served."
+        )
+    return probabilities
