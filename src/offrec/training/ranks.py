@@ -60,6 +60,8 @@ class Ranks:
         catalogue = [dist.new_group(list(range(first, first + count))) for first in range(0, world, count)]
         data = [dist.new_group(list(range(index, world, count))) for index in range(count)]
         control = dist.group.WORLD if on_host else dist.new_group(backend="gloo")
+        # A rank that refuses its options and ends at once would break the connections that others still make.
+        dist.barrier(group=control)
         return Ranks(rank, world, count, catalogue[rank // count], data[rank % count], control)
 
     @property
