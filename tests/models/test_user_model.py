@@ -174,6 +174,8 @@ def test_the_loss_of_a_session_sums_over_types() -> None:
         conversion=torch.tensor([[1.0, 1.0], [0.5, 0.25]]).log(),
         exposure=torch.tensor([[0.3, 0.6], [1.0, 1.0]]).log(),
         leave_logit=torch.zeros(2, 1),
+        impatience=torch.zeros(1, 1),
+        log_share=torch.zeros(1),
         leaves=torch.tensor([False, True]),
         session=torch.tensor([0, 0]),
         penalty=torch.tensor(0.0),
@@ -224,7 +226,7 @@ def test_planning_ahead_prefers_items_that_keep_visitors_and_horizon_0_does_not(
     model.statistics.copy_(torch.tensor([0.3, 0.0, 0.5]))
     memory, picks = torch.full((1, 2), ITEMS), torch.zeros(1, dtype=torch.long)
     ahead = Planner(model, 1, look_ahead=True)
-    advantage = ahead.advantage(memory, picks, torch.arange(ITEMS)[None])[0]
+    advantage = ahead.advantage(memory, picks, torch.arange(ITEMS)[None], ahead.start_patience(1))[0]
     assert advantage.argmax() == 3
     assert ahead.plan(torch.zeros(1, 1), memory, picks).item() == 3
     model.conversion_effect.data[6] = 3.0
@@ -236,11 +238,13 @@ def test_the_value_of_staying_is_a_geometric_sum_without_item_effects() -> None:
     for parameter in model.parameters():
         parameter.data.zero_()
     model.leave_base.data.fill_(-1.0)
+    model.log_impatience.data.fill_(-20.0)  # all visitors are alike
     model.statistics.copy_(torch.tensor([0.4, 0.0, 0.0]))
     planner = Planner(model, 1, look_ahead=True)
     w, picks, same = torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), torch.zeros(1, 1)
     stay = 1 - torch.tensor(-1.0).sigmoid().item()
-    assert planner._value(w, picks, same, None).item() == pytest.approx(0.4 * stay / (1 - stay), rel=1e-5)
+    share = planner.start_patience(1).softmax(1)
+    assert planner._value(w, picks, same, None, share).item() == pytest.approx(0.4 * stay / (1 - stay), rel=1e-5)
 
 
 def test_sessions_update_the_posterior_by_bayes_rule_also_without_a_pick() -> None:

@@ -129,15 +129,15 @@ def test_a_command_without_learners_is_refused() -> None:
         SizeCommand(items=5, algorithms=" ,").run()
 
 
-def test_user_models_store_43_weights_per_item() -> None:
-    """x has 16 weights, a, ε and e one each, and ε′ one for each of 24 models of leaving.
+def test_user_models_store_39_weights_per_item() -> None:
+    """x has 16 weights, a, ε and e one each, and ε′ one for each of 20 models of leaving.
 
     Rewards of two behaviours, the share of what was shown and four sums of the priors are not trained.
     """
     options = resolve_options({"algorithm.name": "user-model"}, "events")
     one, four = (size_of_run(options, 1000, Ranks(ranks), list_length=5) for ranks in (1, 4))
-    assert (one.trained_per_item, one.frozen_per_item) == (16 + 3 + 24, 2 + 1 + 4)
-    assert one.item_tables == 4 * 43 * 1000 == 4 * four.item_tables
+    assert (one.trained_per_item, one.frozen_per_item) == (16 + 3 + 20, 2 + 1 + 4)
+    assert one.item_tables == 4 * 39 * 1000 == 4 * four.item_tables
     assert one.optimiser == 2 * one.gradients
     assert (one.sent_in_catalogue_group, four.milliseconds) == (0, None)
 

@@ -18,7 +18,7 @@ import torch  # noqa: E402
 from offrec.console import Console  # noqa: E402
 from offrec.data.dataset import Dataset  # noqa: E402
 from offrec.errors import InputError, Interrupted  # noqa: E402
-from offrec.models import planner  # noqa: E402
+from offrec.models import leaving_fit, planner  # noqa: E402
 from offrec.models.network import sharded_rows  # noqa: E402
 from offrec.runs.launch import is_lost  # noqa: E402
 from offrec.runs.loading import load  # noqa: E402
@@ -145,6 +145,8 @@ def figures(one: Path, other: Path) -> float:
 def user_model(folder: Path) -> dict[str, Any]:
     """Train a user model by one process, by two ranks, by groups that read different sessions, and resume it."""
     planner.SIMULATED_LISTS = 1  # each list takes about 20 messages
+    # Where L-BFGS stops depends on rounding, but its limit does not.
+    leaving_fit.FIRST, leaving_fit.FINAL, leaving_fit.FINALISTS, leaving_fit.TOLERANCE = 0, 150, 3, 1e-11
     results: dict[str, Any] = {}
     dataset = make_lists(folder)
     one, groups, stopped = folder / "one", folder / "groups", folder / "stopped"

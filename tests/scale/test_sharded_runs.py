@@ -16,6 +16,7 @@ from small_datasets import write_dataset
 
 SCRIPT = Path(__file__).parent / "run_checks.py"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+FLAT = 3e-3  # of a user model's weights: its last fit starts from rounded weights, and some of them matter little
 ROUNDING = 1e-5  # of float32 after all updates; sums over items have another order in every world
 
 
@@ -61,9 +62,11 @@ def test_the_logging_policy_is_fitted_by_several_ranks(results: Any) -> None:
 
 def test_user_models_of_several_ranks_equal_those_of_one_process(results: Any) -> None:
     """Two groups read different sessions. Another world resumes an interrupted run. One process reads the run."""
-    assert max(results["user model in groups"]) < ROUNDING
+    for case in ("user model in groups", "user model resumed"):
+        weights, losses = results[case]
+        assert weights < FLAT
+        assert losses < ROUNDING
     assert results["user model raised"] == ["Interrupted"] * 3
-    assert max(results["user model resumed"]) < ROUNDING
     assert results["user model replicated"]
     assert results["user model recommended"]
 

@@ -4,8 +4,9 @@ The value of a list ℓ for type c is Σ_{i∈ℓ} P(i|ℓ,c) · e(i,c), with
 
     e(i,c) = E[reward of i|c] + V(memory after i) − V(memory after no pick)
 
-V is the expected reward of the rest of the session. It assumes that later lists earn a mean reward r̄ and that later
-picks have a mean effect w̄ on leaving; both are measured by simulating the planner in the model. The planner adds the
+V is the expected reward of the rest of the session, over the posterior of the visitor's impatience: those who have
+stayed for many lists are probably patient. V assumes that later lists earn a mean reward r̄ and that later picks have a
+mean effect w̄ on leaving; both are measured by simulating the planner in the model. The planner adds the
 item that increases the mean value over the posterior of c most, until the list is complete; if visitors choose place
 by place, it fills the last place first.
 
@@ -24,7 +25,8 @@ from offrec.catalogue import Head, restrict, top_k
 from offrec.catalogue.head import MASKED
 from offrec.models.user_model import STEPS, UserModelNetwork
 
-SIMULATED, SIMULATED_LISTS = 256, 16
+SIMULATED, SIMULATED_LISTS = 256, 64
+FEW = 0.02  # a simulation ends when this share of the visitors is left
 STEP = 0.01  # of numerical derivatives
 LEAST_RATIO = 1e-3  # smaller expected rewards, and negative ones, count as this share of the mean
 ROWS = 512  # lists that are planned at once
@@ -57,6 +59,7 @@ class Planner:
         self.weight = model.grid_log_weight[:, best].exp()
         self.base = model.leave_base[best] + model.leave_picks[:, best]  # [STEPS]
         self.idle, self.same = model.leave_idle[best], model.leave_same[best]
+        self.impatience = model.impatience()[:, best]  # [Z]
         self.x = model.vectors()
         self.unit_x = normalize(self.x, dim=1)
         self.log_prior = model.type_logit.log_softmax(0)
@@ -99,6 +102,27 @@ class Planner:
         """[rows, K] log posterior of new visitors."""
         return self.log_prior.expand(rows, -1).clone()
 
+    def start_patience(self, rows: int) -> Tensor:
+        """[rows, Z] log posterior of the impatience of new visitors."""
+        return self.model.log_share.expand(rows, -1).clone()
+
+    def after_stay(self, memory: Tensor, picked: Tensor, picks: Tensor) -> Tensor:
+        """[n, Z] log P(stayed|z) after a list. `memory` includes the pick, `picks` does not."""
+        effect = (self._effects(memory) * self.weight).sum(1)
+        logit = self.base[picks.clamp(max=STEPS - 1)] - effect + self.same * self.model.similarity(memory)
+        logit = logit + self.idle * (~picked).to(logit.dtype)
+        return logsigmoid(-(logit[:, None] + self.impatience))
+
+    def patience_after_picks(self, recent: Tensor) -> Tensor:
+        """[n, Z] log posterior of impatience from picks alone, [n, h] most recent first: visitors stayed after each."""
+        memory = self.model.learner.memory
+        windows = torch.nn.functional.pad(recent, (0, memory - 1), value=self.model.n_items).unfold(1, memory, 1)
+        is_pick = recent < self.model.n_items
+        before = is_pick.flip(1).cumsum(1).flip(1) - 1
+        flat = windows.flatten(0, 1), is_pick.new_ones(recent.numel()), before.clamp(min=0).flatten()
+        stayed = self.after_stay(*flat).reshape(*recent.shape, -1)
+        return self.start_patience(len(recent)) + (stayed * is_pick[..., None]).sum(1)
+
     def after_list(self, lists: Tensor, memory: Tensor, place: Tensor) -> Tensor:
         """[n, K] log P(place|list, c), by which the posterior changes; place 0 means that nothing was picked."""
         choice = self._log_choice(self._utilities(lists, memory)[0])
@@ -129,17 +153,28 @@ class Planner:
         return posterior
 
     @torch.no_grad()
-    def plan(self, posterior: Tensor, memory: Tensor, picks: Tensor, allowed: Tensor | None = None) -> Tensor:
+    def plan(
+        self,
+        posterior: Tensor,
+        memory: Tensor,
+        picks: Tensor,
+        allowed: Tensor | None = None,
+        patience: Tensor | None = None,
+    ) -> Tensor:
         """Return the lists [n, k] for visitors with a log posterior [n, K], last picks [n, m] and pick counts [n].
 
-        Lists contain only items that `allowed` [A] marks, unless there are fewer than k of them.
+        Lists contain only items that `allowed` [A] marks, unless there are fewer than k of them. `patience` [n, Z] is
+        the log posterior of impatience; None: that of new visitors.
         """
         rows = GPU_ROWS if memory.is_cuda else ROWS
+        patience = self.start_patience(len(memory)) if patience is None else patience
         parts = [slice(first, first + rows) for first in range(0, len(memory), rows)]
-        lists = [self._plan(posterior[part], memory[part], picks[part], allowed) for part in parts]
+        lists = [self._plan(posterior[part], memory[part], picks[part], allowed, patience[part]) for part in parts]
         return torch.cat(lists) if lists else memory.new_zeros(0, self.k)
 
-    def _plan(self, posterior: Tensor, memory: Tensor, picks: Tensor, allowed: Tensor | None) -> Tensor:
+    def _plan(
+        self, posterior: Tensor, memory: Tensor, picks: Tensor, allowed: Tensor | None, patience: Tensor
+    ) -> Tensor:
         model, options = self.model, self.model.learner
         share, types = posterior.softmax(1).topk(min(options.planned_types, posterior.shape[1]), 1)
         share = share / share.sum(1, keepdim=True)
@@ -147,7 +182,7 @@ class Planner:
         utility, interest = model.utility_and_interest(types, memory, candidates)
         earns = self._expected_reward(interest, candidates)
         if self.look_ahead:
-            earns = earns + self.advantage(memory, picks, candidates)[:, None]
+            earns = earns + self.advantage(memory, picks, candidates, patience)[:, None]
         return candidates.gather(1, self._best_list(utility, earns, share, is_excluded))
 
     def _candidates(self, types: Tensor, memory: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -216,7 +251,7 @@ class Planner:
 
     # ---- the value of staying
 
-    def advantage(self, memory: Tensor, picks: Tensor, items: Tensor) -> Tensor:
+    def advantage(self, memory: Tensor, picks: Tensor, items: Tensor, patience: Tensor) -> Tensor:
         """[n, c] V after a pick of each of the items [n, c], minus V after no pick."""
         length, n_items = memory.shape[1], self.model.n_items
         w, known = self._effects(memory), self.model.at(self.unit_x, memory)
@@ -224,10 +259,11 @@ class Planner:
         largest = similar.amax(2) if length > 1 else torch.zeros_like(items, dtype=w.dtype)
         older = torch.nn.functional.pad(memory[:, : length - 1], (0, 1), value=n_items)
         same_after_pick = self.model.similarity(older)[:, None] + largest / length
-        picked = self._value(w, picks, same_after_pick, self._effects(items))
-        return picked - self._value(w, picks, self.model.similarity(memory)[:, None], None)
+        share = patience.softmax(1)
+        picked = self._value(w, picks, same_after_pick, self._effects(items), share)
+        return picked - self._value(w, picks, self.model.similarity(memory)[:, None], None, share)
 
-    def _value(self, w: Tensor, picks: Tensor, same: Tensor, new: Tensor | None) -> Tensor:
+    def _value(self, w: Tensor, picks: Tensor, same: Tensor, new: Tensor | None, share: Tensor) -> Tensor:
         """[n, c] expected reward after the current list. After l more lists, memory has moved back by l places.
 
         Args:
@@ -235,9 +271,10 @@ class Planner:
             picks: [n] number of picks.
             same: [n, c] similarity in memory after the list.
             new: [n, c] effects of picks from the current list; None if nothing is picked.
+            share: [n, Z] posterior of impatience.
         """
         length, weight, after = w.shape[1], self.weight, 0 if new is None else 1
-        value, alive = torch.zeros_like(same), torch.ones_like(same)
+        logits = []  # of leaving after the current list and each later one, at z = 0
         for ahead in range(length + 1):
             back = min(length, ahead + after)
             effect = (w[:, : length - back] * weight[back:]).sum(1, keepdim=True) + self.later_w * weight[:ahead].sum()
@@ -245,12 +282,18 @@ class Planner:
                 effect = effect + weight[ahead] * new
             none = self.none_share if ahead else 1.0 - after
             base = self.base[(picks + ahead).clamp(max=STEPS - 1)][:, None]
-            leave = base - effect + self.idle * none + self.same * same * (length - ahead) / length
-            stay = 1 - leave.sigmoid()
-            alive = alive * stay
-            value = value + alive * self.reward
-        rest: Tensor = alive * stay / (1 - stay).clamp(min=1e-3) * self.reward
-        return value + rest
+            logits.append(base - effect + self.idle * none + self.same * same * (length - ahead) / length)
+        value = torch.zeros_like(same)
+        for number, level in enumerate(self.impatience):
+            lists, alive = torch.zeros_like(same), torch.ones_like(same)
+            for logit in logits:
+                leave = (logit + level).sigmoid()
+                alive = alive * (1 - leave)
+                lists = lists + alive
+            lists = lists + alive * (1 - leave) / leave.clamp(min=1e-3)
+            value = value + share[:, number : number + 1] * lists
+        reward: Tensor = value * self.reward
+        return reward
 
     # ---- calibration
 
@@ -287,9 +330,10 @@ class Planner:
         utility, reward_slope = utility[:, 0], (shifted - reward) / STEP
         earns, stay_slope = reward, torch.zeros_like(reward)
         if self.look_ahead:
-            now = self.advantage(memory, picks, lists)
+            patience = self.start_patience(count)
+            now = self.advantage(memory, picks, lists, patience)
             self.w += STEP
-            stay_slope = (self.advantage(memory, picks, lists) - now) / STEP
+            stay_slope = (self.advantage(memory, picks, lists, patience) - now) / STEP
             self.w -= STEP
             earns = reward + now
         probability = self._log_choice(utility).exp()[:, 1:]
@@ -312,11 +356,13 @@ class Planner:
         types = torch.multinomial(prior, n, replacement=True, generator=generator).to(model.x.device)
         posterior, picks = self.start(n), torch.zeros(n, dtype=torch.long, device=types.device)
         memory = torch.full((n, model.learner.memory), model.n_items, device=types.device)
-        alive, rows = torch.ones(n, device=types.device), torch.arange(n, device=types.device)
+        stayed, rows = self.start_patience(n), torch.arange(n, device=types.device)  # log P(z, still there)
         sums = torch.zeros(4, device=types.device)  # reward, effect of picks, no picks, lists
-        best = int(model.best)
         for _ in range(SIMULATED_LISTS):
-            lists = self.plan(posterior, memory, picks)
+            alive = stayed.exp().sum(1)
+            if float(alive.mean()) < FEW:
+                break
+            lists = self.plan(posterior, memory, picks, patience=stayed)
             choice, rewards = self._outcomes(lists, memory)
             chosen = choice[rows, types].exp()
             reward = (chosen[:, 1:] * rewards[rows, types]).sum(1)
@@ -327,7 +373,7 @@ class Planner:
             sums += torch.stack([(alive * part).sum() for part in parts])
             posterior = posterior + choice[rows, :, place]
             memory = torch.where(picked[:, None], torch.cat([item[:, None], memory[:, :-1]], 1), memory)
-            alive = alive * (1 - model.leave_logits(memory, picked, picks)[:, best].sigmoid())
+            stayed = stayed + self.after_stay(memory, picked, picks)
             picks = picks + picked
         reward_sum, effect, none, lists_seen = sums.tolist()
         mean = torch.tensor(

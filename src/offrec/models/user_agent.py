@@ -2,15 +2,15 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from offrec.algorithms import LossTerms
-from offrec.algorithms.user_model import UserModel, UserSymbols
+from offrec.algorithms.user_model import UserModel, UserSymbols, leaving_log_likelihood
 from offrec.catalogue import Head
 from offrec.catalogue.shard import Shard, sum_over_batch
 from offrec.data.list_log import ListBatch, ListLog
 from offrec.models.item_features import ItemFeatures
 from offrec.models.item_prior import add_evidence, update_precisions
+from offrec.models.leaving_fit import fit_leaving
 from offrec.models.log_shape import LogShape
 from offrec.models.network import NetworkOptions
 from offrec.models.planner import Planner
@@ -75,6 +75,10 @@ class UserModelAgent(UserModelNetwork):
         batch = _validated(log)
         return _choice_likelihood(self.symbols(batch, 1), batch)
 
+    def fit_leaving(self, log: ListLog, validation: ListLog) -> None:
+        """Fit the model of leaving to the whole training log, after the last update."""
+        fit_leaving(self, log, (lambda: self._leaving_likelihood(validation)) if validation.sessions else None)
+
     @torch.no_grad()
     def validate(self, log: ListLog, last: bool, seed: int) -> dict[str, float]:
         """Select the model of leaving on validation sessions, and calibrate the planner after the last epoch.
@@ -111,30 +115,40 @@ class UserModelAgent(UserModelNetwork):
         for first in range(0, last, VALIDATED_CHOICES):
             sessions = torch.arange(first, min(first + VALIDATED_CHOICES, last), device=log.first.device)
             batch = log.batch(sessions)
-            logit = self.leave_logits_after(batch)
-            target = batch.leaves.to(logit.dtype)[:, None].expand_as(logit)
-            total -= binary_cross_entropy_with_logits(logit, target, reduction="none").sum(0)
+            outcome = leaving_log_likelihood(
+                self.leave_logits_after(batch), self.impatience(), self.log_share, batch.leaves, batch.session
+            )
+            total += outcome.sum(0)
             lists += len(batch)
         return total / lists
 
     def forward(self, batch: Batch) -> Head:
         """Return the head that ranks the planned list first. It knows the picks of each row, but not the lists."""
         planner = self.planner()
-        posterior = planner.after_picks(batch.recent[:, : self.options.history])
-        return self.planned_head(posterior, self.last_picks(batch.recent), (batch.recent < self.n_items).sum(1))
+        recent = batch.recent[:, : self.options.history]
+        picks = (batch.recent < self.n_items).sum(1)
+        patience = planner.patience_after_picks(recent) if planner.look_ahead else None
+        return self.planned_head(planner.after_picks(recent), self.last_picks(batch.recent), picks, patience=patience)
 
     def last_picks(self, recent: Tensor) -> Tensor:
         """[n, memory] the last picks, of picks [n, h], most recent first; missing ones are n_items."""
         missing = self.learner.memory - recent.shape[1]
         return torch.nn.functional.pad(recent[:, : self.learner.memory], (0, max(0, missing)), value=self.n_items)
 
-    def planned_head(self, posterior: Tensor, memory: Tensor, picks: Tensor, allowed: Tensor | None = None) -> Head:
-        """Return the head of visitors with a log posterior, last picks and pick counts.
+    def planned_head(
+        self,
+        posterior: Tensor,
+        memory: Tensor,
+        picks: Tensor,
+        allowed: Tensor | None = None,
+        patience: Tensor | None = None,
+    ) -> Head:
+        """Return the head of visitors with a log posterior, last picks, pick counts and a log posterior of impatience.
 
         Lists are planned among the items that `allowed` [A] marks; the scores of other items are not masked.
         """
         planner = self.planner()
-        lists = planner.plan(posterior, memory, picks, allowed)
+        lists = planner.plan(posterior, memory, picks, allowed, patience)
         state = posterior.softmax(1) @ self.types + self.taste_shift(memory)
         state = state * (1 + planner.slopes.zeta * self.match_conversion)
         bias = planner._item_score()
@@ -152,20 +166,22 @@ class UserModelAgent(UserModelNetwork):
 
 
 class UserSessions:
-    """The posterior, the last picks and the number of picks of running sessions."""
+    """The posteriors of type and impatience, the last picks and the number of picks of running sessions."""
 
     @torch.no_grad()
     def __init__(self, agent: UserModelAgent, rows: int, recent: Tensor | None = None) -> None:
         self.agent, planner, device = agent, agent.planner(), agent.x.device
         if recent is None:
             recent = torch.full((rows, 1), agent.n_items, device=device)
-        self.posterior = planner.after_picks(recent[:, : agent.options.history])
+        recent_picks = recent[:, : agent.options.history]
+        self.posterior, self.patience = planner.after_picks(recent_picks), planner.patience_after_picks(recent_picks)
         self.memory, self.picks = agent.last_picks(recent), (recent < agent.n_items).sum(1)
 
     @torch.no_grad()
     def head(self, rows: Tensor, allowed: Tensor | None = None) -> Head:
         """Return the head of some sessions, with lists planned among the items that `allowed` [A] marks."""
-        return self.agent.planned_head(self.posterior[rows], self.memory[rows], self.picks[rows], allowed)
+        parts = self.posterior[rows], self.memory[rows], self.picks[rows]
+        return self.agent.planned_head(*parts, allowed, self.patience[rows])
 
     @torch.no_grad()
     def observe(self, rows: Tensor, lists: Tensor, items: Tensor) -> None:
@@ -173,10 +189,13 @@ class UserSessions:
         match, picked = lists == items[:, None], items < self.agent.n_items
         place = torch.where(match.any(1) & picked, match.int().argmax(1) + 1, 0)
         is_known = match.any(1) | ~picked  # a pick that was not on the list says nothing about the list
-        change = self.agent.planner().after_list(lists, self.memory[rows], place)
+        planner = self.agent.planner()
+        change = planner.after_list(lists, self.memory[rows], place)
         self.posterior[rows] += torch.where(is_known[:, None], change, 0.0)
         memory = self.memory[rows]
         self.memory[rows] = torch.where(picked[:, None], torch.cat([items[:, None], memory[:, :-1]], 1), memory)
+        # The next list is planned only if the visitor stays.
+        self.patience[rows] += planner.after_stay(self.memory[rows], picked, self.picks[rows])
         self.picks[rows] += picked
 
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from itertools import product
 
 import torch
+from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, normalize
 
@@ -18,8 +19,10 @@ from offrec.data.list_log import ListBatch
 from offrec.models.item_features import FeatureMap, ItemFeatures
 from offrec.models.network import NetworkOptions
 
-PRECISIONS = (5.0, 10.0, 20.0, 40.0, 100.0, 1000.0)  # of the prior of ε′, the item's own effect on leaving
-DECAYS = (0.3, 0.6, 0.75, 0.9)  # of the weights of earlier picks in leaving
+PRECISIONS = (3.0, 10.0, 40.0, 160.0)  # of the prior of ε′, the item's own effect on leaving
+DECAYS = (0.3, 0.5, 0.6, 0.7, 0.8)  # of the weights of earlier picks in leaving
+WITHOUT_VALIDATION = (10.0, 0.6)  # the precision and decay of logs without validation sessions
+LEVELS = 5  # of impatience: the nodes of Gauss–Hermite quadrature
 FIRST_PRECISION = 2.0  # of a and ε in the first epoch, if they are estimated
 STEPS = 12  # numbers of picks with an effect on leaving of their own; the last is for all larger numbers
 MAX_LOGIT = 60.0  # e⁶⁰ is a finite float32, also if several are added
@@ -42,6 +45,12 @@ class UserModelNetwork(nn.Module):
     """
 
     stochastic = False
+    # Parameters of leaving, with one entry per candidate in the last dimension.
+    leaving_parameters = (
+        *("leave_effect", "leave_slopes", "leave_base", "leave_picks"),
+        *("leave_missing", "leave_idle", "leave_same", "log_impatience"),
+    )
+    frozen_items: Tensor | None = None
     # From the options and the log; a warm start does not copy them.
     from_log = ("reward", "item_reward", "shown", "evidence")
     # Tensors with one row per item, and the number of their further rows.
@@ -54,6 +63,8 @@ class UserModelNetwork(nn.Module):
     item_reward: Tensor
     grid_precision: Tensor
     grid_log_weight: Tensor
+    level: Tensor
+    log_share: Tensor
     shown: Tensor
     is_cascade: Tensor
 
@@ -101,6 +112,7 @@ class UserModelNetwork(nn.Module):
         self.leave_base = nn.Parameter(torch.full((count,), -2.0))  # h₀
         self.leave_picks = zeros(STEPS, count)  # h
         self.leave_missing, self.leave_idle, self.leave_same = zeros(count), zeros(count), zeros(count)
+        self.log_impatience = nn.Parameter(torch.full((count,), -0.5))  # log σ
         self.prior_mean = None if features is None else _prior_mean(features, width + 2 + count)
         self.known_items = n_items  # a has mean 0 over these; items after them are new
         self._means: tuple[Tensor, ...] | None = None
@@ -111,9 +123,12 @@ class UserModelNetwork(nn.Module):
 
         self.register_buffer("grid_precision", torch.tensor([precision for precision, _ in grid]), persistent=False)
         self.register_buffer("grid_log_weight", compute_unless_meta((memory, count), log_weight), persistent=False)
+        level, share = hermegauss(LEVELS)  # E[f(z)] ≈ Σ share · f(level) for z ~ N(0, 1)
+        self.register_buffer("level", torch.tensor(level).float(), persistent=False)
+        self.register_buffer("log_share", torch.tensor(share / share.sum()).log().float(), persistent=False)
         self.register_buffer("reward", torch.tensor(rewards))
         self.register_buffer("item_reward", torch.zeros(rows, len(rewards)))  # of each item, minus `reward`
-        self.register_buffer("best", torch.zeros((), dtype=torch.long))  # index of the selected leave model
+        self.register_buffer("best", torch.tensor(grid.index(WITHOUT_VALIDATION)))  # the selected leave model
         self.register_buffer("is_cascade", torch.tensor(has_lists and learner.choice == "cascade"))
         self.register_buffer("shown", torch.full((rows,), 1.0 / n_items))  # share of each item in what was shown
         self.register_buffer("precision", torch.full((2,), FIRST_PRECISION))  # of a and ε
@@ -143,7 +158,7 @@ class UserModelNetwork(nn.Module):
 
         Without data, the gradient of the prior alone would move them to 0 within an epoch, because Adam scales it up.
         """
-        is_trained = ~frozen
+        self.frozen_items, is_trained = frozen, ~frozen
         for parameter in (getattr(self, name) for name in ITEM_PARAMETERS):
             rows = is_trained.to(parameter).reshape(-1, *[1] * (parameter.ndim - 1))
             parameter.register_hook(rows.mul)
@@ -292,8 +307,12 @@ class UserModelNetwork(nn.Module):
         vectors = normalize(self.at(self.vectors().detach(), memory), dim=-1)
         return (vectors @ vectors.transpose(1, 2)).tril(-1).relu().amax(2).sum(1) / memory.shape[1]
 
+    def impatience(self) -> Tensor:
+        """[Z, G] levels of z."""
+        return self.log_impatience.exp() * self.level[:, None]
+
     def leave_logits(self, memory: Tensor, picked: Tensor, picks: Tensor) -> Tensor:
-        """[n, G] log-odds of leaving after a list. `memory` includes the pick, `picks` does not."""
+        """[n, G] log-odds of leaving after a list at z = 0. `memory` includes the pick, `picks` does not."""
         missing = (memory >= self.n_items).to(self.leave_missing.dtype)[..., None] * self.leave_missing
         satisfaction = ((self.at(self.worth(), memory) + missing) * self.grid_log_weight.exp()).sum(1)
         idle = (~picked).to(satisfaction.dtype)[:, None] * self.leave_idle
@@ -302,10 +321,13 @@ class UserModelNetwork(nn.Module):
 
     def leave_logits_after(self, batch: ListBatch) -> Tensor:
         """[D, G] log-odds of leaving after each list of a batch."""
+        return self.leave_logits(*self.memory_after(batch), batch.picks)
+
+    def memory_after(self, batch: ListBatch) -> tuple[Tensor, Tensor]:
+        """Return the last picks after each list [D, m], and whether it had a pick [D]."""
         picked = batch.place > 0
         shifted = torch.cat([batch.picked_item[:, None], batch.memory[:, :-1]], 1)
-        memory = torch.where(picked[:, None], shifted, batch.memory)
-        return self.leave_logits(memory, picked, batch.picks)
+        return torch.where(picked[:, None], shifted, batch.memory), picked
 
     # ---- likelihood
 
@@ -335,6 +357,8 @@ class UserModelNetwork(nn.Module):
             conversion=conversion,
             exposure=self._exposure(batch) if self.learns_exposure else torch.zeros_like(choice),
             leave_logit=self.leave_logits_after(batch),
+            impatience=self.impatience(),
+            log_share=self.log_share,
             leaves=batch.leaves,
             session=batch.session,
             penalty=self._penalty() / lists,
@@ -361,6 +385,7 @@ class UserModelNetwork(nn.Module):
         )
         effects_of_items = torch.stack([centred.square().sum(), self.conversion_effect.square().sum()])
         leaving = (self.grid_precision * self.leave_effect.square()).sum()
+        shared = shared + self.log_impatience.square().sum()
         return (self.sum_items(vectors + self.precision @ effects_of_items + leaving) + shared) / 2
 
 
