@@ -89,7 +89,7 @@ LIMITS = (
     # were not. In `demo` 1 an estimate 18 % above the logged reward was 64 % too high.
     Limit("above_log", 0.0, 0.1, np.inf, "excess over the logged reward, where Q tends to overestimate", ".0%"),
     Limit("extrapolation", 0, 1, 1, "Q of choices outside the log is extrapolated by a network"),
-    Limit("clusters", 0, 1, 1, "assumes that all items of a cluster are alike, which the log cannot show"),
+    Limit("clusters", 0, 1, 1, "assumes that all items of a cluster are alike, which the log can only show on average"),
     Limit("averaged", 0, 1, 1, "its probabilities are means over contexts that --match does not distinguish"),
     Limit("no_refits", 0, 1, 1, "without refits the error of Q itself is unknown"),
     Limit("q_unchecked", 0, 1, 1, "Q was not compared with the log"),
