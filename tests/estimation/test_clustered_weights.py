@@ -1,7 +1,8 @@
 """Marginal weights of served lists and doubly robust forms: by hand, and against sums over all lists in plain numpy.
 
-obp and SCOPE-RL have no clusters of sampled lists, no ratios of picks and no OffCEM. The sums here are independent of
-the library: they enumerate every list of a catalogue of five items.
+obp and SCOPE-RL have no clusters of sampled lists and no ratios of picks, and the cascade's doubly robust form of obp
+has a model per place. The sums here are independent of the library: they enumerate every list of a catalogue of five
+items. `test_estimators.py` compares OffCEM for lists of one item with obp.
 """
 
 from itertools import permutations
