@@ -38,7 +38,7 @@ from selection_methods import bvft_losses
 from shop_dataset import write_shop_dataset
 
 SHOPS, SESSIONS, EPOCHS, VISITORS, VISITORS_SEED = (10, 11), 5_000, 3, 4_000, 1_000_000
-BASELINES = ("popular", "recent", "markov", "item-neighbours", "mean-reward", "pick-return")
+BASELINES = ("popular", "recent", "markov", "item-neighbours", "mean-reward", "total-reward")
 LEARNERS = ("sl", "dc", "sdac", "dqn")
 UPDATES = (100, 300, 1000)
 METHODS = ("value@5", "direct", "order", "BVFT chooses Q", "BVFT pessimism")
