@@ -1,6 +1,7 @@
 """Compare the default estimator of served logs with SLOPE's choice, and measure weights of clusters there.
 
     python benchmarks/estimate_slope.py --out results/estimates-slope.json
+    python benchmarks/estimate_slope.py --shops 12,13,20,21 --out results/estimates-slope-2.json
 
 Shops of `demo` that are used for tuning. The rounds are those of `estimate_trust_logs.py`: a served policy, logs of
 5,000 sessions with exact propensities, and four policies of the next round, alone and blended. Clusters of items are
@@ -160,10 +161,11 @@ def _choices(shops: list[dict[str, Any]], share: float, name: str) -> dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shops", default=",".join(map(str, SHOPS)), help="seeds of the shops")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    shops = [measure_shop(seed) for seed in SHOPS]
+    shops = [measure_shop(seed) for seed in map(int, options.shops.split(","))]
     summary = summarise(shops)
     write_results(options.out, {"summary": summary, "shops": shops}, {"demo": world("demo")})
     for row in summary:
