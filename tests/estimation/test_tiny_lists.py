@@ -12,7 +12,7 @@ from offrec.estimation.estimators import estimate_value
 from offrec.estimation.interval import Interval
 
 BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
-MODULES = ("estimators_tiny", "estimators_tiny_lists", "selection_methods")
+MODULES = ("estimators_tiny", "tiny_lists_world", "estimators_tiny_lists", "selection_methods")
 
 
 @pytest.fixture(scope="module")
