@@ -2,11 +2,12 @@
 
     python benchmarks/estimate_slope.py --out results/estimates-slope.json
     python benchmarks/estimate_slope.py --shops 12,13,20,21 --out results/estimates-slope-2.json
+    python benchmarks/estimate_slope.py --table results/estimates-slope.json results/estimates-slope-2.json
 
 Shops of `demo` that are used for tuning. The rounds are those of `estimate_trust_logs.py`: a served policy, logs of
 5,000 sessions with exact propensities, and four policies of the next round, alone and blended. Clusters of items are
 learned from the picks of the first log, or the shop's own categories. SLOPE orders the estimators by their standard
-errors, and its intervals do not contain the bias of assumptions.
+errors, and its intervals do not contain the bias of assumptions. `--table` prints the figures of all shops of files.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from torch import Tensor
 import estimate_plan as plan
 from estimate_selection import assess_methods
 from estimate_trust_logs import LOG_SEED, ROWS, Ratios, ground_truths, log_ratios
-from evidence import world, write_results
+from evidence import read_results, world, write_results
 from offrec.estimation.cluster_ratios import expected_of_cluster, list_cluster_log_prob
 from offrec.estimation.estimators import session_terms
 from offrec.estimation.interval import Interval, bootstrap_interval
@@ -39,6 +40,7 @@ SHOPS, LOGS, RESAMPLES = (10, 11), 2, 200
 NAMES = ("self_normalised", "order_free", "cascade", "pick")
 CLUSTERED = ("marginal", "marginal_pick")
 VISITORS = (4_000, 20_000)
+OUT = Path(__file__).parent.parent / "results" / "estimates-slope.json"
 
 
 @torch.no_grad()
@@ -159,17 +161,35 @@ def _choices(shops: list[dict[str, Any]], share: float, name: str) -> dict[str, 
     return {key: float(np.mean([one[key] for one in found])) for key in found[0]}
 
 
+def table(summary: list[dict[str, Any]]) -> str:
+    """Return Markdown: per blend the median bias, relative error, coverage and half width; then how well it chooses."""
+    by_key = {(row["estimator"], row["blend"]): row for row in summary}
+    lines = ["| estimator | " + " | ".join(f"{share:g}" for share in plan.BLENDS) + " | chooses |", "|---" * 5 + "|"]
+    for name in dict.fromkeys(row["estimator"] for row in summary):
+        rows = [by_key[name, share] for share in plan.BLENDS]
+        cells = [
+            f"{row['median bias']:+.1%}, {row['relative error']:.1%}, {row['coverage']:.0%}, {row['half width']:.1%}"
+            for row in rows
+        ]
+        chosen = ", ".join(f"{rows[-1][key]:.2f}" for key in ("correlation", "share of the best", "SharpeRatio@3"))
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {chosen} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shops", default=",".join(map(str, SHOPS)), help="seeds of the shops")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--table", type=Path, nargs="+", help="print the table of these files, without a measurement")
     options = parser.parse_args()
+    if options.table:
+        print(table(summarise([shop for path in options.table for shop in read_results(path)["shops"]])))
+        return
     torch.set_num_threads(1)
     shops = [measure_shop(seed) for seed in map(int, options.shops.split(","))]
     summary = summarise(shops)
     write_results(options.out, {"summary": summary, "shops": shops}, {"demo": world("demo")})
-    for row in summary:
-        print({key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()})
+    print(table(summary))
 
 
 if __name__ == "__main__":
