@@ -11,16 +11,18 @@ estimate uses the test sessions; with all sessions the clusters depend on a part
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array, csr_array
-from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
 from offrec.data.dataset import Dataset
 from offrec.estimation.marginal import CLUSTERS, cluster_items
 from offrec.types import Doubles, Sessions
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array  # imported where it is used, because other estimates work without scipy
 
 CATEGORY = "category"
 WINDOW, DIMENSIONS = 5, 16
@@ -55,6 +57,9 @@ def item_clusters(dataset: Dataset, count: int = CLUSTERS) -> ItemClusters:
 
 def item_vectors(sessions: Sessions, n_items: int) -> Doubles:
     """[A, d] vectors of items: eigenvectors of the positive pointwise mutual information of picks in a session."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.linalg import eigsh
+
     items = np.asarray(sessions.items[slice(int(sessions.offsets[0]), int(sessions.offsets[-1]))]).astype(np.int64)
     session = np.repeat(np.arange(len(sessions)), np.diff(sessions.offsets))
     pairs = [
@@ -63,7 +68,7 @@ def item_vectors(sessions: Sessions, n_items: int) -> Doubles:
     ]
     first, second = np.concatenate(pairs, 1) if pairs else np.zeros((2, 0), np.int64)
     both = (np.concatenate([first, second]), np.concatenate([second, first]))
-    counts: csr_array = coo_array((np.ones(len(both[0])), both), shape=(n_items, n_items)).tocsr()
+    counts = coo_array((np.ones(len(both[0])), both), shape=(n_items, n_items)).tocsr()
     information = _positive_information(counts)
     if n_items <= MAX_DENSE:
         values, vectors = np.linalg.eigh(information.toarray())
@@ -75,8 +80,10 @@ def item_vectors(sessions: Sessions, n_items: int) -> Doubles:
     return np.asarray(np.divide(vectors, length, out=np.zeros_like(vectors), where=length > 1e-9))
 
 
-def _positive_information(counts: csr_array) -> csr_array:
+def _positive_information(counts: "csr_array") -> "csr_array":
     """Return max(0, log(n_ij n / (n_i n_j))) of a symmetric matrix of counts, 0 where n_ij is 0."""
+    from scipy.sparse import coo_array
+
     total = np.asarray(counts.sum(1)).ravel()
     entries = counts.tocoo()
     row, column = entries.coords
