@@ -39,6 +39,8 @@ from offrec.shop.worlds import WORLDS
 Table = NDArray[np.float64]  # [states, items]
 TEMPERATURES = {"near": 1.0, "farther": 0.5, "far": 0.2, "farthest": 0.1}
 CLAIMED = ("near", "farther")  # intervals should cover here with 2,000 sessions; elsewhere the verdict must warn
+WITHOUT_Q = ("importance", "capped", "self_normalised", "marginal")
+ROBUST = ("doubly_robust", "weighted_doubly_robust", "marginal_doubly_robust")
 REFITS = 40
 FOLDS, SHRUNK = 5, (1.0, 5.0, 20.0, 60.0)
 OUT = Path(__file__).parent.parent / "results" / "estimates-tiny.json"
@@ -170,9 +172,9 @@ def estimates(
     model, simple = tiny.fitted(other, once, policy, gamma), poor(other, policy)
     for source, b in propensities(tiny, log).items():
         steps, poorly = tiny.steps(log, policy, b, model), tiny.steps(log, policy, b, simple)
-        for name in ("importance", "capped", "self_normalised", "doubly_robust", "weighted_doubly_robust", "marginal"):
+        for name in (*WITHOUT_Q, *ROBUST):
             yield source, name, assess_steps(name, steps)
-        for name in ("doubly_robust", "weighted_doubly_robust"):
+        for name in ROBUST:
             yield source, f"{name}, poor Q", assess_steps(name, poorly)
     random = np.random.default_rng(seed)
     resampled = [np.bincount(random.integers(len(once), size=len(once)), minlength=len(once)) for _ in range(REFITS)]

@@ -217,7 +217,7 @@ def test_an_unavailable_estimator_is_refused_by_name_and_skipped_by_all(tmp_path
     dataset = write_dataset(tmp_path, sessions, splits=(10, 0, 20), items=2,
                             decisions=[[(t, [i], 0.5, t) for t, i in enumerate(s)] for s in sessions])  # fmt: skip
     policy = Fixed(dataset, [0.0, 0.0])
-    with pytest.raises(InputError, match="--estimator marginal needs propensities of item clusters"):
+    with pytest.raises(InputError, match=r"marginal needs probabilities of clusters, but .* add --served RUN"):
         estimate(policy, dataset, EstimateOptions(estimators=("marginal",)))
     (one,) = estimate(policy, dataset, EstimateOptions(estimators=("all",), refits=0, values=FEW)).policies
     assert "marginal" not in one.assessments

@@ -13,8 +13,11 @@ from offrec.estimation.estimators import ESTIMATORS, contributions, estimate_val
 from offrec.estimation.trajectories import Trajectories, log_weights, weights
 
 PEERS = json.loads((Path(__file__).parent / "peers" / "numbers.json").read_text())
-WITH_OTHER_RATIOS = [name for name, estimator in ESTIMATORS.items() if estimator.weighting != "lists"]
-WEIGHTINGS = [ESTIMATORS[name].weighting for name in WITH_OTHER_RATIOS]
+OTHERS = [estimator for estimator in ESTIMATORS.values() if estimator.weighting != "lists"]
+WITH_OTHER_RATIOS = [one.name for one in OTHERS if not one.uses_q]
+WITH_Q_OF_LISTS = [one.name for one in OTHERS if one.uses_q and not one.depends_on_reaction]
+WITH_CONTROLS = [one.name for one in OTHERS if one.uses_q and one.depends_on_reaction]
+WEIGHTINGS = [one.weighting for one in OTHERS if not one.uses_q]
 
 
 @pytest.fixture
@@ -28,6 +31,7 @@ def by_hand() -> Trajectories:
         q=np.array([1.5, 2.0, 3.0]),
         v=np.array([2.0, 1.0, 1.0]),
         log_ratios=dict.fromkeys(WEIGHTINGS, np.log([1.0, 2.0, 4.0])),
+        controls=dict.fromkeys(WEIGHTINGS, np.array([0.5, 0.6, 2.0])),
         reward_by_behaviour={"view": np.array([1.0, 0.0, 1.0]), "buy": np.array([0.0, 3.0, 3.0])},
     )
 
@@ -39,7 +43,14 @@ def random_trajectories(seed: int, sessions: int = 40) -> Trajectories:
     reward, q, v = random.normal(size=(3, n))
     log_pi, log_b = np.log(random.uniform(0.1, 1, (2, n)))
     return Trajectories(
-        offsets, reward, log_pi, log_b, q=q, v=v, log_ratios=dict.fromkeys(WEIGHTINGS, random.normal(size=n))
+        offsets,
+        reward,
+        log_pi,
+        log_b,
+        q=q,
+        v=v,
+        log_ratios=dict.fromkeys(WEIGHTINGS, random.normal(size=n)),
+        controls=dict.fromkeys(WEIGHTINGS, random.normal(size=n)),
     )
 
 
@@ -60,6 +71,10 @@ def test_weights_by_hand(by_hand: Trajectories) -> None:
         ("self_normalised", None, [2 / (3.5 / 3) + 0.5 * 3 / (2.5 / 3), 0.5 * 4 / (3.5 / 3), 0]),
         # weights 1, 2 and 4; their means (1 + 4 + 1) / 3, then (2 + 4 + 1) / 3
         *((name, None, [1 / 2 + 0.5 * 2 * 3 / (7 / 3), 4 * 4 / 2, 0]) for name in WITH_OTHER_RATIOS),
+        # the same weights with δ as below: 0, 1 and 1
+        *((name, None, [2 + 0.5 * 2 * 1 / (7 / 3), 1 + 4 * 1 / 2, 0]) for name in WITH_Q_OF_LISTS),
+        # δ: 1 + ½ (1 − .6) = 1.2, 3 and 4; the base is V − K at the first decision: 2 − .5 and 1 − 2
+        *((name, None, [1.5 + 1.2 / 2 + 0.5 * 2 * 3 / (7 / 3), -1 + 4 * 4 / 2, 0]) for name in WITH_CONTROLS),
         ("direct", None, [2, 1, 0]),
         # δ: 1 + ½·1 − 1.5 = 0, 3 − 2 = 1, 4 − 3 = 1
         ("doubly_robust", None, [2 + 2 * 0 + 0.5 * 1 * 1, 1 + 0.5 * 1, 0]),
@@ -91,8 +106,10 @@ def test_the_values_of_all_behaviours_add_up(by_hand: Trajectories) -> None:
 
 def test_doubly_robust_without_a_model_is_importance_sampling() -> None:
     steps = random_trajectories(0)
-    blank = replace(steps, q=np.zeros(steps.decisions), v=np.zeros(steps.decisions))
-    for robust, plain in (("doubly_robust", "importance"), ("weighted_doubly_robust", "self_normalised")):
+    nothing = np.zeros(steps.decisions)
+    blank = replace(steps, q=nothing, v=nothing, controls=dict.fromkeys(WEIGHTINGS, nothing))
+    pairs = [(name, name.removesuffix("_doubly_robust")) for name in (*WITH_Q_OF_LISTS, *WITH_CONTROLS)]
+    for robust, plain in (("doubly_robust", "importance"), ("weighted_doubly_robust", "self_normalised"), *pairs):
         assert estimate_value(robust, blank, 0.9) == pytest.approx(estimate_value(plain, steps, 0.9))
 
 
@@ -113,7 +130,7 @@ def test_doubly_robust_with_an_exact_model_is_the_direct_method() -> None:
     nothing = np.zeros(steps.decisions)
     exact = td_residual(steps.reward, nothing, steps.v, steps.step, 0.9)  # Q = r + γ V(s′)
     steps = replace(steps, q=exact)
-    for name in ("doubly_robust", "weighted_doubly_robust"):
+    for name in ("doubly_robust", "weighted_doubly_robust", *WITH_Q_OF_LISTS):
         assert estimate_value(name, steps, 0.9, cap=2.0) == pytest.approx(estimate_value("direct", steps, 0.9))
 
 
@@ -169,6 +186,8 @@ def test_estimates_without_the_needed_columns_are_refused(by_hand: Trajectories)
         estimate_value("importance", by_hand, cap=0)
     with pytest.raises(InputError, match="needs ratios of clusters"):
         estimate_value("marginal", replace(by_hand, log_ratios={}))
+    with pytest.raises(InputError, match="pick_doubly_robust needs Q of each item of a list, which is missing"):
+        estimate_value("pick_doubly_robust", replace(by_hand, controls={}))
 
 
 @pytest.mark.parametrize("case", PEERS, ids=lambda case: case["name"])

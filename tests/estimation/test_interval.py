@@ -16,6 +16,8 @@ from offrec.estimation.interval import (
 )
 from offrec.estimation.trajectories import Trajectories
 
+WEIGHTINGS = sorted({one.weighting for one in ESTIMATORS.values()} - {"lists"})
+
 
 def random_trajectories(seed: int, sessions: int = 30) -> Trajectories:
     random = np.random.default_rng(seed)
@@ -30,7 +32,8 @@ def random_trajectories(seed: int, sessions: int = 30) -> Trajectories:
         log_b,
         q=q,
         v=v,
-        log_ratios=dict.fromkeys(("clusters", "sets", "prefixes", "picks"), random.normal(size=n) / 3),
+        log_ratios=dict.fromkeys(WEIGHTINGS, random.normal(size=n) / 3),
+        controls=dict.fromkeys(WEIGHTINGS, random.normal(size=n)),
     )
 
 

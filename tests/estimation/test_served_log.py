@@ -13,13 +13,16 @@ from offrec.commands.estimate import Estimate
 from offrec.commands.estimate_output import print_result
 from offrec.errors import InputError
 from offrec.estimation.collect import rare_beyond_logging
+from offrec.estimation.decision_values import ValueOptions
 from offrec.estimation.estimate import estimate
+from offrec.estimation.estimators import ESTIMATORS
 from offrec.estimation.options import EstimateOptions
 from offrec.estimation.seen_sessions import count_seen_sessions
 from small_datasets import write_dataset
 
 ITEMS, LISTS, SESSIONS = 6, 3, 1200
 SERVED = [1.0, 0.5, 0.0, 0.0, -0.5, -1.0]
+DOUBLY_ROBUST = [name for name in ESTIMATORS if name.endswith("_doubly_robust")]
 PICKS = [0.1, 0.3, 0.5, 0.2, 0.6, 0.9]  # probability that a visitor buys the item when it is first on the list
 
 
@@ -100,6 +103,45 @@ def test_ratios_of_picks_leave_more_effective_sessions(served: Any) -> None:
     assert found["pick"].assumption_bias.standard_error > 0
     default = estimate(later_policy(served, logits), served, served=server).policies[0].assessments
     assert list(default) == ["pick"]
+
+
+def test_clusters_and_doubly_robust_forms_are_close_to_the_truth(served: Any) -> None:
+    """Six clusters of one item: ratios of clusters are those of lists, and of picks. Q is fitted to 800 sessions."""
+    logits = [0.6, 0.5, 0.2, 0.1, -0.1, -0.5]
+    names = ("self_normalised", "marginal", "pick", "marginal_pick", *DOUBLY_ROBUST)
+    options = EstimateOptions(estimators=names, values=ValueOptions(updates=60))
+    result = estimate(later_policy(served, logits), served, options, served=later_policy(served, SERVED))
+    found = result.policies[0].assessments
+    assert result.notes[-1] == "Item clusters: 6, learned from the training sessions."
+    assert result.sessions == 200
+    estimates = {name: one.interval.estimate for name, one in found.items()}
+    assert estimates["marginal"] == pytest.approx(estimates["self_normalised"], rel=1e-6)
+    assert estimates["marginal_pick"] == pytest.approx(estimates["pick"], rel=1e-6)
+    assert estimates["marginal_doubly_robust"] == pytest.approx(estimates["weighted_doubly_robust"], rel=1e-6)
+    for name in DOUBLY_ROBUST:
+        interval = found[name].interval
+        assert abs(interval.estimate - true_reward(logits)) < 4 * interval.standard_error, name
+        assert interval.estimate not in [one for other, one in estimates.items() if other not in DOUBLY_ROBUST]
+    assert "clusters" in [reason.code for reason in found["marginal"].reasons]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("marginal", "needs probabilities of clusters, but the log has those of whole lists only; add --served RUN"),
+        ("marginal_pick", "needs probabilities of pick clusters, but .*; add --served RUN, the policy that served"),
+        ("pick_doubly_robust", "needs probabilities of picks, but the log has those of whole lists only; add --served"),
+    ],
+)
+def test_parts_of_lists_need_the_policy_that_served_the_log(served: Any, name: str, message: str) -> None:
+    with pytest.raises(InputError, match=f"^--estimator {name} {message}"):
+        estimate(later_policy(served, SERVED), served, EstimateOptions(estimators=(name,)))
+
+
+def test_parts_of_lists_need_served_lists(tmp_path: Path) -> None:
+    picks = write_dataset(tmp_path, [[0], [1], [0], [1]], splits=(2, 1, 1), items=2)
+    with pytest.raises(InputError, match="--estimator pick needs served lists, but the log has only picks; use anoth"):
+        estimate(Fixed(picks, [0.0, 0.0]), picks, EstimateOptions(estimators=("pick",)))
 
 
 def test_blends_of_ratios_of_picks_approach_the_log(served: Any) -> None:

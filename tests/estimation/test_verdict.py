@@ -171,7 +171,8 @@ def test_cut_weights_rare_items_and_estimated_propensities_lower_the_verdict() -
 
 
 def test_marginal_estimates_are_never_trusted() -> None:
-    trajectories = replace(sessions(400), log_ratios={name: np.zeros(400) for name in WEIGHTINGS})
+    zeros = {name: np.zeros(400) for name in WEIGHTINGS}
+    trajectories = replace(sessions(400), log_ratios=zeros, controls=zeros)
     assessment = assess("marginal", trajectories, resamples=100)
     assert (assessment.verdict, reasons(assessment)) == ("caution", {"clusters": 1.0})
 
@@ -248,7 +249,8 @@ def test_the_numbers_of_a_withheld_estimate_are_none_unless_they_are_requested()
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_the_reasons_of_every_estimator_explain_its_verdict(name: str) -> None:
-    trajectories = replace(sessions(250, ratio=1.3), log_ratios={name: np.zeros(250) for name in WEIGHTINGS})
+    zeros = {name: np.zeros(250) for name in WEIGHTINGS}
+    trajectories = replace(sessions(250, ratio=1.3), log_ratios=zeros, controls=zeros)
     assessment = assess(name, trajectories, resamples=50)
     severities = [VERDICTS.index(reason.verdict) for reason in assessment.reasons]
     assert severities == sorted(severities, reverse=True)

@@ -131,6 +131,19 @@ def test_earnings_without_sl(tmp_path: Path) -> None:
         assert cells[table.heads.index("compared with the logging policy")].text.startswith("+")
 
 
+def test_estimated_values_have_a_sharpe_ratio(tmp_path: Path) -> None:
+    """Estimates 1.5, 1 and .5 (SL, DC, DQN) with the logged reward .9: (1.5 − .9) / √(1/6)."""
+    study = made_study(tmp_path / "study", [made_log()], {"sl": 0.5, "dc": 0.6, "dqn": 0.3}, earned=EARNED)
+    for name, value in (("sl", 1.5), ("dc", 1.0), ("dqn", 0.5)):
+        for path in study.path("results").glob(f"yoochoose.{name}.gru.*.json"):
+            facts = json.loads(path.read_text())
+            facts["value"] = {"value": value, "low": 0.0, "high": 2.0, "logged": 0.9, "verdict": "caution"}
+            write_json(path, facts)
+    note = earnings_table(study).note
+    assert "is 1.47 by the estimates and " in note
+    assert note.endswith(" by true rewards.")
+
+
 def test_estimated_values_have_columns(tmp_path: Path) -> None:
     study = made_study(tmp_path / "study", [made_log()], HITS)
     path = study.path("results", "yoochoose.dc.gru.0.json")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from in_process import InProcess
 
 from offrec.commands.engines import load_baseline, load_run
@@ -108,9 +109,11 @@ def test_probabilities_of_parts_of_lists_equal_those_of_one_machine(
     policy, load = trained(dataset, tmp_path / "run", SL)
     decisions = LoggedDecisions.load(dataset, "test")
     list_policy = ListPolicy(policy, "sample", decisions.k, temperature=0.7)
-    one = LocalPasses().list_probabilities(list_policy, decisions)
-    several = RemotePasses(InProcess(slots), load, "test", EstimateOptions()).list_probabilities(list_policy, decisions)
-    for name in ("places", "sets", "picks"):
+    cluster = torch.arange(dataset.n_items) % 3
+    one = LocalPasses().list_probabilities(list_policy, decisions, cluster)
+    remote = RemotePasses(InProcess(slots), load, "test", EstimateOptions())
+    several = remote.list_probabilities(list_policy, decisions, cluster)
+    for name in ("places", "sets", "picks", "included", "clusters", "cluster_items"):
         assert getattr(several, name).tobytes() == getattr(one, name).tobytes()
     assert len(one.picks) == len(decisions)
 

@@ -66,7 +66,7 @@ def test_values_are_estimated_only_on_request(tmp_path: Path, monkeypatch: pytes
     facts = [json.loads(path.read_text()) for path in study.path("results").glob("*.json")]
     assert len(facts) == 2
     for one in facts:
-        assert {"value", "low", "high", "verdict", "reason"} == one["value"].keys()
+        assert {"value", "low", "high", "logged", "verdict", "reason"} == one["value"].keys()
         assert one["value"]["verdict"] in ("caution", "do not trust")
     without = small_study(dataset, tmp_path / "plain", algorithms="sl", baselines="none", seeds="1")
     assert not without.estimate_value

@@ -51,8 +51,10 @@ class Estimate:
     trained on it and no Q is fitted, else the test sessions. Q is fitted to the training sessions."""
     estimator: str = ""
     """Estimators, separated by commas, or all: importance, capped, self_normalised, marginal, order_free, cascade,
-    pick, direct, doubly_robust, weighted_doubly_robust. The default is self_normalised for sampled lists on a log with
-    exact propensities (with --served: pick), else direct. Estimates of estimators chosen by name are never withheld."""
+    pick, marginal_pick, direct, doubly_robust, weighted_doubly_robust, and the doubly robust forms
+    marginal_doubly_robust (OffCEM), order_free_doubly_robust, cascade_doubly_robust, pick_doubly_robust and
+    marginal_pick_doubly_robust. The default is self_normalised for sampled lists on a log with exact propensities (with
+    --served: pick), else direct. Estimates of estimators chosen by name are never withheld."""
     gamma: float = 1.0
     """Discount per decision."""
     play: Literal["sample", "topk"] = "sample"
@@ -73,8 +75,9 @@ class Estimate:
     temperatures: str = ""
     """With --certify: sample the policies at each of these temperatures, separated by commas, such as 2,1,0.5."""
     served: Annotated[Path | None, unset("RUN")] = None
-    """The run that served the log by sampling its lists. It allows weights by picks instead of whole lists, which vary
-    much less; the default estimator is then pick. Its probabilities must equal the logged propensities."""
+    """The run that served the log by sampling its lists. It allows weights by picks or item clusters instead of whole
+    lists, which vary much less; the default estimator is then pick. Its probabilities must equal the logged
+    propensities."""
     served_temperature: float = 1.0
     """With --served: the softmax temperature at which its lists were sampled."""
     reward: tuple[str, ...] = ()

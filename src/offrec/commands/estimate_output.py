@@ -23,6 +23,12 @@ LEGEND = {
     "verdict": "trust, caution or do not trust",
     "reasons": "diagnostics beyond a limit, most severe first; explained below",
 }
+SHARPE_K = 3
+SHARPE_NOTE = (
+    "SharpeRatio@k: of the k policies with the largest estimates, the estimated gain of the best one over the logging "
+    "policy, divided by\nthe standard deviation of their estimates. With a small ratio, a test of all k risks much "
+    "for a small gain."
+)
 CERTIFY_NOTE = (
     "A share of the traffic is the probability with which the policy makes each decision; the policy that wrote the "
     "log makes the others.\nAll intervals of these sentences hold together with a probability of 95 %."
@@ -45,6 +51,7 @@ def print_result(result: "EstimateResult") -> None:
     title = f"Reward per session, {', '.join(settings)}  {result.fingerprint}"
     print_table(title, [columns[index] for index in used], [[row[index] for index in used] for row in rows])
     _print_legend(result, [columns[index] for index in used])
+    _print_sharpe_ratios(result)
     print(f"Sessions: {result.split}. {result.sessions_note}")
     if _is_weighted_estimate_withheld(result):
         advice = "a small --blend" if result.policies[0].play == "column" else "--estimator direct"  # tables have no Q
@@ -84,6 +91,16 @@ def _print_legend(result: "EstimateResult", columns: list[str]) -> None:
     entries += [(code, text) for code, text in TEXTS.items() if code in used]
     width = max(len(name) for name, _ in entries)
     print("\n".join(f"{name:{width}}  {text}" for name, text in entries))
+
+
+def _print_sharpe_ratios(result: "EstimateResult") -> None:
+    """Print SharpeRatio@k of each estimator that has estimates of several policies, and what it means."""
+    by_estimator = {name: ratios for name, ratios in result.sharpe_ratios.items() if ratios}
+    for name, ratios in by_estimator.items():
+        k = min(SHARPE_K, max(ratios))
+        print(f"SharpeRatio@{k} by {name.replace('_', ' ')}: {significant(ratios[k])}")
+    if by_estimator:
+        print(SHARPE_NOTE)
 
 
 def _row(policy: "PolicyEstimate", estimator: str, result: "EstimateResult") -> list[str]:

@@ -9,18 +9,30 @@ weights w* before a decision and the value V of the state after it,
 Products of ρ* are avoided by two approximations. V of a running session is a constant, the mean over its decisions.
 The mean of (ρ − ρ*)(r + γV − V) over all logged decisions replaces that over the decisions of the policy; it is
 multiplied by the (discounted) number of decisions per session of the policy.
+
+Ratios of clusters rest on an assumption in the same way: the items of a cluster are alike ("no direct effect" of an
+item beyond its cluster).
+
+Doubly robust forms need the assumption for the residuals only. With the fitted V̂ and Q̂ in place of the constant, and
+the control variate K (ρ Q̂ if the ratios do not depend on the reaction), the mean is that of
+
+    ρ y − K − ρ* (y − Q̂),     y = r + γ (V̂(s′) + d) − d
+
+The constant d is the mean difference between V and V̂ over the decisions of a running session.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from offrec.estimation.estimators import get_estimator, session_terms
+from offrec.estimation.estimators import Estimator, get_estimator, td_residual, terms_of, with_ratios
 from offrec.estimation.interval import Interval
 from offrec.estimation.trajectories import MAX_LOG_WEIGHT, Trajectories, weights
 from offrec.types import Doubles, Longs
 
-PARTS_OF_LISTS = ("sets", "prefixes", "picks")  # weightings that rest on how visitors react to lists
+# Weightings that rest on how visitors react to lists; those of `ANY_MEAN_WEIGHT` need not have the mean 1.
+PARTS_OF_LISTS = ("sets", "prefixes", "picks", "pick_clusters", "clusters")
+ANY_MEAN_WEIGHT = ("sets", "prefixes", "picks", "pick_clusters")
 MARGIN = 2.0  # standard errors of the bias by which intervals are extended
 
 
@@ -57,22 +69,38 @@ def assumption_bias(name: str, trajectories: Trajectories, gamma: float, cap: fl
         return AssumptionBias()
     log_ratio, step, sessions = trajectories.log_ratios[estimator.weighting], trajectories.step, len(trajectories)
     ratio, exact = (np.exp(np.minimum(one, MAX_LOG_WEIGHT)) for one in (log_ratio, log_pi - log_b))
-    terms = session_terms(name, trajectories, gamma, cap)
-    parts = replace(trajectories, log_pi=log_ratio, log_b=np.zeros_like(log_ratio))
-    before = weights(parts, estimator.effective_cap(sessions, cap))[1]
+    terms = terms_of(replace(estimator, uses_q=False), trajectories, gamma, cap)
+    before = weights(with_ratios(trajectories, estimator), estimator.effective_cap(sessions, cap))[1]
     mean = terms.mean_weight()
     mean_before = np.concatenate([[1.0], mean[:-1]])
-    reached = _divide(_by_step(step, gamma**step * before), mean_before)
-    earned = _divide(_by_step(step, terms.gain), mean)
-    decisions = float(reached.sum())
+    reached = gamma**step * before
+    decisions = float(_divide(_by_step(step, reached), mean_before).sum())
     if not decisions > 0:
         return AssumptionBias()
+    earned = _divide(_by_step(step, terms.gain), mean)
     value = float(np.cumsum(earned[::-1]).sum()) / decisions  # of a running session, over all of its decisions
-    continues = np.append(step[1:] > 0, False)
-    surplus = (ratio - exact) * (trajectories.reward + (gamma * continues - 1.0) * value)
+    fitted = _fitted_columns(estimator, trajectories, ratio)
+    if fitted is None:
+        continues = np.append(step[1:] > 0, False)
+        surplus = (ratio - exact) * (trajectories.reward + (gamma * continues - 1.0) * value)
+    else:
+        q, v, control = fitted
+        excess = value - float(_divide(_by_step(step, reached * v), mean_before).sum()) / decisions
+        outcome = td_residual(trajectories.reward, np.full_like(q, excess), v + excess, step, gamma)
+        surplus = ratio * outcome - control - exact * (outcome - q)
     by_session = np.bincount(trajectories.session, gamma**step * surplus, minlength=sessions)
     scale = decisions / float((gamma**step).sum())
     return AssumptionBias(scale * float(by_session.mean()), scale * float(by_session.std()) / sessions**0.5)
+
+
+def _fitted_columns(
+    estimator: Estimator, trajectories: Trajectories, ratio: Doubles
+) -> tuple[Doubles, Doubles, Doubles] | None:
+    """Return Q, V and the control variate of a doubly robust form; None for an estimator without Q."""
+    q, v = trajectories.q, trajectories.v
+    if not estimator.uses_q or q is None or v is None:
+        return None
+    return q, v, trajectories.controls[estimator.weighting] if estimator.depends_on_reaction else ratio * q
 
 
 def _by_step(step: Longs, values: Doubles) -> Doubles:

@@ -96,8 +96,13 @@ class DecisionValues(nn.Module):
             return q.at(batch.action[:, None])[:, 0]
         lists = self.lists[batch.event - self.first]
         inside = lists < self.n_items
-        values = torch.where(inside, q.at(lists.clamp(max=self.n_items - 1)), 0.0)
-        return values.sum(1) / inside.sum(1)
+        return self.item_values(q, batch).sum(1) / inside.sum(1)
+
+    def item_values(self, q: Head, batch: Batch) -> Tensor:
+        """[B, K] q of the items of the logged list, 0 after its end. Needs served lists."""
+        assert self.lists is not None
+        lists = self.lists[batch.event - self.first]
+        return torch.where(lists < self.n_items, q.at(lists.clamp(max=self.n_items - 1)), 0.0)
 
     def squared_errors(
         self, batch: Batch, reward: Tensor, discount: Tensor, next_value: Tensor, value_if_ignored: Tensor

@@ -13,14 +13,21 @@ from offrec.estimation import value_at_5
 from offrec.estimation.assumption import assumption_bias
 from offrec.estimation.certify import Certification, certify
 from offrec.estimation.collect import LoggingModel, collect_trajectories, load_logging_model, reward_trajectories
+from offrec.estimation.control_variates import with_values
 from offrec.estimation.estimators import ESTIMATORS, SessionTerms, get_estimator, session_terms
 from offrec.estimation.interval import Interval, bootstrap_interval, refit_interval
+from offrec.estimation.item_clusters import item_clusters
 from offrec.estimation.list_policy import ListPolicy
 from offrec.estimation.logged_decisions import LoggedDecisions
-from offrec.estimation.options import ALL, EstimateOptions
+from offrec.estimation.options import EstimateOptions
 from offrec.estimation.passes import LocalPasses
 from offrec.estimation.result import EstimateResult, PolicyEstimate
-from offrec.estimation.served_policy import ListProbabilities, log_ratios, served_probabilities
+from offrec.estimation.served_policy import (
+    ListProbabilities,
+    log_ratios,
+    place_log_ratios,
+    served_probabilities,
+)
 from offrec.estimation.session_lists import served_log
 from offrec.estimation.trajectories import Trajectories, blend_ratio
 from offrec.estimation.verdict import assess
@@ -78,10 +85,13 @@ def estimate(
         is_given = name in given or name == SERVED
         return remote(name if is_given else name.rpartition(AT_TEMPERATURE)[0], split, options)
 
-    logged_lists = None
+    logged_lists, clusters = None, None
+    options.check_weightings(has_lists=decisions.has_lists, is_served=served is not None)
     if served is not None:
+        clusters = item_clusters(dataset) if options.uses_clusters else None
+        cluster = None if clusters is None else clusters.cluster
         server = ListPolicy(in_catalogue(served, dataset), "sample", decisions.k, options.served_temperature)
-        logged_lists = served_probabilities(server, decisions, passes_of(SERVED).list_probabilities)
+        logged_lists = served_probabilities(server, decisions, passes_of(SERVED).list_probabilities, cluster)
     logging_models: dict[object, LoggingModel] = {}
     scorers: dict[object, Callable[[Policy], float] | None] = {}
     estimates = []
@@ -103,7 +113,7 @@ def estimate(
         estimates.append(one)
     calibration = next(iter(logging_models.values())).calibration if logging_models else {}
     logged = logged_value(reward_trajectories(decisions, rewards), options)
-    notes = tuple(dataset.meta.get("decisions", {}).get("notes", ()))
+    notes = (*dataset.meta.get("decisions", {}).get("notes", ()), *([clusters.source] if clusters else []))
     certification = certify_estimates(estimates, options, console) if options.certify else None
     return EstimateResult(
         source=dataset.path,
@@ -204,11 +214,6 @@ def as_list_policy(name: str, policy: Policy, options: EstimateOptions, decision
                 f"--estimator {estimator.name} needs list probabilities, but {name} shows its top {k}, which this log "
                 "cannot be compared with; use --estimator direct or omit this policy."
             )
-        if estimator.weighting == "clusters" and decisions.has_lists:
-            raise InputError(
-                f"--estimator {estimator.name} needs propensities of item clusters, but the log has propensities of "
-                "lists; choose another estimator."
-            )
     if is_topk:
         if options.blend < 1 and k != decisions.k:
             raise InputError(
@@ -282,7 +287,6 @@ def _collect(
     console: Console,
 ) -> tuple[Trajectories, list[str], Doubles | None]:
     """Return the trajectories (with Q and V if needed), the estimators, and the direct estimates of the refits."""
-    with_clusters = ALL in options.estimators or "marginal" in options.estimators
     with console.counter(f"{name}: weights") as progress:
         trajectories = collect_trajectories(
             list_policy,
@@ -292,12 +296,14 @@ def _collect(
             match_lists=options.certify
             or list_policy.served_log
             or any(get_estimator(one).uses_weights for one in options.named_estimators),
-            with_clusters=with_clusters,
+            with_clusters=options.uses_clusters,
             progress=progress,
             passes=passes,
         )
+    place_ratios: dict[str, Doubles] = {}
     if logged_lists is not None and list_policy.play == "sample":
-        ratios = log_ratios(passes.list_probabilities(list_policy, decisions), logged_lists, decisions)
+        own = passes.list_probabilities(list_policy, decisions, logged_lists.cluster)
+        ratios, place_ratios = log_ratios(own, logged_lists, decisions), place_log_ratios(own, logged_lists)
         ratios = {weighting: blend_ratio(ratio, list_policy.blend) for weighting, ratio in ratios.items()}
         trajectories = replace(trajectories, log_ratios={**trajectories.log_ratios, **ratios})
     estimators = options.choose_estimators(trajectories, decisions.has_lists, list_policy.k)
@@ -305,7 +311,7 @@ def _collect(
         return trajectories, estimators, None
     fits = 1 + (options.refits if "direct" in estimators else 0)
     values = passes.fitted_values(name, list_policy, decisions, rewards, options, fits, console)
-    whole, *resampled = [replace(trajectories, q=one.q, v=one.v) for one in values]
+    whole, *resampled = [with_values(trajectories, one.q, one.v, one.items, place_ratios) for one in values]
     return whole, estimators, np.array([_mean_start_value(one) for one in resampled]) if resampled else None
 
 

@@ -13,9 +13,17 @@ weight w (the product of the ratios π / b so far) and an increment δ per decis
     order_free                 base = 0        δ = r                    ratios of sets; normalised
     cascade                    base = 0        δ = r                    ratios of prefixes; normalised
     pick                       base = 0        δ = r                    ratios of picks; normalised
+    marginal_pick              base = 0        δ = r                    ratios of the pick's cluster; normalised
     direct                     base = V(s₀)                             no weights
     doubly_robust              base = V(s₀)    δ = r + γ V(s′) − Q(s, a)
     weighted_doubly_robust     base = V(s₀)    δ = r + γ V(s′) − Q(s, a) normalised
+
+`marginal_doubly_robust` (OffCEM, Saito et al. 2023) and `order_free_doubly_robust` are `weighted_doubly_robust` with
+the ratios of `marginal` and `order_free`. The ratios of `cascade`, `pick` and `marginal_pick` depend on the reaction of
+the visitor, so that ρ Q has another mean than V. Their doubly robust forms, `cascade_doubly_robust` and so on, use a
+control variate K with the mean V instead (see `control_variates`). With K = ρ Q they would be doubly robust as usual:
+
+    base = V(s₀) − K(s₀)    δ = r + γ (V(s′) − K(s′))    normalised
 
 V(s′) is 0 after the last decision of a session. The mean over j includes sessions that have ended before step t, with
 their last weight: they stay in an absorbing state in which all policies act alike. A mean over the remaining sessions
@@ -30,6 +38,9 @@ from offrec.errors import InputError
 from offrec.estimation.trajectories import Trajectories, weights
 from offrec.types import Doubles, Longs
 
+REACTION_WEIGHTINGS = ("prefixes", "picks", "pick_clusters")  # ratios that depend on what the visitor picked
+CLUSTER_WEIGHTINGS = ("clusters", "pick_clusters")
+
 
 @dataclass(frozen=True)
 class Estimator:
@@ -41,6 +52,11 @@ class Estimator:
     is_normalised: bool = False
     is_capped: bool = False  # even if no cap is given
     weighting: str = "lists"  # the ratios in use: π / b of lists, or an entry of `Trajectories.log_ratios`
+
+    @property
+    def depends_on_reaction(self) -> bool:
+        """Whether the ratios depend on what the visitor picked, not only on the list."""
+        return self.weighting in REACTION_WEIGHTINGS
 
     def effective_cap(self, sessions: int, cap: float | None) -> float:
         """Return the cap on the weights: `cap` if given, else √S for `capped` (Ionides 2008), else infinity."""
@@ -59,9 +75,15 @@ ESTIMATORS = {
         Estimator("order_free", is_normalised=True, weighting="sets"),
         Estimator("cascade", is_normalised=True, weighting="prefixes"),
         Estimator("pick", is_normalised=True, weighting="picks"),
+        Estimator("marginal_pick", is_normalised=True, weighting="pick_clusters"),
         Estimator("direct", uses_weights=False, uses_q=True),
         Estimator("doubly_robust", uses_q=True),
         Estimator("weighted_doubly_robust", uses_q=True, is_normalised=True),
+        Estimator("marginal_doubly_robust", uses_q=True, is_normalised=True, weighting="clusters"),
+        Estimator("order_free_doubly_robust", uses_q=True, is_normalised=True, weighting="sets"),
+        Estimator("cascade_doubly_robust", uses_q=True, is_normalised=True, weighting="prefixes"),
+        Estimator("pick_doubly_robust", uses_q=True, is_normalised=True, weighting="picks"),
+        Estimator("marginal_pick_doubly_robust", uses_q=True, is_normalised=True, weighting="pick_clusters"),
     )
 }
 
@@ -117,10 +139,14 @@ def session_terms(name: str, trajectories: Trajectories, gamma: float = 1.0, cap
         raise InputError(f"gamma must be between 0 and 1; got {gamma}.")
     if cap is not None and not cap > 0:
         raise InputError(f"cap must be positive; got {cap}.")
-    estimator = get_estimator(name)
+    return terms_of(get_estimator(name), trajectories, gamma, cap)
+
+
+def terms_of(estimator: Estimator, trajectories: Trajectories, gamma: float, cap: float | None) -> SessionTerms:
+    """Compute what an estimator sums over each session; arguments as in `session_terms`, which checks them."""
     trajectories = with_ratios(trajectories, estimator)
     if estimator.uses_q:
-        base, increment = _base_and_residual(name, trajectories, gamma)
+        base, increment = _base_and_residual(estimator, trajectories, gamma)
     else:
         base, increment = np.zeros(len(trajectories)), trajectories.reward
     offsets, step = trajectories.offsets, trajectories.step
@@ -181,8 +207,9 @@ def td_residual(reward: Doubles, q: Doubles, v: Doubles, step: Longs, gamma: flo
     return reward + gamma * next_value - q
 
 
-def _base_and_residual(name: str, trajectories: Trajectories, gamma: float) -> tuple[Doubles, Doubles]:
-    """Return V(s₀) [S] and r + γ V(s′) − Q(s, a) [D]."""
+def _base_and_residual(estimator: Estimator, trajectories: Trajectories, gamma: float) -> tuple[Doubles, Doubles]:
+    """Return the base [S] and the increments [D] of an estimator with Q."""
+    name, weighting = estimator.name, estimator.weighting
     base, q, v = trajectories.start_values, trajectories.q, trajectories.v
     if base is None or (name != "direct" and (q is None or v is None)):
         raise InputError(
@@ -190,4 +217,13 @@ def _base_and_residual(name: str, trajectories: Trajectories, gamma: float) -> t
         )
     if q is None or v is None:
         return base, np.zeros(trajectories.decisions)
+    if estimator.uses_weights and estimator.depends_on_reaction:
+        if weighting not in trajectories.controls:
+            raise InputError(
+                f"The estimator {name} needs Q of each item of a list, which is missing; choose another estimator."
+            )
+        control, starts = trajectories.controls[weighting], trajectories.lengths > 0
+        base = base.copy()
+        base[starts] -= control[trajectories.offsets[:-1][starts]]
+        return base, td_residual(trajectories.reward, np.zeros_like(v), v - control, trajectories.step, gamma)
     return base, td_residual(trajectories.reward, q, v, trajectories.step, gamma)

@@ -37,6 +37,7 @@ class PolicyValues(NamedTuple):
 
     q: Doubles  # [D] of the logged decision
     v: Doubles  # [D] of the state of each decision
+    items: Doubles | None = None  # [D, k] q of each item of a served list, for policies that sample their lists
 
 
 class FittedQ(DecisionValues):
@@ -115,13 +116,18 @@ class FittedQ(DecisionValues):
         self.set_decisions(decisions)
         replay = decisions.replay(mdp, self.list_policy.policy.history, "exact", self.device)
         values = np.zeros((2, len(mdp.reward)))
+        has_items = self.lists is not None and self.list_policy.play == "sample"
+        items = np.zeros((len(decisions), decisions.k)) if has_items else None
         with eval_mode(self), torch.random.fork_rng():
             torch.manual_seed(self.options.seed)
             for batch in replay.batches(batch_size):
                 q = self.critic(batch)
                 pair = torch.stack([self.logged_value(q, batch), self._expected_value(batch, q)])
                 values[:, (batch.event - self.first).cpu().numpy()] = (pair.double() * self.unit).cpu().numpy()
-        return PolicyValues(values[0], values[1])
+                if items is not None:
+                    of_items = self.item_values(q, batch).double() * self.unit
+                    items[(batch.event - self.first).cpu().numpy()] = of_items.cpu().numpy()
+        return PolicyValues(values[0], values[1], items)
 
 
 def fit_q(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from offrec.errors import InputError
 from offrec.estimation.certify import SHARES
 from offrec.estimation.decision_values import ValueOptions
-from offrec.estimation.estimators import ESTIMATORS, get_estimator
+from offrec.estimation.estimators import CLUSTER_WEIGHTINGS, ESTIMATORS, get_estimator
 from offrec.estimation.list_policy import Play
 from offrec.estimation.trajectories import Trajectories
 from offrec.evaluation import EvaluationSplit
@@ -138,6 +138,31 @@ class EstimateOptions:
             return self.named_estimators[0]
         needs_weights = self.blend < 1 or self.certify
         return WEIGHTED if needs_weights or (is_sampled and has_propensities) else RECOMMENDED
+
+    @property
+    def uses_clusters(self) -> bool:
+        """Whether an estimator may need ratios of item clusters."""
+        return ALL in self.estimators or any(
+            get_estimator(name).weighting in CLUSTER_WEIGHTINGS for name in self.named_estimators
+        )
+
+    def check_weightings(self, *, has_lists: bool, is_served: bool) -> None:
+        """Raise `InputError` if a named estimator needs the policy that served the log, which is not given.
+
+        Args:
+            has_lists: Whether the log has served lists, not only picks.
+            is_served: Whether the policy that served the log is given.
+        """
+        for name in self.named_estimators:
+            weighting = get_estimator(name).weighting
+            if weighting == "lists" or is_served or (weighting == "clusters" and not has_lists):
+                continue
+            if not has_lists:
+                raise InputError(f"--estimator {name} needs served lists, but the log has only picks; use another one.")
+            raise InputError(
+                f"--estimator {name} needs probabilities of {weighting.replace('_', ' ')}, but the log has those of "
+                "whole lists only; add --served RUN, the policy that served the log, or use another estimator."
+            )
 
     def fits_q(self, is_sampled: bool, has_propensities: bool) -> bool:
         """Return whether the estimators of a policy need a fitted Q."""

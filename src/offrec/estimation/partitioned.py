@@ -93,11 +93,13 @@ class RemotePasses(LocalPasses):
         parts = list(self.engine.map(_best_lists, list(range(0, len(decisions.sessions), SESSIONS)), task))
         return torch.from_numpy(np.concatenate([np.zeros((0, k), np.int64), *parts])).to(policy.device)
 
-    def list_probabilities(self, list_policy: ListPolicy, decisions: LoggedDecisions) -> ListProbabilities:
+    def list_probabilities(
+        self, list_policy: ListPolicy, decisions: LoggedDecisions, cluster: Tensor | None = None
+    ) -> ListProbabilities:
         """Compute the probabilities of the logged lists and of their parts."""
-        one = ProbabilityPass(list_policy, decisions)
-        task = self._task(list_policy, decisions.dataset)
-        return one.collect(self._by_batch(_probabilities, len(one.batches), task))
+        one = ProbabilityPass(list_policy, decisions, cluster)
+        task, clusters = self._task(list_policy, decisions.dataset), None if cluster is None else cluster.numpy()
+        return one.collect(self._by_batch(_probabilities, len(one.batches), task, clusters))
 
     def fitted_values(
         self,
@@ -143,8 +145,11 @@ def _best_lists(first: int, task: _Task) -> Longs:
     return np.asarray(replay_sessions(list_policy.policy, decisions, list_policy.k, first, last).cpu().numpy())
 
 
-def _probabilities(numbers: Sequence[int], task: _Task) -> list[tuple[Longs, tuple[Doubles, ...]]]:
-    return list(ProbabilityPass(*task.open()).run(numbers))
+def _probabilities(
+    numbers: Sequence[int], task: _Task, cluster: Longs | None
+) -> list[tuple[Longs, tuple[Doubles, ...]]]:
+    clusters = None if cluster is None else torch.from_numpy(cluster.copy())
+    return list(ProbabilityPass(*task.open(), clusters).run(numbers))
 
 
 def _fit(number: int, name: str, task: _Task) -> PolicyValues:

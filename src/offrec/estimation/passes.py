@@ -36,9 +36,11 @@ class LocalPasses:
         """[D, k] the policy's best list at each decision, after all lists before it."""
         return best_lists(policy, decisions, k)
 
-    def list_probabilities(self, list_policy: ListPolicy, decisions: LoggedDecisions) -> ListProbabilities:
+    def list_probabilities(
+        self, list_policy: ListPolicy, decisions: LoggedDecisions, cluster: Tensor | None = None
+    ) -> ListProbabilities:
         """Compute the probabilities of the logged lists and of their parts."""
-        return list_probabilities(list_policy, decisions)
+        return list_probabilities(list_policy, decisions, cluster)
 
     def fitted_values(
         self,

@@ -11,6 +11,7 @@ from offrec.estimation.certify import Certification
 from offrec.estimation.interval import Interval
 from offrec.estimation.mean_rank import order_by_mean_rank
 from offrec.estimation.options import EstimateOptions
+from offrec.estimation.sharpe_ratio import sharpe_ratios
 from offrec.estimation.trajectories import Trajectories
 from offrec.estimation.verdict import Assessment
 from offrec.evaluation import EvaluationSplit
@@ -60,6 +61,20 @@ class EstimateResult:
         order = {policy.name: place for policy, place in places if place is not None}
         return order if len(order) > 1 else {}
 
+    @property
+    def sharpe_ratios(self) -> dict[str, dict[int, float | None]]:
+        """SharpeRatio@k by estimator and k, of the policies whose estimates are shown; see `sharpe_ratio`.
+
+        Contains the estimators with at least two such policies. Values are the estimates themselves.
+        """
+        ratios = {}
+        for name in dict.fromkeys(name for policy in self.policies for name in policy.assessments):
+            known = [policy.assessments[name] for policy in self.policies if name in policy.assessments]
+            values = [one.interval.estimate for one in known if self.is_shown(one)]
+            if len(values) > 1:
+                ratios[name] = sharpe_ratios(values, values, self.logged.estimate)
+        return ratios
+
     def has_interval(self, estimator: str) -> bool:
         """Return whether the interval is meaningful: without refits the direct method ignores the error of Q."""
         return estimator != "direct" or self.options.refits > 0
@@ -84,6 +99,9 @@ class EstimateResult:
                 "propensity_calibration": self.calibration,
                 "logging_policy": {"sessions": self.sessions, **self.logged.as_json()},
                 "policies": [self._policy_as_json(policy) for policy in self.policies],
+                "sharpe_ratio": {
+                    name: {str(k): ratio for k, ratio in by_k.items()} for name, by_k in self.sharpe_ratios.items()
+                },
                 "certification": self.certification and self.certification.as_json(),
             }
         )

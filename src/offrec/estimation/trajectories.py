@@ -36,6 +36,9 @@ class Trajectories:
     log_ratios: dict[str, Doubles] = field(
         default_factory=dict
     )  # weighting → [D] log ratio, in place of π / b of lists
+    controls: dict[str, Doubles] = field(
+        default_factory=dict
+    )  # weighting → [D] control variate: see `control_variates`
     reward_by_behaviour: dict[str, Doubles] = field(default_factory=dict)  # behaviour → [D] its part of the reward
     is_averaged: bool = False  # whether log_pi is that of means over contexts that the log does not distinguish
 
@@ -90,7 +93,7 @@ class Trajectories:
         return self._with_reward(np.ones(self.decisions))
 
     def _with_reward(self, reward: Doubles) -> "Trajectories":
-        return replace(self, reward=reward, q=None, v=None, start_value=None, reward_by_behaviour={})
+        return replace(self, reward=reward, q=None, v=None, start_value=None, controls={}, reward_by_behaviour={})
 
     def select(self, sessions: Longs) -> "Trajectories":
         """Select sessions by number; a number may occur more than once."""
@@ -101,10 +104,12 @@ class Trajectories:
         start_value = None if self.start_value is None else self.start_value[sessions]
         by_behaviour = {name: part[index] for name, part in self.reward_by_behaviour.items()}
         ratios = {name: part[index] for name, part in self.log_ratios.items()}
+        controls = {name: part[index] for name, part in self.controls.items()}
         return Trajectories(
             offsets,
             start_value=start_value,
             log_ratios=ratios,
+            controls=controls,
             reward_by_behaviour=by_behaviour,
             is_averaged=self.is_averaged,
             **columns,
@@ -140,6 +145,7 @@ def blended(trajectories: Trajectories, share: float) -> Trajectories:
         q=None,
         v=None,
         start_value=None,
+        controls={},
     )
 
 
@@ -181,7 +187,7 @@ def weights(trajectories: Trajectories, cap: float = np.inf) -> tuple[Doubles, D
 def _columns(trajectories: Trajectories) -> dict[str, Doubles]:
     """Return the known columns with one number per decision."""
     columns = {column.name: getattr(trajectories, column.name) for column in fields(trajectories)}
-    others = ("offsets", "start_value", "log_ratios", "reward_by_behaviour", "is_averaged")
+    others = ("offsets", "start_value", "log_ratios", "controls", "reward_by_behaviour", "is_averaged")
     return {name: values for name, values in columns.items() if values is not None and name not in others}
 
 
@@ -194,7 +200,8 @@ def _check(trajectories: Trajectories) -> None:
         )
     parts = {f"reward_by_behaviour[{name!r}]": part for name, part in trajectories.reward_by_behaviour.items()}
     ratios = {f"log_ratios[{name!r}]": part for name, part in trajectories.log_ratios.items()}
-    for name, values in {**_columns(trajectories), **parts, **ratios}.items():
+    controls = {f"controls[{name!r}]": part for name, part in trajectories.controls.items()}
+    for name, values in {**_columns(trajectories), **parts, **ratios, **controls}.items():
         if values.shape != (decisions,):
             raise InputError(f"{name} has shape {values.shape}; expected ({decisions},), one value per decision.")
         valid = np.isfinite(values) | ((values == -np.inf) & (name == "log_pi" or name in ratios))

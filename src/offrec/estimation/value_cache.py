@@ -92,7 +92,7 @@ def load_or_fit(
 
 
 def _write(values: PolicyValues, description: dict[str, Any], folder: Path) -> None:
-    arrays = values._asdict()
+    arrays = {"q": values.q, "v": values.v}  # only fits for the top k are cached, which have no values of items
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
     text = format_json(description | {"arrays": describe_arrays(arrays)})
@@ -106,8 +106,9 @@ def _read(description: dict[str, Any], folder: Path) -> PolicyValues:
         if any(stored.get(name) != value for name, value in expected.items() if name != CHECKSUM):
             raise ValueError("about.json describes another fit")
         arrays = open_arrays(folder, stored.get("arrays", {}), advice="fit Q again")
-        values = PolicyValues(*(np.array(arrays[name]) for name in PolicyValues._fields))
-        if any(array.shape != (description["evaluated"][1],) or not np.isfinite(array).all() for array in values):
+        values = PolicyValues(np.array(arrays["q"]), np.array(arrays["v"]))
+        pair = (values.q, values.v)
+        if any(array.shape != (description["evaluated"][1],) or not np.isfinite(array).all() for array in pair):
             raise ValueError("it has no value for some decisions")
     except (OSError, ValueError, KeyError, InputError) as error:
         raise InputError(f"{folder} cannot be read ({first_line(error)}); remove the folder to fit Q again.") from error

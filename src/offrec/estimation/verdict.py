@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from offrec.estimation.assumption import PARTS_OF_LISTS, AssumptionBias, assumption_bias
-from offrec.estimation.estimators import Estimator, contributions, get_estimator, session_terms
+from offrec.estimation.assumption import ANY_MEAN_WEIGHT, AssumptionBias, assumption_bias
+from offrec.estimation.estimators import CLUSTER_WEIGHTINGS, Estimator, contributions, get_estimator, session_terms
 from offrec.estimation.interval import RESAMPLES, Interval, bootstrap_interval, refit_interval
 from offrec.estimation.sensitivity import Sensitivity, sensitivity
 from offrec.estimation.support import (
@@ -89,7 +89,7 @@ LIMITS = (
     # were not. In `demo` 1 an estimate 18 % above the logged reward was 64 % too high.
     Limit("above_log", 0.0, 0.1, np.inf, "excess over the logged reward, where Q tends to overestimate", ".0%"),
     Limit("extrapolation", 0, 1, 1, "Q of choices outside the log is extrapolated by a network"),
-    Limit("clusters", 0, 1, 1, "assumes that all items of a cluster are alike, which the log cannot show"),
+    Limit("clusters", 0, 1, 1, "assumes that all items of a cluster are alike, which the log can only show on average"),
     Limit("averaged", 0, 1, 1, "its probabilities are means over contexts that --match does not distinguish"),
     Limit("no_refits", 0, 1, 1, "without refits the error of Q itself is unknown"),
     Limit("q_unchecked", 0, 1, 1, "Q was not compared with the log"),
@@ -246,7 +246,7 @@ def _weight_diagnostics(
 ) -> dict[str, float | None]:
     effective = support.effective_sessions or 0.0
     # Ratios of parts of lists may have another mean than 1; `assumption` covers that.
-    deviation = 0.0 if estimator.weighting in PARTS_OF_LISTS else _mean_weight_deviation(support)
+    deviation = 0.0 if estimator.weighting in ANY_MEAN_WEIGHT else _mean_weight_deviation(support)
     return {
         "sessions": support.sessions,
         "effective_sessions": support.effective_sessions,
@@ -262,7 +262,7 @@ def _weight_diagnostics(
         "cut_weight": support.cut_weight,
         "rare_items": support.rare_share,
         "propensity_error": propensity_error,
-        "clusters": float(estimator.weighting == "clusters"),
+        "clusters": float(estimator.weighting in CLUSTER_WEIGHTINGS),
     }
 
 

@@ -6,6 +6,7 @@ from statistics import mean
 from offrec.reports import formatting, labels
 from offrec.reports.comparison import Comparer, Comparison, has_fewer_visitors
 from offrec.reports.reading import PolicyResults, StudyResults
+from offrec.reports.sharpe_ratios import sharpe_note
 from offrec.reports.tables import Cell, Row, Table, column_ranks, gain_cell, metric_cell, policy_summary
 from offrec.reports.yardsticks import best_simple, informed_note, seeds_note, skipped_note, yardstick_columns
 
@@ -47,7 +48,7 @@ def _table(results: StudyResults, comparer: Comparer, log: str, policies: list[P
         notes += [text for text in (seeds_note(policies), informed_note(results, log), skipped_note(policies)) if text]
         columns += _reward_columns(results, comparer, log, policies)
     if any(map(has_value, policies)):
-        notes.append(VALUE_NOTE)
+        notes += [text for text in (VALUE_NOTE, sharpe_note(policies, results.find(log, "logging"))) if text]
         columns += _value_columns(policies)
     sections: dict[str, list[Row]] = {}
     for index, policy in enumerate(policies):

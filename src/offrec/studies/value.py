@@ -33,7 +33,8 @@ def estimate_value(
         console: Shows progress.
 
     Returns:
-        value, low and high (reward per session, None if withheld), verdict and reason.
+        value, low and high (reward per session, None if withheld), verdict and reason, and `logged`, the reward of the
+        logging policy in the same sessions.
     """
     options = EstimateOptions(
         play="topk",
@@ -43,12 +44,14 @@ def estimate_value(
         value_at_5=False,
         values=ValueOptions(updates=UPDATES),
     )
-    (row,) = estimate({PROGRESS_LABEL: policy}, dataset, options, console).as_json()["policies"]
+    result = estimate({PROGRESS_LABEL: policy}, dataset, options, console)
+    (row,) = result.as_json()["policies"]
     estimated = row["estimates"][RECOMMENDED]
     return {
         "value": estimated["estimate"],
         "low": estimated["low"],
         "high": estimated["high"],
+        "logged": result.logged.estimate,
         "verdict": estimated["verdict"],
         "reason": "; ".join(reason["text"] for reason in estimated["reasons"]),
     }

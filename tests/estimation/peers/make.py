@@ -10,7 +10,8 @@ reward 0 and Q 0. Names: PDIS is importance, SNPDIS is self_normalised, DM is di
 weighted_doubly_robust. SCOPE-RL adds 1e-10 to mean weights, so results are equal up to that.
 
 obp supports one decision per session. IPW is importance and, with its lambda, capped; SNIPW is self_normalised; SNDR
-normalises by the mean weight; SNMIPW with the true p(e|a) is marginal, with clusters as embeddings.
+normalises by the mean weight; SNMIPW with the true p(e|a) is marginal, with clusters as embeddings. obp has no OffCEM:
+marginal_doubly_robust is its SNDR with propensities π(a) / ρ, so that its weights are the ratios ρ of the clusters.
 """
 
 import json
@@ -90,6 +91,9 @@ def by_obp(one: dict[str, Any]) -> dict[str, float]:
     }
     embedded = {**given, "action_embed": cluster[action][:, None], "pi_b": one["b"][:, :, None]}
     embedded["p_e_a"] = np.eye(CLUSTERS)[cluster][:, :, None]
+    inside = cluster == cluster[action][:, None]
+    ratio = (one["pi"] * inside).sum(1) / (one["b"] * inside).sum(1)
+    clustered = {**given, "pscore": one["pi"][np.arange(rows), action] / ratio}
     found = {
         "importance": bandit.InverseProbabilityWeighting().estimate_policy_value(**given),
         "capped": bandit.InverseProbabilityWeighting(lambda_=CAP).estimate_policy_value(**given),
@@ -100,6 +104,7 @@ def by_obp(one: dict[str, Any]) -> dict[str, float]:
         "marginal": bandit.SelfNormalizedMarginalizedInverseProbabilityWeighting(
             n_actions=ACTIONS, embedding_selection_method=None
         ).estimate_policy_value(**embedded),
+        "marginal_doubly_robust": bandit.SelfNormalizedDoublyRobust().estimate_policy_value(**clustered),
     }
     return {name: float(number) for name, number in found.items()}
 
