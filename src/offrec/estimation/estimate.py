@@ -14,6 +14,7 @@ from offrec.estimation.assumption import assumption_bias
 from offrec.estimation.certify import Certification, certify
 from offrec.estimation.collect import LoggingModel, collect_trajectories, load_logging_model, reward_trajectories
 from offrec.estimation.estimators import ESTIMATORS, SessionTerms, get_estimator, session_terms
+from offrec.estimation.fit_processes import fit_concurrently
 from offrec.estimation.interval import Interval, bootstrap_interval, refit_interval
 from offrec.estimation.list_policy import ListPolicy
 from offrec.estimation.logged_decisions import LoggedDecisions
@@ -71,10 +72,11 @@ def estimate(
     options, console = options or EstimateOptions(), console or Console(quiet=True)
     decisions, rewards, list_policies, split, note = _load(policies, dataset, options)
     given = {policies.name} if isinstance(policies, Policy) else set(policies)
+    local = {name: LocalPasses() for name in (*list_policies, SERVED)}
 
     def passes_of(name: str) -> LocalPasses:
         if remote is None:
-            return LocalPasses()
+            return local[name]
         is_given = name in given or name == SERVED
         return remote(name if is_given else name.rpartition(AT_TEMPERATURE)[0], split, options)
 
@@ -82,6 +84,8 @@ def estimate(
     if served is not None:
         server = ListPolicy(in_catalogue(served, dataset), "sample", decisions.k, options.served_temperature)
         logged_lists = served_probabilities(server, decisions, passes_of(SERVED).list_probabilities)
+    if remote is None:
+        fit_concurrently(list_policies, local, decisions, rewards, split, options, console)
     logging_models: dict[object, LoggingModel] = {}
     scorers: dict[object, Callable[[Policy], float] | None] = {}
     estimates = []
