@@ -81,7 +81,7 @@ def main() -> None:
             print(rows[-1], flush=True)
         made_with[shop["world"]] = world(shop["world"])
     command = "python benchmarks/estimate_backward.py DATASETS --runs RUNS --out FILE"
-    write_results(arguments.out, {"rows": rows}, made_with, command=command, device="cpu")
+    write_results(arguments.out, rows, made_with, command=command, device="cpu")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import torch
 
 from offrec.baselines import baseline
 from offrec.catalogue import top_k
+from offrec.commands.estimate import Estimate
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError, Interrupted
@@ -142,3 +143,5 @@ def test_shown_lists_are_those_of_the_policy(dataset: Dataset, split: Any) -> No
 def test_jobs_are_positive() -> None:
     with pytest.raises(InputError, match="--jobs must be at least 1; got 0"):
         EstimateOptions(jobs=0)
+    with pytest.raises(InputError, match="--jobs has no effect with --engine ray"):
+        Estimate(engine="ray", jobs=2).run()

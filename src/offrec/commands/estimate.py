@@ -133,6 +133,8 @@ class Estimate:
             raise InputError(f"--picture must end in .png, .svg or .pdf; got {self.picture}.")
         if self.table and self.engine == "ray":
             raise InputError("--engine ray has no effect with --table, which contains all probabilities; omit it.")
+        if self.jobs is not None and self.engine == "ray":
+            raise InputError("--jobs has no effect with --engine ray, which fits Q on the cluster; omit it.")
         engine = self.ray.connect(self.engine)
         seen: list[str] = []
         if self.table:
