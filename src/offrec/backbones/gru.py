@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from offrec.backbones.gru_on_cpu import GRULayer
 from offrec.backbones.record import BackboneRecord
 
 if TYPE_CHECKING:
@@ -12,12 +13,19 @@ if TYPE_CHECKING:
 
 
 class GRU(nn.Module):
+    has_fast_backward = False  # whether to train by `GRULayer` on a CPU; results differ from PyTorch's by rounding
+
     def __init__(self, width: int, layers: int, dropout: float) -> None:
         super().__init__()
         self.cells = nn.GRU(width, width, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        states: Tensor = self.cells(inputs)[0]
+        cells = self.cells
+        if self.has_fast_backward and inputs.is_cpu and torch.is_grad_enabled() and cells.num_layers == 1:
+            weights = cells.weight_ih_l0, cells.weight_hh_l0, cells.bias_ih_l0, cells.bias_hh_l0
+            fast: Tensor = GRULayer.apply(inputs, *weights)  # type: ignore[no-untyped-call]
+            return fast
+        states: Tensor = cells(inputs)[0]
         return states
 
 

@@ -9,14 +9,14 @@ from torch import Tensor
 from offrec.catalogue.backend import MAX_KERNEL_WIDTH, kernels_enabled, kernels_read
 
 MAX_COMPARED = 64  # longer rows are sorted: comparing all pairs would need more memory than a sort
+MAX_COMPARED_ON_CPU = 6  # a CPU sorts longer rows faster than it compares all pairs
 
 
 @dataclass(frozen=True)
 class UniqueItems:
     """Items [B, K] with duplicates removed from each row.
 
-    The first position of an item in its row is its slot; its later positions, and padding, are empty slots. Positions
-    are compared pairwise instead of sorted, because a sort launches many small kernels on a GPU.
+    The first position of an item in its row is its slot; its later positions, and padding, are empty slots.
     """
 
     given: Tensor  # [B, K] the items before duplicates were removed
@@ -33,10 +33,24 @@ def unique_items(items: Tensor, n_items: int) -> UniqueItems:
         from offrec.catalogue.triton import few_items  # needs triton
 
         return UniqueItems(items, *few_items.unique_items(items, n_items))
-    same = items[:, :, None] == items[:, None, :]
-    first = items.masked_fill(same.tril(-1).any(2), n_items)
+    if items.is_cpu and items.shape[1] > MAX_COMPARED_ON_CPU:
+        first, counts = _first_and_counts_by_sorting(items, n_items)
+    else:  # a sort launches many small kernels on a GPU
+        same = items[:, :, None] == items[:, None, :]
+        first, counts = items.masked_fill(same.tril(-1).any(2), n_items), same.sum(2)
     clamped, filled = first.clamp(max=n_items - 1), (first < n_items).float()
-    return UniqueItems(items, first, filled, same.sum(2).log(), clamped)
+    return UniqueItems(items, first, filled, counts.log(), clamped)
+
+
+def _first_and_counts_by_sorting(items: Tensor, n_items: int) -> tuple[Tensor, Tensor]:
+    """Return items [B, K] with later positions of an item replaced by n_items, and each item's count in its row."""
+    ordered, position = items.sort(dim=1, stable=True)  # equal items are adjacent, in the order of their positions
+    begins = torch.ones_like(ordered, dtype=torch.bool)
+    begins[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    run = begins.cumsum(1) - 1
+    counts = torch.zeros_like(run).scatter_add_(1, run, torch.ones_like(run)).gather(1, run)
+    first = torch.empty_like(items).scatter_(1, position, ordered.masked_fill(~begins, n_items))
+    return first, torch.empty_like(counts).scatter_(1, position, counts)
 
 
 def score_unique_items(

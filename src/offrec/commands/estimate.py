@@ -89,6 +89,9 @@ class Estimate:
     gives no interval."""
     updates: int = 2000
     """Updates per fit of Q, also for value@5."""
+    jobs: Annotated[int | None, unset("NUMBER")] = None
+    """Number of processes that fit Q concurrently on a CPU, with --play topk. The default is the number of threads that
+    PyTorch uses, but at most 8. The estimate does not depend on it."""
     table: tuple[str, ...] = ()
     """Estimate from a table of decisions instead of a dataset: CSV, JSON lines or Parquet, one decision per row. May be
     repeated. With --probabilities or --policy-log; no runs and no training are needed."""
@@ -133,6 +136,8 @@ class Estimate:
             raise InputError(f"--picture must end in .png, .svg or .pdf; got {self.picture}.")
         if self.table and self.engine == "ray":
             raise InputError("--engine ray has no effect with --table, which contains all probabilities; omit it.")
+        if self.jobs is not None and self.engine == "ray":
+            raise InputError("--jobs has no effect with --engine ray, which fits Q on the cluster; omit it.")
         engine = self.ray.connect(self.engine)
         seen: list[str] = []
         if self.table:
@@ -185,7 +190,7 @@ class Estimate:
             if getattr(self, name):
                 option = "RUN" if name == "runs" else f"--{name}"
                 raise InputError(f"{option} cannot be used with --table, which contains all probabilities; omit one.")
-        for name in ("play", "temperature", "temperatures", "served_temperature", "refits", "updates"):
+        for name in ("play", "temperature", "temperatures", "served_temperature", "refits", "updates", "jobs"):
             if getattr(self, name) != getattr(Estimate, name):
                 raise InputError(f"--{name.replace('_', '-')} has no effect with --table; omit it.")
         if self.match and not self.policy_log:
@@ -328,6 +333,7 @@ class Estimate:
             reward=reward or (runs[0].reward if runs else {}),
             cap=self.cap,
             refits=self.refits,
+            jobs=self.jobs,
             seed=self.seed,
             values=ValueOptions(updates=self.updates, seed=self.seed),
         )

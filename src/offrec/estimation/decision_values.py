@@ -8,12 +8,14 @@ In a log of served lists, ignored lists are decisions themselves, so no such ass
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from offrec import losses
+from offrec.backbones.gru import GRU
 from offrec.catalogue import Head
 from offrec.catalogue.backend import has_triton
 from offrec.console import Console
@@ -70,6 +72,8 @@ class DecisionValues(nn.Module):
         self.discount_if_ignored = min(gamma, options.patience)
         self.ground = 0 if decisions.has_lists else options.critic.ground
         self.critic = Network(self.n_items, options.critic.network(options.network), value=True)
+        if isinstance(self.critic.backbone, GRU):
+            self.critic.backbone.has_fast_backward = True
         self.set_decisions(decisions)
 
     @property
@@ -126,6 +130,21 @@ class DecisionValues(nn.Module):
 def return_unit(mdp: Transitions) -> float:
     """Return the spread of the returns, the unit in which Q is fitted."""
     return return_spread(torch.from_numpy(mdp.return_to_go))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one thread for each operation on a CPU inside a `with` block.
+
+    The operations of a fit are too small for several threads. With one, rounding errors do not depend on the number of
+    cores, or on how many fits run concurrently.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def fit_values(

@@ -15,6 +15,7 @@ from offrec.estimation.certify import Certification, certify
 from offrec.estimation.collect import LoggingModel, collect_trajectories, load_logging_model, reward_trajectories
 from offrec.estimation.control_variates import with_values
 from offrec.estimation.estimators import ESTIMATORS, SessionTerms, get_estimator, session_terms
+from offrec.estimation.fit_processes import fit_concurrently
 from offrec.estimation.interval import Interval, bootstrap_interval, refit_interval
 from offrec.estimation.item_clusters import item_clusters
 from offrec.estimation.list_policy import ListPolicy
@@ -78,10 +79,11 @@ def estimate(
     options, console = options or EstimateOptions(), console or Console(quiet=True)
     decisions, rewards, list_policies, split, note = _load(policies, dataset, options)
     given = {policies.name} if isinstance(policies, Policy) else set(policies)
+    local = {name: LocalPasses() for name in (*list_policies, SERVED)}
 
     def passes_of(name: str) -> LocalPasses:
         if remote is None:
-            return LocalPasses()
+            return local[name]
         is_given = name in given or name == SERVED
         return remote(name if is_given else name.rpartition(AT_TEMPERATURE)[0], split, options)
 
@@ -92,6 +94,8 @@ def estimate(
         cluster = None if clusters is None else clusters.cluster
         server = ListPolicy(in_catalogue(served, dataset), "sample", decisions.k, options.served_temperature)
         logged_lists = served_probabilities(server, decisions, passes_of(SERVED).list_probabilities, cluster)
+    if remote is None:
+        fit_concurrently(list_policies, local, decisions, rewards, split, options, console)
     logging_models: dict[object, LoggingModel] = {}
     scorers: dict[object, Callable[[Policy], float] | None] = {}
     estimates = []

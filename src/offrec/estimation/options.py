@@ -45,6 +45,8 @@ class EstimateOptions:
         cap: Largest importance weight; None for the estimator's own cap.
         refits: How often Q is refitted to resampled sessions; with 0 the direct method has no interval.
         value_at_5: Whether to compute value@5 too if Q is fitted anyway. This needs one more fit, which is cached.
+        jobs: Processes that fit Q, value@5 and the logging policy concurrently on a CPU; None for the number of threads
+            that PyTorch uses, but at most 8. The estimate does not depend on it.
         seed: Seed of the bootstrap and the logging policy.
         values: How Q is fitted.
         network: Network of π̂_b, if the log has no propensities.
@@ -70,6 +72,7 @@ class EstimateOptions:
     cap: float | None = None
     refits: int = 4
     value_at_5: bool = True
+    jobs: int | None = None
     seed: int = 0
     values: ValueOptions = field(default_factory=ValueOptions)
     network: NetworkOptions = field(default_factory=NetworkOptions)
@@ -80,6 +83,8 @@ class EstimateOptions:
             raise InputError(f"--gamma must be between 0 and 1; got {self.gamma}.")
         if self.refits < 0 or self.refits == 1:
             raise InputError(f"--refits must be 0 or at least 2; got {self.refits}.")
+        if self.jobs is not None and self.jobs < 1:
+            raise InputError(f"--jobs must be at least 1; got {self.jobs}.")
         for estimator in map(get_estimator, self.named_estimators):
             if estimator.uses_q and (self.blend < 1 or self.certify):
                 raise InputError(
@@ -166,10 +171,17 @@ class EstimateOptions:
 
     def fits_q(self, is_sampled: bool, has_propensities: bool) -> bool:
         """Return whether the estimators of a policy need a fitted Q."""
+        return self.count_fits(is_sampled, has_propensities) > 0
+
+    def count_fits(self, is_sampled: bool, has_propensities: bool) -> int:
+        """Return how many fits of Q the estimators of a policy need: one, and the refits for the direct method."""
         if ALL in self.estimators:
-            return self.blend == 1
-        names = self.named_estimators or (self.recommended(is_sampled, has_propensities),)
-        return any(get_estimator(name).uses_q for name in names)
+            names = tuple(ESTIMATORS) if self.blend == 1 else ()
+        else:
+            names = self.named_estimators or (self.recommended(is_sampled, has_propensities),)
+        if not any(get_estimator(name).uses_q for name in names):
+            return 0
+        return 1 + (self.refits if RECOMMENDED in names else 0)
 
 
 def available_estimators(trajectories: Trajectories) -> list[str]:

@@ -5,6 +5,7 @@ estimates, their intervals and the verdicts are therefore those of one machine.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.rewards import event_rewards
 from offrec.estimation.collect import ColumnPass, LoggingModel, Progress, load_logging_model
+from offrec.estimation.decision_values import one_thread
 from offrec.estimation.fitted_q import PolicyValues
 from offrec.estimation.list_policy import ListPolicy
 from offrec.estimation.logged_decisions import LoggedDecisions
@@ -156,4 +158,5 @@ def _fit(number: int, name: str, task: _Task) -> PolicyValues:
     """Fit Q once, and return its values at the decisions."""
     list_policy, decisions = task.open()
     rewards = event_rewards(decisions.dataset, dict(task.options.reward))
-    return fit_number(name, list_policy, decisions, rewards, task.options, number, QUIET).values(decisions)
+    with one_thread() if list_policy.play == "topk" else nullcontext():
+        return fit_number(name, list_policy, decisions, rewards, task.options, number, QUIET).values(decisions)

@@ -1,13 +1,14 @@
 """The parts of an estimate that take long: passes over all decisions of a log, and fits of Q."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from offrec.console import Console
 from offrec.estimation.collect import ColumnPass, Progress
-from offrec.estimation.decision_values import ValueOptions
+from offrec.estimation.decision_values import ValueOptions, one_thread
 from offrec.estimation.fitted_q import FittedQ, PolicyValues, collect_top_lists, fit_q
 from offrec.estimation.list_policy import ListPolicy
 from offrec.estimation.logged_decisions import LoggedDecisions
@@ -21,6 +22,8 @@ from offrec.types import Doubles, Floats
 
 class LocalPasses:
     """Runs everything in this process. `offrec.estimation.partitioned` has the same functions for several machines."""
+
+    _lists: tuple[Tensor, Tensor] | None = None
 
     def columns(self, one: ColumnPass, progress: Progress | None = None) -> Doubles:
         """[4, D] the columns of a pass."""
@@ -58,19 +61,56 @@ class LocalPasses:
                 fit_number(name, list_policy, decisions, rewards, options, number, console).values(decisions)
                 for number in range(fits)
             ]
-        dataset, values = decisions.dataset, []
-        train_lists = collect_top_lists(list_policy, LoggedDecisions.load(dataset, "train"))
-        lists = (train_lists.cpu().numpy(), collect_top_lists(list_policy, decisions).cpu().numpy())
-        for number in range(fits):
+        lists = self.top_lists(list_policy, decisions)
+        return [
+            load_or_fit_number(name, list_policy, decisions, rewards, options, number, lists, console)
+            for number in range(fits)
+        ]
 
-            def fit(number: int = number) -> PolicyValues:
-                fitted = fit_number(name, list_policy, decisions, rewards, options, number, console, train_lists)
-                return fitted.values(decisions)
+    def top_lists(self, list_policy: ListPolicy, decisions: LoggedDecisions) -> tuple[Tensor, Tensor]:
+        """Return what the policy of these passes shows at the training decisions [D, k] and at the evaluated ones.
 
-            settings = fit_options(options, number).with_history(list_policy.policy.history)
-            description = describe_fit(decisions, rewards, options.gamma, settings, lists, number or None)
-            values.append(load_or_fit(dataset, description, fit, console))
-        return values
+        The lists are computed once.
+        """
+        if self._lists is None:
+            train = LoggedDecisions.load(decisions.dataset, "train")
+            self._lists = collect_top_lists(list_policy, train), collect_top_lists(list_policy, decisions)
+        return self._lists
+
+
+def describe_number(
+    list_policy: ListPolicy,
+    decisions: LoggedDecisions,
+    rewards: Floats,
+    options: EstimateOptions,
+    number: int,
+    lists: tuple[Tensor, Tensor],
+) -> dict[str, Any]:
+    """Return everything that a fit for the top k depends on, see `describe_fit`."""
+    settings = fit_options(options, number).with_history(list_policy.policy.history)
+    shown = (lists[0].cpu().numpy(), lists[1].cpu().numpy())
+    return describe_fit(decisions, rewards, options.gamma, settings, shown, number or None)
+
+
+def load_or_fit_number(
+    name: str,
+    list_policy: ListPolicy,
+    decisions: LoggedDecisions,
+    rewards: Floats,
+    options: EstimateOptions,
+    number: int,
+    lists: tuple[Tensor, Tensor],
+    console: Console,
+) -> PolicyValues:
+    """Load the values of a fit for the top k from the cache, or fit them and add them to the cache."""
+
+    def fit() -> PolicyValues:
+        with one_thread():
+            fitted = fit_number(name, list_policy, decisions, rewards, options, number, console, lists[0])
+            return fitted.values(decisions)
+
+    description = describe_number(list_policy, decisions, rewards, options, number, lists)
+    return load_or_fit(decisions.dataset, description, fit, console)
 
 
 def fit_options(options: EstimateOptions, number: int) -> ValueOptions:

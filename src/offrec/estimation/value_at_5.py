@@ -28,7 +28,7 @@ from offrec.data.json_files import format_json, read_json, seal
 from offrec.data.replay import automatic_batch_size
 from offrec.data.schema import Anything, Table
 from offrec.errors import InputError, first_line
-from offrec.estimation.decision_values import DecisionValues, ValueOptions, fit_values, return_unit
+from offrec.estimation.decision_values import DecisionValues, ValueOptions, fit_values, one_thread, return_unit
 from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.evaluation import ScoredEvents
 from offrec.evaluation.scored_events import EvaluationSplit, is_scored
@@ -59,9 +59,7 @@ def load_or_fit(
 ) -> LoggingQ:
     """Load the logging policy's Q of a dataset from the cache, or fit it and add it to the cache."""
     decisions = LoggedDecisions.load(dataset, "train")
-    mdp = decisions.transitions(rewards, gamma)
-    batches = math.ceil(len(mdp.reward) / (options.batch_size or automatic_batch_size(len(mdp.reward))))
-    options = replace(options, updates=min(options.updates, MAX_EPOCHS * max(1, batches)))
+    mdp, options = decisions.transitions(rewards, gamma), _limit_epochs(options, len(decisions))
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
         logging_q = LoggingQ(decisions, options, return_unit(mdp), gamma).to(device)
@@ -73,12 +71,24 @@ def load_or_fit(
         with cache.fit_lock(root / key, console, SUBJECT):
             if not cache.is_complete(root / key):
                 console.line(f"Fitting {SUBJECT}; they will be cached in {root / key}")
-                with publish_folder(root / key, replace=True) as folder:
+                with publish_folder(root / key, replace=True) as folder, one_thread():
                     fit_values(logging_q, decisions, mdp, console, SUBJECT)
                     _write(logging_q, description, folder)
                 return logging_q
     _read(logging_q, description, root / key)
     return logging_q.eval()
+
+
+def is_cached(dataset: Dataset, rewards: Floats, gamma: float, options: ValueOptions) -> bool:
+    """Return whether the cache contains the logging policy's Q of a dataset."""
+    options = _limit_epochs(options, len(LoggedDecisions.load(dataset, "train")))
+    return cache.is_complete(dataset.path / "values" / _key(_describe(dataset, rewards, gamma, options)))
+
+
+def _limit_epochs(options: ValueOptions, decisions: int) -> ValueOptions:
+    """Return the options with at most `MAX_EPOCHS` epochs of updates."""
+    batches = math.ceil(decisions / (options.batch_size or automatic_batch_size(decisions)))
+    return replace(options, updates=min(options.updates, MAX_EPOCHS * max(1, batches)))
 
 
 def scorer(logging_q: LoggingQ, events: ScoredEvents) -> Callable[[Policy], float]:
@@ -106,12 +116,17 @@ def scorer_for(
     Returns:
         The function; None if the log has no training events or the split has no scored events.
     """
-    scored = is_scored(dataset.split(split), dataset.protocol, dataset.train_counts > 0)
-    if not scored.any() or not dataset.split("train").events:
+    if not can_score(dataset, split):
         return None
     options = options.with_history(policy.history)
     logging_q = load_or_fit(dataset, rewards, GAMMA, options, policy.device, console)
     return scorer(logging_q, ScoredEvents(dataset, split, policy.history, policy.device))
+
+
+def can_score(dataset: Dataset, split: EvaluationSplit) -> bool:
+    """Return whether the log has training events and the split has scored events."""
+    scored = is_scored(dataset.split(split), dataset.protocol, dataset.train_counts > 0)
+    return bool(scored.any()) and dataset.split("train").events > 0
 
 
 def _describe(dataset: Dataset, rewards: Floats, gamma: float, options: ValueOptions) -> dict[str, Any]:

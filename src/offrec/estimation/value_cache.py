@@ -64,6 +64,11 @@ def describe_fit(
     }
 
 
+def is_cached(dataset: Dataset, description: dict[str, Any]) -> bool:
+    """Return whether the cache contains the values of a fit."""
+    return cache.is_complete(dataset.path / "values" / _key(description))
+
+
 def load_or_fit(
     dataset: Dataset, description: dict[str, Any], fit: Callable[[], PolicyValues], console: Console
 ) -> PolicyValues:
@@ -78,8 +83,7 @@ def load_or_fit(
     Raises:
         InputError: If the cached values are damaged.
     """
-    key = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
-    root = dataset.path / "values"
+    key, root = _key(description), dataset.path / "values"
     if not cache.is_complete(root / key):
         root = cache.writable_root(root, console, SUBJECT)
         with cache.fit_lock(root / key, console, SUBJECT):
@@ -89,6 +93,10 @@ def load_or_fit(
                     _write(values, description, folder)
                 return values
     return _read(description, root / key)
+
+
+def _key(description: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _write(values: PolicyValues, description: dict[str, Any], folder: Path) -> None:

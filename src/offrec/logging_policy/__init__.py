@@ -84,6 +84,12 @@ def load_or_fit(
     return _load_or_fit(spec, device, console, need)
 
 
+def is_cached(dataset: Dataset, network: NetworkOptions, training: TrainingOptions, seed: int) -> bool:
+    """Return whether the cache contains the network of π̂_b for a dataset."""
+    spec = FitSpec(dataset, network, training, seed, folds=2)  # the network does not depend on the folds
+    return cache.is_complete(spec.folder(dataset.path / "logging", "network"))
+
+
 def _load_or_fit_from(
     start: FitStart,
     dataset: Dataset,
@@ -137,4 +143,4 @@ def from_network(network: Network, dataset: Dataset, seed: int, device: torch.de
     return LoggingPolicy(network, None, {f"network.{name}": value for name, value in calibration.items()})
 
 
-__all__ = ["FitStart", "LoggingPolicy", "Need", "from_network", "load_or_fit"]
+__all__ = ["FitStart", "LoggingPolicy", "Need", "from_network", "is_cached", "load_or_fit"]
