@@ -15,7 +15,7 @@ from offrec.data.list_log import ListEpochs, read_lists
 from offrec.models import user_agent
 from offrec.models.log_shape import LogShape
 from offrec.models.network import NetworkOptions
-from offrec.models.planner import Planner
+from offrec.models.planner import LATER, Planner
 from offrec.models.user_agent import UserModelAgent, build_user_agent
 from offrec.policy import PickHistory
 
@@ -244,7 +244,9 @@ def test_the_value_of_staying_is_a_geometric_sum_without_item_effects() -> None:
     w, picks, same = torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), torch.zeros(1, 1)
     stay = 1 - torch.tensor(-1.0).sigmoid().item()
     share = planner.start_patience(1).softmax(1)
-    assert planner._value(w, picks, same, None, share).item() == pytest.approx(0.4 * stay / (1 - stay), rel=1e-5)
+    assert planner._value(w, picks, same, None, share).item() == pytest.approx(
+        LATER * 0.4 * stay / (1 - stay), rel=1e-5
+    )
 
 
 def test_sessions_update_the_posterior_by_bayes_rule_also_without_a_pick() -> None:

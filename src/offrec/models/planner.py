@@ -5,7 +5,8 @@ The value of a list ℓ for type c is Σ_{i∈ℓ} P(i|ℓ,c) · e(i,c), with
     e(i,c) = E[reward of i|c] + V(memory after i) − V(memory after no pick)
 
 V is the expected reward of the rest of the session, over the posterior of the visitor's impatience: those who have
-stayed for many lists are probably patient. V assumes that later lists earn a mean reward r̄ and that later picks have a
+stayed for many lists are probably patient. V is multiplied by a weight below 1, because the planner overestimates the
+lists that it will choose. V assumes that later lists earn a mean reward r̄ and that later picks have a
 mean effect w̄ on leaving; both are measured by simulating the planner in the model. The planner adds the
 item that increases the mean value over the posterior of c most, until the list is complete; if visitors choose place
 by place, it fills the last place first.
@@ -26,6 +27,7 @@ from offrec.catalogue.head import MASKED
 from offrec.models.user_model import STEPS, UserModelNetwork
 
 SIMULATED, SIMULATED_LISTS = 256, 64
+LATER = 0.6  # weight of later lists in V: a planner overestimates the lists that it will choose
 FEW = 0.02  # a simulation ends when this share of the visitors is left
 STEP = 0.01  # of numerical derivatives
 LEAST_RATIO = 1e-3  # smaller expected rewards, and negative ones, count as this share of the mean
@@ -292,7 +294,7 @@ class Planner:
                 lists = lists + alive
             lists = lists + alive * (1 - leave) / leave.clamp(min=1e-3)
             value = value + share[:, number : number + 1] * lists
-        reward: Tensor = value * self.reward
+        reward: Tensor = LATER * self.reward * value
         return reward
 
     # ---- calibration
