@@ -2,7 +2,7 @@
 
     python next_item_recbole.py DATASET --model SASRec --json FILE [--seconds 600] [--seed 0]
 
-Two configurations share the budget of CPU seconds; what the first one leaves is added to the share of the second.
+The configurations share the budget of CPU seconds; what one of them leaves is added to the shares of the next.
 The epoch with the best NDCG@10 on validation events is scored.
 """
 
@@ -25,12 +25,14 @@ from recbole.data import create_dataset
 from recbole.data.interaction import Interaction
 from recbole.utils import get_model, get_trainer, init_seed
 
-NAME, HISTORY, BATCH, PATIENCE, WARMUP = "log", 50, 128, 5, 1_500  # WARMUP: updates before early stopping, as in SL
+NAME, HISTORY, BATCH, PATIENCE = "log", 50, 128, 5
 CHUNK = 16  # batches that are sorted by length together
+SLOW = {"learning_rate": 0.0005}
 CONFIGURATIONS = {
     "SASRec": [
         {"hidden_size": 64, "inner_size": 256, "hidden_dropout_prob": 0.5, "attn_dropout_prob": 0.5},
         {"hidden_size": 128, "inner_size": 512, "hidden_dropout_prob": 0.3, "attn_dropout_prob": 0.3},
+        {"hidden_size": 256, "inner_size": 1024, "hidden_dropout_prob": 0.3, "attn_dropout_prob": 0.3, **SLOW},
     ],
     "GRU4Rec": [
         {"embedding_size": 64, "hidden_size": 128, "dropout_prob": 0.3},
@@ -133,7 +135,7 @@ def fit(name: str, own: dict[str, Any], work: str, validation: scoring.Events, s
         curve.append(round(scoring.figures(scoring.ranks(found, validation.target))["NDCG@10"], 5))
         if curve[-1] > best["figure"]:
             best |= {"figure": curve[-1], "epoch": len(curve), "weights": copy.deepcopy(model.state_dict())}
-        if len(curve) - best["epoch"] >= PATIENCE and len(curve) * len(batches) >= WARMUP:
+        if len(curve) - best["epoch"] >= PATIENCE:
             break
     best |= {"stopped_early": time.process_time() - started < seconds, "validation": curve}
     best["cpu_seconds"] = round(time.process_time() - started)

@@ -2,7 +2,7 @@
 
     python next_item_rectools.py DATASET --json FILE [--seconds 600] [--seed 0]
 
-Two configurations share the budget of CPU seconds; what the first one leaves is added to the share of the second.
+The configurations share the budget of CPU seconds; what one of them leaves is added to the shares of the next.
 The epoch with the best NDCG@10 on validation events is scored.
 """
 
@@ -24,8 +24,12 @@ from rectools.dataset import Dataset
 from rectools.models import SASRecModel
 from rectools.models.nn.transformers.sasrec import SASRecDataPreparator
 
-HISTORY, SESSIONS, PATIENCE, WARMUP = 50, 32, 5, 1_500  # WARMUP: updates before early stopping, as in SL
-CONFIGURATIONS = [{"n_factors": 64, "dropout_rate": 0.5}, {"n_factors": 128, "dropout_rate": 0.3}]
+HISTORY, SESSIONS, PATIENCE = 50, 32, 5
+CONFIGURATIONS = [
+    {"n_factors": 64, "dropout_rate": 0.5},
+    {"n_factors": 128, "dropout_rate": 0.3},
+    {"n_factors": 256, "dropout_rate": 0.2},  # RecTools' default width and dropout
+]
 
 
 class Preparator(SASRecDataPreparator):
@@ -86,7 +90,7 @@ class Best(Callback):
             weights = copy.deepcopy(pl_module.state_dict())
             self.best |= {"figure": self.curve[-1], "epoch": len(self.curve), "weights": weights}
         is_over = time.process_time() - self.started > self.seconds
-        is_done = len(self.curve) - self.best["epoch"] >= PATIENCE and trainer.global_step >= WARMUP
+        is_done = len(self.curve) - self.best["epoch"] >= PATIENCE
         if is_over or is_done:
             self.best |= {"stopped_early": not is_over, "validation": self.curve}
             self.best["cpu_seconds"] = round(time.process_time() - self.started)
