@@ -55,7 +55,7 @@ def export(folder: Path, dataset: Path, n_items: int) -> None:
 class Batches:
     """Shuffles the examples and pads each batch to its own longest history.
 
-    RecBole's loader pads all histories to MAX_ITEM_LIST_LENGTH, which takes several times as long on short sessions.
+    RecBole's loader pads all histories to MAX_ITEM_LIST_LENGTH, so most positions of short sessions would be padding.
     The loss of a batch is the same.
     """
 
