@@ -92,6 +92,7 @@ def write_results(
     command: str | None = None,
     device: str = "cpu",
     made_from: Sequence[Path] = (),
+    extends: Path | None = None,
 ) -> None:
     """Write results as JSON with a stamp.
 
@@ -106,6 +107,7 @@ def write_results(
         device: Device of the measurement.
         made_from: Stamped files or folders of studies that the rows were collected from. Their stamps replace that of
             this process, because they may have been measured elsewhere; `options` are added to them.
+        extends: A stamped file whose rows the payload contains next to new ones. Its stamps are kept.
 
     Example:
         >>> write_results(path, rows, {"dc": learner(algorithm="dc"), "demo": world("demo")})
@@ -115,7 +117,8 @@ def write_results(
         raise ValueError('payload must not have the key "evidence" or "rows" alone; choose another key.')
     stamps = collect_stamps(made_from, options) if made_from else [make_stamp(options, command, device)]
     known = [_identity(one) for one in stamps]
-    earlier = [one for one in _stamps_of_kept_rows(path, payload) if _identity(one) not in known]
+    before = _stamps_of_kept_rows(path, payload) if extends is None else read_stamps(extends) or [UNSTAMPED_ROWS]
+    earlier = [one for one in before if _identity(one) not in known]
     _publish(path, {"evidence": [*earlier, *stamps], **content})
 
 

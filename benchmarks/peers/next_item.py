@@ -1,11 +1,15 @@
 """Compare next-item predictions: offrec's SL and baselines, RecTools, RecBole and `implicit`.
 
     python benchmarks/peers/next_item.py DATASET… --environments ENVIRONMENTS --out FOLDER [--json FILE] \\
-        [--only sl baselines implicit rectools recbole] [--seeds 3] [--seconds 600] [--collect]
+        [--only sl baselines implicit rectools recbole] [--backbones gru sasrec] [--seeds 3] [--seconds 600] \\
+        [--collect] [--extend FILE]
 
 Every method trains on the same sessions and is scored on the same test events, those with a history, by `scoring.py`.
-Each method writes a file into FOLDER; existing files are not computed again. `--collect` only prints the table of the
-existing files, which may have been written on other machines.
+Each method writes files into FOLDER; existing files are not computed again. `--collect` only prints the table of the
+existing files, which may have been written on other machines. `--extend` adds the records of an earlier results file,
+except those that FOLDER contains again, and keeps its stamps.
+
+SL runs on a CPU here. It is listed as "SL (gru), CPU", next to runs of `next_item_sl.py` on a GPU.
 """
 
 import argparse
@@ -34,8 +38,8 @@ def commands(method: str, dataset: Path, options: argparse.Namespace) -> dict[st
     name, seeds = dataset.name, [str(seed) for seed in range(options.seeds)]
     budget = ("--seconds", str(options.seconds))
     if method == "sl":
-        words = ("--backbones", "gru", "sasrec", "--seeds", str(options.seeds))
-        return {f"{name}-sl": python("offrec", "sl", *words)}
+        words = ("--device", "cpu", "--seeds", "1", *budget, "--backbones", *options.backbones, "--first-seed")
+        return {f"{name}-sl-{seed}": python("offrec", "sl", *words, seed) for seed in seeds}
     if method == "baselines":
         return {f"{name}-baselines": python("offrec", "baselines")}
     if method == "implicit":
@@ -71,18 +75,27 @@ def records(folder: Path) -> list[Record]:
         content = json.loads(path.read_text())
         if isinstance(content, dict) and "runs" in content:
             labels = {"default": "SL", "without neighbours": "SL without neighbours"}
-            result += [
-                {**one, "method": f"{labels.get(one['variant'], one['variant'])} ({one['backbone']})"}
-                for one in content["runs"]
-                if "test" in one
-            ]
+            for one in (run for run in content["runs"] if "test" in run):
+                label = f"{labels.get(one['variant'], one['variant'])} ({one['backbone']})"
+                result.append({**one, "method": label + (", CPU" if "budget_seconds" in one else "")})
         else:
             result += content if isinstance(content, list) else [content]
     return result
 
 
+def extended(path: Path, found: list[Record]) -> list[Record]:
+    """Return the records of a results file that were not measured again, and the found ones."""
+    from evidence import read_results  # needs offrec
+
+    def key(record: Record) -> tuple[Any, ...]:
+        return record["dataset"], record["method"], record.get("seed", 0)
+
+    again = {key(record) for record in found}
+    return [record for record in read_results(path)["records"] if key(record) not in again] + found
+
+
 def summarise(found: list[Record]) -> list[Record]:
-    """Return the means over seeds, with the number of seeds and the spread of NDCG@10."""
+    """Return the means over seeds, with the number of seeds, the spread of NDCG@10 and the mean of the CPU seconds."""
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in found:
         groups[record["dataset"], record["method"]].append(record)
@@ -94,7 +107,10 @@ def summarise(found: list[Record]) -> list[Record]:
         }
         ndcg = [one["test"]["all"]["NDCG@10"] for one in part]
         row = {"dataset": dataset, "method": method, "seeds": len(part), "figures": figures}
-        rows.append({**row, "range": round(max(ndcg) - min(ndcg), 5)})
+        row["range"] = round(max(ndcg) - min(ndcg), 5)
+        if all("cpu_seconds" in one for one in part):
+            row["cpu_seconds"] = round(mean(one["cpu_seconds"] for one in part), 1)
+        rows.append(row)
     return rows
 
 
@@ -117,14 +133,14 @@ def table(rows: list[Record]) -> str:
     return "\n".join(lines).replace("0.", ".")
 
 
-def write(path: Path, rows: list[Record], found: list[Record]) -> None:
-    """Write the results with a stamp."""
+def write(path: Path, rows: list[Record], found: list[Record], earlier: Path | None) -> None:
+    """Write the results with a stamp, and with the stamps of an earlier file."""
     from evidence import baseline, learner, write_results  # needs offrec
 
     measured = {row["method"] for row in rows}
     stamped = {f"SL ({name})": learner({"network.backbone": name}) for name in ("gru", "sasrec")}
     stamped |= {name: baseline(name) for name in ("recent", "item-neighbours", "vsknn") if name in measured}
-    write_results(path, {"summary": rows, "records": found}, stamped)
+    write_results(path, {"summary": rows, "records": found}, stamped, extends=earlier)
 
 
 def main() -> None:
@@ -133,18 +149,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--environments", type=Path, default=Path("environments"))
     parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--backbones", nargs="+", default=["gru", "sasrec"], help="backbones of SL")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=600, help="CPU seconds per library, seed and log")
     parser.add_argument("--collect", action="store_true")
+    parser.add_argument("--extend", type=Path, help="earlier results to which the new ones are added")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.collect:
         run(options)
     found = records(options.out)
+    if options.extend:
+        found = extended(options.extend, found)
     rows = summarise(found)
     if options.json:
-        write(options.json, rows, found)
+        write(options.json, rows, found, options.extend)
     print(table(rows))
 
 

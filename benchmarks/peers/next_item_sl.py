@@ -1,9 +1,10 @@
 """Train SL with several settings and seeds, and score its lists on validation and test events.
 
     python benchmarks/peers/next_item_sl.py DATASET… --json FILE [--seeds 3] [--jobs 8] [--device cuda] \\
-        [--backbones gru sasrec] [--variants default old …]
+        [--backbones gru sasrec] [--variants default old …] [--seconds 600]
 
-Needs only the packages of the training path: torch, numpy and safetensors. The file is written after every run.
+With `--seconds`, a run that takes more CPU seconds counts as failed. The file is written after every run. Needs only
+the packages of the training path: torch, numpy and safetensors.
 """
 
 import argparse
@@ -38,7 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "20 neighbours": {"algorithm.neighbours": 20},
     "100 neighbours": {"algorithm.neighbours": 100},
 }
-Job = tuple[Path, str, str, int, str]  # dataset, backbone, variant, seed, device
+Job = tuple[Path, str, str, int, str, float | None]  # dataset, backbone, variant, seed, device, CPU seconds
 
 
 def lists(policy: Policy, events: scoring.Events, rows: int = 512) -> Any:
@@ -57,10 +58,10 @@ def lists(policy: Policy, events: scoring.Events, rows: int = 512) -> Any:
 
 
 def run(job: Job) -> dict[str, Any]:
-    folder, backbone, variant, seed, device = job
+    folder, backbone, variant, seed, device, budget = job
     torch.set_num_threads(1)
     dataset = Dataset.open(folder)
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     with tempfile.TemporaryDirectory() as out:
         policy = train(
             dataset,
@@ -71,10 +72,15 @@ def run(job: Job) -> dict[str, Any]:
             settings={**VARIANTS[variant], "diagnostics": "some"},
             console=Console(quiet=True),
         )
-        seconds = time.perf_counter() - started
+        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
         log = (Path(out) / "run" / "metrics.jsonl").read_text().splitlines()
     result: dict[str, Any] = {"dataset": folder.name, "backbone": backbone, "variant": variant, "seed": seed}
     result |= {"train_seconds": round(seconds, 1), "epochs": len(log), "device": str(policy.device)}
+    result["cpu_seconds"] = round(cpu_seconds)
+    if budget is not None:
+        result["budget_seconds"] = budget
+        if cpu_seconds > budget:
+            raise RuntimeError(f"training took {cpu_seconds:.0f} CPU seconds; the budget is {budget:.0f}")
     for split in ("validation", "test"):
         events = scoring.read_events(folder, split)
         result[split] = scoring.score(lists(policy, events), events)
@@ -96,12 +102,14 @@ def main() -> None:
     parser.add_argument("--backbones", nargs="+", default=["gru"])
     parser.add_argument("--variants", nargs="+", default=["default"], choices=list(VARIANTS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--seconds", type=float, help="CPU seconds that the training of a run may take")
     options = parser.parse_args()
     jobs: list[Job] = [
-        (folder, backbone, variant, seed, options.device)
-        for seed in range(options.seeds)
+        (folder, backbone, variant, seed, options.device, options.seconds)
+        for seed in range(options.first_seed, options.first_seed + options.seeds)
         for folder in options.datasets
         for backbone in options.backbones
         for variant in options.variants

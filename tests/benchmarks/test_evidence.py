@@ -138,6 +138,13 @@ def test_appended_rows_keep_the_stamps_of_the_earlier_ones(evidence: ModuleType,
     assert [stamp["command"] for stamp in evidence.read_stamps(path)] == ["third"]
 
 
+def test_extended_results_keep_the_stamps_of_the_earlier_file(evidence: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    evidence.write_results(path, {"records": [1], "summary": 1.0}, {}, command="first")
+    evidence.write_results(path, {"records": [1, 2], "summary": 1.5}, {}, command="second", extends=path)
+    assert [stamp["command"] for stamp in evidence.read_stamps(path)] == ["first", "second"]
+
+
 def test_a_picture_has_the_stamp_of_its_data(evidence: ModuleType, listing: ModuleType, root: Path) -> None:
     evidence.write_results(root / "results/shops.json", [], {"demo": evidence.world("demo")}, command="python x")
     (root / "results/shops.svg").write_text("<svg/>")
