@@ -87,7 +87,7 @@ def test_patience_after_picks_is_that_of_a_session_in_which_each_list_had_a_pick
     torch.testing.assert_close(model.planner().patience_after_picks(recent), states.patience)
 
 
-def test_training_finds_how_much_impatience_varies_and_does_not_underestimate_effects() -> None:
+def test_the_likelihood_has_its_maximum_at_the_true_impatience_and_effects() -> None:
     """Half of the visitors are impatient. After item 1 visitors stay longer, in the same way for all."""
     generator = torch.Generator().manual_seed(0)
     visitors, effect, spread = 6000, 1.5, 1.5

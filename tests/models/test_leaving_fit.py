@@ -1,5 +1,6 @@
 """The exact fit of leaving: its optimiser, its gradients, and what it finds."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ from torch import Tensor
 
 from offrec.algorithms.user_model import UserModel, leaving_log_likelihood
 from offrec.data.list_log import ListLog, read_lists
+from offrec.data.prepare import prepare
 from offrec.models.leaving_fit import RIDGE, LeavingFit, fit_leaving, minimise
 from offrec.models.log_shape import LogShape
 from offrec.models.network import NetworkOptions
 from offrec.models.user_agent import UserModelAgent, build_user_agent
+from offrec.shop import Shop, write_log
+from offrec.shop.worlds import get_world
 
 ITEMS = 9
 CPU = torch.device("cpu")
@@ -159,3 +163,15 @@ def test_items_of_an_earlier_run_that_the_log_lacks_keep_their_effects(log: List
     assert not model.leave_effect[1:, best].equal(effects[1:, best])
     others = [number for number in range(len(model.leave_base)) if number != best]
     assert model.leave_effect[:, others].equal(effects[:, others])
+
+
+def test_sessions_that_the_shop_ended_do_not_count_as_left(tmp_path: Path) -> None:
+    shop = Shop(replace(get_world("demo", k=2), items=40, categories=4), seed=0, max_steps=2)
+    write_log(shop, 60, tmp_path / "log")
+    dataset = prepare(tmp_path / "log/full.parquet", format="decisions", out=tmp_path / "data")
+    rows = read_lists(dataset, "train", 3, 5, CPU)
+    lengths = (rows.first[1:] - rows.first[:-1]).tolist()
+    left = rows.rows.leaves[rows.first[1:] - 1].tolist()
+    assert {1, 2} == set(lengths)
+    assert left == [length == 1 for length in lengths]
+    assert int(rows.rows.leaves.sum()) == sum(left)

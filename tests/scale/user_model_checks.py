@@ -88,10 +88,11 @@ def figures(agent: UserModelAgent, log: ListLog) -> dict[str, Tensor]:
     torch.manual_seed(3)
     validation = agent.validate(log, True, 0)
     posterior = agent.planner().after_picks(log.rows.memory)
-    head = agent.planned_head(posterior, log.rows.memory, log.rows.picks)
+    patience = agent.planner().patience_after_picks(log.rows.memory)
+    head = agent.planned_head(posterior, log.rows.memory, log.rows.picks, patience=patience)
     position, _, items = rank_and_top_k(head, log.rows.offered[:, 0], 3)
     numbers = torch.tensor([*validation.values(), *agent.statistics.tolist(), float(agent.best)], dtype=torch.double)
-    return {"numbers": numbers, "posterior": posterior, "rank": position, "items": items}
+    return {"numbers": numbers, "posterior": posterior, "patience": patience, "rank": position, "items": items}
 
 
 def check_user_model(variant: tuple[Any, ...], shard_of: Any, dtype: torch.dtype) -> dict[str, float]:
@@ -128,7 +129,7 @@ def _check(variant: tuple[Any, ...], shard: Shard) -> dict[str, float]:
         "loss": max(abs(a - b) / (1.0 + abs(b)) for a, b in zip(losses, expected, strict=True)),
         "weights": weights,
         "ranks": float((after["rank"] != before["rank"]).sum() + (after["items"] != before["items"]).sum()),
-        "diagnostics": errors({name: after[name] for name in ("numbers", "posterior")}, before),
+        "diagnostics": errors({name: after[name] for name in ("numbers", "posterior", "patience")}, before),
         "replicated": float((everywhere != everywhere[0]).sum()),
     }
 

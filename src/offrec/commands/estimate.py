@@ -91,7 +91,7 @@ class Estimate:
     """Updates per fit of Q, also for value@5."""
     jobs: Annotated[int | None, unset("NUMBER")] = None
     """Number of processes that fit Q concurrently on a CPU, with --play topk. The default is the number of threads that
-    PyTorch uses, but at most 8. The estimate does not depend on it."""
+    PyTorch uses, but at most 8. Estimates agree up to rounding."""
     table: tuple[str, ...] = ()
     """Estimate from a table of decisions instead of a dataset: CSV, JSON lines or Parquet, one decision per row. May be
     repeated. With --probabilities or --policy-log; no runs and no training are needed."""

@@ -126,6 +126,9 @@ def read_lists(dataset: Dataset, split: SplitName, memory: int, negatives: int, 
     source = np.asarray(sessions.offsets)[session][:, None] + np.maximum(back, 0)
     last = np.ones(len(event), bool)
     last[:-1] = session[1:] != session[:-1]
+    limit = (dataset.meta.get("shop") or {}).get("max_steps")
+    if limit is not None and decisions is not None:
+        last &= np.diff(offsets)[session] < limit  # the shop ended the session, not the visitor
     columns = {
         "offered": offered,
         "place": place,

@@ -69,11 +69,10 @@ def fit_concurrently(
         return
     shared = _shared_tasks(fitted, decisions, rewards, split, options)
     with TemporaryDirectory(prefix="offrec-fits-") as folder:
-        tasks: list[Task] = []
+        tasks = list(shared)  # the logging policy takes as long as several fits of Q, so it starts first
         for index, (name, list_policy) in enumerate(fitted.items()):
             lists = Path(folder) / str(index)
             tasks += _fit_tasks(list_policy, passes[name], decisions, rewards, options, lists)
-        tasks += shared  # they take less time than a fit of Q
         if len(tasks) > 1:
             _run(tasks, Job.of(dataset, split, options), min(jobs, len(tasks)), console)
 

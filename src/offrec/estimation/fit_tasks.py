@@ -5,7 +5,6 @@ each task. A fit of Q depends on the policy only through the lists that it shows
 policy.
 """
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ import torch
 from offrec.catalogue import Head
 from offrec.console import Console
 from offrec.data.dataset import Dataset
+from offrec.data.json_files import parse_json
 from offrec.data.parent_process import end_with_parent
 from offrec.data.rewards import event_rewards
 from offrec.estimation import value_at_5
@@ -145,10 +145,10 @@ def main() -> None:
     """Run the tasks of the standard input."""
     end_with_parent(int(sys.argv[1]))
     torch.set_num_threads(1)
-    job = Job(**json.loads(sys.stdin.readline()))
+    job = Job(**parse_json(sys.stdin.readline()))
     dataset = Dataset.open(job.dataset)
     for line in sys.stdin:
-        fields = json.loads(line)
+        fields = parse_json(line)
         KINDS[fields["kind"]](**fields).run(job, dataset)
         os.write(1, b"done\n")
 

@@ -52,7 +52,9 @@ def item_clusters(dataset: Dataset, count: int = CLUSTERS) -> ItemClusters:
         return ItemClusters(cluster, f"Item clusters: the column {names[column]} of the items.")
     vectors = item_vectors(dataset.split("train"), dataset.n_items)
     cluster = cluster_items(torch.from_numpy(vectors).float(), min(count, dataset.n_items))
-    return ItemClusters(cluster, f"Item clusters: {min(count, dataset.n_items)}, learned from the training sessions.")
+    return ItemClusters(
+        cluster, f"Item clusters: {len(np.unique(cluster.numpy()))}, learned from the training sessions."
+    )
 
 
 def item_vectors(sessions: Sessions, n_items: int) -> Doubles:
@@ -67,9 +69,11 @@ def item_vectors(sessions: Sessions, n_items: int) -> Doubles:
         for lag in range(1, min(WINDOW, len(items) - 1) + 1)
     ]
     first, second = np.concatenate(pairs, 1) if pairs else np.zeros((2, 0), np.int64)
-    both = (np.concatenate([first, second]), np.concatenate([second, first]))
-    counts = coo_array((np.ones(len(both[0])), both), shape=(n_items, n_items)).tocsr()
+    symmetric = (np.concatenate([first, second]), np.concatenate([second, first]))
+    counts = coo_array((np.ones(len(symmetric[0])), symmetric), shape=(n_items, n_items)).tocsr()
     information = _positive_information(counts)
+    if not information.count_nonzero():
+        return np.zeros((n_items, 1))  # sessions say nothing about which items belong together
     if n_items <= MAX_DENSE:
         values, vectors = np.linalg.eigh(information.toarray())
     else:

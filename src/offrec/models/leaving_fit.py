@@ -16,7 +16,7 @@ from offrec.catalogue.shard import sum_over_batch
 from offrec.data.list_log import ListBatch, ListLog
 from offrec.models.user_model import STEPS, UserModelNetwork
 
-CHUNK = 1 << 18  # lists whose activations are in memory at once
+CHUNK = 1 << 15  # lists whose activations are in memory at once
 HISTORY = 10  # pairs of steps and gradient changes that approximate the curvature
 HALVINGS = 12  # of a step that does not decrease the loss enough
 DECREASE = 1e-4  # share of the decrease that the gradient promises (Armijo)
@@ -44,7 +44,10 @@ def minimise(start: Sequence[Tensor], evaluate: Evaluate, dot: Dot, iterations: 
         direction = _direction(gradient, pairs, dot)
         slope = dot(gradient, direction)
         if slope >= 0.0:
-            break
+            if not pairs:
+                break
+            pairs = []  # the curvature misleads: continue along the gradient
+            continue
         step = 1.0 if pairs else min(1.0, 1.0 / max(1e-12, dot(gradient, gradient) ** 0.5))
         for _ in range(HALVINGS):
             moved = [one + step * part for one, part in zip(x, direction, strict=True)]
@@ -53,7 +56,10 @@ def minimise(start: Sequence[Tensor], evaluate: Evaluate, dot: Dot, iterations: 
                 break
             step /= 2
         else:
-            break
+            if not pairs:
+                break
+            pairs = []
+            continue
         change = [step * part for part in direction]
         bend = [after - before for after, before in zip(new_gradient, gradient, strict=True)]
         curvature = dot(change, bend)
@@ -123,10 +129,8 @@ class LeavingFit:
     def __init__(self, model: UserModelNetwork, log: ListLog) -> None:
         self.model = model
         self.parts = [_Rows.of(model, log.batch(sessions)) for sessions in _chunks(log)]
-        a, q, slopes = model.centred(), model.interest(), model.leave_slopes
-        mapped = model.worth() - model.leave_effect - a[:, None] * slopes[0] - q[:, None] * slopes[1]
-        self.a, self.q = a.double(), q.double()
-        self.mapped = mapped.double()  # [A, G] the part of w that comes from features of items
+        self.a, self.q, means = model.centred().double(), model.interest().double(), model._mapped()
+        self.mapped = None if means is None else means[3]  # [A, G] the part of w that comes from features of items
         self.level, self.log_share = model.level.double(), model.log_share.double()
         self.weight = model.grid_log_weight.double().exp()
 
@@ -154,19 +158,29 @@ class LeavingFit:
                 parts = torch.autograd.grad(loss, copies)
             total += loss.detach()
             gradients = [one + part for one, part in zip(gradients, parts, strict=True)]
-        gradients = [sum_over_batch(one) for one in gradients]
+        total, *gradients = (sum_over_batch(one) for one in (total, *gradients))
+        total, gradients[1:] = self._agreed(total), [self._agreed(one) for one in gradients[1:]]
         scales = [float(precision), *(RIDGE for _ in shared), 1.0]
         gradients = [one + scale * x for one, scale, x in zip(gradients, scales, parameters, strict=True)]
         if self.model.frozen_items is not None:
             gradients[0] = gradients[0] * ~self.model.frozen_items
-        return float(sum_over_batch(total) + prior / 2), gradients
+        return float(total + prior / 2), gradients
+
+    def _agreed(self, replicated: Tensor) -> Tensor:
+        """Return the same number on all processes that store a part of the items.
+
+        Kernels of a GPU may sum in another order on each of them, and all must take the same steps.
+        """
+        shard = self.model.shard
+        return shard.sum(replicated) / shard.count if shard is not None and replicated.is_cuda else replicated
 
     def _log_likelihood(self, rows: _Rows, candidate: int, parameters: Sequence[Tensor]) -> Tensor:
         """[S] log-likelihood of leaving in each session."""
         model = self.model
         effect, slopes, base, picks, missing, idle, same, log_impatience = parameters
         (own_slopes,) = model._for_own_items(slopes)
-        w = effect + self.mapped[:, candidate] + self.a * own_slopes[0] + self.q * own_slopes[1]
+        w = effect + self.a * own_slopes[0] + self.q * own_slopes[1]
+        w = w if self.mapped is None else w + self.mapped[:, candidate].double()
         effects = model.at(w, rows.memory) + rows.is_missing * missing
         logit = base + picks[rows.picks] - effects @ self.weight[:, candidate]
         logit = logit + rows.is_idle * idle + rows.similarity * same
@@ -195,7 +209,7 @@ def fit_leaving(model: UserModelNetwork, log: ListLog, likelihood: Callable[[], 
     for candidate in range(len(model.leave_base)):
         fit.fit(candidate, FIRST)
     with torch.no_grad():
-        best = likelihood().topk(FINALISTS).indices.tolist()
+        best = fit._agreed(likelihood()).topk(FINALISTS).indices.tolist()
     for candidate in sorted(best):
         fit.fit(candidate, FINAL)
 

@@ -117,7 +117,11 @@ class Planner:
 
     def patience_after_picks(self, recent: Tensor) -> Tensor:
         """[n, Z] log posterior of impatience from picks alone, [n, h] most recent first: visitors stayed after each."""
-        memory = self.model.learner.memory
+        memory, longest = (
+            self.model.learner.memory,
+            int((recent < self.model.n_items).sum(1).max()) if len(recent) else 0,
+        )
+        recent = recent[:, : max(1, longest)]
         windows = torch.nn.functional.pad(recent, (0, memory - 1), value=self.model.n_items).unfold(1, memory, 1)
         is_pick = recent < self.model.n_items
         before = is_pick.flip(1).cumsum(1).flip(1) - 1

@@ -174,7 +174,9 @@ class UserSessions:
         if recent is None:
             recent = torch.full((rows, 1), agent.n_items, device=device)
         recent_picks = recent[:, : agent.options.history]
-        self.posterior, self.patience = planner.after_picks(recent_picks), planner.patience_after_picks(recent_picks)
+        self.posterior, self.patience = planner.after_picks(recent_picks), planner.start_patience(rows)
+        if planner.look_ahead:
+            self.patience = planner.patience_after_picks(recent_picks)
         self.memory, self.picks = agent.last_picks(recent), (recent < agent.n_items).sum(1)
 
     @torch.no_grad()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
 
+import numpy as np
 import torch
 from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor, nn
@@ -124,8 +125,9 @@ class UserModelNetwork(nn.Module):
         self.register_buffer("grid_precision", torch.tensor([precision for precision, _ in grid]), persistent=False)
         self.register_buffer("grid_log_weight", compute_unless_meta((memory, count), log_weight), persistent=False)
         level, share = hermegauss(LEVELS)  # E[f(z)] ≈ Σ share · f(level) for z ~ N(0, 1)
-        self.register_buffer("level", torch.tensor(level).float(), persistent=False)
-        self.register_buffer("log_share", torch.tensor(share / share.sum()).log().float(), persistent=False)
+        self.register_buffer("level", torch.tensor(level, dtype=torch.float), persistent=False)
+        log_share = np.log(share / share.sum())
+        self.register_buffer("log_share", torch.tensor(log_share, dtype=torch.float), persistent=False)
         self.register_buffer("reward", torch.tensor(rewards))
         self.register_buffer("item_reward", torch.zeros(rows, len(rewards)))  # of each item, minus `reward`
         self.register_buffer("best", torch.tensor(grid.index(WITHOUT_VALIDATION)))  # the selected leave model
