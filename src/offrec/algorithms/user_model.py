@@ -7,14 +7,14 @@ Each visitor has one of K latent types c. For a list ℓ shown after the picks m
                 P(ℓ_j|ℓ,c,m) = σ(u(ℓ_j|c,m) − u₀) Π_{l<j} (1 − σ(u(ℓ_l|c,m) − u₀)), place by place (cascade)
     conversion  P(b|i,c,m) ∝ exp(α_b + β_b z),  z = κ x_i·(U_c + …) + q_i + s′[times i is in m]
     exposure    P(i shown|c) ∝ exp(e_i + x_i·Y_c)
-    leaving     logit P(leave|m,z) = z + h₀ + h[picks] − Σ_l ω_l w_{m_l} + idle·1[no pick] + same·similarity(m)
+    leaving     logit P(leave|m,v) = v + h₀ + h[picks] − Σ_l ω_l w_{m_l} + idle·1[no pick] + same·similarity(m)
 
-z is the impatience of the visitor, with the distribution N(0, σ²) over visitors. The loss of a session is
-−log Σ_c π_c Π_t P(choice_t) P(conversion_t) P(exposure_t) − log E_z[Π_t P(left or stayed_t|z)], plus Gaussian priors.
+v is the impatience of the visitor, with the distribution N(0, σ²) over visitors. The loss of a session is
+−log Σ_c π_c Π_t P(choice_t) P(conversion_t) P(exposure_t) − log E_v[Π_t P(left or stayed_t|v)], plus Gaussian priors.
 Exposure is part of the likelihood because the policy that wrote the log may know the visitor: without it, an item that
 is shown mainly to visitors who like it seems attractive to everybody. If that policy knows only the picks and lists of
 the log, P(i shown|c) is the same for all c given the log, and the term is left out. Impatience is part of it because
-those who stay for long are patient, whatever they picked: without it, effects on leaving are underestimated.
+those who stay for long are patient, whatever they picked.
 
 Item effects share knowledge: q_i = ε_i + ρ a_i and w_i = ε′_i + ρ₁ a_i + ρ₂ q_i, with a, ε and ε′ shrunk towards 0.
 How strongly a and ε are shrunk is estimated from the log after each epoch (`offrec.models.item_prior`). How strongly ε′
@@ -43,9 +43,9 @@ class UserSymbols:
     choice: Tensor  # [D, K] log P(choice|list, c)
     conversion: Tensor  # [D, K] log P(behaviour|pick, c); 0 without a pick
     exposure: Tensor  # [D, K] log P(list|c), up to a constant; 0 for logs without lists
-    leave_logit: Tensor  # [D, G] at z = 0, for each of G candidates of shrinkage and decay
-    impatience: Tensor  # [Z, G] levels of z
-    log_share: Tensor  # [Z] logarithm of the share of visitors with each level
+    leave_logit: Tensor  # [D, G] at v = 0, for each of G candidates of shrinkage and decay
+    impatience: Tensor  # [V, G] levels of v
+    log_share: Tensor  # [V] logarithm of the share of visitors with each level
     leaves: Tensor  # [D] whether the visitor left after the list
     session: Tensor  # [D] index of the list's session in the batch
     penalty: Tensor  # [] negative log density of the priors, per list of the log
@@ -65,8 +65,8 @@ class UserSymbols:
 def leaving_log_likelihood(
     leave_logit: Tensor, impatience: Tensor, log_share: Tensor, leaves: Tensor, session: Tensor
 ) -> Tensor:
-    """[S, G] log E_z[Π_t P(left or stayed_t|z)] of each session; the arguments are those of `UserSymbols`."""
-    logit = leave_logit + impatience[:, None]  # [Z, D, G]
+    """[S, G] log E_v[Π_t P(left or stayed_t|v)] of each session; the arguments are those of `UserSymbols`."""
+    logit = leave_logit + impatience[:, None]  # [V, D, G]
     outcome = logsigmoid(torch.where(leaves[:, None], logit, -logit))
     by_level = outcome.new_zeros(len(outcome), int(session[-1]) + 1, outcome.shape[2])
     by_level = by_level.index_add(1, session, outcome)

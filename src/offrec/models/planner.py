@@ -61,7 +61,7 @@ class Planner:
         self.weight = model.grid_log_weight[:, best].exp()
         self.base = model.leave_base[best] + model.leave_picks[:, best]  # [STEPS]
         self.idle, self.same = model.leave_idle[best], model.leave_same[best]
-        self.impatience = model.impatience()[:, best]  # [Z]
+        self.impatience = model.impatience()[:, best]  # [V]
         self.x = model.vectors()
         self.unit_x = normalize(self.x, dim=1)
         self.log_prior = model.type_logit.log_softmax(0)
@@ -105,18 +105,18 @@ class Planner:
         return self.log_prior.expand(rows, -1).clone()
 
     def start_patience(self, rows: int) -> Tensor:
-        """[rows, Z] log posterior of the impatience of new visitors."""
+        """[rows, V] log posterior of the impatience of new visitors."""
         return self.model.log_share.expand(rows, -1).clone()
 
     def after_stay(self, memory: Tensor, picked: Tensor, picks: Tensor) -> Tensor:
-        """[n, Z] log P(stayed|z) after a list. `memory` includes the pick, `picks` does not."""
+        """[n, V] log P(stayed|v) after a list. `memory` includes the pick, `picks` does not."""
         effect = (self._effects(memory) * self.weight).sum(1)
         logit = self.base[picks.clamp(max=STEPS - 1)] - effect + self.same * self.model.similarity(memory)
         logit = logit + self.idle * (~picked).to(logit.dtype)
         return logsigmoid(-(logit[:, None] + self.impatience))
 
     def patience_after_picks(self, recent: Tensor) -> Tensor:
-        """[n, Z] log posterior of impatience from picks alone, [n, h] most recent first: visitors stayed after each."""
+        """[n, V] log posterior of impatience from picks alone, [n, h] most recent first: visitors stayed after each."""
         memory, longest = (
             self.model.learner.memory,
             int((recent < self.model.n_items).sum(1).max()) if len(recent) else 0,
@@ -169,7 +169,7 @@ class Planner:
     ) -> Tensor:
         """Return the lists [n, k] for visitors with a log posterior [n, K], last picks [n, m] and pick counts [n].
 
-        Lists contain only items that `allowed` [A] marks, unless there are fewer than k of them. `patience` [n, Z] is
+        Lists contain only items that `allowed` [A] marks, unless there are fewer than k of them. `patience` [n, V] is
         the log posterior of impatience; None: that of new visitors.
         """
         rows = GPU_ROWS if memory.is_cuda else ROWS
@@ -277,10 +277,10 @@ class Planner:
             picks: [n] number of picks.
             same: [n, c] similarity in memory after the list.
             new: [n, c] effects of picks from the current list; None if nothing is picked.
-            share: [n, Z] posterior of impatience.
+            share: [n, V] posterior of impatience.
         """
         length, weight, after = w.shape[1], self.weight, 0 if new is None else 1
-        logits = []  # of leaving after the current list and each later one, at z = 0
+        logits = []  # of leaving after the current list and each later one, at v = 0
         for ahead in range(length + 1):
             back = min(length, ahead + after)
             effect = (w[:, : length - back] * weight[back:]).sum(1, keepdim=True) + self.later_w * weight[:ahead].sum()
@@ -362,7 +362,7 @@ class Planner:
         types = torch.multinomial(prior, n, replacement=True, generator=generator).to(model.x.device)
         posterior, picks = self.start(n), torch.zeros(n, dtype=torch.long, device=types.device)
         memory = torch.full((n, model.learner.memory), model.n_items, device=types.device)
-        stayed, rows = self.start_patience(n), torch.arange(n, device=types.device)  # log P(z, still there)
+        stayed, rows = self.start_patience(n), torch.arange(n, device=types.device)  # log P(v, still there)
         sums = torch.zeros(4, device=types.device)  # reward, effect of picks, no picks, lists
         for _ in range(SIMULATED_LISTS):
             alive = stayed.exp().sum(1)

@@ -124,7 +124,7 @@ class UserModelNetwork(nn.Module):
 
         self.register_buffer("grid_precision", torch.tensor([precision for precision, _ in grid]), persistent=False)
         self.register_buffer("grid_log_weight", compute_unless_meta((memory, count), log_weight), persistent=False)
-        level, share = hermegauss(LEVELS)  # E[f(z)] ≈ Σ share · f(level) for z ~ N(0, 1)
+        level, share = hermegauss(LEVELS)  # E[f(z)] ≈ Σ share · f(level) for v ~ N(0, 1)
         self.register_buffer("level", torch.tensor(level, dtype=torch.float), persistent=False)
         log_share = np.log(share / share.sum())
         self.register_buffer("log_share", torch.tensor(log_share, dtype=torch.float), persistent=False)
@@ -310,11 +310,11 @@ class UserModelNetwork(nn.Module):
         return (vectors @ vectors.transpose(1, 2)).tril(-1).relu().amax(2).sum(1) / memory.shape[1]
 
     def impatience(self) -> Tensor:
-        """[Z, G] levels of z."""
+        """[V, G] levels of v."""
         return self.log_impatience.exp() * self.level[:, None]
 
     def leave_logits(self, memory: Tensor, picked: Tensor, picks: Tensor) -> Tensor:
-        """[n, G] log-odds of leaving after a list at z = 0. `memory` includes the pick, `picks` does not."""
+        """[n, G] log-odds of leaving after a list at v = 0. `memory` includes the pick, `picks` does not."""
         missing = (memory >= self.n_items).to(self.leave_missing.dtype)[..., None] * self.leave_missing
         satisfaction = ((self.at(self.worth(), memory) + missing) * self.grid_log_weight.exp()).sum(1)
         idle = (~picked).to(satisfaction.dtype)[:, None] * self.leave_idle
