@@ -103,6 +103,10 @@ class UserModel:
     """Precision of the Gaussian prior of attractiveness. None: estimated from the log."""
     conversion_precision: float | None = option(None, minimum=0.0)
     """Precision of the Gaussian prior of an item's own effect on conversion. None: estimated from the log."""
+    item_prior: Literal["joint", "separate"] = "joint"
+    """How the effects of items are shrunk after the last epoch. joint: towards their joint distribution, a mixture of
+    normal distributions that is estimated from the log, unless one of the precisions above is given. separate: as in
+    training."""
     exposure: Literal["auto", "on", "off"] = "auto"
     """Whether the likelihood includes which items are shown to whom. `off` suits logs of policies that know a visitor
     only from the picks and lists in the log. `auto`: off for decision logs of `offrec serve` and for logs that only

@@ -26,11 +26,12 @@ LOWEST, HIGHEST, CANDIDATES = -2.0, 4.0, 121  # logarithms to base 10 of the can
 Sum = Callable[[Tensor], Tensor]
 
 
-def _same(part: Tensor) -> Tensor:
+def same(part: Tensor) -> Tensor:
+    """Return the sum over all items if this process stores all of them."""
     return part
 
 
-def estimate_precision(h: Tensor, information: Tensor, default: Tensor, sum_items: Sum = _same) -> Tensor:
+def estimate_precision(h: Tensor, information: Tensor, default: Tensor, sum_items: Sum = same) -> Tensor:
     """Return the precision τ with the largest likelihood.
 
     Args:
@@ -56,8 +57,8 @@ def add_evidence(model: UserModelNetwork, batch: ListBatch, symbols: UserSymbols
     posterior, part = symbols.type_posterior(), torch.zeros_like(model.evidence)
     effects = (model.attractiveness - model.mean_of_items(model.attractiveness), model.conversion_effect)
     with model.map_once():
-        choices = _choice_evidence(model, batch, symbols, posterior)
-        conversions = _conversion_evidence(model, batch, posterior)
+        choices = choice_evidence(model, batch, symbols, posterior)
+        conversions = conversion_evidence(model, batch, posterior)
     for column, (effect, (items, score, information)) in enumerate(zip(effects, (choices, conversions), strict=True)):
         rows = items if model.shard is None else model.shard.local(items)
         own = rows < len(effect)
@@ -78,7 +79,7 @@ def update_precisions(model: UserModelNetwork) -> None:
     model.evidence.zero_()
 
 
-def _choice_evidence(
+def choice_evidence(
     model: UserModelNetwork, batch: ListBatch, symbols: UserSymbols, posterior: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return items, and the derivatives g and I of the log-likelihood of choices with respect to their utilities."""
@@ -97,7 +98,7 @@ def _choice_evidence(
     return batch.offered[is_seen], (is_pick.to(mean.dtype) - mean)[is_seen], (mean - square)[is_seen]
 
 
-def _conversion_evidence(model: UserModelNetwork, batch: ListBatch, posterior: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def conversion_evidence(model: UserModelNetwork, batch: ListBatch, posterior: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return picks, and the derivatives g and I of the log-likelihood of their behaviours with respect to q."""
     picked = batch.place > 0
     items, share = batch.picked_item[picked], posterior[batch.session[picked]]

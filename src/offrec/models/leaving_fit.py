@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from offrec.algorithms.user_model import leaving_log_likelihood
 from offrec.catalogue.shard import sum_over_batch
@@ -61,10 +62,10 @@ def minimise(start: Sequence[Tensor], evaluate: Evaluate, dot: Dot, iterations: 
             pairs = []
             continue
         change = [step * part for part in direction]
-        bend = [after - before for after, before in zip(new_gradient, gradient, strict=True)]
-        curvature = dot(change, bend)
+        gradient_change = [after - before for after, before in zip(new_gradient, gradient, strict=True)]
+        curvature = dot(change, gradient_change)
         if curvature > 1e-10:
-            pairs = [*pairs[-HISTORY + 1 :], (change, bend, curvature)]
+            pairs = [*pairs[-HISTORY + 1 :], (change, gradient_change, curvature)]
         gained, x, loss, gradient = loss - new_loss, moved, new_loss, new_gradient
         if gained < TOLERANCE:
             break
@@ -76,15 +77,15 @@ def _direction(
 ) -> list[Tensor]:
     """Return −H·gradient, where H approximates the inverse of the Hessian matrix."""
     direction, shares = [-one for one in gradient], []
-    for change, bend, curvature in reversed(pairs):
+    for change, gradient_change, curvature in reversed(pairs):
         share = dot(change, direction) / curvature
-        direction = [part - share * one for part, one in zip(direction, bend, strict=True)]
+        direction = [part - share * one for part, one in zip(direction, gradient_change, strict=True)]
         shares.append(share)
     if pairs:
         scale = pairs[-1][2] / dot(pairs[-1][1], pairs[-1][1])
         direction = [scale * part for part in direction]
-    for (change, bend, curvature), share in zip(pairs, reversed(shares), strict=True):
-        other = dot(bend, direction) / curvature
+    for (change, gradient_change, curvature), share in zip(pairs, reversed(shares), strict=True):
+        other = dot(gradient_change, direction) / curvature
         direction = [part + (share - other) * one for part, one in zip(direction, change, strict=True)]
     return direction
 
@@ -128,7 +129,7 @@ class LeavingFit:
     @torch.no_grad()
     def __init__(self, model: UserModelNetwork, log: ListLog) -> None:
         self.model = model
-        self.parts = [_Rows.of(model, log.batch(sessions)) for sessions in _chunks(log)]
+        self.parts = [_Rows.of(model, log.batch(sessions)) for sessions in chunks(log, CHUNK)]
         self.a, self.q, means = model.centred().double(), model.interest().double(), model._mapped()
         self.mapped = None if means is None else means[3]  # [A, G] the part of w that comes from features of items
         self.level, self.log_share = model.level.double(), model.log_share.double()
@@ -166,6 +167,30 @@ class LeavingFit:
             gradients[0] = gradients[0] * ~self.model.frozen_items
         return float(total + prior / 2), gradients
 
+    def evidence(self, candidate: int) -> tuple[Tensor, Tensor]:
+        """Return the gradient and the Fisher information of each item's w in the log-likelihood of leaving, [A] each.
+
+        The information counts the levels of impatience by their posterior, as if they were known.
+        """
+        parameters = [
+            getattr(self.model, name).detach()[..., candidate].double() for name in self.model.leaving_parameters
+        ]
+        _, gradients = self.evaluate(candidate, parameters)
+        score = -(gradients[0] - self.model.grid_precision[candidate] * parameters[0])
+        information, weight = torch.zeros_like(score), self.weight[:, candidate].square()
+        for rows in self.parts:
+            logit, impatience = self._logit(rows, candidate, parameters)
+            by_level = logit + impatience[:, None]  # [V, D]
+            outcome = logsigmoid(torch.where(rows.leaves, by_level, -by_level))
+            sessions = outcome.new_zeros(len(outcome), int(rows.session[-1]) + 1).index_add(1, rows.session, outcome)
+            share = (sessions + self.log_share[:, None]).softmax(0)[:, rows.session]
+            chance = by_level.sigmoid()
+            known = (share * chance * (1 - chance)).sum(0)[:, None] * weight  # [D, m]
+            own = rows.memory if self.model.shard is None else self.model.shard.local(rows.memory)
+            is_item = own < len(information)
+            information.index_add_(0, own[is_item], known[is_item])
+        return score, sum_over_batch(information)
+
     def _agreed(self, replicated: Tensor) -> Tensor:
         """Return the same number on all processes that store a part of the items.
 
@@ -176,6 +201,12 @@ class LeavingFit:
 
     def _log_likelihood(self, rows: _Rows, candidate: int, parameters: Sequence[Tensor]) -> Tensor:
         """[S] log-likelihood of leaving in each session."""
+        logit, impatience = self._logit(rows, candidate, parameters)
+        levels = impatience[:, None]
+        return leaving_log_likelihood(logit[:, None], levels, self.log_share, rows.leaves, rows.session)[:, 0]
+
+    def _logit(self, rows: _Rows, candidate: int, parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the log-odds of leaving at v = 0 after each list [D], and the levels of v [V]."""
         model = self.model
         effect, slopes, base, picks, missing, idle, same, log_impatience = parameters
         (own_slopes,) = model._for_own_items(slopes)
@@ -184,8 +215,7 @@ class LeavingFit:
         effects = model.at(w, rows.memory) + rows.is_missing * missing
         logit = base + picks[rows.picks] - effects @ self.weight[:, candidate]
         logit = logit + rows.is_idle * idle + rows.similarity * same
-        impatience = log_impatience.exp() * self.level[:, None]
-        return leaving_log_likelihood(logit[:, None], impatience, self.log_share, rows.leaves, rows.session)[:, 0]
+        return logit, log_impatience.exp() * self.level
 
     def _dot(self, one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
         """Return the inner product; the effects of items may be divided over processes."""
@@ -214,11 +244,11 @@ def fit_leaving(model: UserModelNetwork, log: ListLog, likelihood: Callable[[], 
         fit.fit(candidate, FINAL)
 
 
-def _chunks(log: ListLog) -> list[Tensor]:
-    """Return the sessions of a log in parts of about CHUNK lists."""
+def chunks(log: ListLog, lists: int) -> list[Tensor]:
+    """Return the sessions of a log in parts of about this many lists."""
     if not log.sessions:
         return []
-    number = (log.first[:-1] // CHUNK).cpu()
+    number = (log.first[:-1] // lists).cpu()
     counts = torch.bincount(number)
     sessions = torch.arange(log.sessions, device=log.first.device)
     return list(torch.split(sessions, counts[counts > 0].tolist()))

@@ -10,6 +10,7 @@ from offrec.catalogue.shard import Shard, sum_over_batch
 from offrec.data.list_log import ListBatch, ListLog
 from offrec.models.item_features import ItemFeatures
 from offrec.models.item_prior import add_evidence, update_precisions
+from offrec.models.joint_prior import shrink_item_effects
 from offrec.models.leaving_fit import fit_leaving
 from offrec.models.log_shape import LogShape
 from offrec.models.network import NetworkOptions
@@ -75,31 +76,37 @@ class UserModelAgent(UserModelNetwork):
         batch = _validated(log)
         return _choice_likelihood(self.symbols(batch, 1), batch)
 
-    def fit_leaving(self, log: ListLog, validation: ListLog) -> None:
-        """Fit the model of leaving to the whole training log, after the last update."""
+    @torch.no_grad()
+    def finish(self, log: ListLog, validation: ListLog) -> None:
+        """Fit leaving and the effects of items to the whole training log, after the last update."""
+        update_precisions(self)
         fit_leaving(self, log, (lambda: self._leaving_likelihood(validation)) if validation.sessions else None)
+        self._select_leaving(validation)
+        learner = self.learner
+        if learner.item_prior == "joint" and learner.attractiveness_precision is learner.conversion_precision is None:
+            shrink_item_effects(self, log)
 
     @torch.no_grad()
     def validate(self, log: ListLog, last: bool, seed: int) -> dict[str, float]:
-        """Select the model of leaving on validation sessions, and calibrate the planner after the last epoch.
+        """Return figures of validation sessions; select the model of leaving, or calibrate the planner after `finish`.
 
         Args:
             log: Validation lists.
-            last: Whether this is the last epoch.
+            last: Whether this is the last epoch, so that `finish` has been called.
             seed: Seed of the simulation.
 
         Returns:
             Log-likelihoods per list of validation sessions and, after the last epoch, the reward per session that
             the planner expects.
         """
-        update_precisions(self)
+        if not last:
+            update_precisions(self)
+            self._select_leaving(log)
         figures = dict(zip(("attractiveness precision", "conversion precision"), self.precision.tolist(), strict=True))
         if log.sessions:
-            leaving = self._leaving_likelihood(log)
-            self.best.copy_(leaving.argmax())
             figures |= {
                 "choice log-likelihood": self.choice_likelihood(log),
-                "leaving log-likelihood": float(leaving.max()),
+                "leaving log-likelihood": float(self._leaving_likelihood(log)[self.best]),
             }
         if last:
             generator = torch.Generator().manual_seed(seed)
@@ -108,6 +115,10 @@ class UserModelAgent(UserModelNetwork):
                 self.statistics.copy_(statistics)
             figures["planned reward"] = value
         return figures
+
+    def _select_leaving(self, log: ListLog) -> None:
+        if log.sessions:
+            self.best.copy_(self._leaving_likelihood(log).argmax())
 
     def _leaving_likelihood(self, log: ListLog) -> Tensor:
         """[G] mean log-likelihood of leaving, per list. The candidates differ little, so many sessions are needed."""

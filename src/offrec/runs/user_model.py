@@ -157,7 +157,7 @@ def user_model_task(
     def validate() -> dict[str, float]:
         is_last = epochs.epoch == options.training.epochs - 1
         if is_last:
-            agent.fit_leaving(epochs.log, validation)
+            agent.finish(epochs.log, validation)
         figures = agent.validate(validation, is_last, options.seed)
         return {**figures, **rank()} if is_last else figures
 
