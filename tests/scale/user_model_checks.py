@@ -12,6 +12,7 @@ from offrec.catalogue.shard import Shard
 from offrec.data.list_log import ListBatch, ListLog
 from offrec.models import planner
 from offrec.models.item_features import ItemFeatures
+from offrec.models.joint_prior import shrink_item_effects
 from offrec.models.log_shape import LogShape
 from offrec.models.network import NetworkOptions, sharded_rows
 from offrec.models.user_agent import UserModelAgent, build_user_agent
@@ -68,7 +69,7 @@ def make_agent(variant: tuple[Any, ...], log: ListLog, shard: Shard | None) -> U
 
 
 def train(agent: UserModelAgent, log: ListLog) -> list[float]:
-    """Run updates on the whole log as one batch; return the losses."""
+    """Run updates on the whole log as one batch, and shrink the effects of items; return the losses."""
     optimiser, losses = Optimiser(agent, 0.05), []
     torch.manual_seed(2)
     for _ in range(UPDATES):
@@ -79,6 +80,8 @@ def train(agent: UserModelAgent, log: ListLog) -> list[float]:
         loss.backward()
         optimiser.step()
         losses.append(float(loss.detach()))
+    agent.validate(log, False, 0)
+    shrink_item_effects(agent, log)
     return losses
 
 
