@@ -47,10 +47,10 @@ def test_outputs_and_gradients_are_those_of_pytorch(shape: tuple[int, int, int])
 def test_a_packing_by_hand() -> None:
     """Sequences of 1, 3 and 2 elements: the first step has all of them, the longest first."""
     packing = Packing.of(torch.tensor([1, 3, 2]), 4)
-    assert packing.index.tolist() == [4, 8, 0, 5, 9, 6]
+    assert packing.padded.tolist() == [4, 8, 0, 5, 9, 6]
     assert packing.before.tolist() == [0, 1, 3]
     assert packing.edges == [0, 3, 5, 6, 6]
-    assert packing.place(torch.tensor([0, 4, 5, 6, 9])).tolist() == [2, 0, 3, 5, 4]
+    assert packing.places(torch.tensor([0, 4, 5, 6, 9])).tolist() == [2, 0, 3, 5, 4]
 
 
 @pytest.mark.parametrize("lengths", [[1, 3, 2], [4, 4], [1], [2, 5, 5, 1, 3]])
@@ -64,10 +64,10 @@ def test_packed_sequences_are_those_that_are_padded(lengths: list[int]) -> None:
     weight = weight * (torch.arange(steps) < torch.tensor(lengths)[:, None])[:, :, None]
     expected = outputs_and_gradients(module, inputs, weight)
     packing = Packing.of(torch.tensor(lengths), steps)
-    states = module.packed_states(inputs.flatten(0, 1)[packing.index], packing)
-    loss = (weight.flatten(0, 1)[packing.index] * states).sum()
+    states = module.packed_states(inputs.flatten(0, 1)[packing.padded], packing)
+    loss = (weight.flatten(0, 1)[packing.padded] * states).sum()
     found = torch.autograd.grad(loss, [inputs, *module.parameters()])
-    torch.testing.assert_close(states, expected[0].flatten(0, 1)[packing.index], atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(states, expected[0].flatten(0, 1)[packing.padded], atol=1e-12, rtol=1e-12)
     for one, other in zip(found, expected[1:], strict=True):
         torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-12)
 

@@ -23,7 +23,7 @@ class Packing(NamedTuple):
     Within a step, long sequences precede short ones. Those that continue are therefore the first ones of every step.
     """
 
-    index: Tensor  # [T] index of each element among the N · L elements of the padded sequences
+    padded: Tensor  # [T] index of each element among the N · L elements of the padded sequences
     before: Tensor  # [T − T_0] index in the packing of the element before each, for those after the first step
     edges: list[int]  # [L + 1] where each step begins
 
@@ -33,15 +33,15 @@ class Packing(NamedTuple):
         lengths, order = lengths.sort(descending=True, stable=True)
         step = torch.arange(steps)[:, None]
         active = lengths > step  # [L, N]
-        index = (order * steps + step)[active]
+        padded = (order * steps + step)[active]
         count = active.sum(1)
-        before = torch.arange(int(count[0]), len(index)) - count[:-1].repeat_interleave(count[1:])
-        return cls(index, before, [0, *count.cumsum(0).tolist()])
+        before = torch.arange(int(count[0]), len(padded)) - count[:-1].repeat_interleave(count[1:])
+        return cls(padded, before, [0, *count.cumsum(0).tolist()])
 
-    def place(self, padded: Tensor) -> Tensor:
+    def places(self, padded: Tensor) -> Tensor:
         """Return the indices in the packing of elements, given their indices in the padded sequences."""
-        inverse = torch.empty(int(self.index.max()) + 1, dtype=torch.long)
-        inverse[self.index] = torch.arange(len(self.index))
+        inverse = torch.empty(int(self.padded.max()) + 1, dtype=torch.long)
+        inverse[self.padded] = torch.arange(len(self.padded))
         return inverse[padded]
 
 
@@ -62,7 +62,7 @@ class GRULayer(torch.autograd.Function):
         counts = [last - first for first, last in pairwise(packing.edges)]
         state = inputs.new_zeros(counts[0], width)
         for count, r_and_z, r, z, n, product, next_state in zip(
-            counts, *(column.split(counts) for column in columns), strict=True
+            counts, *(torch.split(column, counts) for column in columns), strict=True
         ):
             state = state[:count]
             torch.addmm(r_and_z, state, to_both, out=r_and_z).sigmoid_()

@@ -99,9 +99,7 @@ class FittedQ(DecisionValues):
         return next_value, value_if_ignored
 
     @torch.no_grad()
-    def _target_values_of_picks(
-        self, batch: Batch, lists: Tensor, unique: UniqueItems | None
-    ) -> tuple[Tensor, Tensor]:
+    def _target_values_of_picks(self, batch: Batch, lists: Tensor, unique: UniqueItems | None) -> tuple[Tensor, Tensor]:
         """Compute `_target_values` for the known lists of a log of picks, with half as many states.
 
         The state after a row is that of the next row of its segment. Only the last row of a segment needs a state of
@@ -112,7 +110,7 @@ class FittedQ(DecisionValues):
         torch.ne(batch.segment[1:], batch.segment[:-1], out=is_last[:-1])
         others = (is_last & (batch.discount > 0)).nonzero()[:, 0]
         inputs, weights = network.tables()
-        states, next_states = network.logged_states(batch, inputs, others).split([len(row), len(others)])
+        states, next_states = torch.split(network.logged_states(batch, inputs, others), [len(row), len(others)])
         value = network.head(states, batch.recent, weights, unique).at(lists[row]).mean(1)
         next_value = value.roll(-1)
         if len(others):

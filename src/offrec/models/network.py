@@ -328,7 +328,7 @@ class Network(nn.Module):
     def head(
         self, states: Tensor, recent: Tensor, weights: Weights | None = None, unique: UniqueItems | None = None
     ) -> Head:
-        """Return the head for states [B, d] and recent items [B, H]. `unique`: `recent` without duplicates, if known."""
+        """Return the head for states [B, d] and recent items [B, H]. `unique`: the same items without duplicates."""
         instead = self.options.repeat == "instead"
         return _head(states, recent, weights or self.weights, self.repeat, instead, self.scale, unique)
 
@@ -364,12 +364,12 @@ class Network(nn.Module):
         steps.scatter_reduce_(0, batch.segment, batch.position + 1, "amax")
         steps.scatter_reduce_(0, batch.segment[next_of], batch.position[next_of] + 2, "amax")
         packing = Packing.of(steps, tokens.shape[1])
-        vectors = self._vectors(tokens.flatten()[packing.index], inputs)
+        vectors = self._vectors(tokens.flatten()[packing.padded], inputs)
         if self.training and self.dropout.p:
             # The random numbers are those of `_sequence`, so that a fit does not depend on the packing.
             mask = vectors.new_empty(tokens.numel(), vectors.shape[1]).bernoulli_(1 - self.dropout.p)
-            vectors = vectors * mask.index_select(0, packing.index).div_(1 - self.dropout.p)
-        return self.backbone.packed_states(vectors, packing).index_select(0, packing.place(index))
+            vectors = vectors * mask.index_select(0, packing.padded).div_(1 - self.dropout.p)
+        return self.backbone.packed_states(vectors, packing).index_select(0, packing.places(index))
 
     @torch.no_grad()
     def copy_scores(self, policy: "Network", factor: float) -> None:
