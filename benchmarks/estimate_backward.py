@@ -1,8 +1,8 @@
-"""Compare estimates of the top k with both backward passes of the GRU, and with the reward in the simulated shop.
+"""Compare estimates of the top k with both layers of the GRU, and with the reward in the simulated shop.
 
     python benchmarks/estimate_backward.py DATASET… --runs FOLDER --out results/estimates-backward.json
 
-Q is fitted once by PyTorch's backward pass and once by `GRULayer`, which fits use on a CPU. Both compute the same
+Q is fitted once by PyTorch's layer and once by `GRULayer`, which fits use on a CPU. Both compute the same states and
 gradients and round differently.
 """
 

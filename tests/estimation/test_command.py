@@ -257,6 +257,8 @@ def test_invalid_commands_are_refused(work: Path, tmp_path: Path) -> None:
         (Estimate((run,), picture=Path("forest.xyz")), "--picture must end in .png"),
         (Estimate((run,), temperature=-1.0, device="cpu"), "--temperature must be positive; got -1.0"),
         (Estimate((run,), updates=0, device="cpu"), "updates must be at least 1; got 0"),
+        (Estimate((run,), jobs=2, device="cpu"), "--jobs has no effect on policies that sample their lists; omit it"),
+        (Estimate((run,), jobs=2, estimator="importance", device="cpu"), "--jobs has no effect, because this estimate"),
         (Estimate((tmp_path,)), "is not a run"),
     ):
         with pytest.raises(InputError, match=message):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fixed_policies import Fixed
 
 from offrec.baselines import baseline
 from offrec.catalogue import top_k
@@ -145,3 +146,25 @@ def test_jobs_are_positive() -> None:
         EstimateOptions(jobs=0)
     with pytest.raises(InputError, match="--jobs has no effect with --engine ray"):
         Estimate(engine="ray", jobs=2).run()
+
+
+def test_jobs_without_an_effect_are_refused(dataset: Dataset) -> None:
+    """No fit of Q, sampled lists and a GPU each have their own sentence. The default is silent."""
+    policy = Fixed(dataset, [0.0] * 6)
+    sampled = replace(OPTIONS, play="sample", k=None, refits=0, value_at_5=False)
+    with pytest.raises(InputError, match=r"--jobs has no effect on policies that sample their lists; omit it or use"):
+        estimate(policy, dataset, replace(sampled, jobs=2))
+    with pytest.raises(InputError, match=r"--jobs has no effect, because this estimate fits no Q; omit it\."):
+        estimate(policy, dataset, replace(sampled, estimators=("self_normalised",), jobs=2))
+    lists = {"shown": ListPolicy(Fixed(dataset, [0.0] * 6), "topk", 2)}
+    lists["shown"].policy.device = torch.device("meta")
+    with pytest.raises(InputError, match=r"--jobs has no effect on a GPU; omit it or use --device cpu\."):
+        fit_processes.check_jobs(lists, LoggedDecisions.load(dataset, "test"), replace(OPTIONS, jobs=2))
+    assert estimate(policy, dataset, sampled).policies
+
+
+def test_the_longest_fits_start_first(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(fit_processes, "_run", lambda tasks, *_: started.extend(task.kind for task in tasks))
+    figures(dataset, 2)
+    assert started == ["logging", *["q"] * 6, "value@5"]

@@ -186,6 +186,28 @@ def test_collected_top_lists_give_the_values_of_lists_that_are_ranked_again(tmp_
     torch.testing.assert_close(collected[1], ranked[1])
 
 
+@pytest.mark.parametrize("backbone", ["gru", "caser"])
+def test_target_values_of_picks_are_those_of_each_state(tmp_path: Path, backbone: str) -> None:
+    """Also where a long session continues in another segment. After the last decision the discount is 0."""
+    random = np.random.default_rng(0)
+    sessions = [random.integers(0, 6, length).tolist() for length in (1, 14, 3, 9, 2)]
+    dataset = write_dataset(tmp_path, sessions, splits=(5, 0, 0), items=6)
+    decisions, list_policy = LoggedDecisions.load(dataset, "train"), ListPolicy(Fixed(dataset, [0.0] * 6), "topk", 2)
+    torch.manual_seed(0)
+    options = replace(SMALL, network=replace(SMALL.network, backbone=backbone, history=5), critic=CriticOptions())
+    critic = fitted_q.FittedQ(list_policy, decisions, options, 1.0, 1.0).eval()
+    critic.top_lists = torch.from_numpy(random.integers(0, 6, (len(decisions), 2)))
+    replay = decisions.replay(decisions.transitions(None, 0.9), 5, "sessions", torch.device("cpu"))
+    batch = replay.batch(np.arange(len(replay.segments)))
+    expected = critic._target_values(batch)
+    found = critic._target_values_of_picks(batch, critic.top_lists, critic.unique_recent(batch))
+    ends_segment = torch.cat([batch.segment[1:] != batch.segment[:-1], torch.ones(1, dtype=torch.bool)])
+    goes_on = batch.discount > 0
+    assert int((ends_segment & goes_on).sum()) == 3, "segments that end before their session"
+    torch.testing.assert_close(found[0][goes_on], expected[0][goes_on])
+    torch.testing.assert_close(found[1], expected[1])
+
+
 def test_unlogged_items_are_assumed_to_be_ignored(tmp_path: Path) -> None:
     """No visitor ever picks item 2, so its grounded value is `patience` times the value of the state."""
     random = np.random.default_rng(2)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from offrec.backbones.gru_on_cpu import GRULayer
+from offrec.backbones.gru_on_cpu import GRULayer, Packing
 from offrec.backbones.record import BackboneRecord
 
 if TYPE_CHECKING:
@@ -13,19 +13,30 @@ if TYPE_CHECKING:
 
 
 class GRU(nn.Module):
-    has_fast_backward = False  # whether to train by `GRULayer` on a CPU; results differ from PyTorch's by rounding
+    is_fast_on_cpu = False  # whether to use `GRULayer` on a CPU; results differ from PyTorch's by rounding
 
     def __init__(self, width: int, layers: int, dropout: float) -> None:
         super().__init__()
         self.cells = nn.GRU(width, width, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        if self.uses_fast_layer(inputs.device):
+            rows, steps, width = inputs.shape
+            packing = Packing.of(torch.full((rows,), steps), steps)
+            packed = self.packed_states(inputs.transpose(0, 1).reshape(-1, width), packing)
+            return packed.view(steps, rows, width).transpose(0, 1)
+        states: Tensor = self.cells(inputs)[0]
+        return states
+
+    def uses_fast_layer(self, device: torch.device) -> bool:
+        """Return whether `GRULayer` computes the states."""
+        return self.is_fast_on_cpu and device.type == "cpu" and self.cells.num_layers == 1
+
+    def packed_states(self, inputs: Tensor, packing: Packing) -> Tensor:
+        """Return the states of packed inputs, [T, d] each, by `GRULayer`."""
         cells = self.cells
-        if self.has_fast_backward and inputs.is_cpu and torch.is_grad_enabled() and cells.num_layers == 1:
-            weights = cells.weight_ih_l0, cells.weight_hh_l0, cells.bias_ih_l0, cells.bias_hh_l0
-            fast: Tensor = GRULayer.apply(inputs, *weights)  # type: ignore[no-untyped-call]
-            return fast
-        states: Tensor = cells(inputs)[0]
+        weights = cells.weight_ih_l0, cells.weight_hh_l0, cells.bias_ih_l0, cells.bias_hh_l0
+        states: Tensor = GRULayer.apply(inputs, *weights, packing)  # type: ignore[no-untyped-call]
         return states
 
 

@@ -1,65 +1,102 @@
-"""A GRU layer whose backward pass needs half the time of PyTorch's on a CPU.
+"""A GRU layer for the small batches of fits on a CPU. It computes what PyTorch's does, up to rounding, in less time.
 
     r = σ(W_r x + b_r + U_r h + c_r)      n = tanh(W_n x + b_n + r ⊙ (U_n h + c_n))
     z = σ(W_z x + b_z + U_z h + c_z)      h′ = n + z ⊙ (h − n)
 
-PyTorch's backward pass adds to the gradients of all weights after every step. Here a step only computes the gradients
-of its gates and of h; the gradients of the weights follow from the gates of all steps, by one product per matrix.
+- Sequences are packed: a step computes only those that have not ended. Padding can be a third of a batch.
+- PyTorch's backward pass adds to the gradients of all weights after every step. Here a step only computes the gradients
+  of its gates and of h; the gradients of the weights follow from the gates of all steps, by one product per matrix.
+- tanh(x) is computed as 2σ(2x) − 1, because PyTorch's σ takes a sixth of the time of its tanh.
 """
 
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
+class Packing(NamedTuple):
+    """The elements of N sequences of at most L steps, step by step and without padding: T in total.
+
+    Within a step, long sequences precede short ones. Those that continue are therefore the first ones of every step.
+    """
+
+    padded: Tensor  # [T] index of each element among the N · L elements of the padded sequences
+    before: Tensor  # [T − T_0] index in the packing of the element before each, for those after the first step
+    edges: list[int]  # [L + 1] where each step begins
+
+    @classmethod
+    def of(cls, lengths: Tensor, steps: int) -> "Packing":
+        """Return the packing of sequences with these lengths [N], each between 1 and `steps`."""
+        lengths, order = lengths.sort(descending=True, stable=True)
+        step = torch.arange(steps)[:, None]
+        active = lengths > step  # [L, N]
+        padded = (order * steps + step)[active]
+        count = active.sum(1)
+        before = torch.arange(int(count[0]), len(padded)) - count[:-1].repeat_interleave(count[1:])
+        return cls(padded, before, [0, *count.cumsum(0).tolist()])
+
+    def places(self, padded: Tensor) -> Tensor:
+        """Return the indices in the packing of elements, given their indices in the padded sequences."""
+        inverse = torch.empty(int(self.padded.max()) + 1, dtype=torch.long)
+        inverse[self.padded] = torch.arange(len(self.padded))
+        return inverse[padded]
+
+
 class GRULayer(torch.autograd.Function):
-    """Maps inputs [B, L, d] to states [B, L, d], from h = 0. The weights are those of `torch.nn.GRU`."""
+    """Maps packed inputs [T, d] to packed states [T, d], from h = 0. The weights are those of `torch.nn.GRU`."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, w: Tensor, u: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        rows, steps, width = inputs.shape
-        flat = inputs.transpose(0, 1).reshape(steps * rows, width)
+    def forward(ctx: Any, inputs: Tensor, w: Tensor, u: Tensor, b: Tensor, c: Tensor, packing: Packing) -> Tensor:
+        width, both = inputs.shape[1], 2 * inputs.shape[1]
         bias = b.clone()
-        bias[: 2 * width] += c[: 2 * width]
-        gates = torch.addmm(bias, flat, w.t()).view(steps, rows, 3 * width)  # becomes r, z, n
-        of_state = torch.empty_like(gates)  # U h, and U_n h + c_n
-        states = inputs.new_zeros(steps + 1, rows, width)
-        to_gates, c_n = u.t().contiguous(), c[2 * width :]
-        for gate, product, state, next_state in zip(gates, of_state, states[:-1], states[1:], strict=True):
-            torch.mm(state, to_gates, out=product)
-            gate[:, : 2 * width].add_(product[:, : 2 * width]).sigmoid_()
-            r, z, n = gate.chunk(3, 1)
-            n.addcmul_(r, product[:, 2 * width :].add_(c_n)).tanh_()
+        bias[:both] += c[:both]
+        gates = torch.addmm(bias, inputs, w.t())  # [T, 3d] becomes r, z and n
+        of_state = torch.empty_like(inputs)  # U_n h + c_n
+        states = torch.empty_like(inputs)
+        to_both, to_n = u[:both].t().contiguous(), u[both:].t().contiguous()
+        c_n, minus_one = c[both:], inputs.new_full((), -1.0)
+        columns = gates[:, :both], gates[:, :width], gates[:, width:both], gates[:, both:], of_state, states
+        counts = [last - first for first, last in pairwise(packing.edges)]
+        state = inputs.new_zeros(counts[0], width)
+        for count, r_and_z, r, z, n, product, next_state in zip(
+            counts, *(torch.split(column, counts) for column in columns), strict=True
+        ):
+            state = state[:count]
+            torch.addmm(r_and_z, state, to_both, out=r_and_z).sigmoid_()
+            torch.addmm(c_n, state, to_n, out=product)
+            n.addcmul_(r, product).mul_(2.0).sigmoid_()
+            torch.add(minus_one, n, alpha=2.0, out=n)
             torch.lerp(n, state, z, out=next_state)
-        ctx.save_for_backward(flat, w, u, gates, of_state, states)
-        return states[1:].transpose(0, 1)
+            state = next_state
+        ctx.packing = packing
+        ctx.save_for_backward(inputs, w, u, gates, of_state, states)
+        return states
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, to_states: Tensor) -> tuple[Tensor, ...]:
-        flat, w, u, gates, of_state, states = ctx.saved_tensors
-        steps, rows, width = states.shape[0] - 1, states.shape[1], states.shape[2]
-        to_states = to_states.transpose(0, 1)
-        r, z, n = gates.chunk(3, 2)
+    def backward(ctx: Any, to_states: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, w, u, gates, of_state, states = ctx.saved_tensors
+        packing, width, edges = ctx.packing, states.shape[1], ctx.packing.edges
+        before = torch.zeros_like(states)  # h of each element
+        before[edges[1] :] = states.index_select(0, packing.before)
+        to_next = to_states.clone(memory_format=torch.contiguous_format)  # becomes the gradients of each h′
+        r, z, n = gates.chunk(3, 1)
         # The gradients of the gates are those of h′ times factors that are known before the first step.
         slope = (1 - n * n).mul_(1 - z)
         factors = torch.empty_like(gates)
-        of_r, of_z, of_n = factors.chunk(3, 2)
+        of_r, of_z, of_n = factors.chunk(3, 1)
         torch.mul(slope, r, out=of_n)
-        torch.mul(of_n, of_state[:, :, 2 * width :], out=of_r).mul_(1 - r)
-        torch.sub(states[:-1], n, out=of_z).mul_(z).mul_(1 - z)
-        to_next = torch.empty_like(slope)  # of each h′
-        to_next[-1] = to_states[-1]
-        by_gate = factors.view(steps, rows, 3, width)
-        for step in range(steps - 1, -1, -1):
-            by_gate[step].mul_(to_next[step][:, None])
-            if step:
-                torch.addcmul(to_states[step - 1], to_next[step], z[step], out=to_next[step - 1])
-                to_next[step - 1].addmm_(factors[step], u)
-        to_gates = factors.view(steps * rows, 3 * width)
-        to_u, to_c = to_gates.t() @ states[:-1].reshape(steps * rows, width), to_gates.sum(0)
+        torch.mul(of_n, of_state, out=of_r).mul_(1 - r)
+        torch.sub(before, n, out=of_z).mul_(z).mul_(1 - z)
+        by_gate = factors.view(-1, 3, width)
+        for first, begin, end in reversed([(0, 0, edges[1]), *zip(edges, edges[1:], edges[2:], strict=False)]):
+            by_gate[begin:end].mul_(to_next[begin:end, None])
+            if begin:
+                one = to_next[first : first + end - begin]
+                one.addcmul_(to_next[begin:end], z[begin:end]).addmm_(factors[begin:end], u)
+        to_u, to_c = factors.t() @ before, factors.sum(0)
         of_n.copy_(to_next.mul_(slope))  # the input enters n directly, and not through r
-        to_inputs = (to_gates @ w).view(steps, rows, width).transpose(0, 1)
-        return to_inputs, to_gates.t() @ flat, to_u, to_gates.sum(0), to_c
+        return factors @ w, factors.t() @ inputs, to_u, factors.sum(0), to_c, None

@@ -18,6 +18,7 @@ from offrec import losses
 from offrec.backbones.gru import GRU
 from offrec.catalogue import Head
 from offrec.catalogue.backend import has_triton
+from offrec.catalogue.corrections import UniqueItems, unique_items
 from offrec.console import Console
 from offrec.data.replay import Epochs, automatic_batch_size
 from offrec.data.transitions import Transitions
@@ -73,7 +74,7 @@ class DecisionValues(nn.Module):
         self.ground = 0 if decisions.has_lists else options.critic.ground
         self.critic = Network(self.n_items, options.critic.network(options.network), value=True)
         if isinstance(self.critic.backbone, GRU):
-            self.critic.backbone.has_fast_backward = True
+            self.critic.backbone.is_fast_on_cpu = True
         self.set_decisions(decisions)
 
     @property
@@ -108,21 +109,32 @@ class DecisionValues(nn.Module):
         lists = self.lists[batch.event - self.first]
         return torch.where(lists < self.n_items, q.at(lists.clamp(max=self.n_items - 1)), 0.0)
 
+    def unique_recent(self, batch: Batch) -> UniqueItems | None:
+        """Return the recent items of a batch without duplicates, for several networks; None if they do not matter."""
+        return None if self.critic.repeat is None else unique_items(batch.recent, self.n_items)
+
     def squared_errors(
-        self, batch: Batch, reward: Tensor, discount: Tensor, next_value: Tensor, value_if_ignored: Tensor
+        self,
+        batch: Batch,
+        reward: Tensor,
+        discount: Tensor,
+        next_value: Tensor,
+        value_if_ignored: Tensor,
+        unique: UniqueItems | None = None,
     ) -> dict[str, Tensor]:
         """Return the squared errors per row, [B].
 
         They are (Q − sg[reward + discount · next value])², and (Q − sg[patience · value])² for unlogged items.
+        `unique`: from `unique_recent`, if it was called for this batch.
         """
-        q = self.critic(batch)
-        value, reward, discount = (column[:, None] for column in (self.logged_value(q, batch), reward, discount))
+        q = self.critic.logged_head(batch, unique) if batch.action.is_cpu else self.critic(batch)
+        reward, discount = reward[:, None], discount[:, None]
         if not self.ground:
-            return {"loss": losses.td(value, reward, discount, next_value)[:, 0]}
-        others = q.at(sample_unlogged(batch.action, self.ground, self.n_items))
-        value = torch.cat([value, others], 1)
-        reward = torch.cat([reward, torch.zeros_like(others)], 1)
-        discount = torch.cat([discount, torch.full_like(others, self.discount_if_ignored)], 1)
+            return {"loss": losses.td(self.logged_value(q, batch)[:, None], reward, discount, next_value)[:, 0]}
+        others = sample_unlogged(batch.action, self.ground, self.n_items)
+        value = q.at(torch.cat([batch.action[:, None], others], 1))  # logs of picks: the logged decision is one item
+        reward = torch.cat([reward, reward.new_zeros(others.shape)], 1)
+        discount = torch.cat([discount, discount.new_full(others.shape, self.discount_if_ignored)], 1)
         errors = losses.td(value, reward, discount, next_value, value_if_ignored)
         return {"loss": losses.grounded(errors, self.options.critic.ground_weight)}
 

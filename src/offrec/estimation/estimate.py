@@ -15,7 +15,7 @@ from offrec.estimation.certify import Certification, certify
 from offrec.estimation.collect import LoggingModel, collect_trajectories, load_logging_model, reward_trajectories
 from offrec.estimation.control_variates import with_values
 from offrec.estimation.estimators import ESTIMATORS, SessionTerms, get_estimator, session_terms
-from offrec.estimation.fit_processes import fit_concurrently
+from offrec.estimation.fit_processes import check_jobs, fit_concurrently
 from offrec.estimation.interval import Interval, bootstrap_interval, refit_interval
 from offrec.estimation.item_clusters import item_clusters
 from offrec.estimation.list_policy import ListPolicy
@@ -66,8 +66,8 @@ def estimate(
         For each policy and estimator the estimate, its interval, its diagnostics and a verdict.
 
     Raises:
-        InputError: If the split has no sessions, a requested estimator is not supported by the log or a policy, or the
-            log was not served by `served`.
+        InputError: If the split has no sessions, a requested estimator is not supported by the log or a policy, the
+            log was not served by `served`, or `jobs` was given without a fit that could use it.
 
     Example:
         >>> result = offrec.estimate({"sl": policy}, dataset)
@@ -89,6 +89,8 @@ def estimate(
 
     logged_lists, clusters = None, None
     options.check_weightings(has_lists=decisions.has_lists, is_served=served is not None)
+    if remote is None:
+        check_jobs(list_policies, decisions, options)
     if served is not None:
         clusters = item_clusters(dataset) if options.uses_clusters else None
         cluster = None if clusters is None else clusters.cluster

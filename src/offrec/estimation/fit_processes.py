@@ -24,7 +24,7 @@ import torch
 from offrec import logging_policy
 from offrec.console import Console
 from offrec.data.arrays import verified_files
-from offrec.errors import Interrupted
+from offrec.errors import InputError, Interrupted
 from offrec.estimation import value_at_5, value_cache
 from offrec.estimation.fit_tasks import FitTask, Job, LoggingTask, Task, ValueTask
 from offrec.estimation.list_policy import ListPolicy
@@ -37,6 +37,7 @@ from offrec.types import Floats
 
 MAX_JOBS = 8  # by default; each process needs several hundred megabytes
 POLL_SECONDS = 0.1
+LONGEST_FIRST = (LoggingTask, FitTask, ValueTask)  # so that all processes end at about the same time
 GRACE_SECONDS = 5.0  # for removing the files of an interrupted fit
 
 
@@ -69,12 +70,24 @@ def fit_concurrently(
         return
     shared = _shared_tasks(fitted, decisions, rewards, split, options)
     with TemporaryDirectory(prefix="offrec-fits-") as folder:
-        tasks = list(shared)  # the logging policy takes as long as several fits of Q, so it starts first
+        tasks = list(shared)
         for index, (name, list_policy) in enumerate(fitted.items()):
             lists = Path(folder) / str(index)
             tasks += _fit_tasks(list_policy, passes[name], decisions, rewards, options, lists)
+        tasks.sort(key=lambda task: LONGEST_FIRST.index(type(task)))
         if len(tasks) > 1:
             _run(tasks, Job.of(dataset, split, options), min(jobs, len(tasks)), console)
+
+
+def check_jobs(policies: Mapping[str, ListPolicy], decisions: LoggedDecisions, options: EstimateOptions) -> None:
+    """Raise `InputError` if a number of processes was given that no fit would use."""
+    if options.jobs is None or any(_count_fits(one, decisions, options) for one in policies.values()):
+        return
+    if not any(options.fits_q(one.has_weights, decisions.has_lists) for one in policies.values()):
+        raise InputError("--jobs has no effect, because this estimate fits no Q; omit it.")
+    if all(one.play != "topk" for one in policies.values()):
+        raise InputError("--jobs has no effect on policies that sample their lists; omit it or use --play topk.")
+    raise InputError("--jobs has no effect on a GPU; omit it or use --device cpu.")
 
 
 def _count_fits(list_policy: ListPolicy, decisions: LoggedDecisions, options: EstimateOptions) -> int:

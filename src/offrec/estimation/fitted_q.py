@@ -16,6 +16,7 @@ from torch import Tensor
 
 from offrec.catalogue import Head, top_k
 from offrec.catalogue.backend import backend_for
+from offrec.catalogue.corrections import UniqueItems
 from offrec.console import Console
 from offrec.data.dataset import Dataset
 from offrec.data.replay import batch_from_histories
@@ -68,8 +69,14 @@ class FittedQ(DecisionValues):
         return self
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        next_value, value_if_ignored = self._target_values(batch)
-        errors = self.squared_errors(batch, batch.reward / self.unit, batch.discount, next_value, value_if_ignored)
+        if self.top_lists is not None and self.lists is None and batch.action.is_cpu:
+            unique = self.unique_recent(batch)
+            next_value, value_if_ignored = self._target_values_of_picks(batch, self.top_lists, unique)
+        else:
+            unique = None
+            next_value, value_if_ignored = self._target_values(batch)
+        reward = batch.reward / self.unit
+        errors = self.squared_errors(batch, reward, batch.discount, next_value, value_if_ignored, unique)
         if self.exposure_weight is None:
             return errors
         return {"loss": self.exposure_weight[batch.event - self.first] * errors["loss"]}
@@ -90,6 +97,26 @@ class FittedQ(DecisionValues):
         if self.ignored is not None:
             next_value = torch.where(self.ignored[batch.event - self.first], value_if_ignored, next_value)
         return next_value, value_if_ignored
+
+    @torch.no_grad()
+    def _target_values_of_picks(self, batch: Batch, lists: Tensor, unique: UniqueItems | None) -> tuple[Tensor, Tensor]:
+        """Compute `_target_values` for the known lists of a log of picks, with half as many states.
+
+        The state after a row is that of the next row of its segment. Only the last row of a segment needs a state of
+        its own, and only if its session continues in another segment.
+        """
+        network, row = self.target.network, batch.event - self.first
+        is_last = torch.ones_like(row, dtype=torch.bool)
+        torch.ne(batch.segment[1:], batch.segment[:-1], out=is_last[:-1])
+        others = (is_last & (batch.discount > 0)).nonzero()[:, 0]
+        inputs, weights = network.tables()
+        states, next_states = torch.split(network.logged_states(batch, inputs, others), [len(row), len(others)])
+        value = network.head(states, batch.recent, weights, unique).at(lists[row]).mean(1)
+        next_value = value.roll(-1)
+        if len(others):
+            head = network.head(next_states, batch.next_recent[others], weights)
+            next_value[others] = head.at(lists[row[others] + 1]).mean(1)
+        return next_value, value
 
     def _known_lists(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
         """[B, k] the policy's top lists in the states of a batch and in the next states, if they were collected.

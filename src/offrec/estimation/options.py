@@ -46,7 +46,7 @@ class EstimateOptions:
         refits: How often Q is refitted to resampled sessions; with 0 the direct method has no interval.
         value_at_5: Whether to compute value@5 too if Q is fitted anyway. This needs one more fit, which is cached.
         jobs: Processes that fit Q, value@5 and the logging policy concurrently on a CPU; None for the number of threads
-            that PyTorch uses, but at most 8. Estimates agree up to rounding.
+            that PyTorch uses, but at most 8. Estimates agree up to rounding. Only for policies that show their top k.
         seed: Seed of the bootstrap and the logging policy.
         values: How Q is fitted.
         network: Network of π̂_b, if the log has no propensities.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from offrec import losses
+from offrec.backbones.gru import GRU
 from offrec.catalogue import log_prob
 from offrec.console import Advance, Console
 from offrec.data.dataset import Dataset
@@ -179,9 +180,11 @@ def _run(trainers: Mapping[str, Trainer]) -> None:
 
 def _trainer(spec: FitSpec, fit: _Fit, validation: Replay, device: torch.device, console: Console) -> Trainer:
     network, is_bfloat16 = _initial_network(spec, device), spec.training.precision == "bf16"
+    if isinstance(network.backbone, GRU):
+        network.backbone.is_fast_on_cpu = True
 
     def loss(batch: Batch) -> dict[str, Tensor]:
-        pi = network(batch)
+        pi = network.logged_head(batch) if device.type == "cpu" else network(batch)
         if is_bfloat16:
             pi = replace(pi, state=pi.state.bfloat16(), table=pi.table.bfloat16())
         return {"cross_entropy": losses.negative_log_likelihood(log_prob(pi, batch.action[:, None])[:, 0])}

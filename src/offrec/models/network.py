@@ -11,6 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding, linear, pad
 
 from offrec.backbones import BACKBONES, Sizes
+from offrec.backbones.gru import GRU
+from offrec.backbones.gru_on_cpu import Packing
 from offrec.catalogue import Head
 from offrec.catalogue.corrections import UniqueItems, score_unique_items, unique_items
 from offrec.catalogue.initial_values import compute_unless_meta
@@ -323,15 +325,51 @@ class Network(nn.Module):
         """The weights of the head."""
         return self.tables()[1]
 
-    def head(self, states: Tensor, recent: Tensor, weights: Weights | None = None) -> Head:
-        """Return the head for states [B, d] and recent items [B, H]."""
+    def head(
+        self, states: Tensor, recent: Tensor, weights: Weights | None = None, unique: UniqueItems | None = None
+    ) -> Head:
+        """Return the head for states [B, d] and recent items [B, H]. `unique`: the same items without duplicates."""
         instead = self.options.repeat == "instead"
-        return _head(states, recent, weights or self.weights, self.repeat, instead, self.scale)
+        return _head(states, recent, weights or self.weights, self.repeat, instead, self.scale, unique)
 
     def forward(self, batch: Batch) -> Head:
         """Return the head of each row of a batch."""
         inputs, weights = self.tables()
         return self.head(self.states(batch, inputs), batch.recent, weights)
+
+    def logged_head(self, batch: Batch, unique: UniqueItems | None = None) -> Head:
+        """Return the head of each row of a batch of a log, as `forward` does, in less time on a CPU.
+
+        Args:
+            batch: The batch. Its segments contain the actions of their rows, so the state after a whole segment is not
+                needed.
+            unique: The recent items without duplicates, if known.
+        """
+        inputs, weights = self.tables()
+        return self.head(self.dropout(self.logged_states(batch, inputs)), batch.recent, weights, unique)
+
+    def logged_states(self, batch: Batch, inputs: Tensor | None = None, next_of: Tensor | None = None) -> Tensor:
+        """Return the states of `logged_head` before dropout, [B, d].
+
+        If rows `next_of` [n] are given, the states after their actions follow: [B + n, d].
+        """
+        next_of = batch.segment[:0] if next_of is None else next_of
+        if not self.causal:
+            return self._windows(torch.cat([batch.recent, batch.next_recent[next_of]]), inputs)
+        index = torch.cat([batch.state_index, batch.next_state_index[next_of]])
+        if not (isinstance(self.backbone, GRU) and self.backbone.uses_fast_layer(batch.tokens.device)):
+            return self._sequence(batch, inputs).index_select(0, index)
+        tokens = batch.tokens_with_start(self.n_items)
+        steps = torch.ones(len(tokens), dtype=torch.long)
+        steps.scatter_reduce_(0, batch.segment, batch.position + 1, "amax")
+        steps.scatter_reduce_(0, batch.segment[next_of], batch.position[next_of] + 2, "amax")
+        packing = Packing.of(steps, tokens.shape[1])
+        vectors = self._vectors(tokens.flatten()[packing.padded], inputs)
+        if self.training and self.dropout.p:
+            # The random numbers are those of `_sequence`, so that a fit does not depend on the packing.
+            mask = vectors.new_empty(tokens.numel(), vectors.shape[1]).bernoulli_(1 - self.dropout.p)
+            vectors = vectors * mask.index_select(0, packing.padded).div_(1 - self.dropout.p)
+        return self.backbone.packed_states(vectors, packing).index_select(0, packing.places(index))
 
     @torch.no_grad()
     def copy_scores(self, policy: "Network", factor: float) -> None:
@@ -378,10 +416,14 @@ def _head(
     repeat: RepeatTerm | None,
     instead: bool,
     scale: ValueScale | None,
+    unique: UniqueItems | None = None,
 ) -> Head:
     table, bias, shard = weights
-    unique = None if repeat is None else unique_items(recent, len(bias) if shard is None else shard.n_items)
-    values = None if repeat is None else repeat(states, unique)
+    if repeat is None:
+        unique = None
+    elif unique is None:
+        unique = unique_items(recent, len(bias) if shard is None else shard.n_items)
+    values = None if repeat is None or unique is None else repeat(states, unique)
     states = states if scale is None else scale(states)
     if values is None:
         return Head(states, table, bias, shard=shard)
