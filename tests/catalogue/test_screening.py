@@ -70,12 +70,18 @@ def few_left() -> Head:
     return random_head(7).mask(torch.arange(ITEMS - 4).expand(ROWS, -1))
 
 
+def large_values() -> Head:
+    """Powers of values up to 400 are too large for float32."""
+    head = random_head(14)
+    return Head(20 * head.state, head.table, head.bias)
+
+
 def without_bias() -> Head:
     head = random_head(8)
     return Head(torch.cat([torch.zeros(1, WIDTH), head.state[1:]]), head.table)  # all values of the first row are 0
 
 
-HEADS = [random_head, ties, near_ties, large_biases, common_direction, masked_best, replaced, few_left]
+HEADS = [random_head, ties, near_ties, large_biases, common_direction, masked_best, replaced, few_left, large_values]
 
 
 def screened_lists(
