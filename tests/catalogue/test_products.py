@@ -8,13 +8,13 @@ from torch import Tensor
 
 from offrec.catalogue import products, screening
 
-needs_onednn = pytest.mark.skipif(not products.has_onednn(), reason="this PyTorch does not contain oneDNN")
+needs_onednn = pytest.mark.skipif(not products.has_onednn(), reason="needs AVX-512 and oneDNN")
 
 
 @pytest.fixture(autouse=True)
 def measure_again() -> Iterator[None]:
     def clear() -> None:
-        for function in (products.has_onednn, products.is_onednn_faster, screening.is_int8_faster):
+        for function in (products.has_onednn, screening.is_int8_faster):
             function.cache_clear()
 
     clear()
@@ -22,38 +22,72 @@ def measure_again() -> Iterator[None]:
     clear()
 
 
-@pytest.mark.parametrize("onednn", [False, pytest.param(True, marks=needs_onednn)])
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 17, 64])
-def test_products_have_the_precision_of_float32(rows: int, onednn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "is_onednn_faster", lambda width, rows: onednn)
+@pytest.fixture(params=["MKL", pytest.param("oneDNN", marks=needs_onednn)])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "MKL":
+        monkeypatch.setattr(products, "has_onednn", lambda: False)
+    return str(request.param)
+
+
+def check(product: Tensor, first: Tensor, second: Tensor, bias: Tensor | None = None) -> None:
+    """Compare a product with float64; the bound is that of sums of float32 in any order."""
+    exact, sizes = first.double() @ second.double(), first.double().abs() @ second.double().abs()
+    if bias is not None:
+        exact, sizes = exact + bias, sizes + bias.abs()
+    assert ((product - exact).abs() <= (first.shape[1] + 2) * 2.0**-24 * sizes).all()
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("rows", [1, 2, 3, 17, 64])
+def test_products_of_a_table_with_few_states_have_the_precision_of_float32(rows: int) -> None:
     random = torch.Generator().manual_seed(rows)
     table, state = torch.randn(501, 33, generator=random), torch.randn(rows, 33, generator=random)
-    exact = table.double() @ state.double().T
-    product = products.multiply(table, state, torch.full((501, rows), torch.nan))
+    product = products.table_by_states(table, state, torch.full((501, rows), torch.nan))
     assert product.shape == (501, rows)
-    bound = 34 * 2.0**-24 * (table.double().abs() @ state.double().abs().T)
-    assert ((product - exact).abs() <= bound).all()
+    check(product, table, state.T)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("rows", [5, 130])
+def test_products_of_training_have_the_precision_of_float32(rows: int) -> None:
+    random = torch.Generator().manual_seed(rows)
+    table, state = torch.randn(301, 40, generator=random), torch.randn(rows, 40, generator=random)
+    bias, weight = torch.randn(301, generator=random), torch.rand(rows, 301, generator=random)
+    check(products.rows_by_columns(state, table), state, table.T)
+    check(products.rows_by_columns(state, table, bias, torch.full((rows, 301), torch.nan)), state, table.T, bias)
+    check(products.weighted_rows(weight, table), weight, table)
+    total = torch.ones(rows, 40)
+    products.add_weighted_rows(total, weight, table)
+    torch.testing.assert_close(total, 1 + weight @ table, rtol=1e-5, atol=1e-4)
+    out = torch.full((301, 40), torch.nan)
+    products.weighted_states(weight, state, out)
+    check(out, weight.T, state)
+    narrow = torch.empty(301, 40, dtype=torch.bfloat16)
+    products.weighted_states(weight, state, narrow)
+    assert torch.equal(narrow, out.bfloat16())
+
+
+@needs_onednn
+def test_onednn_computes_only_large_float32_products_without_gradients() -> None:
+    large = torch.ones(32, 32)
+    assert products.uses_onednn(large, large)
+    assert not products.uses_onednn(large[:4], large)
+    assert not products.uses_onednn(large.double(), large.double())
+    assert not products.uses_onednn(large, large.clone().requires_grad_())
+    with torch.no_grad():
+        assert products.uses_onednn(large, large.clone().requires_grad_())
 
 
 def test_a_library_that_is_missing_or_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(rows: Tensor, columns: Tensor) -> Tensor:
+    def missing(rows: Tensor, columns: Tensor, bias: Tensor | None) -> Tensor:
         raise AttributeError("_linear_pointwise")
 
-    monkeypatch.setattr(products, "multiply_onednn", missing)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(products, "_onednn", missing)
     assert not products.has_onednn()
     products.has_onednn.cache_clear()
-    monkeypatch.setattr(products, "multiply_onednn", lambda rows, columns: (rows @ columns.T).bfloat16().float() + 1)
+    monkeypatch.setattr(products, "_onednn", lambda rows, columns, bias: rows @ columns.T + 1)
     assert not products.has_onednn()
-    assert not products.is_onednn_faster(8, 4)
-
-
-def test_the_faster_library_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "has_onednn", lambda: True)
-    for seconds, expected in (([1.0, 2.0], True), ([2.0, 1.0], False), ([1.0, 1.05], False)):
-        products.is_onednn_faster.cache_clear()
-        times = iter(seconds)
-        monkeypatch.setattr(products, "least_time", lambda call, times=times: next(times))
-        assert products.is_onednn_faster(8, 4) == expected
 
 
 def test_measuring_keeps_the_number_of_threads() -> None:

@@ -1,7 +1,8 @@
 """Float32 products on a CPU, by the fastest library that PyTorch contains.
 
-`torch.mm` calls MKL, which uses half of the width of the vector registers on some CPUs: there oneDNN takes half of the
-time. Which one is faster depends on the CPU and on the sizes, so it is measured once per size, in a few milliseconds.
+`torch.mm` calls MKL, which uses only half of the width of the vector registers on CPUs of AMD. With AVX-512, oneDNN
+takes less than half of the time there. The library depends on the CPU and the shapes, and not on a measurement, so that
+the same run always gives the same result on a machine.
 """
 
 import time
@@ -11,55 +12,81 @@ from functools import cache
 import torch
 from torch import Tensor
 
-LIBRARY_ROWS = 4  # products with fewer rows are limited by reading the table
-ITEMS = 8192  # of the products that are measured
+MIN_ROWS = 16  # products with fewer rows are limited by reading the table
 
 
-def multiply(table: Tensor, state: Tensor, out: Tensor) -> Tensor:
-    """Compute table · stateᵀ.
+def rows_by_columns(rows: Tensor, columns: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """Compute rows · columnsᵀ + bias.
 
     Args:
-        table: [A, d] float32, on the CPU.
-        state: [B, d] float32.
-        out: [A, B], which may be overwritten.
+        rows: [n, d].
+        columns: [m, d].
+        bias: [m].
+        out: [n, m], which may be overwritten.
 
     Returns:
-        [A, B], in `out` or in a new tensor.
+        [n, m], in `out` or in a new tensor.
     """
+    if uses_onednn(rows, columns):
+        return _onednn(rows, columns, bias)
+    if bias is None:
+        return torch.mm(rows, columns.T, out=out)
+    return torch.addmm(bias, rows, columns.T, out=out)
+
+
+def table_by_states(table: Tensor, state: Tensor, out: Tensor) -> Tensor:
+    """Compute table [n, d] · stateᵀ [d, B] for a large table and few states: [n, B], in `out` or in a new tensor."""
     if len(state) == 1:  # products with a matrix use all threads, those with a vector only one
         return torch.mm(table, state.repeat(2, 1).T)[:, :1]
-    if len(state) >= LIBRARY_ROWS and is_onednn_faster(table.shape[1], _power_of_two(len(state))):
-        return multiply_onednn(table, state)
-    return torch.mm(table, state.T, out=out)
+    return rows_by_columns(table, state, out=out)
 
 
-def multiply_onednn(rows: Tensor, columns: Tensor) -> Tensor:
-    """Compute rows · columnsᵀ with oneDNN; see `has_onednn`."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, columns, None, "none", [], "")
-    return product
+def weighted_rows(weight: Tensor, table: Tensor) -> Tensor:
+    """Compute weight [B, n] · table [n, d]: [B, d]."""
+    return rows_by_columns(weight, table.T)
+
+
+def add_weighted_rows(total: Tensor, weight: Tensor, table: Tensor) -> None:
+    """Add weight [B, n] · table [n, d] to `total` [B, d]."""
+    if uses_onednn(weight, table):
+        total += weighted_rows(weight, table)
+    else:
+        total.addmm_(weight, table)
+
+
+def weighted_states(weight: Tensor, state: Tensor, out: Tensor) -> Tensor:
+    """Compute weightᵀ [n, B] · state [B, d] into `out` [n, d]."""
+    if uses_onednn(weight, state):  # the transposed product is faster than the product of the transposed weights
+        return out.copy_(_onednn(state.T, weight.T, None).T)
+    return out.copy_(weight.T @ state)  # with `out`, a product of one row and one column may read what was in it
+
+
+def uses_onednn(first: Tensor, second: Tensor) -> bool:
+    """Return whether oneDNN computes a product."""
+    return (
+        first.device.type == "cpu"
+        and first.dtype == second.dtype == torch.float32
+        and min(*first.shape, *second.shape) >= MIN_ROWS
+        and not (torch.is_grad_enabled() and (first.requires_grad or second.requires_grad))
+        and has_onednn()
+    )
 
 
 @cache
 def has_onednn() -> bool:
-    """Return whether this PyTorch contains the function of oneDNN that `multiply_onednn` needs, and it is exact."""
-    rows = torch.arange(8.0)[:, None] + 1
+    """Return whether this CPU has AVX-512 and this PyTorch contains the function of oneDNN, with the right result."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
+    rows = torch.arange(32.0).view(16, 2)
     try:
-        return torch.equal(multiply_onednn(rows, rows), rows * rows.T)
+        return torch.equal(_onednn(rows, rows, None), rows @ rows.T)
     except (AttributeError, RuntimeError):  # a private function, which another version may not have
         return False
 
 
-@cache
-def is_onednn_faster(width: int, rows: int) -> bool:
-    """Measure whether oneDNN multiplies [items, width] by [rows, width] in at most 0.9 of the time of `torch.mm`."""
-    if not has_onednn():
-        return False
-    table, state, out = torch.ones(ITEMS, width), torch.ones(rows, width), torch.empty(ITEMS, rows)
-    seconds = [
-        least_time(lambda: multiply_onednn(table, state)),
-        least_time(lambda: torch.mm(table, state.T, out=out)),
-    ]
-    return seconds[0] < 0.9 * seconds[1]
+def _onednn(rows: Tensor, columns: Tensor, bias: Tensor | None) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, columns, bias, "none", [], "")
+    return product
 
 
 def least_time(call: Callable[[], object], calls: int = 4) -> float:
@@ -74,7 +101,3 @@ def least_time(call: Callable[[], object], calls: int = 4) -> float:
     finally:
         torch.set_num_threads(threads)
     return min(times[1:])
-
-
-def _power_of_two(rows: int) -> int:
-    return 1 << (rows.bit_length() - 1)

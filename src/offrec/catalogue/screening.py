@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from offrec.catalogue.head import Head
-from offrec.catalogue.products import ITEMS, least_time, multiply
+from offrec.catalogue.products import least_time, table_by_states
 
 MIN_ITEMS = 10_000  # smaller catalogues fit into the cache, and one pass in float32 is as fast
 ROWS_AT_ONCE = 1 << 15  # of the table, when its norms and its copy are computed
@@ -186,7 +186,7 @@ class Product:
     def tile(self, first: int, last: int, out: Tensor) -> None:
         """Compute z̃ of items first … last − 1 into out [items, B]."""
         rows = self.table[first:last]
-        values = torch._int_mm(rows, self.state.T, out=out) if self.is_exact else multiply(rows, self.state, out)
+        values = torch._int_mm(rows, self.state.T, out=out) if self.is_exact else table_by_states(rows, self.state, out)
         if self.bias is not None:
             torch.add(values, self.bias[first:last, None], out=out)
         elif values is not out:
@@ -194,9 +194,9 @@ class Product:
 
 
 @cache
-def is_int8_faster(width: int, rows: int = 32) -> bool:
+def is_int8_faster(width: int, rows: int = 32, items: int = 8192) -> bool:
     """Measure whether an int8 product over a table of this width is exact and takes at most 3/4 of float32's time."""
-    table, sums = torch.full((ITEMS, width), LARGEST, dtype=torch.int8), torch.empty(ITEMS, rows, dtype=torch.int32)
+    table, sums = torch.full((items, width), LARGEST, dtype=torch.int8), torch.empty(items, rows, dtype=torch.int32)
     own = table[:rows].clone()
     own[1::2] = -LARGEST
     try:
@@ -206,5 +206,5 @@ def is_int8_faster(width: int, rows: int = 32) -> bool:
     expected = LARGEST**2 * width
     if not ((sums[:, ::2] == expected).all() and (sums[:, 1::2] == -expected).all()):
         return False
-    floats, state, out = torch.ones(ITEMS, width), torch.ones(rows, width), torch.empty(ITEMS, rows)
-    return seconds < 0.75 * least_time(lambda: multiply(floats, state, out))
+    floats, state, out = torch.ones(items, width), torch.ones(rows, width), torch.empty(items, rows)
+    return seconds < 0.75 * least_time(lambda: table_by_states(floats, state, out))
