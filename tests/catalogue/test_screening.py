@@ -251,3 +251,10 @@ def test_a_wide_table_has_no_int8_copy() -> None:
     for columns, expected in ((width, True), (width + 1, False)):
         assert Screening(Head(torch.ones(1, columns), torch.ones(64, columns)), True).uses_int8 == expected
     assert screening.LARGEST**2 * width + screening.LARGEST_BIAS <= 1 << 24
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_no_rows_have_no_lists(int8: bool) -> None:
+    head = random_head(15, rows=0)
+    lists = top_lists(head, K, None, Screening(head, int8), lse=False)
+    assert lists.items.shape == (0, K)

@@ -156,7 +156,8 @@ class Product:
     @staticmethod
     def in_int8(table: Screening, rounded: _RoundedTable, head: Head) -> "Product":
         state = head.state.double() * rounded.units
-        unit = max(float(state.abs().max()) / LARGEST, rounded.largest_bias / LARGEST_BIAS) or 1.0
+        largest = float(state.abs().max()) if head.n_rows else 0.0
+        unit = max(largest / LARGEST, rounded.largest_bias / LARGEST_BIAS) or 1.0
         state /= unit
         own = state.round()
         of_operands = own.norm(dim=1) * rounded.error + (state - own).norm(dim=1) * rounded.norm
