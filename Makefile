@@ -59,8 +59,10 @@ wheel: setup
 	$(BIN)/python -m build --wheel --no-isolation
 
 # Measure every figure of the speed page (benchmarks/ledger.py). DATASET is the prepared log retailrocket-sessions, LOG its Parquet
-# file, ENVIRONMENTS the folder of the other libraries' environments; sections that need a missing one keep their earlier figures.
-LEDGER := $(if $(DATASET),--dataset $(DATASET)) $(if $(LOG),--log $(LOG)) $(if $(ENVIRONMENTS),--environments $(ENVIRONMENTS)) $(if $(ONLY),--only $(ONLY))
+# file, ENVIRONMENTS the folder of the other libraries' environments, BEFORE the source folder of version 0.1 (with its tests and
+# benchmarks next to it) and BEFORE_DATASET the log prepared by it; sections that need a missing one keep their earlier figures. NOTE
+# is printed with the tables, for example if other work uses the machine.
+LEDGER := $(if $(DATASET),--dataset $(DATASET)) $(if $(LOG),--log $(LOG)) $(if $(ENVIRONMENTS),--environments $(ENVIRONMENTS)) $(if $(BEFORE),--before $(BEFORE)) $(if $(BEFORE_DATASET),--before-dataset $(BEFORE_DATASET)) $(if $(NOTE),--note "$(NOTE)") $(if $(ONLY),--only $(ONLY))
 
 bench: setup
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

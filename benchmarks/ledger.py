@@ -1,7 +1,8 @@
 """Measure every figure of the speed page, store them in one file per device, and print what moved.
 
     python benchmarks/ledger.py gpu [--dataset DATASET] [--only catalogue update …]             # also: make speed
-    python benchmarks/ledger.py cpu [--dataset DATASET] [--environments FOLDER] [--log FILE]    # also: make bench
+    python benchmarks/ledger.py cpu [--dataset DATASET] [--environments FOLDER] [--log FILE]
+                                    [--before SOURCE --before-dataset DATASET]                 # also: make bench
     python benchmarks/ledger.py pages                        # only write the tables of the pages again
 
 Each section of the ledger is the result of one script in `benchmarks/`, with its command, commit, date and machine. The
@@ -55,7 +56,7 @@ class Section:
     def missing(self, given: Mapping[str, Path | None]) -> list[str]:
         """Return the options that the section needs and that are not given."""
         names = re.findall(r"\{(\w+)\}", self.arguments)
-        return [f"--{name}" for name in names if given.get(name) is None]
+        return [f"--{name.replace('_', '-')}" for name in names if given.get(name) is None]
 
     def command(self, given: Mapping[str, Path | None], out: Path) -> list[str]:
         """Return the words of the command, without the interpreter."""
@@ -74,12 +75,15 @@ GPU = {
 }
 CPU = {
     "catalogue-cpu": Section("catalogue_cpu.py"),
-    "updates-cpu": Section("updates_cpu.py", "{dataset}"),
+    "updates-cpu": Section("updates_cpu.py", "{dataset} --before {before} {before_dataset}"),
+    "start-up": Section("start_up.py", "{dataset}"),
     "ranking": Section("evaluation.py"),
     "prepare": Section("prepare.py"),
-    "serving": Section("serving.py", file_flag="--out"),
+    "serving": Section("serving.py", "--seconds 4", "--out"),
     "serving-million": Section(
-        "serving.py", "--items 1000000 --seconds 4 --servers offrec network --requests lists", "--out"
+        "serving.py",
+        "--items 1000000 --seconds 4 --servers before offrec network --before {before} --requests lists",
+        "--out",
     ),
     "serving-load": Section("serving_load.py", file_flag="--out"),
     "serving-memory": Section("serving_memory.py", file_flag="--out"),
@@ -89,6 +93,7 @@ CPU = {
     "peers-sasrec": Section("peers/run.py", "{dataset} --environments {environments} --only offrec recbole rectools"),
     "peers-actions": Section("peers/run.py", "{dataset} --environments {environments} --only offrec d3rlpy"),
 }
+GIVEN = ("dataset", "environments", "log", "before", "before_dataset")
 DEVICES = {"gpu": GPU, "cpu": CPU}
 Runner = Callable[[list[str]], None]
 
@@ -183,14 +188,16 @@ def measure(
     sections: Mapping[str, Section],
     given: Mapping[str, Path | None],
     run: Runner = run_script,
+    note: str | None = None,
 ) -> list[str]:
     """Measure sections and replace them in the ledger.
 
     Args:
         ledger: The ledger, which is changed.
         sections: What to measure.
-        given: Values of the options that sections may need: dataset, environments, log.
+        given: Values of the options that sections may need: dataset, environments, log, before, before_dataset.
         run: Runs the command of a section.
+        note: What a reader of the figures must know, such as other load of the machine.
 
     Returns:
         A line for each section that was not measured.
@@ -210,6 +217,8 @@ def measure(
                 continue
         for stamp in ledger.stamps_of(name):
             stamp["command"] = _readable(stamp["command"], given, folder)
+            if note is not None:
+                stamp["note"] = note
         print(f"{name}: measured in {time.perf_counter() - start:.0f} s", flush=True)
     return problems
 
@@ -217,7 +226,7 @@ def measure(
 def _readable(command: str, given: Mapping[str, Path | None], folder: str) -> str:
     """Replace paths of this machine by names."""
     command = command.replace(f"{folder}/result.json", "FILE")
-    for name, path in given.items():
+    for name, path in sorted(given.items(), key=lambda pair: -len(str(pair[1]))):  # a path may begin another one
         command = command.replace(str(path), name.upper()) if path else command
     return command
 
@@ -228,6 +237,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dataset", type=Path, help="the prepared log retailrocket-sessions")
     parser.add_argument("--environments", type=Path, help="environments of the other libraries; see peers/README.md")
     parser.add_argument("--log", type=Path, help="retailrocket-sessions.parquet")
+    parser.add_argument("--before", type=Path, help="source folder of version 0.1, next to its tests and benchmarks")
+    parser.add_argument("--before-dataset", type=Path, help="retailrocket-sessions, prepared by version 0.1")
+    parser.add_argument("--note", help="a sentence for the measured tables, such as other load of the machine")
     parser.add_argument("--only", nargs="+", choices=[*GPU, *CPU], help="measure only these sections")
     options = parser.parse_args(arguments)
     problems = measure_device(options) if options.device != "pages" else []
@@ -245,10 +257,10 @@ def measure_device(options: argparse.Namespace) -> list[str]:
     before = Ledger.parse(committed) if committed else Ledger({}, [])
     known = DEVICES[options.device]
     chosen = options.only or [name for name, section in known.items() if not section.on_request]
-    given = {name: getattr(options, name) for name in ("dataset", "environments", "log")}
+    given = {name: getattr(options, name) for name in GIVEN}
     ledger, problems = Ledger.read(path), list[str]()
     for name in chosen:  # written after every section, so that an interrupted run keeps what it has measured
-        problems += measure(ledger, {name: known[name]}, given)
+        problems += measure(ledger, {name: known[name]}, given, note=options.note)
         ledger.write(path)
     lines = moved(before.figures(), ledger.figures())
     print(f"{len(lines)} figures moved by more than {MOVED:.0%} since the last commit:")

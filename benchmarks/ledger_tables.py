@@ -89,6 +89,21 @@ def _servers(payload: Any) -> list[Row]:
     return [row | {"plain": rows[n, c, "plain"]} for (n, c, server), row in rows.items() if server == "offrec"]
 
 
+def _million(payload: Any) -> list[Row]:
+    """Return the rows with their ratio to version 0.1, from ratios within one round."""
+    ratios = {id(row): row.get("of_offrec", {"requests_per_second": 1.0}) for row in _rows(payload)}
+    before = {
+        row["connections"]: ratios[id(row)]["requests_per_second"]
+        for row in _rows(payload)
+        if row["server"] == "before"
+    }
+    return [
+        row | {"times_before": ratios[id(row)]["requests_per_second"] / before[row["connections"]]}
+        for row in _rows(payload)
+        if row["connections"] in before
+    ]
+
+
 def _durable(server: str) -> Callable[[Any], list[Row]]:
     def rows(payload: Any) -> list[Row]:
         rows = {(row["connections"], row["server"]): row for row in _rows(payload) if row["requests"] == "best"}
@@ -216,6 +231,16 @@ TABLES: dict[str, tuple[str, Callable[[Any], list[Row]], list[Column]]] = {
             ("times faster than the first row", get("times_faster")),
         ],
     ),
+    "start-up": (
+        "start-up",
+        _rows,
+        [
+            ("step", get("step")),
+            ("seconds since the start", get("seconds")),
+            ("fastest start", get("least_seconds")),
+            ("CPU time", get("cpu_seconds")),
+        ],
+    ),
     "scale": (
         "scale",
         everything,
@@ -292,11 +317,14 @@ TABLES: dict[str, tuple[str, Callable[[Any], list[Row]], list[Column]]] = {
     ),
     "serving-million": (
         "serving-million",
-        _rows,
+        _million,
         [
             ("server", lambda row: SERVERS[row["server"]]),
             ("probabilities", lambda row: "no" if row["requests"] == "lists" else "yes"),
             ("connections", get("connections")),
+            ("requests/s", get("requests_per_second")),
+            ("times version 0.1", get("times_before")),
+            ("p50, ms", get("p50_ms")),
             ("least CPU time per request, ms", get("least_cpu_ms")),
             ("requests per batch", get("mean_batch")),
         ],

@@ -137,7 +137,7 @@ class Server:
         if kind != "plain":
             words = ["serve", str(run), "--port", str(port), "--threads", str(args.threads), *OPTIONS[kind]]
             words += [] if kind == "unlogged" else ["--log", str(log)]
-            command = [sys.executable, "-m", "offrec", *words]
+            command = [sys.executable, "-c", "from offrec.cli import main; main()", *words]  # 0.1 has no `-m offrec`
         environment = {**os.environ, "PYTHONPATH": str(args.before)} if kind == "before" else None
         self.port = port
         self.child = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment)

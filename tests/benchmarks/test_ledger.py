@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-MODULES = ("ledger", "ledger_pages", "ledger_tables", "evidence", "catalogue_cpu")
+MODULES = ("ledger", "ledger_pages", "ledger_tables", "evidence", "catalogue_cpu", "start_up")
 FIGURE = re.compile(r"\d (?:ms|µs|s|seconds|MB|GB|times)\b|requests/s")
 
 
@@ -84,6 +84,44 @@ def test_a_measured_section_replaces_the_earlier_one(
     assert stamp["machine"]["torch"]
     (line,) = ledger.moved(before, again.figures())
     assert "catalogue-cpu, soft value, forward: tiled_seconds: 1e-09" in line
+
+
+def test_a_note_is_stored_and_paths_are_replaced(ledger: ModuleType, tmp_path: Path) -> None:
+    source, dataset = tmp_path / "old/src", tmp_path / "old/src-data"
+
+    def run(command: list[str]) -> None:
+        stamp = {"command": "python " + " ".join(command), "commit": "1", "hash": None, "options": {}}
+        Path(command[-1]).write_text(json.dumps({"evidence": [stamp], "rows": []}))
+
+    stored = ledger.Ledger({}, [])
+    given = {"dataset": tmp_path / "data", "before": source, "before_dataset": dataset}
+    sections = {"updates-cpu": ledger.CPU["updates-cpu"]}
+    assert ledger.measure(stored, sections, given, run, note="Other work used the machine.") == []
+    (stamp,) = stored.stamps_of("updates-cpu")
+    assert stamp["note"] == "Other work used the machine."
+    assert stamp["command"] == "python updates_cpu.py DATASET --before BEFORE BEFORE_DATASET --json FILE"
+    (problem,) = ledger.measure(stored, sections, given | {"before_dataset": None}, run)
+    assert problem == "updates-cpu: not measured; needs --before-dataset"
+
+
+def test_servers_are_compared_with_version_01_within_rounds(pages: ModuleType) -> None:
+    row = {"items": 1_000_000, "connections": 64, "requests": "best", "least_cpu_ms": 1.0, "p50_ms": 2.0}
+    more = {"mean_batch": 32.0, "requests_per_second": 10.0}
+    rows = [
+        {**row, **more, "server": "before", "of_offrec": {"requests_per_second": 0.5}},
+        {**row, **more, "server": "offrec"},
+        {**row, **more, "server": "network", "requests": "lists", "of_offrec": {"requests_per_second": 1.5}},
+    ]
+    _, rows_of, columns = pages.TABLES["serving-million"]
+    (ratio,) = (cell for title, cell in columns if title == "times version 0.1")
+    assert [ratio(one) for one in rows_of({"rows": rows})] == [1.0, 2.0, 3.0]
+
+
+def test_the_start_of_a_run_is_the_median_of_the_rounds(ledger: ModuleType) -> None:
+    start_up = __import__("start_up")
+    rounds = [{"imported": (wall, cpu)} for wall, cpu in ((3.0, 1.0), (1.0, 0.9), (2.0, 1.1))]
+    (row,) = start_up.summary(rounds)
+    assert row == {"step": "imported", "seconds": 2.0, "least_seconds": 1.0, "cpu_seconds": 0.9}
 
 
 def test_a_section_that_is_not_measured_keeps_its_figures(ledger: ModuleType) -> None:

@@ -134,13 +134,11 @@ def test_large_queries_do_not_pad_small_ones(
 
 
 @pytest.mark.parametrize("learner", ["pg", "sl"])
-@pytest.mark.parametrize("bfloat16", [False, True])
-def test_screened_lists_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bfloat16: bool, learner: str
-) -> None:
+@pytest.mark.parametrize("int8", [False, True])
+def test_screened_lists_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, int8: bool, learner: str) -> None:
     """PG has no neighbours; SL adds those of the last five items, with weights that depend on the logsumexp."""
     monkeypatch.setattr(screening, "MIN_ITEMS", 1)
-    monkeypatch.setattr(screening, "is_bfloat16_faster", lambda width: bfloat16)
+    monkeypatch.setattr(screening, "is_int8_faster", lambda width: int8)
     policy = load(write_run(tmp_path / "run", list(range(2000)), algorithm_name=learner), "cpu")
     if policy.neighbours is not None:
         random = torch.Generator().manual_seed(0)
@@ -158,9 +156,9 @@ def test_screened_lists_are_the_same(
     engine = Engine(policy, 0)
     results = engine.rank(queries)
     without = engine.rank([replace(query, probabilities=False) for query in queries])
-    uses_bfloat16 = bfloat16 and learner == "pg"
-    assert engine.products == ("bfloat16" if uses_bfloat16 else "float32")
-    assert engine.passes["bfloat16"] == 2 * uses_bfloat16, "the queries with and without allowed items"
+    uses_int8 = int8 and learner == "pg"
+    assert engine.products == ("int8" if uses_int8 else "float32")
+    assert engine.passes["int8"] == 2 * uses_int8, "the queries with and without allowed items"
     assert engine.passes["repeated"] >= 2, "the list of 1,500 items, with and without probabilities"
     monkeypatch.setattr(screening.Screening, "supports", lambda head: False)
     plain = Engine(policy, 0)

@@ -47,7 +47,7 @@ def top_lists(
         k: Items per list. Rows with fewer unmasked items are padded with value MASKED.
         allowed: [A] bool, the items that a list may contain, or None for all. The logsumexp includes the others.
         screening: The screening of the head's table, for a faster pass on a CPU; None to read all values in float32.
-        lse: Whether the logsumexp is needed. Without it, a screening can use bfloat16 products.
+        lse: Whether the logsumexp is needed. Without it, a screening can use int8 products.
     """
     if backend_for(head) == "kernels":
         values, items = top_k(head if allowed is None else restrict(head, allowed), k)

@@ -12,7 +12,7 @@ MAX_K = 1000
 MAX_REREAD = 1000  # items per row, on average, that are read again at most
 FOLD = 32  # items that share one maximum in the pass
 TILE_FLOATS = 1 << 20
-MAX_TILE = 1 << 18  # items; larger tiles of few rows would not fit into the cache
+MAX_TILE = 1 << 17  # items; larger tiles of few rows would not fit into the cache
 PAIRS_AT_ONCE = 1 << 15  # (row, item) pairs that are read again at once
 
 
@@ -54,12 +54,12 @@ class ScreenedPass:
         self.candidates = _Candidates(product, k, head.n_rows)
         self.total = _LogSum(head.n_rows) if lse else None
         can_screen = 0 < k <= min(MAX_K, head.n_items // (2 * FOLD)) and head.n_rows > 0
-        self.is_worth_repeating = can_screen and product.rounding > 0
+        self.is_worth_repeating = can_screen and product.is_exact
         self.succeeded = can_screen and bool(product.error.isfinite().all()) and self._collect(product)
         if not self.succeeded:
             screening.passes.repeated += 1
-        elif product.rounding:
-            screening.passes.bfloat16 += 1
+        elif product.is_exact:
+            screening.passes.int8 += 1
         else:
             screening.passes.float32 += 1
 
@@ -110,18 +110,18 @@ class ScreenedPass:
         width = max(FOLD * 64, min(MAX_TILE, TILE_FLOATS // rows) // FOLD * FOLD)
         width = min(width, -(-self.n_items // FOLD) * FOLD)
         corrected = None if self.corrected is None else _by_item(self.corrected, self.n_items)
-        buffer = torch.empty(width, rows, dtype=product.table.dtype)
+        buffer, lowest = product.buffer(width), product.lowest
         for first in range(0, self.n_items, width):
             last = min(first + width, self.n_items)
             product.tile(first, last, buffer[: last - first])
-            buffer[last - first :] = -torch.inf
+            buffer[last - first :] = lowest
             if corrected is not None:
                 item, row = _between(corrected, first, last)
-                buffer.view(-1).index_fill_(0, (item - first) * rows + row, -torch.inf)
+                buffer.view(-1).index_fill_(0, (item - first) * rows + row, lowest)
             z = buffer
             if self.allowed is not None:
                 z = buffer.clone()
-                z[: last - first].masked_fill_(~self.allowed[first:last, None], -torch.inf)
+                z[: last - first].masked_fill_(~self.allowed[first:last, None], lowest)
             folded = _fold(z)
             candidates.add(first, z, folded)
             if candidates.are_too_many:
@@ -140,21 +140,30 @@ class _Candidates:
     def __init__(self, product: Product, k: int, rows: int) -> None:
         self.product, self.k, self.rows = product, k, rows
         self.bound = torch.full((rows,), -torch.inf)
+        self.top: Tensor | None = None  # [k, B] the largest of the maxima of groups of items
         self.parts: list[tuple[Tensor, Tensor, Tensor]] = []  # (row, item, z̃), each [n]
         self.count, self.limit = 0, rows * max(4 * k, 64)
 
     def add(self, first: int, z: Tensor, folded: Tensor) -> None:
         """Add a tile z [items, B], folded to the maxima of FOLD items, [items / FOLD, B]."""
         groups = len(folded)
-        if not self.parts and groups >= self.k:  # k of the maxima are values of k items
-            self.bound = self.product.lower_bound(folded.topk(self.k, 0).values[-1].float())
+        self._raise_bound(folded)
         group, row = (folded.float() >= self.bound).nonzero(as_tuple=True)
         values = z.view(FOLD, groups, self.rows)[:, group, row].float()  # [FOLD, n]
-        step, n = ((values >= self.bound[row]) & (values > -torch.inf)).nonzero(as_tuple=True)
+        step, n = ((values >= self.bound[row]) & (values > self.product.lowest)).nonzero(as_tuple=True)
         self.parts.append((row[n], first + step * groups + group[n], values[step, n]))
         self.count += len(n)
         if self.count > self.limit:
             self.prune()
+
+    def _raise_bound(self, folded: Tensor) -> None:
+        """Raise the bound: k maxima of different groups are values of k items, so the k-th largest z̃ is no lower."""
+        while len(folded) % 2 == 0 and len(folded) >= 8 * self.k:  # sorting fewer maxima is faster
+            folded = torch.maximum(folded[: len(folded) // 2], folded[len(folded) // 2 :])
+        known = folded if self.top is None else torch.cat([self.top, folded])
+        if len(known) >= self.k:
+            self.top = known.topk(self.k, 0).values
+            self.bound = torch.maximum(self.bound, self.product.lower_bound(self.top[-1].float()))
 
     def prune(self) -> None:
         """Remove the items below the bound of the k-th largest z̃ so far."""

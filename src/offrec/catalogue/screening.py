@@ -10,7 +10,6 @@ the k-th best, or a bound is infinite, the pass fails. It is repeated with float
 that fails too, the caller reads all values in float32; then near ties may be sorted differently.
 """
 
-import time
 from dataclasses import dataclass
 from functools import cache
 
@@ -18,12 +17,15 @@ import torch
 from torch import Tensor
 
 from offrec.catalogue.head import Head
+from offrec.catalogue.products import least_time, table_by_states
 
 MIN_ITEMS = 10_000  # smaller catalogues fit into the cache, and one pass in float32 is as fast
-MIN_BFLOAT16_ROWS = 8  # a bfloat16 product of fewer rows is not faster: both read the table from memory
 ROWS_AT_ONCE = 1 << 15  # of the table, when its norms and its copy are computed
-FLOAT32, BFLOAT16 = 2.0**-24, 2.0**-8  # largest relative errors of rounding to nearest
-UNDERFLOW = 1e-30  # bfloat16 products may flush denormal numbers to 0
+FLOAT32 = 2.0**-24  # largest relative error of rounding to nearest
+UNDERFLOW = 1e-30  # products may flush denormal numbers to 0
+LARGEST = 127  # int8 numbers are between −127 and 127
+LARGEST_BIAS = 1 << 20  # in the unit of an int8 product
+MAX_INT8_WIDTH = 512  # larger sums may be inexact as float32
 
 
 @dataclass
@@ -31,25 +33,26 @@ class Passes:
     """Counts the passes of a screening."""
 
     float32: int = 0
-    bfloat16: int = 0
+    int8: int = 0
     repeated: int = 0  # all values were read again in float32, because many items were near the k-th best
 
 
 class Screening:
-    """What a pass over an item table needs to bound its errors and, if it is faster on this CPU, a bfloat16 copy.
+    """What a pass over an item table needs to bound its errors and, if it is faster on this CPU, an int8 copy.
 
     Args:
         head: A head with the table and the bias. Their values must not change afterwards.
-        bfloat16: Whether to use a bfloat16 copy for passes without logsumexp; None to measure whether it is faster.
+        int8: Whether to use an int8 copy for passes without logsumexp; None to measure whether it is faster.
 
     Attributes:
-        uses_bfloat16: Whether a bfloat16 copy is used. It is created by the first pass that reads it.
+        uses_int8: Whether an int8 copy is used. It is created by the first pass that reads it.
         passes: Counts the passes.
     """
 
-    def __init__(self, head: Head, bfloat16: bool | None = None) -> None:
+    def __init__(self, head: Head, int8: bool | None = None) -> None:
         self.passes = Passes()
-        self.uses_bfloat16 = is_bfloat16_faster(head.table.shape[1]) if bfloat16 is None else bfloat16
+        width = head.table.shape[1]
+        self.uses_int8 = width <= MAX_INT8_WIDTH and (is_int8_faster(width) if int8 is None else int8)
         self.norm = max(float(part.norm(dim=1).max()) for part in torch.split(head.table, ROWS_AT_ONCE))
         self.largest_bias = 0.0 if head.bias is None else float(head.bias.abs().max())
         self._sample = _sample_of(head)
@@ -80,11 +83,16 @@ class Screening:
             head: The head.
             precise: Whether to use float32, as a logsumexp needs, because it sums errors.
         """
-        if precise or head.n_rows < MIN_BFLOAT16_ROWS or not self.uses_bfloat16:
+        if precise or not self.uses_int8:
             return Product.in_float32(self, head)
         if self._rounded is None:
             self._rounded = _RoundedTable.of(head.table, head.bias)
-        return Product.in_bfloat16(self._rounded, head)
+        return Product.in_int8(self, self._rounded, head)
+
+    def sizes(self, head: Head) -> Tensor:
+        """Return Σ |state · row| + |bias| at most: [B]."""
+        norm: Tensor = head.state.double().norm(dim=1)
+        return norm * self.norm + self.largest_bias
 
 
 def _sample_of(head: Head) -> Tensor:
@@ -96,87 +104,108 @@ def _sample_of(head: Head) -> Tensor:
 
 @dataclass(frozen=True)
 class _RoundedTable:
-    """A bfloat16 copy of a table. Two more columns contain the bias, as a sum of two bfloat16 numbers.
+    """An int8 copy of a table, and the bias in float32.
 
-    The means of the rows and of the bias are subtracted before rounding. That changes all values of a state by the same
-    number, so the order stays the same, and the errors of smaller numbers are smaller.
+    The mean of each column is subtracted before rounding, and the mean of the bias. That changes all values of a state
+    by the same number, so the order stays the same. Each column has its own unit: its largest number becomes 127.
     """
 
-    table: Tensor  # [A, d + 2]
-    norm: float  # the largest norm of a row, before rounding
-    error: float  # the largest norm of a row's rounding error
+    table: Tensor  # [A, d] int8
+    units: Tensor  # [d] double
+    norm: float  # the largest norm of a row in these units, before rounding
+    error: float  # the largest norm of a row's rounding error, in these units
+    bias: Tensor | None  # [A]
     largest_bias: float
 
     @staticmethod
     def of(table: Tensor, bias: Tensor | None) -> "_RoundedTable":
-        copy = torch.zeros(len(table), table.shape[1] + 2, dtype=torch.bfloat16)
-        mean, norm, error = table.mean(0).double(), 0.0, 0.0
-        for first in range(0, len(table), ROWS_AT_ONCE):
-            own = slice(first, first + ROWS_AT_ONCE)
-            part, rows = copy[own, :-2], table[own] - mean
-            part.copy_(rows)
-            norm = max(norm, float(rows.norm(dim=1).max()))
-            error = max(error, float((rows - part).norm(dim=1).max()))
-        if bias is None:
-            return _RoundedTable(copy, norm, error, 0.0)
-        centred = bias.double() - bias.double().mean()
-        copy[:, -2] = centred
-        copy[:, -1] = centred - copy[:, -2]
-        return _RoundedTable(copy, norm, error, float(centred.abs().max()))
+        parts = torch.split(table, ROWS_AT_ONCE)
+        mean = torch.stack([part.double().sum(0) for part in parts]).sum(0) / len(table)
+        largest = torch.stack([(part - mean).abs().amax(0) for part in parts]).amax(0)
+        units = torch.where(largest > 0, largest / LARGEST, 1.0)
+        copy = torch.empty(table.shape, dtype=torch.int8)
+        norm = error = 0.0
+        for own, part in zip(torch.split(copy, ROWS_AT_ONCE), parts, strict=True):
+            exact = (part - mean) / units
+            rounded = exact.round()
+            own.copy_(rounded)
+            norm = max(norm, float(exact.norm(dim=1).max()))
+            error = max(error, float((exact - rounded).norm(dim=1).max()))
+        centred = None if bias is None else (bias.double() - bias.double().mean()).float()
+        return _RoundedTable(copy, units, norm, error, centred, 0.0 if centred is None else float(centred.abs().max()))
 
 
 @dataclass(frozen=True)
 class Product:
-    """Values z̃ of all items, tile by tile, with [items, rows]: this product is faster than with [rows, items]."""
+    """Values z̃ of all items, tile by tile, with [items, rows]: this product is faster than with [rows, items].
+
+    Values of an int8 product are integers in a unit of their own, and a constant per row is subtracted from them.
+    """
 
     table: Tensor  # [A, K]
-    columns: Tensor  # [K, B]
-    bias: Tensor | None  # [A], unless it is part of the table
-    error: Tensor  # [B] e
-    rounding: float  # the relative error of rounding z̃ itself, next to e
+    state: Tensor  # [B, K]
+    bias: Tensor | None  # [A]
+    error: Tensor  # [B] e, in this unit
+    unit: float
 
     @staticmethod
     def in_float32(table: Screening, head: Head) -> "Product":
-        sizes = head.state.double().norm(dim=1) * table.norm + table.largest_bias  # Σ |state · row| + |bias| at most
-        error = 1.01 * (head.state.shape[1] + 4) * FLOAT32 * sizes + UNDERFLOW
-        return Product(head.table, head.state.T, head.bias, error.float(), 0.0)
+        error = 1.01 * (head.state.shape[1] + 4) * FLOAT32 * table.sizes(head) + UNDERFLOW
+        return Product(head.table, head.state, head.bias, error.float(), 1.0)
 
     @staticmethod
-    def in_bfloat16(table: _RoundedTable, head: Head) -> "Product":
-        state = head.state.bfloat16()
-        exact, own = head.state.double(), state.double()
-        of_operands = own.norm(dim=1) * table.error + (exact - own).norm(dim=1) * table.norm
-        sizes = own.norm(dim=1) * (table.norm + table.error) + table.largest_bias * (1 + BFLOAT16)
-        of_sums = (table.table.shape[1] + 8) * 2 * FLOAT32 * sizes  # products are summed in float32
-        error = 1.01 * (of_operands + of_sums + table.largest_bias * BFLOAT16**2) + UNDERFLOW
-        columns = torch.cat([state, state.new_ones(len(state), 2)], 1).T
-        return Product(table.table, columns, None, error.float(), BFLOAT16)
+    def in_int8(table: Screening, rounded: _RoundedTable, head: Head) -> "Product":
+        state = head.state.double() * rounded.units
+        largest = float(state.abs().max()) if head.n_rows else 0.0
+        unit = max(largest / LARGEST, rounded.largest_bias / LARGEST_BIAS) or 1.0
+        state /= unit
+        own = state.round()
+        of_operands = own.norm(dim=1) * rounded.error + (state - own).norm(dim=1) * rounded.norm
+        of_values = (FLOAT32 * table.sizes(head) + UNDERFLOW) / unit  # exact values are rounded to float32
+        error = 1.01 * (of_operands + of_values) + 1.0  # 1 for the bias; sums of integers are exact
+        bias = None if rounded.bias is None else (rounded.bias / unit).round_().int()
+        return Product(rounded.table, own.to(torch.int8), bias, error.float(), unit)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the values are sums of integers."""
+        return self.table.dtype == torch.int8
+
+    @property
+    def lowest(self) -> float:
+        """A value below all others."""
+        return torch.iinfo(torch.int32).min if self.is_exact else -torch.inf
 
     def lower_bound(self, kth: Tensor) -> Tensor:
         """Return the smallest z̃ that an item of the k best can have, if the k-th largest z̃ is `kth` [B]."""
-        bound = kth - 2.02 * self.error - 2.02 * self.rounding * kth.abs()
-        return bound.nan_to_num(nan=-torch.inf)  # kth is −∞ while a row has fewer than k items
+        return (kth - 2.02 * self.error).nan_to_num(nan=-torch.inf)  # kth is −∞ while a row has fewer than k items
+
+    def buffer(self, items: int) -> Tensor:
+        """Create a buffer for a tile."""
+        return torch.empty(items, len(self.state), dtype=torch.int32 if self.is_exact else torch.float32)
 
     def tile(self, first: int, last: int, out: Tensor) -> None:
         """Compute z̃ of items first … last − 1 into out [items, B]."""
         rows = self.table[first:last]
-        if self.bias is None:
-            torch.mm(rows, self.columns, out=out)
-        else:
-            torch.addmm(self.bias[first:last, None], rows, self.columns, out=out)
+        values = torch._int_mm(rows, self.state.T, out=out) if self.is_exact else table_by_states(rows, self.state, out)
+        if self.bias is not None:
+            torch.add(values, self.bias[first:last, None], out=out)
+        elif values is not out:
+            out.copy_(values)
 
 
 @cache
-def is_bfloat16_faster(width: int, rows: int = 32, items: int = 8192) -> bool:
-    """Measure whether a bfloat16 product over a table of this width takes at most 3/4 of the time of float32."""
-    seconds = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        table, columns = torch.ones(items, width, dtype=dtype), torch.ones(width, rows, dtype=dtype)
-        out = torch.empty(items, rows, dtype=dtype)
-        times = []
-        for _ in range(4):
-            start = time.process_time()  # of all threads: other processes do not change it
-            torch.mm(table, columns, out=out)
-            times.append(time.process_time() - start)
-        seconds[dtype] = min(times[1:])
-    return seconds[torch.bfloat16] < 0.75 * seconds[torch.float32]
+def is_int8_faster(width: int, rows: int = 32, items: int = 8192) -> bool:
+    """Measure whether an int8 product over a table of this width is exact and takes at most 3/4 of float32's time."""
+    table, sums = torch.full((items, width), LARGEST, dtype=torch.int8), torch.empty(items, rows, dtype=torch.int32)
+    own = table[:rows].clone()
+    own[1::2] = -LARGEST
+    try:
+        seconds = least_time(lambda: torch._int_mm(table, own.T, out=sums))
+    except (AttributeError, RuntimeError):  # a private function, which another version may not have
+        return False
+    expected = LARGEST**2 * width
+    if not ((sums[:, ::2] == expected).all() and (sums[:, 1::2] == -expected).all()):
+        return False
+    floats, state, out = torch.ones(items, width), torch.ones(rows, width), torch.empty(items, rows)
+    return seconds < 0.75 * least_time(lambda: table_by_states(floats, state, out))

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from offrec.catalogue.head import ALL_MASKED, MASKED, Head
+from offrec.catalogue.products import weighted_rows, weighted_states
 from offrec.catalogue.tile_values import Base, ItemsByTile
 
 LOG2E = 1.4426950408889634
@@ -77,11 +78,13 @@ class _LogSumExp(torch.autograd.Function):
             if items is not None:
                 items.fill(z, number, first, MASKED)
             higher = torch.maximum(top, z.amax(1))
-            z.sub_(higher[:, None]).mul_(LOG2E).exp2_()  # on CPUs, `exp2` is several times faster than `exp`
-            total = total.mul_((top - higher).exp_()).add_(z.sum(1))
+            weight = stored if buffer is None else z
+            torch.sub(z, higher[:, None], out=weight)
+            weight.mul_(LOG2E).exp2_()  # on CPUs, `exp2` is several times faster than `exp`
+            total = total.mul_((top - higher).exp_()).add_(weight.sum(1))
             top = higher
             tops.append(top)
-            weights.append(stored if buffer is None else stored.copy_(z))
+            weights.append(stored if buffer is None else stored.copy_(weight))
         lse = total.log().add_(top)
         ctx.save_for_backward(state, table, bias, lse, *tops)
         ctx.width, ctx.weights, ctx.storage = width, weights, storage
@@ -103,10 +106,10 @@ class _LogSumExp(torch.autograd.Function):
             own = slice(first, first + weight.shape[1])
             factor = (top - lse).exp_().mul_(to_lse)  # weights · factor is the gradient of z
             if to_state is not None:
-                to_state.addcmul_(factor[:, None], (weight @ table[own]).to(lse.dtype))
+                to_state.addcmul_(factor[:, None], weighted_rows(weight, table[own]).to(lse.dtype))
             scaled = factor[:, None] * state.to(lse.dtype)
             if to_table is not None:
-                torch.mm(weight.T, scaled.to(weight.dtype), out=to_table[own])
+                weighted_states(weight, scaled.to(weight.dtype), to_table[own])
             if to_bias is not None:
                 to_bias[own] = factor.to(weight.dtype) @ weight
         state_gradient = None if to_state is None else to_state.to(state.dtype)

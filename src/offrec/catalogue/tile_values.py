@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from offrec.catalogue.head import MASKED, Head
+from offrec.catalogue.products import add_weighted_rows, rows_by_columns, weighted_states
 
 
 class ItemsByTile:
@@ -64,12 +65,9 @@ class Base:
         return self.table[first:last].to(self.state.dtype)
 
     def tile(self, first: int, last: int, out: Tensor | None = None) -> Tensor:
-        """Compute the values of items first … last − 1: [B, tile]."""
-        columns = self.rows(first, last).T
-        if self.bias is None:
-            z = torch.mm(self.state, columns, out=out)
-        else:
-            z = torch.addmm(self.bias[first:last].to(self.state.dtype), self.state, columns, out=out)
+        """Compute the values of items first … last − 1: [B, tile], in `out` or in a new tensor."""
+        bias = None if self.bias is None else self.bias[first:last].to(self.state.dtype)
+        z = rows_by_columns(self.state, self.rows(first, last), bias, out)
         return z if self.support is None else z.masked_fill_(self._outside_support(first, last), MASKED)
 
     def zero_outside_support(self, y: Tensor, first: int, last: int) -> Tensor:
@@ -121,9 +119,9 @@ class Gradients:
     def add(self, y: Tensor, first: int, last: int) -> None:
         """Add the tile of items first … last − 1."""
         if self.state is not None:
-            self.state.addmm_(y, self.base.rows(first, last))
+            add_weighted_rows(self.state, y, self.base.rows(first, last))
         if self.table is not None and self.scaled_state is not None:
-            self.table[first:last] = y.T @ self.scaled_state
+            weighted_states(y, self.scaled_state, self.table[first:last])
         if self.bias is not None:
             self.bias[first:last] = self.scale @ y
 

@@ -33,10 +33,10 @@ class BestLists:
         self.policy, self.screening = policy, screening
 
     @property
-    def uses_bfloat16(self) -> bool:
-        """Whether lists without probabilities use bfloat16 products; neighbours need the logsumexp in any case."""
+    def uses_int8(self) -> bool:
+        """Whether lists without probabilities use int8 products; neighbours need the logsumexp in any case."""
         needs_lse = isinstance(self.policy, NetworkPolicy) and self.policy.neighbours is not None
-        return self.screening is not None and self.screening.uses_bfloat16 and not needs_lse
+        return self.screening is not None and self.screening.uses_int8 and not needs_lse
 
     def head(self, batch: Batch) -> tuple[Head, Tensor | None]:
         """Return the head of a batch, and its recent items [B, H] if their neighbours are not added yet."""

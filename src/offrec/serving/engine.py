@@ -132,8 +132,8 @@ class Engine:
 
     @property
     def products(self) -> str:
-        """The precision of the products that find the best items, "float32" or "bfloat16"; lists are the same."""
-        return "bfloat16" if self.best.uses_bfloat16 else "float32"
+        """The precision of the products that find the best items, "float32" or "int8"; lists are the same."""
+        return "int8" if self.best.uses_int8 else "float32"
 
     @property
     def passes(self) -> dict[str, int]:

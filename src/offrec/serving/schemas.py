@@ -89,7 +89,7 @@ class RecommendRequest(RequestBody):
     probability: bool = Field(
         True,
         description="Return π(item | history) of each item. With false, a server on a CPU ranks large catalogues "
-        "faster if the policy's `products` are bfloat16. Sampled lists keep their exact probabilities.",
+        "faster if the policy's `products` are int8. Sampled lists keep their exact probabilities.",
     )
     logging_probability: bool = Field(
         False, description="Also return π̂_b(item | history), the probability under the estimated logging policy."
@@ -199,7 +199,7 @@ class PolicyDescription(BaseModel):
     learns_from_lists: bool = Field(description="Whether it uses `shown`.")
     has_logging_policy: bool = Field(description="Whether the run contains π̂_b, so that logging_probability works.")
     products: str = Field(
-        description='"bfloat16" if requests with `probability` false find the best items with bfloat16 products, which '
+        description='"int8" if requests with `probability` false find the best items with int8 products, which '
         'are faster on this CPU; else "float32". The lists and scores are the same.'
     )
 
