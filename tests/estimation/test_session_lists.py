@@ -24,6 +24,7 @@ from offrec.shop.worlds import get_world
 
 SHARE = 0.3
 SETTINGS = {"training.epochs": 2, "algorithm.types": 3, "algorithm.width": 4, "algorithm.choice": "logit"}
+SETTINGS["algorithm.item_prior"] = "separate"  # the lists of this small model then depend more on what a visitor saw
 
 
 @pytest.fixture(scope="module")
