@@ -154,6 +154,30 @@ def test_gradients_of_picked_items_in_few_tiles(picks: int) -> None:
     compare([made], lambda head: [log_prob(head, actions)], tolerance=0.01)
 
 
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")  # by the interpreter; the sums are discarded
+@pytest.mark.parametrize("where", ["later tiles", "first tile", "corrected item"])
+def test_scores_far_above_others(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """A program weights scores relative to its first tile; here, such weights would over- or underflow."""
+    from offrec.catalogue.triton import launch  # needs triton
+
+    monkeypatch.setattr(launch, "PROGRAMS", 1)  # one program for all tiles
+    pi, q, b = (make((70, 500, 8), "replaced" if where == "corrected item" else "none", seed=seed) for seed in range(3))
+    high = {"later tiles": slice(300, None), "first tile": slice(0, 9), "corrected item": slice(0, 1)}[where]
+    for one in (pi, b):
+        assert one.head.bias is not None
+        one.head.bias.data[high] += 200.0
+    if where == "corrected item":  # item 0 has a usual score in all rows, though the first tile contains its bias
+        items = torch.full((70, 7), 500, device=DEVICE)
+        items[:, 0] = 0
+        pi, q, b = (TestHead(replace(one.head, items=items), one.leaves) for one in (pi, q, b))
+
+    def all_sums(pi: Head, q: Head, b: Head) -> Sequence[Tensor]:
+        sums, detached = reduce_with_detached(pi, [(1.0, q), (-0.5, pi)], [(1.0, b)], normalised=b)
+        return [sums.mean, sums.lse, detached.mean, detached.lse]
+
+    compare([pi, q, b], all_sums, tolerance=5e-5)
+
+
 def test_unsupported_heads_are_refused() -> None:
     head = make((3, 9, 4)).head
     with use_backend("kernels"):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from offrec.catalogue.triton import backward_kernel, row_kernels
 from offrec.catalogue.triton.forward import ROWS, PassSettings, SlotValues, arguments, constants
-from offrec.catalogue.triton.launch import Blocks, launch_fitting, padded_width, pairs_by_tile
+from offrec.catalogue.triton.launch import Blocks, launch_fitting, padded_width, pairs_by_tile, picks_by_tile
 
 FACTORS = 5  # numbers per row from which an item's gradient is computed, given its weight
 
@@ -80,7 +80,7 @@ class TableGradients:
 
     def _of_head(self, which: int) -> list[Tensor | None]:
         picked = self.picked if which == 0 else None
-        picks = None if picked is None or not picked[3] else (picked[1].contiguous(), picked[0].contiguous())
+        picks = None if picked is None or not picked[3] else (picked[1], picked[0].contiguous())
         table_and_bias = _table_gradients(
             self.settings, which, self.parts, self.extras, self.slots, self.lse, self.factors, picks, self.given
         )
@@ -124,10 +124,11 @@ def _table_gradients(
     def launch(size: Blocks) -> None:
         n_tiles = triton.cdiv(len(table), size.items)
         pairs = pairs_by_tile(slots.items, len(table), size, state, slots.backward_pairs)
+        at = picks_by_tile(picks[0], len(table), size, slots.backward_pairs) if picks else pairs
         backward_kernel.backward_table[(n_tiles,)](
             *arguments(parts, 3), *settings.coefficients, *(part if part is not None else lse for part in extras),
             pairs.edges, pairs.row, pairs.item, lse, factors[which + 2 if which else 0], factors[1], factors[2],
-            *(picks or (pairs.row, pairs.row)), sources, to_table, to_bias,
+            at.edges, at.row, at.item, picks[1] if picks else lse, sources, to_table, to_bias,
             len(state), len(table), n_tiles, settings.scale, **compiled, **size.constants,
         )  # fmt: skip
 

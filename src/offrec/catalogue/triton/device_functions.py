@@ -44,12 +44,37 @@ def block(pointer, first, stop, width, LENGTH: tl.constexpr, WIDTH: tl.constexpr
 
 
 @triton.jit
-def transposed_block(pointer, first, stop, width, stride, LENGTH: tl.constexpr, WIDTH: tl.constexpr):
-    """Load rows like `block`, from a matrix that is stored transposed, [width, stride]."""
+def rows_of(pointer, first, stop, width: tl.constexpr, LENGTH: tl.constexpr, WIDTH: tl.constexpr, MASKED: tl.constexpr):
+    """Load rows like `block`; without MASKED, all rows exist, and loads without a mask are faster."""
+    if MASKED:
+        loaded = block(pointer, first, stop, width, LENGTH, WIDTH)
+    else:
+        at = first + tl.arange(0, LENGTH)
+        across = tl.arange(0, WIDTH)
+        start = pointer + (at.to(tl.int64) * width)[:, None] + across[None, :]
+        loaded = tl.load(start) if width == WIDTH else tl.load(start, mask=(across < width)[None, :], other=0.0)
+    return loaded
+
+
+@triton.jit
+def numbers(pointer, at, inside, MASKED: tl.constexpr):
+    """Load a number per row or item; without MASKED, all of them exist."""
+    return tl.load(pointer + at, mask=inside, other=0.0) if MASKED else tl.load(pointer + at)
+
+
+@triton.jit
+def transposed_block(
+    pointer, first, stop, width: tl.constexpr, stride, LENGTH: tl.constexpr, WIDTH: tl.constexpr, MASKED: tl.constexpr
+):
+    """Load rows like `rows_of`, from a matrix that is stored transposed, [width, stride]."""
     at = first + tl.arange(0, LENGTH)
     across = tl.arange(0, WIDTH)
-    inside = (across < width)[:, None] & (at < stop)[None, :]
-    return tl.trans(tl.load(pointer + across.to(tl.int64)[:, None] * stride + at[None, :], mask=inside, other=0.0))
+    start = pointer + across.to(tl.int64)[:, None] * stride + at[None, :]
+    if MASKED or width < WIDTH:
+        loaded = tl.load(start, mask=(across < width)[:, None] & (at < stop)[None, :], other=0.0)
+    else:
+        loaded = tl.load(start)
+    return tl.trans(loaded)
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from offrec.catalogue.triton import forward_kernel, row_kernels
-from offrec.catalogue.triton.launch import Blocks, launch_fitting, padded_width, pairs_by_tile, shares
+from offrec.catalogue.triton.launch import Blocks, launch_fitting, padded_width, pairs_by_tile, picks_by_tile, shares
 
 LOG2E = 1.4426950408889634
 ROWS = 4  # rows per program of the row kernels
@@ -54,13 +54,15 @@ class SlotValues:
     pairs: dict[Any, Any]
     backward_pairs: dict[Any, Any] = field(default_factory=dict)  # computed on the backward pass's stream
 
-    def sort_for_backward(self, n_items: int, size: Blocks, like: Tensor) -> None:
-        """Compute the pairs of the backward pass while the forward pass runs.
+    def sort_for_backward(self, n_items: int, size: Blocks, like: Tensor, picks: Tensor | None) -> None:
+        """Compute the pairs of the backward pass, and those of the picks [B, n], while the forward pass runs.
 
         They are stored apart from `pairs`, which kernels on another stream may be reading.
         """
         self.backward_pairs.update(self.pairs)
         pairs_by_tile(self.items, n_items, size, like, self.backward_pairs)
+        if picks is not None:
+            picks_by_tile(picks, n_items, size, self.backward_pairs)
 
     def with_values(self, values: Sequence[Tensor]) -> "SlotValues":
         """Return the slots with the values of each head, [B, K] each."""

@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 PROGRAMS = 264  # enough to fill an H200 (132 multiprocessors) twice
 STEP = 64  # pairs sorted by one program
+ALL_ROWS = 1 << 30  # rows of a tile that contains all rows
 MIN_BLOCK = 16  # rows or items per tile; smaller tiles would waste part of a tensor core's product
 
 
@@ -188,6 +189,12 @@ def pairs_by_tile(
     if size.tile not in known:
         known[size.tile] = _sort(excluded.contiguous(), n_items, size)
     return known[size.tile]
+
+
+def picks_by_tile(actions: Tensor, n_items: int, size: Blocks, known: dict[Any, Pairs]) -> Pairs:
+    """Group picks [B, n] by block of items; the `row` of a pair is its place in [B · n]."""
+    places = actions.reshape(-1, 1)
+    return pairs_by_tile(places, n_items, replace(size, rows=ALL_ROWS), places, known)
 
 
 def _sort(excluded: Tensor, n_items: int, size: Blocks) -> Pairs:

@@ -102,7 +102,7 @@ class _Reduce(torch.autograd.Function):
         to_tables = None
         if ctx.needs_input_grad[4]:
             # Adding the picked items' part to a bfloat16 table afterwards would round it a second time.
-            inside = g_picked is not None and actions.shape[1] <= 2 and parts[1].dtype == torch.bfloat16
+            inside = g_picked is not None and parts[1].dtype == torch.bfloat16
             picked = None if g_picked is None else (g_picked, actions, exact, inside)
             ctx.deferred[:] = [
                 TableGradients(settings, parts, (bound, seed), slots, sums[0], factors, given, picked)
@@ -214,7 +214,8 @@ def _run(settings: PassSettings, heads: list[Head], slots: Slots | None, extras:
     sides = SideStreams(parts[0].device)
     # Autograd accumulates the gradient of a leaf on the stream that first used it, which would have to wait.
     with nullcontext() if any(_is_leaf(table) for table in tables) else sides(TABLE_STREAM):
-        slot_values.sort_for_backward(len(parts[1]), settings.backward_blocks, parts[0])
+        picks = extras[2] if parts[1].dtype == torch.bfloat16 else None
+        slot_values.sort_for_backward(len(parts[1]), settings.backward_blocks, parts[0], picks)
         placeholder = _Tables.apply(deferred, len(parts[0]), *tables)  # type: ignore[no-untyped-call]
     outputs = _Reduce.apply(settings, extras, slot_values, deferred, placeholder, *parts, *values)  # type: ignore[no-untyped-call]
     sides.join()
