@@ -160,8 +160,11 @@ def make_stamp(options: Mapping[str, Option], command: str | None = None, device
 
 
 def _commit() -> str | None:
-    """Return the commit of the source tree; a + marks uncommitted changes of the code."""
-    commit = git(ROOT, "rev-parse", "--short", "HEAD")
+    """Return the commit of the source tree; a + marks uncommitted changes of the code.
+
+    The environment variable OFFREC_COMMIT names it for a copy of the tree without git.
+    """
+    commit = git(ROOT, "rev-parse", "--short", "HEAD") or os.environ.get("OFFREC_COMMIT", "")
     changes = git(ROOT, "status", "--porcelain", "--untracked-files=no", "src", "benchmarks")
     return (commit + ("+" if changes else "")) or None
 

@@ -67,6 +67,7 @@ class Section:
 GPU = {
     "catalogue": Section("catalogue.py"),
     "update": Section("update.py"),
+    "profile": Section("profile_update.py"),
     "scale": Section("scale.py"),
     "memory": Section("gpu_memory.py"),
     "epochs": Section("update.py", "--epochs {dataset}"),

@@ -186,7 +186,11 @@ TABLES: dict[str, tuple[str, Callable[[Any], list[Row]], list[Column]]] = {
             ("memory, MB", get("peak_mb")),
         ],
     ),
-    "profile": ("profile", everything, [("part", get("part")), ("µs", get("microseconds"))]),
+    "profile": (
+        "profile",
+        everything,
+        [("part", get("part")), ("kernels per update", get("kernels")), ("µs per update", get("microseconds"))],
+    ),
     "memory": (
         "memory",
         everything,

@@ -51,6 +51,7 @@ from offrec.training.loop import Trainer
 from offrec.types import Batch, Size
 
 ITEMS, ROWS = 36_453, 1024
+EPOCHS = [name for name in LEARNERS if name != "user-model"]  # which learns from lists
 TERMS = ("critic", "actor")
 Row = dict[str, Any]
 
@@ -286,6 +287,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", type=Path, nargs="?", help="a prepared dataset instead of a random log")
     parser.add_argument("--epochs", type=Path, metavar="DATASET", help="time an epoch of each learner instead")
+    parser.add_argument(
+        "--learners", nargs="+", choices=EPOCHS, default=EPOCHS, help="the learners of --epochs; all without lists"
+    )
     parser.add_argument("--width", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--items", type=int, default=ITEMS, help="items of the random log")
     parser.add_argument("--rows", type=int, default=ROWS)
@@ -298,7 +302,7 @@ def main() -> None:
         folder = Path(name)
         if arguments.epochs:
             shared = SharedData(Dataset.open(arguments.epochs))
-            for learner in LEARNERS:
+            for learner in arguments.learners:
                 rows.append(epoch(shared, {"algorithm.name": learner, **given}, folder))
                 print(json.dumps(rows[-1]), flush=True)
         else:
@@ -310,7 +314,7 @@ def main() -> None:
                 rows += compare(shared, flat, arguments.updates, folder)
                 print("\n".join(json.dumps(row) for row in rows[-3:]), flush=True)
     if arguments.json:
-        names = LEARNERS if arguments.epochs else ["dc"]
+        names = arguments.learners if arguments.epochs else ["dc"]
         made_with = {name: learner_options({**given, "algorithm.name": name}) for name in names}
         made_with["script"] = script_arguments(arguments)
         write_results(arguments.json, rows, made_with, device="cuda" if torch.cuda.is_available() else "cpu")
