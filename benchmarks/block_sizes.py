@@ -1,6 +1,7 @@
 """Search the block sizes of the catalogue's kernels on one GPU: rows and items of a tile, warps and pipeline stages.
 
-    python benchmarks/block_sizes.py [--items 1000000,26702] [--kinds bf16,tf32] [--width 64] [--json FILE]
+    python benchmarks/block_sizes.py [--items 1000000,26702] [--rows 4096] [--kinds bf16,tf32] [--width 64] [--json F]
+    python benchmarks/block_sizes.py --items 36453 --rows 1024 --problems 'two soft values,next value'   # those of DC
 
 Each pass (forward, backward) is varied alone, with the current size of the other one. Times are medians of CUDA graphs.
 Kernels are first compiled by several processes into Triton's cache. The sizes that were chosen are in
@@ -21,20 +22,24 @@ import torch
 
 from catalogue import ALPHA, captured, clear_gradients, random_problem
 from evidence import script_arguments, write_results
-from offrec import catalogue
+from offrec import catalogue, losses
 from offrec.catalogue import Head
 from offrec.catalogue.triton import launch
 from offrec.catalogue.triton.launch import BACKWARD, FORWARD, Blocks, Kind
 
 Case = tuple[str, str, int, str]  # problem, operands, items, pass
-ROWS = 4096
-KINDS: dict[str, Kind] = {"cross-entropy": "one", "soft value": "learned"}
+KINDS: dict[str, Kind] = {
+    "cross-entropy": "one",
+    "soft value": "learned",
+    "two soft values": "learned",
+    "next value": "several",
+}
 
 
-def problem(name: str, operands: str, items: int, width: int) -> Callable[[], None]:
-    """Return a function that computes a loss over the catalogue and its gradients."""
+def problem(name: str, operands: str, items: int, width: int, rows: int) -> Callable[[], None]:
+    """Return a function that computes a loss over the catalogue and, except for the next value, its gradients."""
     dtype = torch.bfloat16 if operands == "bf16" else torch.float32
-    state, table, action = random_problem(ROWS, items, width, dtype)
+    state, table, action = random_problem(rows, items, width, dtype)
     pi = Head(state, table)
 
     def cross_entropy() -> None:
@@ -43,15 +48,24 @@ def problem(name: str, operands: str, items: int, width: int) -> Callable[[], No
 
     if name == "cross-entropy":
         return cross_entropy
-    (sq, tq, _), (sb, tb, _) = (random_problem(ROWS, items, width, dtype, seed) for seed in (1, 2))
-    q, b = Head(sq.detach(), tq.detach()), Head(sb.detach(), tb.detach())
+    drawn = (random_problem(rows, items, width, dtype, seed) for seed in (1, 2, 3))
+    q, b, target = (Head(states.detach(), items_of.detach()) for states, items_of, _ in drawn)
 
     def soft_value() -> None:
         clear_gradients(state, table)
         sums = catalogue.reduce(pi, [(1.0, pi), (-1 / ALPHA, q), (-1.0, b)])
         (sums.mean - sums.lse).mean().backward()
 
-    return soft_value
+    def two_soft_values() -> None:
+        clear_gradients(state, table)
+        value, target_value = losses.soft_values(pi, q, target, ALPHA, b)
+        (value + target_value).mean().backward()
+
+    @torch.no_grad()
+    def next_value() -> None:
+        losses.soft_value(pi, q, ALPHA, b)
+
+    return {"soft value": soft_value, "two soft values": two_soft_values, "next value": next_value}[name]
 
 
 def sizes() -> Iterator[Blocks]:
@@ -83,11 +97,11 @@ def run_size(case: Case, width: int, size: Blocks, work: Callable[[], None], tim
         return None
 
 
-def compile_sizes(part: int, of: int, cases: list[Case], width: int, until: float) -> None:
+def compile_sizes(part: int, of: int, cases: list[Case], width: int, rows: int, until: float) -> None:
     """Compile every `of`-th size of all cases into Triton's cache."""
     torch.set_float32_matmul_precision("high")
     for case in cases:
-        work, before = problem(*case[:3], width), current_size(case, width)
+        work, before = problem(*case[:3], width, rows), current_size(case, width)
         for index, size in enumerate(sizes()):
             if index % of == part and time.time() < until:
                 run_size(case, width, size, work, time_it=False)
@@ -105,6 +119,7 @@ def main() -> int:
     parser.add_argument("--kinds", default="bf16,tf32")
     parser.add_argument("--problems", default="soft value,cross-entropy")
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--rows", type=int, default=4096)
     parser.add_argument("--compilers", type=int, default=12)
     parser.add_argument("--limit", type=float, default=1e9, help="start no measurement after this many seconds")
     parser.add_argument("--json", type=Path, help="write the results to this file")
@@ -114,18 +129,21 @@ def main() -> int:
         return 2
     torch.set_float32_matmul_precision("high")
     until = time.time() + options.limit
-    cases: list[Case] = list(
-        itertools.product(
+    cases: list[Case] = [
+        case
+        for case in itertools.product(
             options.problems.split(","),
             options.kinds.split(","),
             [int(items) for items in options.items.split(",")],
             ("forward", "backward"),
         )
-    )
+        if case[0] != "next value" or case[3] == "forward"
+    ]
     context, count = get_context("spawn"), options.compilers
     workers = [
         context.Process(
-            target=compile_sizes, args=(part, count, cases, options.width, time.time() + options.limit * 0.6)
+            target=compile_sizes,
+            args=(part, count, cases, options.width, options.rows, time.time() + options.limit * 0.6),
         )
         for part in range(count)
     ]
@@ -137,7 +155,7 @@ def main() -> int:
     print(f"compiled in {time.time() - started:.0f} s", flush=True)
     results: list[dict[str, Any]] = []
     for case in cases:
-        work, before = problem(*case[:3], options.width), current_size(case, options.width)
+        work, before = problem(*case[:3], options.width, options.rows), current_size(case, options.width)
         now = run_size(case, options.width, before, work, time_it=True)
         times = {}
         for size in sizes():
@@ -149,7 +167,13 @@ def main() -> int:
         best = sorted(times.items(), key=lambda pair: pair[1])[:6]
         shown = [(size.rows, size.items, size.warps, size.stages, round(ms, 3)) for size, ms in best]
         result = dict(zip(("problem", "operands", "items", "pass"), case, strict=True))
-        result |= {"width": options.width, "current": [*vars(before).values()], "current_ms": now, "best": shown}
+        result |= {
+            "width": options.width,
+            "rows": options.rows,
+            "current": [*vars(before).values()],
+            "current_ms": now,
+            "best": shown,
+        }
         print(json.dumps(result), flush=True)
         results.append(result)
     if options.json:
