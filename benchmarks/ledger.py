@@ -39,6 +39,7 @@ NAMING = {
     "runs",
     "seeds",
     "batch",
+    "neighbours",
 }  # integers that name a row
 MEASURED = re.compile(r"(^|_)(ms|mb|gb|seconds|second|median|cpu|reserved|use|after|planned)($|_)")
 Figures = dict[str, float]
@@ -69,8 +70,10 @@ GPU = {
     "update": Section("update.py"),
     "profile": Section("profile_update.py"),
     "scale": Section("scale.py"),
+    "engine": Section("engine.py"),
     "memory": Section("gpu_memory.py"),
     "epochs": Section("update.py", "--epochs {dataset}"),
+    "epochs-again": Section("update.py", "--epochs {dataset} --learners sl dc"),  # with compiled kernels
     "epoch": Section("epoch.py", "{dataset} --seeds 5"),
     "block-sizes": Section("block_sizes.py", on_request=True),
 }
