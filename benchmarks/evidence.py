@@ -162,9 +162,11 @@ def make_stamp(options: Mapping[str, Option], command: str | None = None, device
 def _commit() -> str | None:
     """Return the commit of the source tree; a + marks uncommitted changes of the code.
 
-    The environment variable OFFREC_COMMIT names it for a copy of the tree without git.
+    The environment variable OFFREC_COMMIT names it for a copy of the tree whose git is missing or older.
     """
-    commit = git(ROOT, "rev-parse", "--short", "HEAD") or os.environ.get("OFFREC_COMMIT", "")
+    if named := os.environ.get("OFFREC_COMMIT"):
+        return named
+    commit = git(ROOT, "rev-parse", "--short", "HEAD")
     changes = git(ROOT, "status", "--porcelain", "--untracked-files=no", "src", "benchmarks")
     return (commit + ("+" if changes else "")) or None
 

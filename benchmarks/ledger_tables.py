@@ -159,6 +159,14 @@ CATALOGUE: list[Column] = [
     ("dense, MB", get("dense_mb")),
 ]
 HISTORY: list[Column] = [("what", get("what")), ("commit", get("commit")), ("ms", get("ms")), ("note", get("note"))]
+EPOCHS: list[Column] = [
+    ("learner", lambda row: row["learner"].upper()),
+    ("seconds", get("seconds")),
+    ("ms per update", lambda row: 1e3 * row["seconds"] / row["updates"]),
+    ("first epoch, seconds", get("first_seconds")),
+    ("peak allocated, MB", get("peak_mb")),
+    ("expected, MB", get("planned_mb")),
+]
 STEPS: list[Column] = [("version", get("how")), ("seconds", get("seconds")), ("peak memory, GB", get("peak_gb"))]
 
 SERVERS = {"before": "version 0.1", "offrec": "SL with 50 neighbours", "network": "SL without neighbours"}
@@ -204,16 +212,18 @@ TABLES: dict[str, tuple[str, Callable[[Any], list[Row]], list[Column]]] = {
             ("expected / reserved", ratio("expected", "peak_reserved")),
         ],
     ),
-    "epochs": (
-        "epochs",
+    "epochs": ("epochs", everything, EPOCHS),
+    "epochs-again": ("epochs-again", everything, EPOCHS),
+    "engine": (
+        "engine",
         everything,
         [
-            ("learner", lambda row: row["learner"].upper()),
-            ("seconds", get("seconds")),
-            ("ms per update", lambda row: 1e3 * row["seconds"] / row["updates"]),
-            ("first epoch, seconds", get("first_seconds")),
-            ("peak allocated, MB", get("peak_mb")),
-            ("expected, MB", get("planned_mb")),
+            ("items", get("items")),
+            ("neighbours per item", get("neighbours")),
+            ("lists", get("lists")),
+            ("requests per batch", get("batch")),
+            ("ms per batch", get("batch_ms")),
+            ("requests/s", get("requests_per_second")),
         ],
     ),
     "epoch": (

@@ -13,7 +13,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     yield __import__("profile_update")
-    for name in {"profile_update", "update", "scale", "evidence"} - before:
+    for name in {"profile_update", "update", "scale", "catalogue", "evidence"} - before:
         sys.modules.pop(name, None)
 
 

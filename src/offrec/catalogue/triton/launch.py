@@ -70,7 +70,7 @@ BACKWARD: dict[tuple[int, Kind], dict[int, Blocks]] = {
     (2, "learned"): {64: Blocks(64, 64, 4, 3), 128: Blocks(64, 128, 8, 1), 256: Blocks(32, 32, 4, 2)},
     (2, "all learned"): {64: Blocks(64, 64, 4, 3), 128: Blocks(32, 64, 4, 2), 256: Blocks(32, 32, 4, 2)},
     (4, "one"): {64: Blocks(64, 128, 4, 2), 128: Blocks(64, 64, 4, 1), 256: Blocks(32, 64, 4, 2)},
-    (4, "learned"): {64: Blocks(64, 128, 8, 2), 128: Blocks(64, 64, 4, 1), 256: Blocks(16, 32, 4, 1)},
+    (4, "learned"): {64: Blocks(64, 128, 8, 2), 128: Blocks(32, 128, 8, 1), 256: Blocks(16, 32, 4, 1)},
     (4, "all learned"): {64: Blocks(32, 64, 4, 2), 128: Blocks(32, 32, 4, 2), 256: Blocks(16, 32, 4, 1)},
 }
 
