@@ -153,9 +153,7 @@ class Update:
                 self._record(means)
                 self.step += 1
             self.optimiser.zero_grad()
-            torch.autograd.backward(
-                minimised, [self._unit_gradient(mean) for mean in minimised]
-            )  # equals the gradient of their sum
+            torch.autograd.backward(minimised, self._unit_gradients(minimised))  # equals the gradient of their sum
             if self.task.before_step is not None:
                 self.task.before_step()
             self.optimiser.step()
@@ -182,11 +180,17 @@ class Update:
             yield
         self.optimiser.zero_grad()  # gradients return to the pool before a graph uses it
 
-    def _unit_gradient(self, like: Tensor) -> Tensor:
-        """Return a gradient of 1, which is created once, before any capture."""
-        if like.dtype not in self.ones:
-            self.ones[like.dtype] = torch.ones_like(like)
-        return self.ones[like.dtype]
+    def _unit_gradients(self, means: list[Tensor]) -> list[Tensor] | None:
+        """Return a gradient of 1 for each mean on a GPU, where they are created once, before any capture.
+
+        On a CPU torch creates them itself: given gradients make it import sympy, which takes .4 s in the first update.
+        """
+        if not means[0].is_cuda:
+            return None
+        for mean in means:
+            if mean.dtype not in self.ones:
+                self.ones[mean.dtype] = torch.ones_like(mean)
+        return [self.ones[mean.dtype] for mean in means]
 
     @torch.no_grad()
     def _record(self, means: LossTerms) -> None:
