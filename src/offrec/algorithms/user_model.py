@@ -19,7 +19,8 @@ those who stay for long are patient, whatever they picked.
 Item effects share knowledge: q_i = ε_i + ρ a_i and w_i = ε′_i + ρ₁ a_i + ρ₂ q_i, with a, ε and ε′ shrunk towards 0.
 How strongly a and ε are shrunk is estimated from the log after each epoch (`offrec.models.item_prior`). How strongly ε′
 is shrunk and how fast picks are forgotten (ω_l ∝ decay^l) is selected on validation sessions, and so is the form of
-choice. The slopes β have mean square 1.
+choice. After the last update, a, q and w are shrunk towards their joint distribution (`offrec.models.joint_prior`). The
+slopes β have mean square 1.
 """
 
 from dataclasses import dataclass
@@ -105,8 +106,8 @@ class UserModel:
     """Precision of the Gaussian prior of an item's own effect on conversion. None: estimated from the log."""
     item_prior: Literal["joint", "separate"] = "joint"
     """How the effects of items are shrunk after the last epoch. joint: towards their joint distribution, a mixture of
-    normal distributions that is estimated from the log, unless one of the precisions above is given. separate: as in
-    training."""
+    normal distributions that is estimated from the log, unless one of the precisions above is given or at most three
+    items have data. separate: as in training."""
     exposure: Literal["auto", "on", "off"] = "auto"
     """Whether the likelihood includes which items are shown to whom. `off` suits logs of policies that know a visitor
     only from the picks and lists in the log. `auto`: off for decision logs of `offrec serve` and for logs that only

@@ -11,7 +11,8 @@ The prior is a mixture of normal distributions, Σ_j π_j N(μ_j, Σ_j). Compone
     log z_ij = ½ (b_ijᵀ m_ij − μ_jᵀ Σ_j⁻¹ μ_j − log|Σ_j| − log|Λ_ij|)                  evidence
 
 and the responsibility r_ij ∝ π_j z_ij. EM maximises Σ_i log Σ_j π_j z_ij ("extreme deconvolution": Bovy, Hogg and
-Roweis 2011). Then θ_i becomes its posterior mean Σ_j r_ij m_ij.
+Roweis 2011), plus the logarithm of a prior of each Σ_j, −½ n (log|Σ_j| + s tr Σ_j⁻¹), which acts like n more items of
+variance s. Then θ_i becomes its posterior mean Σ_j r_ij m_ij.
 
 A single normal distribution would say that what is known about one effect informs the others by a linear rule. Items of
 different kinds, such as good ones and ones that only attract, make the rule bend; a mixture follows it. The number of
@@ -33,7 +34,7 @@ from offrec.models.user_model import UserModelNetwork
 
 COMPONENTS = 3  # the largest number of components that is tried
 ITERATIONS, TOLERANCE = 200, 0.05  # of EM: at most, and the gain in nats of the whole log that ends it
-PSEUDO_ITEMS, PSEUDO_VARIANCE = 5.0, 0.01  # keep the variances of components with few items above 0
+PSEUDO_ITEMS, PSEUDO_VARIANCE = 5.0, 0.01  # n and s: keep the variances of components with few items above 0
 SAMPLE = 20_000  # items that the mixture is fitted to
 ITEMS_AT_ONCE, LISTS_AT_ONCE = 1 << 16, 1 << 12  # whose intermediate results are in memory at once
 EFFECTS = 3  # a, q, w
@@ -66,6 +67,12 @@ class Mixture:
         """The number of free parameters."""
         components, effects = self.mean.shape
         return components * (1 + effects + effects * (effects + 1) // 2) - 1
+
+    @property
+    def log_prior(self) -> float:
+        """The logarithm of the prior of the covariances, up to a constant. It keeps variances above 0."""
+        trace = torch.linalg.inv(self.covariance).diagonal(dim1=1, dim2=2).sum(1)
+        return -PSEUDO_ITEMS / 2 * float((torch.logdet(self.covariance) + PSEUDO_VARIANCE * trace).sum())
 
     def posterior(self, evidence: Evidence) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the log evidence [A], responsibilities [A, J], means [A, J, 3] and covariances [A, J, 3, 3]."""
@@ -104,9 +111,8 @@ def fit_mixture(evidence: Evidence, start: Mixture, sum_items: Sum = same) -> tu
         start: The first mixture.
         sum_items: Returns the sum over all items, given the sum over those of this process.
     """
-    mixture, last = start, -math.inf
+    mixture, evaluated, likelihood, last = start, start, -math.inf, -math.inf
     components, effects = start.mean.shape
-    shrinkage = PSEUDO_ITEMS * PSEUDO_VARIANCE * torch.eye(effects).to(start.mean)
     for _ in range(ITERATIONS):
         total, share, mean, covariance = mixture.posterior(evidence)
         second = mean[..., None] * mean[..., None, :] + covariance
@@ -119,16 +125,19 @@ def fit_mixture(evidence: Evidence, start: Mixture, sum_items: Sum = same) -> tu
             ]
         )
         sizes = [1, components, components * effects, components * effects**2]
-        likelihood, count, first, square = torch.split(sum_items(moments), sizes)
-        if float(likelihood) - last < TOLERANCE:
+        log_evidence, count, first, square = torch.split(sum_items(moments), sizes)
+        evaluated, likelihood = mixture, float(log_evidence)
+        objective = likelihood + mixture.log_prior
+        if objective - last < TOLERANCE:
             break
-        last, count = float(likelihood), count.clamp(min=1e-9)
+        last, count = objective, count.clamp(min=1e-9)
         means = first.reshape(components, effects) / count[:, None]
         scatter = square.reshape(components, effects, effects) - count[:, None, None] * (
             means[:, :, None] * means[:, None, :]
         )
-        mixture = Mixture(count / count.sum(), means, (scatter + shrinkage) / (count + PSEUDO_ITEMS)[:, None, None])
-    return mixture, float(likelihood)
+        ridge = PSEUDO_ITEMS * PSEUDO_VARIANCE * torch.eye(effects).to(scatter)
+        mixture = Mixture(count / count.sum(), means, (scatter + ridge) / (count + PSEUDO_ITEMS)[:, None, None])
+    return evaluated, likelihood
 
 
 def select_mixture(evidence: Evidence, effects: Tensor, sum_items: Sum = same) -> Mixture:
@@ -177,7 +186,8 @@ def shrink_item_effects(model: UserModelNetwork, log: ListLog) -> None:
     count = int(model.sum_items(torch.tensor(len(rows), device=rows.device)))
     if count <= EFFECTS:
         return
-    sample = rows[:: -(-count // SAMPLE)]
+    first = 0 if model.shard is None else model.shard.first
+    sample = rows[(rows + first) % -(-count // SAMPLE) == 0]  # the same items, however many processes store them
     mixture = select_mixture(evidence[sample], (current - told)[sample], model.sum_items)
     for part in torch.split(is_free.nonzero()[:, 0], ITEMS_AT_ONCE):
         _, share, mean, _ = mixture.posterior(evidence[part])

@@ -177,7 +177,7 @@ class LeavingFit:
         ]
         _, gradients = self.evaluate(candidate, parameters)
         score = -(gradients[0] - self.model.grid_precision[candidate] * parameters[0])
-        information, weight = torch.zeros_like(score), self.weight[:, candidate].square()
+        information, weight = torch.zeros_like(score), self.weight[:, candidate]
         for rows in self.parts:
             logit, impatience = self._logit(rows, candidate, parameters)
             by_level = logit + impatience[:, None]  # [V, D]
@@ -185,10 +185,12 @@ class LeavingFit:
             sessions = outcome.new_zeros(len(outcome), int(rows.session[-1]) + 1).index_add(1, rows.session, outcome)
             share = (sessions + self.log_share[:, None]).softmax(0)[:, rows.session]
             chance = by_level.sigmoid()
-            known = (share * chance * (1 - chance)).sum(0)[:, None] * weight  # [D, m]
+            is_same = (rows.memory[:, :, None] == rows.memory[:, None, :]).to(weight)
+            slope = weight * (is_same @ weight)  # [D, m]; its sum over the places of an item is (Σ_l ω_l)²
+            curvature = (share * chance * (1 - chance)).sum(0)[:, None] * slope
             own = rows.memory if self.model.shard is None else self.model.shard.local(rows.memory)
             is_item = own < len(information)
-            information.index_add_(0, own[is_item], known[is_item])
+            information.index_add_(0, own[is_item], curvature[is_item])
         return score, sum_over_batch(information)
 
     def _agreed(self, replicated: Tensor) -> Tensor:

@@ -178,11 +178,11 @@ class UserModelNetwork(nn.Module):
     @contextmanager
     def map_once(self) -> Iterator[None]:
         """Map the features once for all parts of the equations inside a `with` block."""
-        self._means = self._mapped()
+        before, self._means = self._means, self._mapped()
         try:
             yield
         finally:
-            self._means = None
+            self._means = before
 
     def vectors(self) -> Tensor:
         """[A, d] x."""
