@@ -1,5 +1,6 @@
 """The joint distribution of item effects: by hand, by numerical integration, and from simulated items."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def test_em_never_decreases_its_objective(monkeypatch: pytest.MonkeyPatch) -> No
             assert likelihood == pytest.approx(float(fitted.posterior(part)[0].sum()), abs=1e-9)
             assert float(fitted.share.sum()) == pytest.approx(1.0)
             objectives.append(likelihood + fitted.log_prior)
-        gains = [after - before for before, after in zip(objectives, objectives[1:], strict=False)]
+        gains = [after - before for before, after in pairwise(objectives)]
         assert min(gains) > -1e-9
         assert sum(gains) > 0.1
 
