@@ -143,29 +143,34 @@ def test_errors_are_no_larger_than_those_of_dense_pytorch(shape: tuple[int, int,
         assert error <= slack * allowed + 1e-6 * size.square().mean().sqrt()
 
 
-@pytest.mark.parametrize("picks", [1, 2])
+@pytest.mark.parametrize("picks", [1, 2, 3])
 def test_gradients_of_picked_items_in_few_tiles(picks: int) -> None:
     """With bfloat16, the kernel adds the gradients of picked items, only in tiles that contain one.
 
     Here they are the first and last items of tiles, picked by rows of several blocks; all other tiles contain none.
     """
     made = make((150, 400, 16), dtype=torch.bfloat16)
-    actions = torch.tensor([0, 63, 64, 191, 399], device=DEVICE).repeat(150 * picks // 5).reshape(150, picks)
+    actions = torch.tensor([0, 63, 64, 191, 399], device=DEVICE).repeat(30 * picks).reshape(150, picks)
     compare([made], lambda head: [log_prob(head, actions)], tolerance=0.01)
 
 
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")  # by the interpreter; the sums are discarded
+@pytest.mark.parametrize("gap", [35.0, 200.0])
+@pytest.mark.parametrize("programs", [1, 6])
 @pytest.mark.parametrize("where", ["later tiles", "first tile", "corrected item"])
-def test_scores_far_above_others(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """A program weights scores relative to its first tile; here, such weights would over- or underflow."""
+def test_scores_far_above_others(monkeypatch: pytest.MonkeyPatch, where: str, programs: int, gap: float) -> None:
+    """A program weights scores relative to its first tile; with a gap of 200, such weights would over- or underflow.
+
+    With a gap of 35, they would not, and the sums of programs with different gaps are added.
+    """
     from offrec.catalogue.triton import launch  # needs triton
 
-    monkeypatch.setattr(launch, "PROGRAMS", 1)  # one program for all tiles
+    monkeypatch.setattr(launch, "PROGRAMS", programs)  # 1: one program for all tiles
     pi, q, b = (make((70, 500, 8), "replaced" if where == "corrected item" else "none", seed=seed) for seed in range(3))
     high = {"later tiles": slice(300, None), "first tile": slice(0, 9), "corrected item": slice(0, 1)}[where]
     for one in (pi, b):
         assert one.head.bias is not None
-        one.head.bias.data[high] += 200.0
+        one.head.bias.data[high] += gap
     if where == "corrected item":  # item 0 has a usual score in all rows, though the first tile contains its bias
         items = torch.full((70, 7), 500, device=DEVICE)
         items[:, 0] = 0
@@ -173,8 +178,10 @@ def test_scores_far_above_others(monkeypatch: pytest.MonkeyPatch, where: str) ->
 
     def all_sums(pi: Head, q: Head, b: Head) -> Sequence[Tensor]:
         sums, detached = reduce_with_detached(pi, [(1.0, q), (-0.5, pi)], [(1.0, b)], normalised=b)
-        return [sums.mean, sums.lse, detached.mean, detached.lse]
+        below = reduce(pi, [(1.0, q)], below=(q, bound.to(pi.dtype)))
+        return [sums.mean, sums.lse, detached.mean, detached.lse, below.mean, below.mass]
 
+    bound = torch.linspace(-1.0, 1.0, 70, device=DEVICE)
     compare([pi, q, b], all_sums, tolerance=5e-5)
 
 

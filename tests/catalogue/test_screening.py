@@ -180,7 +180,7 @@ def test_tiles_do_not_matter(tile: int, monkeypatch: pytest.MonkeyPatch) -> None
     assert torch.equal(lists.items, items)
 
 
-@pytest.mark.parametrize("case", ["all equal", "long list", "not a number"])
+@pytest.mark.parametrize("case", ["all equal", "long list", "not a number", "a weight that is not a number"])
 def test_lists_that_cannot_be_screened_are_read_in_float32(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screened_pass, "MAX_REREAD", 100)
     head, k = random_head(10), K
@@ -188,6 +188,9 @@ def test_lists_that_cannot_be_screened_are_read_in_float32(case: str, monkeypatc
         head = Head(head.state, torch.ones(ITEMS, WIDTH))
     elif case == "long list":
         k = ITEMS - 1
+    elif case == "a weight that is not a number":  # in a part of the table that is not read first
+        monkeypatch.setattr(screening, "ROWS_AT_ONCE", 300)
+        head.table[ITEMS - 50, 2] = torch.nan
     else:
         head.state[3, 2] = torch.nan
     used = Screening(head, True)

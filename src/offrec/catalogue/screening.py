@@ -34,7 +34,7 @@ class Passes:
 
     float32: int = 0
     int8: int = 0
-    repeated: int = 0  # all values were read again in float32, because many items were near the k-th best
+    repeated: int = 0  # of int8 or float32 that failed, because many items were near the k-th best
 
 
 class Screening:
@@ -53,7 +53,8 @@ class Screening:
         self.passes = Passes()
         width = head.table.shape[1]
         self.uses_int8 = width <= MAX_INT8_WIDTH and (is_int8_faster(width) if int8 is None else int8)
-        self.norm = max(float(part.norm(dim=1).max()) for part in torch.split(head.table, ROWS_AT_ONCE))
+        norms = [part.norm(dim=1).max() for part in torch.split(head.table, ROWS_AT_ONCE)]
+        self.norm = float(torch.stack(norms).max())  # NaN if a weight is NaN, so that passes fail
         self.largest_bias = 0.0 if head.bias is None else float(head.bias.abs().max())
         self._sample = _sample_of(head)
         self._rounded: _RoundedTable | None = None
@@ -124,13 +125,14 @@ class _RoundedTable:
         largest = torch.stack([(part - mean).abs().amax(0) for part in parts]).amax(0)
         units = torch.where(largest > 0, largest / LARGEST, 1.0)
         copy = torch.empty(table.shape, dtype=torch.int8)
-        norm = error = 0.0
+        norms, errors = [], []
         for own, part in zip(torch.split(copy, ROWS_AT_ONCE), parts, strict=True):
             exact = (part - mean) / units
             rounded = exact.round()
             own.copy_(rounded)
-            norm = max(norm, float(exact.norm(dim=1).max()))
-            error = max(error, float((exact - rounded).norm(dim=1).max()))
+            norms.append(exact.norm(dim=1).max())
+            errors.append((exact - rounded).norm(dim=1).max())
+        norm, error = (float(torch.stack(each).max()) for each in (norms, errors))
         centred = None if bias is None else (bias.double() - bias.double().mean()).float()
         return _RoundedTable(copy, units, norm, error, centred, 0.0 if centred is None else float(centred.abs().max()))
 

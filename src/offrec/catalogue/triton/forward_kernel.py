@@ -52,10 +52,10 @@ def first_top(
 def is_in_range(total):
     """Return whether sums of weights are so far from over- and underflow that those of all shares can be added.
 
-    Sums of two shares that are equally large then differ by at most 2¹²⁰ in what their weights are relative to.
+    Sums of two shares that are equally large then differ by at most 2⁸⁰ in what their weights are relative to.
     """
-    good = (total > 9.5e-7) & (total < 1.2e30)  # 2⁻²⁰ and 2¹⁰⁰; false for NaN, too
-    return tl.min(good.to(tl.int32), 0) > 0
+    is_inside = (total > 9.5e-7) & (total < 1.1e18)  # 2⁻²⁰ and 2⁶⁰; false for NaN, too
+    return tl.min(is_inside.to(tl.int32), 0) > 0
 
 
 @triton.jit
