@@ -1,6 +1,6 @@
 """Measure how many lists per second the engine of the server computes, without HTTP and the decision log.
 
-    python benchmarks/engine.py [--items 1000000] [--batches 1,32,256,1024] [--seconds 2] [--json FILE]
+    python benchmarks/engine.py [--items 1000000] [--batches 1,32,256,1024] [--seconds 0.5] [--json FILE]
 
 SL with random weights (GRU, width 64), histories of 10 items, lists of 20, on a GPU if there is one. The policy has 50
 neighbours per item, the default, or none. Needs torch, numpy, safetensors and, on a GPU, triton.

@@ -5,8 +5,9 @@
 
 Each estimate runs as a command on a copy of the dataset without caches. CPU seconds are those of the command and of all
 processes that it starts. `other_seconds` are the CPU seconds of all other programs during the estimate: on an idle
-machine they are close to 0, and only then does the wall time mean anything. `--parts` adds rows with the CPU time of
-the largest parts, with one thread: an update of Q, and the fit of the logging policy.
+machine they are close to 0, and only then does the wall time mean anything. `--parts` measures the CPU time of the
+largest parts instead, with one thread: an update of Q, and the fit of the logging policy. Either call keeps the rows of
+the other kind that the file contains.
 """
 
 import argparse
@@ -100,19 +101,8 @@ def run(dataset: Path, source: Path, *arguments: str) -> tuple[Any, dict[str, fl
 
 def measure(dataset: Path, source: Path, jobs: int) -> dict[str, Any]:
     """Return the time of the first estimate by the code of `source`, and its result."""
-    options = [
-        "--baselines",
-        POLICY,
-        "--dataset",
-        "DATASET",
-        "--play",
-        "topk",
-        "-k",
-        "5",
-        "--jobs",
-        str(jobs),
-        "--json",
-    ]
+    options = ["--baselines", POLICY, "--dataset", "DATASET", "--play", "topk", "-k", "5", "--json"]
+    options += ["--jobs", str(jobs)]
     printed, times = run(dataset, source, "-m", "offrec", "estimate", *options)
     policy = printed["policies"][0]
     result = {name: policy["estimates"]["direct"][name] for name in ("estimate", "low", "high", "verdict")}
@@ -139,7 +129,8 @@ def main() -> None:
     dataset = offrec.Dataset.open(arguments.dataset)
     shop = dataset.meta["shop"]
     facts = {"world": shop["world"], "seed": shop["seed"], "sessions": len(dataset.sessions)}
-    rows: list[dict[str, Any]] = read_results(arguments.out) if arguments.parts and arguments.out.exists() else []
+    earlier: list[dict[str, Any]] = read_results(arguments.out) if arguments.out.exists() else []
+    rows = [row for row in earlier if ("part_of" in row) != arguments.parts]
     with tempfile.TemporaryDirectory() as folder:
         sources = {arguments.before: source_of(arguments.before, Path(folder)), "this commit": ROOT / "src"}
         for number in range(arguments.rounds):
@@ -152,8 +143,9 @@ def main() -> None:
                 print(row, flush=True)
                 rows.append(row)
     made_with = {"fitted Q": estimate(), POLICY: baseline(POLICY), shop["world"]: world(shop["world"])}
-    parts = " --parts" if arguments.parts else ""
-    command = f"python benchmarks/estimate_time.py DATASET --before {arguments.before}{parts} --out FILE"
+    kind = "--parts" if arguments.parts else f"--jobs {arguments.jobs}"
+    options = f"--before {arguments.before} --rounds {arguments.rounds} {kind}"
+    command = f"python benchmarks/estimate_time.py DATASET {options} --out FILE"
     write_results(arguments.out, rows, made_with, command=command, device="cpu")
 
 

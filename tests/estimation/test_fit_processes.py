@@ -161,6 +161,15 @@ def test_jobs_without_an_effect_are_refused(dataset: Dataset) -> None:
     with pytest.raises(InputError, match=r"--jobs has no effect on a GPU; omit it or use --device cpu\."):
         fit_processes.check_jobs(lists, LoggedDecisions.load(dataset, "test"), replace(OPTIONS, jobs=2))
     assert estimate(policy, dataset, sampled).policies
+    assert estimate(policy, dataset, replace(sampled, jobs=1)).policies
+
+
+def test_processes_need_a_folder_to_exchange_fits(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit_processes.os, "access", lambda path, mode: False)
+    policy = Fixed(dataset, [0.0] * 6)
+    with pytest.raises(InputError, match=r"--jobs 2 needs a dataset that can be written to.* is read-only\. Omit"):
+        estimate(policy, dataset, replace(OPTIONS, jobs=2))
+    assert estimate(policy, dataset, OPTIONS).policies
 
 
 def test_the_longest_fits_start_first(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

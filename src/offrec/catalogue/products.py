@@ -1,8 +1,8 @@
 """Float32 products on a CPU, by the fastest library that PyTorch contains.
 
-`torch.mm` calls MKL, which uses only half of the width of the vector registers on CPUs of AMD. With AVX-512, oneDNN
-takes less than half of the time there. The library depends on the CPU and the shapes, and not on a measurement, so that
-the same run always gives the same result on a machine.
+`torch.mm` calls MKL, which uses only half of the width of the vector registers on CPUs of AMD. On the one that was
+measured, with AVX-512, oneDNN takes less than half of the time. The library depends on the CPU and the shapes, and not
+on a measurement, so that the same run always gives the same result on a machine.
 """
 
 import time

@@ -80,9 +80,16 @@ def fit_concurrently(
 
 
 def check_jobs(policies: Mapping[str, ListPolicy], decisions: LoggedDecisions, options: EstimateOptions) -> None:
-    """Raise `InputError` if a number of processes was given that no fit would use."""
-    if options.jobs is None or any(_count_fits(one, decisions, options) for one in policies.values()):
+    """Raise `InputError` if a number of processes above 1 was given that no fit would use."""
+    if options.jobs is None or options.jobs == 1:
         return
+    if any(_count_fits(one, decisions, options) for one in policies.values()):
+        if os.access(decisions.dataset.path, os.W_OK):
+            return
+        raise InputError(
+            f"--jobs {options.jobs} needs a dataset that can be written to, because processes exchange fits there; "
+            f"{decisions.dataset.path} is read-only. Omit --jobs."
+        )
     if not any(options.fits_q(one.has_weights, decisions.has_lists) for one in policies.values()):
         raise InputError("--jobs has no effect, because this estimate fits no Q; omit it.")
     if all(one.play != "topk" for one in policies.values()):

@@ -151,7 +151,8 @@ class _Passes(Collector):
 
     def collect(self) -> Iterable[Metric]:
         help_text = (
-            "Passes over the catalogue for best lists, by precision; repeated: many items were near the k-th best."
+            "Passes over the catalogue for best lists, by precision; "
+            "repeated: those that failed, because many items were near the k-th best."
         )
         family = CounterMetricFamily("offrec_passes", help_text, labels=["policy", "products"])
         for policy, counts in self.passes().items():

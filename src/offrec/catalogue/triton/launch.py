@@ -192,7 +192,10 @@ def pairs_by_tile(
 
 
 def picks_by_tile(actions: Tensor, n_items: int, size: Blocks, known: dict[Any, Pairs]) -> Pairs:
-    """Group picks [B, n] by block of items; the `row` of a pair is its place in [B · n]."""
+    """Group picks [B, n] by block of items; the `row` of a pair is its place in [B · n].
+
+    On a GPU, the order within a block varies between runs, so that gradients may differ by rounding.
+    """
     places = actions.reshape(-1, 1)
     return pairs_by_tile(places, n_items, replace(size, rows=ALL_ROWS), places, known)
 
