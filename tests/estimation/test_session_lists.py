@@ -24,18 +24,23 @@ from offrec.shop.worlds import get_world
 
 SHARE = 0.3
 SETTINGS = {"training.epochs": 2, "algorithm.types": 3, "algorithm.width": 4, "algorithm.choice": "logit"}
-SETTINGS["algorithm.item_prior"] = "separate"  # the lists of this small model then depend more on what a visitor saw
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[NetworkPolicy, Dataset, Shop]:
-    """A user model, and the log of its blend with the logging policy."""
+@pytest.fixture(scope="module", params=["joint", "separate"])
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[NetworkPolicy, Dataset, Shop]:
+    """A user model, and the log of its blend with the logging policy.
+
+    With separate priors, the lists of this small model depend more on what a visitor saw.
+    """
     home = tmp_path_factory.mktemp("served")
     world = replace(get_world("demo", k=2), items=40, categories=4)
     write_log(Shop(world, seed=3), 150, home / "log", seed=1)
     data = prepare(home / "log/full.parquet", format="decisions", out=home / "data")
+    settings = SETTINGS | {"algorithm.item_prior": request.param}
     policy = train(
-        data, home / "run", algorithm="user-model", settings=SETTINGS, device="cpu", console=Console(quiet=True)
+        data, home / "run", algorithm="user-model", settings=settings, device="cpu", console=Console(quiet=True)
     )
     blend = ServedPolicy(policy, Exploration("blend", share=SHARE))
     shop = Shop(world, seed=3, max_steps=4)  # in longer sessions, the largest weights are missing from a small log
@@ -62,7 +67,7 @@ def test_the_lists_that_a_policy_served_are_found_again(served: tuple[NetworkPol
     by_picks = np.zeros_like(best)
     for head, row in heads:
         by_picks[row.numpy()] = head.at(torch.arange(head.n_items).expand(head.n_rows, -1)).topk(decisions.k)[1].numpy()
-    assert (by_picks == decisions.lists).all(1).mean() < is_own.mean() - 0.05
+    assert (by_picks == decisions.lists).all(1).mean() < is_own.mean() - 0.02
 
 
 def test_a_policy_is_estimated_by_weights_from_its_own_blended_log(
