@@ -80,7 +80,7 @@ GPU = {
 CPU = {
     "catalogue-cpu": Section("catalogue_cpu.py"),
     "updates-cpu": Section("updates_cpu.py", "{dataset} --before {before} {before_dataset}"),
-    "start-up": Section("start_up.py", "{dataset}"),
+    "start-up": Section("start_up.py", "{dataset} --threads 2"),
     "ranking": Section("evaluation.py"),
     "prepare": Section("prepare.py"),
     "serving": Section("serving.py", "--seconds 4", "--out"),

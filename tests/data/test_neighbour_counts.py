@@ -61,14 +61,17 @@ def test_shares_equal_those_of_a_log_without_the_session(block: int, monkeypatch
             event += 1
 
 
-def test_blocks_do_not_change_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+def test_blocks_and_threads_do_not_change_the_counts(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "count_threads", lambda: 1)
     sessions = as_sessions(random_sessions(30, 40))
     whole = count_neighbours(sessions, 30, 5, 3)
-    monkeypatch.setattr(neighbours, "BLOCK_PAIRS", 100)
+    monkeypatch.setattr(neighbours, "count_threads", lambda: threads)
+    monkeypatch.setattr(neighbours, "BLOCK_PAIRS", 300)
     blocks = count_neighbours(sessions, 30, 5, 3)
-    assert len(list(neighbours._blocks(sessions.items.astype(np.int64), 30))) > 5
+    assert len(list(neighbours._blocks(sessions.items.astype(np.int64), 30, threads))) > 5
     for name in ("items", "shares", "totals", "own_shares", "own_totals"):
-        np.testing.assert_allclose(getattr(whole, name), getattr(blocks, name), err_msg=name)
+        np.testing.assert_array_equal(getattr(whole, name), getattr(blocks, name), err_msg=name)
 
 
 def test_a_part_of_a_log_is_indexed_like_the_log() -> None:

@@ -7,10 +7,12 @@ are also computed without the event's own session: otherwise, the session would 
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from offrec.types import Doubles, Ints, Longs, Sessions
@@ -19,7 +21,8 @@ Floats = NDArray[np.float32]
 
 MAX_GAP = 10
 UNIT = 2520  # weights are whole numbers of 1 / UNIT, so that sums are exact: UNIT / |p − q| is an integer up to MAX_GAP
-BLOCK_PAIRS = 1 << 25  # pairs of events that are counted at once
+BLOCK_PAIRS = 1 << 25  # pairs of events that are counted at once, by all threads together
+MAX_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -65,31 +68,59 @@ def count_neighbours(
     begin, end = int(sessions.offsets[0]), int(sessions.offsets[-1])
     items = np.asarray(sessions.items[begin:end]).astype(np.int64)
     session = np.repeat(np.arange(len(sessions)), np.diff(sessions.offsets))
-    offset, end_row = (0, n_items + 1) if part is None else (part.start, part.stop)
-    table = np.full((end_row - offset, neighbours), n_items, dtype=np.int32)
-    shares = np.zeros(table.shape, dtype=np.float32)
-    totals = np.zeros(len(table), dtype=np.float32)
-    own_shares, own_totals = (np.zeros((end, steps), dtype=np.float32) for _ in range(2))
-    for low, high in _blocks(items, n_items):
-        low, high = max(low, offset), min(high, end_row)
-        if low >= high:
-            continue
-        counts = _Counts(_pairs(items, session, low, high), high - low, n_items, len(sessions))
-        totals[low - offset : high - offset] = counts.total / UNIT
-        first, second, count = counts.key // n_items, counts.key % n_items, counts.count
-        order = np.lexsort((-count, first))
-        rank = np.arange(len(first)) - np.searchsorted(first, first[order])
-        kept, rank = order[rank < neighbours], rank[rank < neighbours]
-        rows = low - offset + first[kept]
-        table[rows, rank] = second[kept]
-        shares[rows, rank] = count[kept] / counts.total[first[kept]]
-        for step in range(1, min(steps, len(items) - 1) + 1):
-            event = step + np.flatnonzero(
-                (session[step:] == session[:-step]) & (items[:-step] >= low) & (items[:-step] < high)
-            )
-            share, left = counts.shares_without(items[event - step] - low, items[event], session[event])
-            own_shares[begin + event, step - 1], own_totals[begin + event, step - 1] = share, left / UNIT
-    return NeighbourCounts(table, shares, totals, own_shares, own_totals)
+    rows = slice(0, n_items + 1) if part is None else part
+    n_rows = rows.stop - rows.start
+    counts = NeighbourCounts(
+        np.full((n_rows, neighbours), n_items, dtype=np.int32),
+        np.zeros((n_rows, neighbours), dtype=np.float32),
+        np.zeros(n_rows, dtype=np.float32),
+        np.zeros((end, steps), dtype=np.float32),
+        np.zeros((end, steps), dtype=np.float32),
+    )
+
+    def count(block: tuple[int, int]) -> None:
+        low, high = max(block[0], rows.start), min(block[1], rows.stop)
+        if low < high:
+            own = _Counts(_pairs(items, session, low, high), high - low, n_items, len(sessions))
+            _write_neighbours(own, counts, slice(low - rows.start, high - rows.start))
+            _write_own_shares(own, counts, items, session, low, high, begin)
+
+    # NumPy sorts and searches without holding the interpreter's lock. Blocks write to different places.
+    threads = count_threads()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(count, _blocks(items, n_items, threads)))
+    return counts
+
+
+def _write_neighbours(own: "_Counts", counts: NeighbourCounts, rows: slice) -> None:
+    """Write the neighbours of a block of items."""
+    n_items, total = own.n_items, own.total
+    counts.totals[rows] = total / UNIT
+    first, second, count = own.key // n_items, own.key % n_items, own.count
+    order = np.lexsort((-count, first))
+    rank = np.arange(len(first)) - np.searchsorted(first, first[order])
+    is_kept = rank < counts.items.shape[1]
+    kept, rank = order[is_kept], rank[is_kept]
+    row = rows.start + first[kept]
+    counts.items[row, rank] = second[kept]
+    counts.shares[row, rank] = count[kept] / total[first[kept]]
+
+
+def _write_own_shares(
+    own: "_Counts", counts: NeighbourCounts, items: Longs, session: Longs, low: int, high: int, begin: int
+) -> None:
+    """Write the shares of the events that follow items of a block; the log begins at event `begin`."""
+    for step in range(1, min(counts.own_shares.shape[1], len(items) - 1) + 1):
+        event = step + np.flatnonzero(
+            (session[step:] == session[:-step]) & (items[:-step] >= low) & (items[:-step] < high)
+        )
+        share, left = own.shares_without(items[event - step] - low, items[event], session[event])
+        counts.own_shares[begin + event, step - 1], counts.own_totals[begin + event, step - 1] = share, left / UNIT
+
+
+def count_threads() -> int:
+    """Return the number of threads that count neighbours."""
+    return min(MAX_THREADS, torch.get_num_threads())
 
 
 class _Counts:
@@ -162,10 +193,11 @@ def _lookup(sums: tuple[Longs, Longs], key: Longs) -> Longs:
     return found
 
 
-def _blocks(items: Longs, n_items: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of items whose events have at most about BLOCK_PAIRS pairs together."""
+def _blocks(items: Longs, n_items: int, threads: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of items; a thread's range has at most about its part of BLOCK_PAIRS and of all pairs."""
     pairs = np.cumsum(np.bincount(items, minlength=n_items)) * 2 * MAX_GAP
-    edges = np.searchsorted(pairs, np.arange(0, pairs[-1] + BLOCK_PAIRS, BLOCK_PAIRS), side="right")
+    size = max(1, min(BLOCK_PAIRS, int(pairs[-1])) // threads)
+    edges = np.searchsorted(pairs, np.arange(0, pairs[-1] + size, size), side="right")
     edges = np.unique(np.concatenate([[0], edges, [n_items]]))
     yield from pairwise(edges.tolist())
 
