@@ -47,6 +47,7 @@ class Taste:
     types: Tensor  # [K, d]
     log_prior: Tensor  # [K]
     lag: Tensor  # [m]
+    fading: Tensor  # [m]
     interest: float  # change of the log-odds of conversion per unit of match
 
 
@@ -75,7 +76,7 @@ def fitted_parts(agent: UserModelAgent) -> Parts:
         q=slope * (agent.interest() + match * (x @ mean)),
         base=agent.behaviour_base,
         w=agent.worth()[:, int(agent.best)],
-        taste=Taste(x, agent.types - mean, log_prior, agent.lag, slope * match),
+        taste=Taste(x, agent.types - mean, log_prior, agent.lag, agent.fading, slope * match),
     )
 
 
@@ -87,7 +88,7 @@ def true_parts(shop: Shop, behaviours: list[str], fitted: Parts, picks: Tensor, 
     w = knobs.leave_slope * items.worth[:-1]
     share = picks / picks.sum()
     bases = {"cart": knobs.cart_base, "buy": knobs.buy_base}
-    lag = knobs.appeal * knobs.drift * (1 - knobs.drift) ** torch.arange(len(fitted.taste.lag))
+    drift = knobs.drift * (1 - knobs.drift) ** torch.arange(len(fitted.taste.lag))
     match = items.taste[:-1] @ mean
     return Parts(
         a=items.attractiveness[:-1] + knobs.appeal * match,
@@ -100,7 +101,8 @@ def true_parts(shop: Shop, behaviours: list[str], fitted: Parts, picks: Tensor, 
             items.taste[:-1],
             knobs.appeal * (visitors - mean),
             torch.full((types,), 1.0 / types).log(),
-            lag,
+            knobs.appeal * drift,
+            -drift.cumsum(0),
             knobs.match_interest / knobs.appeal,
         ),
     )
@@ -118,6 +120,7 @@ def compose(agent: UserModelAgent, parts: Parts) -> UserModelAgent:
     put("types", parts.taste.types)
     put("type_logit", parts.taste.log_prior)
     put("lag", parts.taste.lag)
+    put("fading", parts.taste.fading)
     put("attractiveness", parts.a)
     put("none", parts.none - parts.a.mean())  # the model subtracts the mean of a
     put("place", parts.place)

@@ -29,6 +29,7 @@ from offrec.models.user_model import STEPS, UserModelNetwork
 SIMULATED, SIMULATED_LISTS = 256, 64
 LATER = 0.6  # weight of later lists in V: a planner overestimates the lists that it will choose
 FEW = 0.02  # a simulation ends when this share of the visitors is left
+SWEEPS = 2  # over the places of a list for visitors who look at one place after the other
 STEP = 0.01  # of numerical derivatives
 LEAST_RATIO = 1e-3  # smaller expected rewards, and negative ones, count as this share of the mean
 ROWS = 512  # lists that are planned at once
@@ -194,7 +195,7 @@ class Planner:
     def _candidates(self, types: Tensor, memory: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return candidates [n, M] and whether each repeats another one or is not allowed."""
         model, zeta = self.model, self.slopes.zeta
-        state = (model.types[types] + model.taste_shift(memory)[:, None]) * (1 + zeta * model.match_conversion)
+        state = model.taste(model.types[types], memory) * (1 + zeta * model.match_conversion)
         head = Head(state.reshape(-1, state.shape[-1]), self.x, self._item_score(), shard=model.shard)
         if allowed is not None:
             head = restrict(head, allowed)
@@ -237,19 +238,59 @@ class Planner:
     def _best_cascade(self, utility: Tensor, earns: Tensor, share: Tensor, excluded: Tensor) -> Tensor:
         """Return the indices of the candidates for visitors who look at one place after the other.
 
-        The last place is filled first. An item before a list of value v earns p · e + (1 − p) · v.
+        The last place is filled first. An item before a list of value v earns p · e + (1 − p) · v. The items are then
+        sorted by e, which is the best order if visitors have one type and places one effect, and each place, from the
+        first to the last, gets the item that is best given the other places.
         """
+        effects = self.model.place_effects(self.k).tolist()
         excluded, chosen = excluded.clone(), []
         value = torch.zeros_like(share)  # [n, C] of the places after the current one
-        for place in reversed(self.model.place_effects(self.k).tolist()):
-            picked = (utility + place - self.none).sigmoid()
-            by_type = picked * (earns - value[..., None]) + value[..., None]
-            mean = (by_type * share[..., None]).sum(1)
-            item = mean.masked_fill(excluded, -torch.inf).argmax(1, keepdim=True)
+        for effect in reversed(effects):
+            item, value = self._best_at_place(utility + effect, earns, value, share, excluded)
             chosen.append(item)
             excluded.scatter_(1, item, True)
-            value = by_type.gather(2, item[:, None].expand(-1, by_type.shape[1], 1))[..., 0]
-        return torch.cat(chosen[::-1], 1)
+        lists, mean = torch.cat(chosen, 1), (share[:, None] @ earns)[:, 0]
+        for _ in range(SWEEPS):
+            lists = lists.gather(1, mean.gather(1, lists).argsort(1, descending=True))
+            self._improve_cascade(lists, utility, earns, share, excluded, effects)
+        return lists
+
+    def _best_at_place(
+        self, utility: Tensor, earns: Tensor, after: Tensor, reach: Tensor, excluded: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the best item [n, 1] before places of value `after` [n, C], and the value [n, C] with it.
+
+        Args:
+            utility: u of the candidates at this place, [n, C, M].
+            earns: e of the candidates, [n, C, M].
+            after: The value of the later places.
+            reach: The share of visitors of each type who look at this place, [n, C].
+            excluded: Which candidates must not be chosen, [n, M].
+        """
+        picked = (utility - self.none).sigmoid()
+        by_type = picked * (earns - after[..., None]) + after[..., None]
+        item = (reach[:, None] @ by_type)[:, 0].masked_fill_(excluded, -torch.inf).argmax(1, keepdim=True)
+        return item, by_type.gather(2, item[:, None].expand(-1, by_type.shape[1], 1))[..., 0]
+
+    def _improve_cascade(
+        self, lists: Tensor, utility: Tensor, earns: Tensor, share: Tensor, excluded: Tensor, effects: list[float]
+    ) -> None:
+        """Choose the item at each place of `lists` [n, k] again, given the others. Changes `lists` and `excluded`."""
+        index = lists[:, None].expand(-1, utility.shape[1], -1)
+        on_list = utility.gather(2, index) + utility.new_tensor(effects)
+        picked, earned = (on_list - self.none).sigmoid(), earns.gather(2, index)
+        after = [torch.zeros_like(share)]  # the value of the places after the last one, the one before it, …
+        for place in range(self.k - 1, 0, -1):
+            after.append(picked[..., place] * (earned[..., place] - after[-1]) + after[-1])
+        reach = share
+        for place, effect in enumerate(effects):
+            excluded.scatter_(1, lists[:, place : place + 1], False)
+            value = after[self.k - 1 - place]
+            item, _ = self._best_at_place(utility + effect, earns, value, reach, excluded)
+            lists[:, place : place + 1] = item
+            excluded.scatter_(1, item, True)
+            new = utility.gather(2, item[:, None].expand(-1, utility.shape[1], 1))[..., 0] + effect
+            reach = reach * (self.none - new).sigmoid()
 
     def _places(self) -> list[float]:
         """Return exp(p) for each place of a list."""

@@ -18,7 +18,7 @@ from offrec.models.planner import Planner
 from offrec.models.user_model import UserModelNetwork
 from offrec.types import Batch
 
-CALIBRATIONS = 2  # simulations; the second one uses the statistics of the first
+CALIBRATIONS = 4  # simulations; each one uses the statistics of the one before
 VALIDATED = 16_384  # validation sessions that select the model of leaving
 VALIDATED_CHOICES = 2048  # the first of them, whose choices are validated
 
@@ -160,7 +160,7 @@ class UserModelAgent(UserModelNetwork):
         """
         planner = self.planner()
         lists = planner.plan(posterior, memory, picks, allowed, patience)
-        state = posterior.softmax(1) @ self.types + self.taste_shift(memory)
+        state = self.taste((posterior.softmax(1) @ self.types)[:, None], memory)[:, 0]
         state = state * (1 + planner.slopes.zeta * self.match_conversion)
         bias = planner._item_score()
         # No other item has a higher score.

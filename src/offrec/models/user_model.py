@@ -114,6 +114,7 @@ class UserModelNetwork(nn.Module):
         self.leave_picks = zeros(STEPS, count)  # h
         self.leave_missing, self.leave_idle, self.leave_same = zeros(count), zeros(count), zeros(count)
         self.log_impatience = nn.Parameter(torch.full((count,), -0.5))  # log σ
+        self.fading = zeros(memory)  # f − 1 after 1, 2, … picks
         self.prior_mean = None if features is None else _prior_mean(features, width + 2 + count)
         self.known_items = n_items  # a has mean 0 over these; items after them are new
         self._means: tuple[Tensor, ...] | None = None
@@ -239,18 +240,19 @@ class UserModelNetwork(nn.Module):
         copies = self.shard.replicate(*tensors)
         return tuple(copy for copy in copies if copy is not None)
 
-    def taste_shift(self, memory: Tensor) -> Tensor:
-        """[n, d] Σ_l g_l x_{m_l}."""
-        return torch.einsum("nm,nmd->nd", self.lag.expand(memory.shape), self.at(self.vectors(), memory))
+    def taste(self, types: Tensor, memory: Tensor) -> Tensor:
+        """[n, C, d] f U_c + Σ_l g_l x_{m_l} for visitors with taste U [n, C, d] when they arrive."""
+        shift = torch.einsum("nm,nmd->nd", self.lag.expand(memory.shape), self.at(self.vectors(), memory))
+        share = torch.cat([self.fading.new_ones(1), 1 + self.fading])[(memory < self.n_items).sum(1)]
+        return share[:, None, None] * types + shift[:, None]
 
     def times_seen(self, memory: Tensor, items: Tensor) -> Tensor:
         """[n, c] how often each of the items [n, c] is in memory, at most SEEN − 1."""
         return (items[:, :, None] == memory[:, None, :]).sum(-1).clamp(max=SEEN - 1)
 
     def match(self, types: Tensor, memory: Tensor, items: Tensor) -> Tensor:
-        """[n, C, c] x_i·(U_c + Σ_l g_l x_{m_l}) for types [n, C] and items [n, c]."""
-        state = self.types[types] + self.taste_shift(memory)[:, None]
-        return torch.einsum("ncd,nid->nci", state, self.at(self.vectors(), items))
+        """[n, C, c] x_i·(f U_c + Σ_l g_l x_{m_l}) for types [n, C] and items [n, c]."""
+        return torch.einsum("ncd,nid->nci", self.taste(self.types[types], memory), self.at(self.vectors(), items))
 
     def utility_and_interest(self, types: Tensor, memory: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
         """Return u without the effect of the place, and z, for types [n, C] and items [n, c]: [n, C, c] each."""
