@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from offrec.estimation.estimators import Estimator, get_estimator, td_residual, terms_of, with_ratios
+from offrec.estimation.estimators import Estimator, get_estimator, td_residual, terms_of
 from offrec.estimation.interval import Interval
-from offrec.estimation.trajectories import MAX_LOG_WEIGHT, Trajectories, weights
+from offrec.estimation.trajectories import MAX_LOG_WEIGHT, Trajectories, one_earlier
 from offrec.types import Doubles, Longs
 
 # Weightings that rest on how visitors react to lists; those of `ANY_MEAN_WEIGHT` need not have the mean 1.
@@ -70,7 +70,7 @@ def assumption_bias(name: str, trajectories: Trajectories, gamma: float, cap: fl
     log_ratio, step, sessions = trajectories.log_ratios[estimator.weighting], trajectories.step, len(trajectories)
     ratio, exact = (np.exp(np.minimum(one, MAX_LOG_WEIGHT)) for one in (log_ratio, log_pi - log_b))
     terms = terms_of(replace(estimator, uses_q=False), trajectories, gamma, cap)
-    before = weights(with_ratios(trajectories, estimator), estimator.effective_cap(sessions, cap))[1]
+    before = one_earlier(terms.weight, step)
     mean = terms.mean_weight()
     mean_before = np.concatenate([[1.0], mean[:-1]])
     reached = gamma**step * before
