@@ -14,6 +14,8 @@ weight w (the product of the ratios π / b so far) and an increment δ per decis
     cascade                    base = 0        δ = r                    ratios of prefixes; normalised
     pick                       base = 0        δ = r                    ratios of picks; normalised
     marginal_pick              base = 0        δ = r                    ratios of the pick's cluster; normalised
+    state_marginal             base = 0        δ = r                    earlier ratios averaged; normalised
+    state_marginal_pick        base = 0        δ = r                    the same with ratios of picks
     direct                     base = V(s₀)                             no weights
     doubly_robust              base = V(s₀)    δ = r + γ V(s′) − Q(s, a)
     weighted_doubly_robust     base = V(s₀)    δ = r + γ V(s′) − Q(s, a) normalised
@@ -24,6 +26,9 @@ the visitor, so that ρ Q has another mean than V. Their doubly robust forms, `c
 control variate K with the mean V instead (see `control_variates`). With K = ρ Q they would be doubly robust as usual:
 
     base = V(s₀) − K(s₀)    δ = r + γ (V(s′) − K(s′))    normalised
+
+`state_marginal` replaces the product of the earlier ratios by its mean in the class of the state (see `state_weights`).
+`state_marginal_doubly_robust` and `state_marginal_pick_doubly_robust` are its doubly robust forms.
 
 V(s′) is 0 after the last decision of a session. The mean over j includes sessions that have ended before step t, with
 their last weight: they stay in an absorbing state in which all policies act alike. A mean over the remaining sessions
@@ -89,6 +94,9 @@ ESTIMATORS = {
         Estimator("pick_doubly_robust", uses_q=True, is_normalised=True, weighting="picks"),
         Estimator("marginal_pick_doubly_robust", uses_q=True, is_normalised=True, weighting="pick_clusters"),
         Estimator("state_marginal_doubly_robust", uses_q=True, is_normalised=True, last_ratios=1),
+        Estimator(
+            "state_marginal_pick_doubly_robust", uses_q=True, is_normalised=True, weighting="picks", last_ratios=1
+        ),
     )
 }
 

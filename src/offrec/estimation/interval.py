@@ -148,9 +148,7 @@ def resample_counts(sessions: int, seed: int, resamples: int) -> Iterator[Double
         yield np.bincount(chosen.ravel(), minlength=rows * sessions).reshape(rows, sessions).astype(np.float64)
 
 
-def _distances(
-    sums: "Sums", divisor: "Sums | None", counts: Doubles, centre: float, error: float
-) -> Doubles:
+def _distances(sums: "Sums", divisor: "Sums | None", counts: Doubles, centre: float, error: float) -> Doubles:
     """[b] distance of each resample from the estimate `centre` in units of its own error (estimate: `error`)."""
     sessions = counts.shape[1]
     if divisor is None and not sums.is_normalised:  # two products are cheaper than a matrix of influences

@@ -141,9 +141,7 @@ def _pairs(sums: Sequence[Sums], logged: Doubles, counts: Doubles) -> tuple[Doub
     return values, squares
 
 
-def _studentised(
-    sums: Sequence[Sums], logged: Doubles, counts: Doubles, centre: Doubles, error: Doubles
-) -> Doubles:
+def _studentised(sums: Sequence[Sums], logged: Doubles, counts: Doubles, centre: Doubles, error: Doubles) -> Doubles:
     """[2M, b] distance of each resample from each estimate, in units of its own error."""
     values, squares = _pairs(sums, logged, counts)
     return studentise(values, squares, counts.shape[1], centre[:, None], error[:, None])

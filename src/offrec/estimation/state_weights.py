@@ -30,7 +30,7 @@ from offrec.types import Doubles, Longs
 if TYPE_CHECKING:
     from offrec.estimation.estimators import SessionTerms
 
-MAX_ELEMENTS = 1_000_000  # decisions times resamples per part, to bound memory
+MAX_ELEMENTS = 200_000  # decisions times resamples per part, which then stay in the cache
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,7 @@ LIMITS = (
     Limit("above_log", 0.0, 0.1, np.inf, "excess over the logged reward, where Q tends to overestimate", ".0%"),
     Limit("extrapolation", 0, 1, 1, "Q of choices outside the log is extrapolated by a network"),
     Limit("clusters", 0, 1, 1, "assumes that all items of a cluster are alike, which the log can only show on average"),
+    Limit("states", 0, 1, 1, "assumes that states of a class have the same value, which the log cannot show"),
     Limit("averaged", 0, 1, 1, "its probabilities are means over contexts that --match does not distinguish"),
     Limit("no_refits", 0, 1, 1, "without refits the error of Q itself is unknown"),
     Limit("q_unchecked", 0, 1, 1, "Q was not compared with the log"),
@@ -263,6 +264,7 @@ def _weight_diagnostics(
         "rare_items": support.rare_share,
         "propensity_error": propensity_error,
         "clusters": float(estimator.weighting in CLUSTER_WEIGHTINGS),
+        "states": float(estimator.last_ratios > 0),
     }
 
 
@@ -275,6 +277,8 @@ def _sensitivity(
     They need enough sessions with weights: bounds from a single session would have no width.
     """
     if not np.isfinite([interval.low, interval.high]).all() or estimator.weighting != "lists":
+        return None
+    if estimator.last_ratios:
         return None
     if trajectories.log_pi is None or trajectories.log_b is None or not trajectories.decisions:
         return None

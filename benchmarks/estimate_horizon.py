@@ -1,0 +1,200 @@
+"""Measure estimates and verdicts by the number of lists per session, in a small world that is solved exactly.
+
+    python benchmarks/estimate_horizon.py                    200 logs of 2,000 sessions, half an hour on one core
+    python benchmarks/estimate_horizon.py --logs 10          a quick check
+    python benchmarks/estimate_horizon.py --table            the tables of results/estimates-horizon.json
+
+Logs of `tiny` are cut after 1, 2, 4, 8 or 16 lists per session, or not at all. Policies are its soft optima at falling
+temperatures; the exact values of cut sessions come from the dynamic programme with a limit on steps. Propensities are
+true. Q is fitted to another log of the same size; "poor Q" contains only mean immediate rewards.
+
+State-marginal weights use the exact state (the last two picks) as the class, or the classes that `offrec estimate` uses.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators_tiny import Log, Table, Tiny
+from evidence import read_results, script_arguments, write_results
+from offrec.estimation.state_classes import classify_states
+from offrec.estimation.trajectories import Trajectories
+from offrec.estimation.verdict import VERDICTS, Assessment, assess
+
+HORIZONS = (1, 2, 4, 8, 16, None)
+TEMPERATURES = (1.0, 0.5, 0.2, 0.1)
+PLAIN = ("self_normalised", "importance", "marginal", "weighted_doubly_robust")
+SPLICED = ("state_marginal", "state_marginal_doubly_robust")
+ENOUGH = 100  # verdicts
+LONGEST = 400  # decisions; longer sessions are practically impossible
+OUT = Path(__file__).parent.parent / "results" / "estimates-horizon.json"
+Figures = dict[str, Any]
+Model = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+
+
+def cut(log: Log, horizon: int | None) -> Log:
+    """Return the first decisions of each session."""
+    if horizon is None:
+        return log
+    lengths = np.diff(log.offsets)
+    step = np.arange(len(log.state)) - np.repeat(log.offsets[:-1], lengths)
+    first = step < horizon
+    offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, horizon))])
+    return Log(offsets, log.state[first], log.item[first], log.reward[first], log.propensity[first])
+
+
+def model_of(tiny: Tiny, log: Log | None) -> Model:
+    """Return the reward and the probability of staying [states, items], exact or as the means of a whole log."""
+    if log is None:
+        return tiny.mdp.reward.numpy(), tiny.mdp.stay.numpy(), tiny.following
+    stayed = np.ones(len(log.state))
+    stayed[log.offsets[1:] - 1] = 0.0
+    n, reward, stay = (tiny.summed(log, part) for part in (np.ones(len(stayed)), log.reward, stayed))
+    reward = np.where(n > 0, reward / np.maximum(n, 1), reward.sum() / n.sum())
+    return reward, np.where(n > 0, stay / np.maximum(n, 1), stay.sum() / n.sum()), tiny.following
+
+
+def values_to_go(model: Model, policy: Table, horizon: int | None) -> list[tuple[Table, NDArray[np.float64]]]:
+    """Return Q and V with 1, 2, … decisions to go; for whole sessions, with infinitely many only."""
+    reward, stay, following = model
+    v, result = np.zeros(len(reward)), []
+    for _ in range(horizon or LONGEST):
+        q = reward + stay * v[following]
+        v = (policy * q).sum(1)
+        result.append((q, v))
+    return result if horizon else result[-1:]
+
+
+def trajectories(tiny: Tiny, policy: Table, log: Log, other: Log, horizon: int | None) -> dict[str, Trajectories]:
+    """Return the columns of a log with each kind of Q."""
+    at, b = (log.state, log.item), tiny.mdp.logging().numpy()
+    items = tiny.following.shape[1]
+    mean = np.bincount(other.item, other.reward, items) / np.maximum(np.bincount(other.item, minlength=items), 1)
+    poor = np.broadcast_to(mean, policy.shape), policy @ mean
+    to_go = values_to_go(model_of(tiny, other), policy, horizon)
+    plain = Trajectories(
+        log.offsets,
+        log.reward,
+        np.log(policy[at]),
+        np.log(b[at]),
+        rare_mass=np.zeros(len(log.state)),
+        log_ratios={"clusters": np.log(tiny.by_category(policy)[at] / tiny.by_category(b)[at])},
+        state=log.state,
+    )
+    number = np.zeros_like(plain.step) if horizon is None else horizon - 1 - plain.step
+    q, v = np.stack([one[0] for one in to_go])[(number, *at)], np.stack([one[1] for one in to_go])[number, log.state]
+    return {"fitted": replace(plain, q=q, v=v), "poor": replace(plain, q=poor[0][at], v=poor[1][log.state])}
+
+
+def estimates(by_q: dict[str, Trajectories], log: Log, seed: int, resamples: int) -> Iterator[tuple[str, Assessment]]:
+    """Yield the assessment of each estimator, and of state-marginal ones with each kind of classes."""
+    fitted, poor = by_q["fitted"], by_q["poor"]
+    given: list[tuple[str, str, Trajectories]] = [(name, name, fitted) for name in PLAIN]
+    general = classify_states(log.offsets, log.item, log.reward)
+    for label, state in (("exact states", log.state), ("classes", general)):
+        given += [(f"{name}, {label}", name, replace(fitted, state=state)) for name in SPLICED]
+    given += [
+        ("weighted_doubly_robust, poor Q", "weighted_doubly_robust", poor),
+        ("state_marginal_doubly_robust, classes, poor Q", SPLICED[1], replace(poor, state=general)),
+    ]
+    for label, name, steps in given:
+        yield label, assess(name, steps, seed=seed, resamples=resamples, breakdown=False)
+
+
+def measure(tiny: Tiny, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return one row per horizon, temperature and estimator."""
+    found: dict[tuple[int | None, float, str], list[Figures]] = {}
+    policies = {temperature: tiny.policy(temperature) for temperature in TEMPERATURES}
+    truths = {
+        (horizon, temperature): float(values_to_go(model_of(tiny, None), policy, horizon)[-1][1][0])
+        for temperature, policy in policies.items()
+        for horizon in HORIZONS
+    }
+    decisions: dict[int | None, list[float]] = {}
+    for number in range(options.first_log, options.first_log + options.logs):
+        whole, other = (tiny.log(options.sessions, 2 * number + one) for one in (0, 1))
+        for horizon in HORIZONS:
+            log = cut(whole, horizon)
+            decisions.setdefault(horizon, []).append(len(log.state) / options.sessions)
+            for temperature, policy in policies.items():
+                truth = truths[horizon, temperature]
+                by_q = trajectories(tiny, policy, log, other, horizon)
+                for label, one in estimates(by_q, log, number, options.resamples):
+                    found.setdefault((horizon, temperature, label), []).append(figures(one, truth))
+        if (number + 1) % 10 == 0:
+            print(f"{number + 1} logs", flush=True)
+    if options.rows:
+        lines = [
+            json.dumps({"horizon": key[0], "temperature": key[1], "estimator": key[2], "log": number, **row}) + "\n"
+            for key, rows in found.items()
+            for number, row in enumerate(rows, options.first_log)
+        ]
+        options.rows.write_text("".join(lines))
+    return [
+        {
+            "horizon": horizon,
+            "decisions": float(np.mean(decisions[horizon])),
+            "temperature": temperature,
+            "truth": truths[horizon, temperature],
+            "estimator": label,
+            **summary(rows),
+        }
+        for (horizon, temperature, label), rows in found.items()
+    ]
+
+
+def figures(one: Assessment, truth: float) -> Figures:
+    """Return what the tables need of one estimate."""
+    low, high, support = one.interval.low, one.interval.high, one.support
+    return {
+        "error": one.interval.estimate - truth,
+        "covered": low <= truth <= high,
+        "half_width": (high - low) / 2,
+        "verdict": one.verdict,
+        "effective": support.effective_sessions,
+        "tail": support.tail_shape,
+        "contribution_tail": support.contribution_tail_shape,
+        "reasons": [reason.code for reason in one.reasons],
+    }
+
+
+def summary(rows: list[Figures]) -> dict[str, Any]:
+    """Return the figures of one row of the tables."""
+    error, covered, width = (np.array([row[key] for row in rows], float) for key in ("error", "covered", "half_width"))
+    verdict = np.array([row["verdict"] for row in rows])
+    return {
+        "logs": len(rows),
+        "bias": error.mean(),
+        "bias_error": error.std(ddof=1) / len(error) ** 0.5,
+        "deviation": error.std(ddof=1),
+        "coverage": covered.mean(),
+        "half_width": float(np.median(width)),
+        "effective": float(np.mean([row["effective"] for row in rows])),
+        "verdicts": {one: int((verdict == one).sum()) for one in VERDICTS},
+        "covered": {one: int(covered[verdict == one].sum()) for one in VERDICTS},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--logs", type=int, default=200)
+    parser.add_argument("--first-log", type=int, default=0)
+    parser.add_argument("--sessions", type=int, default=2000)
+    parser.add_argument("--resamples", type=int, default=100)
+    parser.add_argument("--rows", type=Path, help="also write one line of JSON per estimate to this file")
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--table", action="store_true", help="print the tables of --out, without a measurement")
+    options = parser.parse_args()
+    if not options.table:
+        rows = measure(Tiny.open(), options)
+        write_results(options.out, rows, {"script": script_arguments(options, "table")})
+
+
+if __name__ == "__main__":
+    main()
