@@ -8,7 +8,7 @@ Logs of `tiny` are cut after 1, 2, 4, 8 or 16 lists per session, or not at all. 
 temperatures; the exact values of cut sessions come from the dynamic programme with a limit on steps. Propensities are
 true. Q is fitted to another log of the same size; "poor Q" contains only mean immediate rewards.
 
-State-marginal weights use the exact state (the last two picks) as the class, or the classes that `offrec estimate` uses.
+State-marginal weights use the exact state (the last two picks) as the class, or the classes of `offrec estimate`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimators_tiny import Log, Table, Tiny
-from evidence import read_results, script_arguments, write_results
+from evidence import script_arguments, write_results
 from offrec.estimation.state_classes import classify_states
 from offrec.estimation.trajectories import Trajectories
 from offrec.estimation.verdict import VERDICTS, Assessment, assess
