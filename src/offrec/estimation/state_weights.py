@@ -51,6 +51,11 @@ class Splice:
     log_ratio: Doubles
     cap: float = np.inf
 
+    @property
+    def limit(self) -> float:
+        """The cap, or a number whose products are finite."""
+        return min(self.cap, float(np.exp(MAX_LOG_WEIGHT)))
+
     @cached_property
     def order(self) -> Longs:
         """[D] the decisions sorted by step, then by class."""
@@ -123,7 +128,7 @@ class Splice:
                 often = counts[self.session[rows]]
                 total = np.add.reduceat(often * weight[self.previous[rows]], starts, 0)
                 mean[rows] = _divide(total, np.add.reduceat(often, starts, 0))[own]
-            weight[rows] = np.minimum(mean[self.averaged[rows]] * self.factor[rows, None], self.cap)
+            weight[rows] = np.minimum(mean[self.averaged[rows]] * self.factor[rows, None], self.limit)
         return weight, mean
 
 
@@ -172,7 +177,7 @@ class SplicedSums:
                 continue
             slope_of_weight = often * own_slope + slopes_of_weights[rows]
             if step >= splice.last_ratios:
-                is_free = weight[rows] < splice.cap
+                is_free = weight[rows] < splice.limit
                 slopes_of_means[splice.averaged[rows]] += slope_of_weight * splice.factor[rows, None] * is_free
             # All sessions of a class share its mean.
             of_class = np.add.reduceat(slopes_of_means[rows], starts, 0)

@@ -246,8 +246,10 @@ def _weight_diagnostics(
     estimator: Estimator, support: Support, interval: Interval, bias: AssumptionBias, propensity_error: float | None
 ) -> dict[str, float | None]:
     effective = support.effective_sessions or 0.0
-    # Ratios of parts of lists may have another mean than 1; `assumption` covers that.
-    deviation = 0.0 if estimator.weighting in ANY_MEAN_WEIGHT else _mean_weight_deviation(support)
+    # Ratios of parts of lists may have another mean than 1; `assumption` covers that. The weights of a class share a
+    # mean, so that their own spread does not contain its error.
+    has_error = estimator.weighting not in ANY_MEAN_WEIGHT and not estimator.last_ratios
+    deviation = _mean_weight_deviation(support) if has_error else 0.0
     return {
         "sessions": support.sessions,
         "effective_sessions": support.effective_sessions,
