@@ -13,8 +13,10 @@ State-marginal weights use the exact state (the last two picks) as the class, or
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from offrec.estimation.verdict import VERDICTS, Assessment, assess
 
 HORIZONS = (1, 2, 4, 8, 16, None)
 TEMPERATURES = (1.0, 0.5, 0.2, 0.1)
-PLAIN = ("self_normalised", "importance", "marginal", "weighted_doubly_robust")
+PLAIN = ("self_normalised", "importance", "weighted_doubly_robust")
 SPLICED = ("state_marginal", "state_marginal_doubly_robust")
 ENOUGH = 100  # verdicts
 LONGEST = 400  # decisions; longer sessions are practically impossible
@@ -92,61 +94,58 @@ def trajectories(tiny: Tiny, policy: Table, log: Log, other: Log, horizon: int |
     return {"fitted": replace(plain, q=q, v=v), "poor": replace(plain, q=poor[0][at], v=poor[1][log.state])}
 
 
-def estimates(by_q: dict[str, Trajectories], log: Log, seed: int, resamples: int) -> Iterator[tuple[str, Assessment]]:
-    """Yield the assessment of each estimator, and of state-marginal ones with each kind of classes."""
+def estimates(
+    by_q: dict[str, Trajectories], log: Log, seed: int, resamples: int, *, everything: bool
+) -> Iterator[tuple[str, Assessment]]:
+    """Yield the assessment of each estimator; for whole sessions, those with a poor Q and ratios of clusters too."""
     fitted, poor = by_q["fitted"], by_q["poor"]
     given: list[tuple[str, str, Trajectories]] = [(name, name, fitted) for name in PLAIN]
     general = classify_states(log.offsets, log.item, log.reward)
     for label, state in (("exact states", log.state), ("classes", general)):
         given += [(f"{name}, {label}", name, replace(fitted, state=state)) for name in SPLICED]
-    given += [
-        ("weighted_doubly_robust, poor Q", "weighted_doubly_robust", poor),
-        ("state_marginal_doubly_robust, classes, poor Q", SPLICED[1], replace(poor, state=general)),
-    ]
+    if everything:
+        given += [
+            ("marginal", "marginal", fitted),
+            ("weighted_doubly_robust, poor Q", "weighted_doubly_robust", poor),
+            ("state_marginal_doubly_robust, classes, poor Q", SPLICED[1], replace(poor, state=general)),
+        ]
     for label, name, steps in given:
         yield label, assess(name, steps, seed=seed, resamples=resamples, breakdown=False)
 
 
-def measure(tiny: Tiny, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return one row per horizon, temperature and estimator."""
-    found: dict[tuple[int | None, float, str], list[Figures]] = {}
-    policies = {temperature: tiny.policy(temperature) for temperature in TEMPERATURES}
-    truths = {
-        (horizon, temperature): float(values_to_go(model_of(tiny, None), policy, horizon)[-1][1][0])
-        for temperature, policy in policies.items()
+def exact_values(tiny: Tiny) -> dict[tuple[int | None, float], float]:
+    """Return the value of a new visitor by horizon and temperature."""
+    model = model_of(tiny, None)
+    return {
+        (horizon, temperature): float(values_to_go(model, tiny.policy(temperature), horizon)[-1][1][0])
+        for temperature in TEMPERATURES
         for horizon in HORIZONS
     }
-    decisions: dict[int | None, list[float]] = {}
+
+
+def measure(tiny: Tiny, options: argparse.Namespace) -> Iterator[Figures]:
+    """Yield one row per log, horizon, temperature and estimator."""
+    policies, truths = {one: tiny.policy(one) for one in TEMPERATURES}, exact_values(tiny)
     for number in range(options.first_log, options.first_log + options.logs):
         whole, other = (tiny.log(options.sessions, 2 * number + one) for one in (0, 1))
-        for horizon in HORIZONS:
-            log = cut(whole, horizon)
-            decisions.setdefault(horizon, []).append(len(log.state) / options.sessions)
-            for temperature, policy in policies.items():
-                truth = truths[horizon, temperature]
-                by_q = trajectories(tiny, policy, log, other, horizon)
-                for label, one in estimates(by_q, log, number, options.resamples):
-                    found.setdefault((horizon, temperature, label), []).append(figures(one, truth))
+        for horizon, temperature in product(HORIZONS, TEMPERATURES):
+            log, policy, truth = cut(whole, horizon), policies[temperature], truths[horizon, temperature]
+            by_q = trajectories(tiny, policy, log, other, horizon)
+            about = {"horizon": horizon, "temperature": temperature, "log": number, "truth": truth}
+            decisions = len(log.state) / options.sessions
+            for label, one in estimates(by_q, log, number, options.resamples, everything=horizon is None):
+                yield {**about, "decisions": decisions, "estimator": label, **figures(one, truth)}
         if (number + 1) % 10 == 0:
             print(f"{number + 1} logs", flush=True)
-    if options.rows:
-        lines = [
-            json.dumps({"horizon": key[0], "temperature": key[1], "estimator": key[2], "log": number, **row}) + "\n"
-            for key, rows in found.items()
-            for number, row in enumerate(rows, options.first_log)
-        ]
-        options.rows.write_text("".join(lines))
-    return [
-        {
-            "horizon": horizon,
-            "decisions": float(np.mean(decisions[horizon])),
-            "temperature": temperature,
-            "truth": truths[horizon, temperature],
-            "estimator": label,
-            **summary(rows),
-        }
-        for (horizon, temperature, label), rows in found.items()
-    ]
+
+
+def summarise(rows: Iterable[Figures]) -> list[dict[str, Any]]:
+    """Return one row per horizon, temperature and estimator."""
+    found: dict[tuple[Any, ...], list[Figures]] = {}
+    for row in rows:
+        found.setdefault((row["horizon"], row["temperature"], row["truth"], row["estimator"]), []).append(row)
+    names = ("horizon", "temperature", "truth", "estimator")
+    return [{**dict(zip(names, key, strict=True)), **summary(part)} for key, part in found.items()]
 
 
 def figures(one: Assessment, truth: float) -> Figures:
@@ -170,6 +169,7 @@ def summary(rows: list[Figures]) -> dict[str, Any]:
     verdict = np.array([row["verdict"] for row in rows])
     return {
         "logs": len(rows),
+        "decisions": float(np.mean([row["decisions"] for row in rows])),
         "bias": error.mean(),
         "bias_error": error.std(ddof=1) / len(error) ** 0.5,
         "deviation": error.std(ddof=1),
@@ -192,8 +192,13 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print the tables of --out, without a measurement")
     options = parser.parse_args()
     if not options.table:
-        rows = measure(Tiny.open(), options)
-        write_results(options.out, rows, {"script": script_arguments(options, "table")})
+        rows: list[Figures] = []
+        with options.rows.open("w") if options.rows else nullcontext() as file:
+            for row in measure(Tiny.open(), options):
+                rows.append(row)
+                if file is not None:
+                    file.write(json.dumps(row) + "\n")
+        write_results(options.out, summarise(rows), {"script": script_arguments(options, "table")})
 
 
 if __name__ == "__main__":
