@@ -1,11 +1,11 @@
 """Measure state-marginal weights on served logs, next to full products of the same ratios.
 
-    python benchmarks/estimate_states.py                              shops 10 to 13, a few minutes on one core
+    python benchmarks/estimate_states.py                              shops 10, 11, 14 and 15, minutes on one core
     python benchmarks/estimate_states.py --table                      the table of results/estimates-states.json
 
 Shops of `demo` that are used for tuning, with the rounds of `estimate_slope.py`: two logs of 5,000 sessions with exact
 propensities, and four policies of the next round, alone and blended. The classes of `offrec estimate` were chosen on
-the shops 10 and 11. "One class" averages over all running sessions, and "last 2" multiplies the last two ratios.
+the shops 10 and 11, after a look at 12 and 13. "One class" averages over all running sessions, and "last 2" multiplies the last two ratios.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from offrec.estimation.trajectories import Trajectories, blended
 from offrec.estimation.verdict import assess
 from served_rounds import ServedLog
 
-SHOPS, RESAMPLES = (10, 11, 12, 13), 200
+SHOPS, RESAMPLES = (10, 11, 14, 15), 200
 CHOSEN_ON = (10, 11)
 NAMES = ("self_normalised", "state_marginal", "pick", "state_marginal_pick")
 OUT = Path(__file__).parent.parent / "results" / "estimates-states.json"

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from offrec.errors import InputError
+from offrec.estimation import state_classes
 from offrec.estimation.estimators import ESTIMATORS, contributions, estimate_value, session_terms, terms_of
 from offrec.estimation.interval import bootstrap_interval, resampled_sums
-from offrec.estimation.state_classes import classify_states
+from offrec.estimation.state_classes import classify_states, merge_small_classes
 from offrec.estimation.state_weights import Splice
 from offrec.estimation.trajectories import Trajectories
 from offrec.estimation.verdict import assess
@@ -199,8 +200,9 @@ def test_estimates_without_classes_are_refused() -> None:
         replace(random_trajectories(0), state=np.zeros(2, np.int64))
 
 
-def test_classes_by_hand() -> None:
+def test_classes_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions earn 10 in one of two cases from item 2 on, in one of three from item 0 on, and never from item 1 on."""
+    monkeypatch.setattr(state_classes, "MIN_SESSIONS", 1)
     offsets = np.array([0, 5, 6, 9, 9])
     item = np.array([0, -1, 1, -1, -1, 0, 2, 0, 2])
     reward = np.array([0.0, 0, 0, 0, 0, 0, 0, 10, 0])
@@ -211,3 +213,8 @@ def test_classes_by_hand() -> None:
     np.testing.assert_array_equal(group == 0, [True, False, False, False, False, True, True, False, False])
     assert group[1] == group[2] == group[8]  # after item 0; the ignored list leaves the last pick as it is
     assert group[3] == group[4] < group[1] < group[7]  # after item 1, item 0 and item 2
+
+
+def test_small_classes_of_a_step_are_merged() -> None:
+    state, step = np.array([3, 3, 4, 5, 3, 4]), np.array([0, 0, 0, 0, 1, 1])
+    np.testing.assert_array_equal(merge_small_classes(state, step, 2), [3, 3, -1, -1, -1, -1])

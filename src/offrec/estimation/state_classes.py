@@ -4,13 +4,17 @@ A class consists of the reactions to the last two lists (picked or not), and of 
 grouped by what the sessions earned from their pick on: the mean over the picks of the log, shrunk to the overall mean.
 Groups have about the same number of decisions. Items that keep visitors and items that make them leave are therefore in
 different groups, so that states of a class have similar values.
+
+The mean weight of a few sessions varies too much, and all later weights are multiplied by it. At each step, classes of
+fewer than `MIN_SESSIONS` sessions are therefore merged.
 """
 
 import numpy as np
 
 from offrec.types import Doubles, Longs
 
-GROUPS = 8  # of last picks
+GROUPS = 4  # of last picks
+MIN_SESSIONS = 20  # of a class at a step
 PSEUDO_COUNT = 20.0  # picks with the overall mean that are added to those of each item
 
 
@@ -34,7 +38,13 @@ def classify_states(offsets: Longs, item: Longs, reward: Doubles) -> Longs:
     group = np.searchsorted(np.quantile(value[has_pick], inner), value) + 1 if has_pick.any() else step * 0
     group = np.where(has_pick, group, 0)
     reactions = [np.concatenate([np.zeros(back, bool), picked])[: len(item)] & (step >= back) for back in (1, 2)]
-    return np.asarray((group * 2 + reactions[0]) * 2 + reactions[1])
+    return merge_small_classes((group * 2 + reactions[0]) * 2 + reactions[1], step, MIN_SESSIONS)
+
+
+def merge_small_classes(state: Longs, step: Longs, smallest: int) -> Longs:
+    """[D] the classes `state` [D]; at each step those of fewer than `smallest` sessions become the class −1."""
+    _, number, count = np.unique(np.stack([step, state]), axis=1, return_inverse=True, return_counts=True)
+    return np.where(count[number.ravel()] < smallest, -1, state)
 
 
 def _value_of_items(offsets: Longs, item: Longs, reward: Doubles) -> Doubles:

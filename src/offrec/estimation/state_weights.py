@@ -172,19 +172,20 @@ class SplicedSums:
             session, (starts, own) = splice.session[rows], splice.classes[step]
             often = counts[session]
             own_slope = self.increment[rows] * inverse[step] - slope[step] - self.is_last[rows, None] * later[step]
-            influence[session] += own_slope * weight[rows]
+            change = own_slope * weight[rows]
             if not step:
+                influence[session] += change
                 continue
             slope_of_weight = often * own_slope + slopes_of_weights[rows]
             if step >= splice.last_ratios:
-                is_free = weight[rows] < splice.limit
-                slopes_of_means[splice.averaged[rows]] += slope_of_weight * splice.factor[rows, None] * is_free
+                slope_of_weight *= splice.factor[rows, None]
+                slopes_of_means[splice.averaged[rows]] = slope_of_weight * (weight[rows] < splice.limit)
             # All sessions of a class share its mean.
             of_class = np.add.reduceat(slopes_of_means[rows], starts, 0)
             of_member = _divide(of_class, np.add.reduceat(often, starts, 0))[own]
             before = splice.previous[rows]
-            influence[session] += of_member * (weight[before] - mean[rows])
-            slopes_of_weights[before] += often * of_member
+            influence[session] += change + of_member * (weight[before] - mean[rows])
+            slopes_of_weights[before] = often * of_member
         return value + (gain * inverse / self.sessions).sum(0), influence
 
     def _step_sums(self, counts: Doubles, weight: Doubles) -> tuple[Doubles, Doubles]:
