@@ -5,7 +5,8 @@
 
 Shops of `demo` that are used for tuning, with the rounds of `estimate_slope.py`: two logs of 5,000 sessions with exact
 propensities, and four policies of the next round, alone and blended. The classes of `offrec estimate` were chosen on
-the shops 10 and 11, after a look at 12 and 13. "One class" averages over all running sessions, and "last 2" multiplies the last two ratios.
+the shops 10 and 11, after a look at 12 and 13. "One class" averages over all running sessions, "last 2" multiplies the
+last two ratios, and "fixed means" is an interval whose resamples keep the means of the classes.
 """
 
 import argparse
