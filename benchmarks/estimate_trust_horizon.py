@@ -2,8 +2,8 @@
 
     python benchmarks/estimate_trust_horizon.py               simulates the sessions' lengths, a few minutes on one core
 
-Reads results/estimates-trust.csv.gz, which has one row per log, policy, blend and estimator, but no lengths. Each shop's
-served policy is therefore trained again and serves 1,000 sessions.
+Reads results/estimates-trust.csv.gz, which has one row per log, policy, blend and estimator, but no lengths. The
+served policy of each shop is therefore trained again and serves 1,000 sessions.
 """
 
 import argparse
