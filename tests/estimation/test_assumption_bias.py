@@ -136,20 +136,20 @@ def test_the_bias_of_two_sessions_by_hand() -> None:
     """Two sessions of two lists whose list ratios are 1, with the weights of picks 2, 1 and ½, ½."""
     steps = Trajectories(
         offsets=np.array([0, 2, 4]),
-        reward=np.array([1.0, 2.0, 0.0, 4.0]),
+        reward=np.array([1.0, 3.0, 0.0, 4.0]),
         log_pi=np.zeros(4),
         log_b=np.zeros(4),
         log_ratios={"picks": np.log([2.0, 0.5, 0.5, 1.0])},
         state=np.zeros(4, np.int64),
     )
     decisions = (1 + 1) / 1 + (2 + 0.5) / 1.25  # weights before each list, divided by their means
-    first, second = (2 * 1 + 0.5 * 0) / 1.25, (1 * 2 + 0.5 * 4) / 0.75
+    first, second = (2 * 1 + 0.5 * 0) / 1.25, (1 * 3 + 0.5 * 4) / 0.75
     value = (second + second + first) / decisions
-    surplus = np.array([(2 - 1) * 1 + (0.5 - 1) * (2 - value), (0.5 - 1) * 0])
+    surplus = np.array([(2 - 1) * 1 + (0.5 - 1) * (3 - value), (0.5 - 1) * 0])
     bias = assumption_bias("pick", steps, 1.0)
     scale = decisions / 4
     assert (bias.bias, bias.standard_error) == pytest.approx((scale * surplus.mean(), scale * surplus.std() / 2**0.5))
-    second = (1.25 * 0.5 * 2 + 1.25 * 1 * 4) / (1.25 * 1.5 / 2)  # the weights of the first lists, averaged
+    second = (1.25 * 0.5 * 3 + 1.25 * 1 * 4) / (1.25 * 1.5 / 2)  # the weights of the first lists, averaged
     value = (2 * second + first) / decisions
-    surplus[0] = (2 - 1) * 1 + (0.5 - 1) * (2 - value)
+    surplus[0] = (2 - 1) * 1 + (0.5 - 1) * (3 - value)
     assert assumption_bias("state_marginal_pick", steps, 1.0).bias == pytest.approx(scale * surplus.mean())
