@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimators_tiny import Log, Table, Tiny
-from evidence import script_arguments, write_results
+from evidence import read_results, script_arguments, write_results
 from offrec.estimation.state_classes import classify_states
 from offrec.estimation.trajectories import Trajectories
 from offrec.estimation.verdict import VERDICTS, Assessment, assess
@@ -95,7 +95,7 @@ def trajectories(tiny: Tiny, policy: Table, log: Log, other: Log, horizon: int |
 
 
 def estimates(
-    by_q: dict[str, Trajectories], log: Log, seed: int, resamples: int, *, everything: bool
+    by_q: dict[str, Trajectories], log: Log, seed: int, resamples: int, *, everything: bool, only: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Assessment]]:
     """Yield the assessment of each estimator; for whole sessions, those with a poor Q and ratios of clusters too."""
     fitted, poor = by_q["fitted"], by_q["poor"]
@@ -110,6 +110,8 @@ def estimates(
             ("state_marginal_doubly_robust, classes, poor Q", SPLICED[1], replace(poor, state=general)),
         ]
     for label, name, steps in given:
+        if only and label not in only:
+            continue
         yield label, assess(name, steps, seed=seed, resamples=resamples, breakdown=False)
 
 
@@ -126,6 +128,7 @@ def exact_values(tiny: Tiny) -> dict[tuple[int | None, float], float]:
 def measure(tiny: Tiny, options: argparse.Namespace) -> Iterator[Figures]:
     """Yield one row per log, horizon, temperature and estimator."""
     policies, truths = {one: tiny.policy(one) for one in TEMPERATURES}, exact_values(tiny)
+    only = tuple(filter(None, options.only.split(",")))
     for number in range(options.first_log, options.first_log + options.logs):
         whole, other = (tiny.log(options.sessions, 2 * number + one) for one in (0, 1))
         for horizon, temperature in product(HORIZONS, TEMPERATURES):
@@ -133,7 +136,8 @@ def measure(tiny: Tiny, options: argparse.Namespace) -> Iterator[Figures]:
             by_q = trajectories(tiny, policy, log, other, horizon)
             about = {"horizon": horizon, "temperature": temperature, "log": number, "truth": truth}
             decisions = len(log.state) / options.sessions
-            for label, one in estimates(by_q, log, number, options.resamples, everything=horizon is None):
+            given = (by_q, log, number, options.resamples)
+            for label, one in estimates(*given, everything=horizon is None, only=only):
                 yield {**about, "decisions": decisions, "estimator": label, **figures(one, truth)}
         if (number + 1) % 10 == 0:
             print(f"{number + 1} logs", flush=True)
@@ -181,12 +185,42 @@ def summary(rows: list[Figures]) -> dict[str, Any]:
     }
 
 
+def tables(rows: list[dict[str, Any]]) -> str:
+    """Return Markdown: whole sessions by estimator and temperature, then verdicts by horizon and estimator."""
+    found = {(row["horizon"], row["temperature"], row["estimator"]): row for row in rows}
+    names = list(dict.fromkeys(row["estimator"] for row in rows))
+    lines = ["| estimator | " + " | ".join(f"{one:g}" for one in TEMPERATURES) + " |", "|---" * 5 + "|"]
+    for name in names:
+        cells = [found[None, one, name] for one in TEMPERATURES]
+        texts = [f"{one['bias']:+.3f}, {one['coverage']:.1%}, {one['half_width']:.3f}" for one in cells]
+        lines.append(f"| {name} | " + " | ".join(texts) + " |")
+    lines += ["", "| horizon | lists per session | estimator | " + " | ".join(f"{one:g}" for one in TEMPERATURES)]
+    lines[-1] += " | trust | trust holds |"
+    lines.append("|---" * 9 + "|")
+    for name in names:
+        for horizon in HORIZONS:
+            cells = [found[horizon, one, name] for one in TEMPERATURES if (horizon, one, name) in found]
+            if not cells:
+                continue
+            given, held = (sum(one[key]["trust"] for one in cells) for key in ("verdicts", "covered"))
+            texts = [f"{one['bias']:+.3f}, {one['coverage']:.1%}" for one in cells]
+            share = (
+                f"{given / sum(one['logs'] for one in cells):.0%} | {held / given:.1%} of {given}"
+                if given
+                else "0 % | "
+            )
+            lengths = f"{horizon or 'whole'} | {cells[0]['decisions']:.1f}"
+            lines.append(f"| {lengths} | {name} | " + " | ".join(texts) + f" | {share} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logs", type=int, default=200)
     parser.add_argument("--first-log", type=int, default=0)
     parser.add_argument("--sessions", type=int, default=2000)
     parser.add_argument("--resamples", type=int, default=100)
+    parser.add_argument("--only", default="", help="measure only these estimators, separated by commas")
     parser.add_argument("--rows", type=Path, help="also write one line of JSON per estimate to this file")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--table", action="store_true", help="print the tables of --out, without a measurement")
@@ -199,6 +233,7 @@ def main() -> None:
                 if file is not None:
                     file.write(json.dumps(row) + "\n")
         write_results(options.out, summarise(rows), {"script": script_arguments(options, "table")})
+    print(tables(read_results(options.out)))
 
 
 if __name__ == "__main__":
