@@ -2,7 +2,7 @@
 
     python benchmarks/estimate_horizon.py                    200 logs of 2,000 sessions, half an hour on one core
     python benchmarks/estimate_horizon.py --logs 10          a quick check
-    python benchmarks/estimate_horizon.py --table            the tables of results/estimates-horizon.json
+    python benchmarks/estimate_horizon.py --table results/estimates-horizon.json results/estimates-horizon-2.json
 
 Logs of `tiny` are cut after 1, 2, 4, 8 or 16 lists per session, or not at all. Policies are its soft optima at falling
 temperatures; the exact values of cut sessions come from the dynamic programme with a limit on steps. Propensities are
@@ -101,9 +101,9 @@ def estimates(
     fitted, poor = by_q["fitted"], by_q["poor"]
     given: list[tuple[str, str, Trajectories]] = [(name, name, fitted) for name in PLAIN]
     general = classify_states(log.offsets, log.item, log.reward)
-    for label, state in (("exact states", log.state), ("classes", general)):
-        given += [(f"{name}, {label}", name, replace(fitted, state=state)) for name in SPLICED]
+    given += [(f"{name}, classes", name, replace(fitted, state=general)) for name in SPLICED]
     if everything:
+        given += [(f"{name}, exact states", name, fitted) for name in SPLICED]
         given += [
             ("marginal", "marginal", fitted),
             ("weighted_doubly_robust, poor Q", "weighted_doubly_robust", poor),
@@ -223,7 +223,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="measure only these estimators, separated by commas")
     parser.add_argument("--rows", type=Path, help="also write one line of JSON per estimate to this file")
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--table", action="store_true", help="print the tables of --out, without a measurement")
+    parser.add_argument("--table", type=Path, nargs="+", help="print the tables of these files, without a measurement")
     options = parser.parse_args()
     if not options.table:
         rows: list[Figures] = []
@@ -233,7 +233,7 @@ def main() -> None:
                 if file is not None:
                     file.write(json.dumps(row) + "\n")
         write_results(options.out, summarise(rows), {"script": script_arguments(options, "table")})
-    print(tables(read_results(options.out)))
+    print(tables([row for path in options.table or [options.out] for row in read_results(path)]))
 
 
 if __name__ == "__main__":

@@ -152,4 +152,7 @@ def test_the_bias_of_two_sessions_by_hand() -> None:
     second = (1.25 * 0.5 * 3 + 1.25 * 1 * 4) / (1.25 * 1.5 / 2)  # the weights of the first lists, averaged
     value = (2 * second + first) / decisions
     surplus[0] = (2 - 1) * 1 + (0.5 - 1) * (3 - value)
-    assert assumption_bias("state_marginal_pick", steps, 1.0).bias == pytest.approx(scale * surplus.mean())
+    # Without averages, the second lists have the weights 1 and ½ instead of 1.25 · ½ and 1.25.
+    classes = second / 2 - (1 * 3 + 0.5 * 4) / 1.5
+    assert assumption_bias("state_marginal_pick", steps, 1.0).bias == pytest.approx(scale * surplus.mean() + classes)
+    assert assumption_bias("state_marginal", steps, 1.0) == AssumptionBias(0.0, 0.0)  # all ratios of lists are 1

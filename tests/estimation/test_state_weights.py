@@ -161,6 +161,11 @@ def test_classes_that_hide_the_state_give_no_credit_for_reaching_it() -> None:
     assert estimate_value("self_normalised", known) == pytest.approx(0.9)
     hidden = two_lists(log_ratio, everyone, good.astype(float), np.zeros(200, np.int64))
     assert estimate_value("state_marginal", hidden) == pytest.approx(0.5)  # what the log earned
+    one, exact = (assess("state_marginal", steps, resamples=50) for steps in (hidden, known))
+    assert one.assumption_bias.bias == pytest.approx(0.5 - 0.9)  # the product of both ratios shows it
+    assert one.interval.low < 0.5 < 0.9 < one.interval.high
+    assert one.verdict == "do not trust"
+    assert exact.assumption_bias.bias == pytest.approx(0.0)
 
 
 def test_averages_vary_less_than_products() -> None:
