@@ -95,7 +95,7 @@ def trajectories(tiny: Tiny, policy: Table, log: Log, other: Log, horizon: int |
 
 
 def estimates(
-    by_q: dict[str, Trajectories], log: Log, seed: int, resamples: int, *, everything: bool, only: tuple[str, ...] = ()
+    by_q: dict[str, Trajectories], log: Log, seed: int, resamples: int, *, everything: bool, only: str = ""
 ) -> Iterator[tuple[str, Assessment]]:
     """Yield the assessment of each estimator; for whole sessions, those with a poor Q and ratios of clusters too."""
     fitted, poor = by_q["fitted"], by_q["poor"]
@@ -110,7 +110,7 @@ def estimates(
             ("state_marginal_doubly_robust, classes, poor Q", SPLICED[1], replace(poor, state=general)),
         ]
     for label, name, steps in given:
-        if only and label not in only:
+        if not label.startswith(only):
             continue
         yield label, assess(name, steps, seed=seed, resamples=resamples, breakdown=False)
 
@@ -128,7 +128,6 @@ def exact_values(tiny: Tiny) -> dict[tuple[int | None, float], float]:
 def measure(tiny: Tiny, options: argparse.Namespace) -> Iterator[Figures]:
     """Yield one row per log, horizon, temperature and estimator."""
     policies, truths = {one: tiny.policy(one) for one in TEMPERATURES}, exact_values(tiny)
-    only = tuple(filter(None, options.only.split(",")))
     for number in range(options.first_log, options.first_log + options.logs):
         whole, other = (tiny.log(options.sessions, 2 * number + one) for one in (0, 1))
         for horizon, temperature in product(HORIZONS, TEMPERATURES):
@@ -137,7 +136,7 @@ def measure(tiny: Tiny, options: argparse.Namespace) -> Iterator[Figures]:
             about = {"horizon": horizon, "temperature": temperature, "log": number, "truth": truth}
             decisions = len(log.state) / options.sessions
             given = (by_q, log, number, options.resamples)
-            for label, one in estimates(*given, everything=horizon is None, only=only):
+            for label, one in estimates(*given, everything=horizon is None, only=options.only):
                 yield {**about, "decisions": decisions, "estimator": label, **figures(one, truth)}
         if (number + 1) % 10 == 0:
             print(f"{number + 1} logs", flush=True)
@@ -220,7 +219,7 @@ def main() -> None:
     parser.add_argument("--first-log", type=int, default=0)
     parser.add_argument("--sessions", type=int, default=2000)
     parser.add_argument("--resamples", type=int, default=100)
-    parser.add_argument("--only", default="", help="measure only these estimators, separated by commas")
+    parser.add_argument("--only", default="", help="measure only estimators whose names begin like this")
     parser.add_argument("--rows", type=Path, help="also write one line of JSON per estimate to this file")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--table", type=Path, nargs="+", help="print the tables of these files, without a measurement")
