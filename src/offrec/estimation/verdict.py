@@ -66,7 +66,7 @@ LIMITS = (
     Limit("tail_of_picks", 0.6, 0.8, np.inf, "Pareto shape of the tail of weights by picks", ".2f"),
     Limit("contribution_tail", 0.7, 0.9, np.inf, "Pareto shape of the tail of what sessions contribute", ".2f"),
     Limit(
-        "assumption", 0.2, 0.5, np.inf, "bias that ratios of parts of lists may have, relative to the estimate", ".0%"
+        "assumption", 0.2, 0.5, np.inf, "bias that the estimator's assumption may have, relative to the estimate", ".0%"
     ),
     Limit(
         "mean_weight_low", 0.8, 0.5, 0.1, "mean weight, expected 1: the log lacks some choices", ".2f", at_least=True
@@ -90,7 +90,7 @@ LIMITS = (
     Limit("above_log", 0.0, 0.1, np.inf, "excess over the logged reward, where Q tends to overestimate", ".0%"),
     Limit("extrapolation", 0, 1, 1, "Q of choices outside the log is extrapolated by a network"),
     Limit("clusters", 0, 1, 1, "assumes that all items of a cluster are alike, which the log can only show on average"),
-    Limit("states", 0, 1, 1, "assumes that states of a class have the same value, which the log cannot show"),
+    Limit("states", 0, 1, 1, "assumes that all states of a class are alike, which the log shows only in part"),
     Limit("averaged", 0, 1, 1, "its probabilities are means over contexts that --match does not distinguish"),
     Limit("no_refits", 0, 1, 1, "without refits the error of Q itself is unknown"),
     Limit("q_unchecked", 0, 1, 1, "Q was not compared with the log"),
@@ -122,10 +122,10 @@ class Assessment:
     estimator: str
     gamma: float
     cap: float  # infinity: no cap
-    interval: Interval  # value per session; for ratios of parts of lists, extended by the bias of their assumption
+    interval: Interval  # value per session, extended by the bias of the assumption of parts of lists and of classes
     per_decision: Interval | None  # value per decision; None if the estimator cannot estimate the number of decisions
     by_behaviour: dict[str, Interval]  # behaviour → its part of the value per session
-    assumption_bias: AssumptionBias  # 0 for ratios of whole lists
+    assumption_bias: AssumptionBias  # 0 for products of ratios of whole lists
     support: Support
     q_calibration: QCalibration | None
     verdict: Verdict
