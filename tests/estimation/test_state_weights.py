@@ -7,8 +7,11 @@ import pytest
 
 from offrec.errors import InputError
 from offrec.estimation import state_classes
+from offrec.estimation.assumption import assumption_bias
 from offrec.estimation.estimators import ESTIMATORS, contributions, estimate_value, session_terms, terms_of
 from offrec.estimation.interval import bootstrap_interval, resampled_sums
+from offrec.estimation.options import EstimateOptions, available_estimators
+from offrec.estimation.outside import _estimators
 from offrec.estimation.state_classes import classify_states, merge_small_classes
 from offrec.estimation.state_weights import Splice
 from offrec.estimation.trajectories import Trajectories
@@ -223,3 +226,21 @@ def test_classes_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_small_classes_of_a_step_are_merged() -> None:
     state, step = np.array([3, 3, 4, 5, 3, 4]), np.array([0, 0, 0, 0, 1, 1])
     np.testing.assert_array_equal(merge_small_classes(state, step, 2), [3, 3, -1, -1, -1, -1])
+
+
+def test_the_error_of_the_bias_of_classes_is_that_of_resamples() -> None:
+    steps, everyone = random_trajectories(11, sessions=600), np.random.default_rng(0)
+    counts = np.stack([np.bincount(everyone.integers(600, size=600), minlength=600) for _ in range(300)]).astype(float)
+    one, two = (replace(ESTIMATORS["state_marginal"], last_ratios=last) for last in (1, 2))
+    values = [resampled_sums(terms_of(each, steps, 1.0, None))(counts)[0] for each in (one, two)]
+    bias = assumption_bias("state_marginal", steps, 1.0)
+    assert bias.standard_error == pytest.approx(float((values[0] - values[1]).std()), rel=0.3)
+
+
+def test_logs_without_classes_have_no_state_marginal_estimates() -> None:
+    steps = random_trajectories(0)
+    assert "state_marginal" in available_estimators(steps)
+    assert "state_marginal" not in available_estimators(replace(steps, state=None))
+    assert "state_marginal" not in _estimators(EstimateOptions(estimators=("all",)))  # of a table
+    with pytest.raises(InputError, match="--estimator state_marginal needs more than the probabilities of a table"):
+        _estimators(EstimateOptions(estimators=("state_marginal",)))
