@@ -12,6 +12,7 @@ errors, and its intervals do not contain the bias of assumptions. `--table` prin
 
 import argparse
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch import Tensor
 
 import estimate_plan as plan
 from estimate_selection import assess_methods
-from estimate_trust_logs import LOG_SEED, ROWS, Ratios, ground_truths, log_ratios
+from estimate_trust_logs import LOG_SEED, ROWS, Ratios, Truths, ground_truths, log_ratios
 from evidence import read_results, world, write_results
 from offrec.estimation.cluster_ratios import expected_of_cluster, list_cluster_log_prob
 from offrec.estimation.estimators import session_terms
@@ -97,21 +98,43 @@ def measure(log: ServedLog, ratios: Ratios, clusters: dict[str, Ratios], share: 
     return row
 
 
+@dataclass(frozen=True)
+class Rounds:
+    """A shop after two rounds: its first log, the served policy, and those of the next round with their values."""
+
+    shop: Shop
+    first: ServedLog
+    served: PickPolicy
+    policies: dict[str, PickPolicy]
+    truth: Truths
+
+    @staticmethod
+    def run(seed: int) -> "Rounds":
+        """Simulate the rounds of a shop of `demo`."""
+        shop = Shop.open("demo", seed)
+        items = shop.world.items
+        first = write_log(shop, logging_player(shop), plan.FIRST_SESSIONS, LOG_SEED)
+        served = train([first], items, {"served": plan.SERVED}, seed=0)["served"]
+        second = write_log(shop, Sampled(shop, served), plan.SERVED_SESSIONS, LOG_SEED + 1)
+        policies = train([first, second], items, plan.NEXT_ROUND, seed=1, served=served)
+        blends = {f"{name}@{share}": Blend(one, share) for name, one in policies.items() for share in plan.BLENDS}
+        return Rounds(shop, first, served, policies, ground_truths(shop, served, blends, VISITORS))
+
+    def log(self, number: int) -> ServedLog:
+        """Simulate a further log of the served policy."""
+        return write_log(self.shop, Sampled(self.shop, self.served), plan.LOG_SESSIONS, LOG_SEED + 10 + number)
+
+
 def measure_shop(seed: int) -> dict[str, Any]:
     """Return the estimates of all policies and blends of a shop."""
-    shop = Shop.open("demo", seed)
+    rounds = Rounds.run(seed)
+    shop, first, served, policies, truth = rounds.shop, rounds.first, rounds.served, rounds.policies, rounds.truth
     items = shop.world.items
-    first = write_log(shop, logging_player(shop), plan.FIRST_SESSIONS, LOG_SEED)
-    served = train([first], items, {"served": plan.SERVED}, seed=0)["served"]
-    second = write_log(shop, Sampled(shop, served), plan.SERVED_SESSIONS, LOG_SEED + 1)
-    policies = train([first, second], items, plan.NEXT_ROUND, seed=1, served=served)
-    blends = {f"{name}@{share}": Blend(one, share) for name, one in policies.items() for share in plan.BLENDS}
-    truth = ground_truths(shop, served, blends, VISITORS)
     categories = shop.dynamics.items.category[:items].long()
     clusters = {"learned": learned_clusters(first, items), "categories": categories}
     rows = []
     for number in range(LOGS):
-        log = write_log(shop, Sampled(shop, served), plan.LOG_SESSIONS, LOG_SEED + 10 + number)
+        log = rounds.log(number)
         ratios = log_ratios(log, policies, served)
         for name, policy in policies.items():
             own = {source: cluster_ratios(log, policy, served, one) for source, one in clusters.items()}

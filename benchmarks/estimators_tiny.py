@@ -135,6 +135,7 @@ class Tiny:
             v=v[log.state],
             rare_mass=np.zeros(len(log.state)),
             log_ratios={"clusters": np.log(self.by_category(policy)[at] / self.by_category(b)[at])},
+            state=log.state,
         )
 
 

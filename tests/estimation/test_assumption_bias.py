@@ -130,3 +130,29 @@ def test_intervals_are_extended_by_what_may_lie_beyond_them() -> None:
     assert (widened.low, widened.high) == (3.0, 12.0)
     widened = AssumptionBias(-1.0, 1.0).widen(Interval(10.0, 8.0, 12.0, 1.0))
     assert (widened.low, widened.high) == (7.0, 15.0)
+
+
+def test_the_bias_of_two_sessions_by_hand() -> None:
+    """Two sessions of two lists whose list ratios are 1, with the weights of picks 2, 1 and ½, ½."""
+    steps = Trajectories(
+        offsets=np.array([0, 2, 4]),
+        reward=np.array([1.0, 3.0, 0.0, 4.0]),
+        log_pi=np.zeros(4),
+        log_b=np.zeros(4),
+        log_ratios={"picks": np.log([2.0, 0.5, 0.5, 1.0])},
+        state=np.zeros(4, np.int64),
+    )
+    decisions = (1 + 1) / 1 + (2 + 0.5) / 1.25  # weights before each list, divided by their means
+    first, second = (2 * 1 + 0.5 * 0) / 1.25, (1 * 3 + 0.5 * 4) / 0.75
+    value = (second + second + first) / decisions
+    surplus = np.array([(2 - 1) * 1 + (0.5 - 1) * (3 - value), (0.5 - 1) * 0])
+    bias = assumption_bias("pick", steps, 1.0)
+    scale = decisions / 4
+    assert (bias.bias, bias.standard_error) == pytest.approx((scale * surplus.mean(), scale * surplus.std() / 2**0.5))
+    second = (1.25 * 0.5 * 3 + 1.25 * 1 * 4) / (1.25 * 1.5 / 2)  # the weights of the first lists, averaged
+    value = (2 * second + first) / decisions
+    surplus[0] = (2 - 1) * 1 + (0.5 - 1) * (3 - value)
+    # Without averages, the second lists have the weights 1 and ½ instead of 1.25 · ½ and 1.25.
+    classes = second / 2 - (1 * 3 + 0.5 * 4) / 1.5
+    assert assumption_bias("state_marginal_pick", steps, 1.0).bias == pytest.approx(scale * surplus.mean() + classes)
+    assert assumption_bias("state_marginal", steps, 1.0) == AssumptionBias(0.0, 0.0)  # all ratios of lists are 1

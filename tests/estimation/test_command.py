@@ -180,6 +180,7 @@ def test_the_logging_policy_earns_what_was_logged_and_better_policies_more(tmp_p
         "importance",
         "capped",
         "self_normalised",
+        "state_marginal",
     ]  # estimators with Q cannot evaluate a blend
     exact, interval = 2 * (0.46 + 0.54 * 0.2), blended.assessments["self_normalised"].interval
     assert blended.assessments["self_normalised"].verdict == "trust"

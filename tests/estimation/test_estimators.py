@@ -32,6 +32,7 @@ def by_hand() -> Trajectories:
         v=np.array([2.0, 1.0, 1.0]),
         log_ratios=dict.fromkeys(WEIGHTINGS, np.log([1.0, 2.0, 4.0])),
         controls=dict.fromkeys(WEIGHTINGS, np.array([0.5, 0.6, 2.0])),
+        state=np.array([0, 1, 0]),
         reward_by_behaviour={"view": np.array([1.0, 0.0, 1.0]), "buy": np.array([0.0, 3.0, 3.0])},
     )
 
@@ -51,6 +52,7 @@ def random_trajectories(seed: int, sessions: int = 40) -> Trajectories:
         v=v,
         log_ratios=dict.fromkeys(WEIGHTINGS, random.normal(size=n)),
         controls=dict.fromkeys(WEIGHTINGS, random.normal(size=n)),
+        state=random.integers(0, 3, n),
     )
 
 
@@ -69,6 +71,8 @@ def test_weights_by_hand(by_hand: Trajectories) -> None:
         ("capped", None, [3**0.5 * 1 + 0.5 * 1 * 3, 0.5 * 4, 0]),  # √S
         # mean weights: (2 + ½ + 1) / 3, then (1 + ½ + 1) / 3; the last two belong to sessions that have ended
         ("self_normalised", None, [2 / (3.5 / 3) + 0.5 * 3 / (2.5 / 3), 0.5 * 4 / (3.5 / 3), 0]),
+        # only one session has a second decision, so the mean of its class is its own weight
+        ("state_marginal", None, [2 / (3.5 / 3) + 0.5 * 3 / (2.5 / 3), 0.5 * 4 / (3.5 / 3), 0]),
         # weights 1, 2 and 4; their means (1 + 4 + 1) / 3, then (2 + 4 + 1) / 3
         *((name, None, [1 / 2 + 0.5 * 2 * 3 / (7 / 3), 4 * 4 / 2, 0]) for name in WITH_OTHER_RATIOS),
         # the same weights with δ as below: 0, 1 and 1
@@ -79,6 +83,7 @@ def test_weights_by_hand(by_hand: Trajectories) -> None:
         # δ: 1 + ½·1 − 1.5 = 0, 3 − 2 = 1, 4 − 3 = 1
         ("doubly_robust", None, [2 + 2 * 0 + 0.5 * 1 * 1, 1 + 0.5 * 1, 0]),
         ("weighted_doubly_robust", None, [2 + 0.5 * 1 / (2.5 / 3), 1 + 0.5 / (3.5 / 3), 0]),
+        ("state_marginal_doubly_robust", None, [2 + 0.5 * 1 / (2.5 / 3), 1 + 0.5 / (3.5 / 3), 0]),
     ],
 )
 def test_contributions_by_hand(by_hand: Trajectories, name: str, cap: float | None, expected: list[float]) -> None:
@@ -109,7 +114,8 @@ def test_doubly_robust_without_a_model_is_importance_sampling() -> None:
     nothing = np.zeros(steps.decisions)
     blank = replace(steps, q=nothing, v=nothing, controls=dict.fromkeys(WEIGHTINGS, nothing))
     pairs = [(name, name.removesuffix("_doubly_robust")) for name in (*WITH_Q_OF_LISTS, *WITH_CONTROLS)]
-    for robust, plain in (("doubly_robust", "importance"), ("weighted_doubly_robust", "self_normalised"), *pairs):
+    pairs += [("doubly_robust", "importance"), ("weighted_doubly_robust", "self_normalised")]
+    for robust, plain in (*pairs, ("state_marginal_doubly_robust", "state_marginal")):
         assert estimate_value(robust, blank, 0.9) == pytest.approx(estimate_value(plain, steps, 0.9))
 
 
@@ -117,7 +123,7 @@ def test_the_estimate_of_the_logging_policy_is_the_logged_reward() -> None:
     steps = random_trajectories(1)
     same = replace(steps, log_pi=steps.log_b, log_ratios=dict.fromkeys(WEIGHTINGS, np.zeros(steps.decisions)))
     earned = np.bincount(steps.session, 0.9**steps.step * steps.reward, minlength=len(steps))
-    for name in ("importance", "capped", "self_normalised", "marginal"):
+    for name in ("importance", "capped", "self_normalised", "marginal", "state_marginal"):
         np.testing.assert_allclose(contributions(session_terms(name, same, 0.9)), earned, atol=1e-12)
     robust = contributions(session_terms("doubly_robust", same, 0.9))
     np.testing.assert_allclose(contributions(session_terms("weighted_doubly_robust", same, 0.9)), robust, atol=1e-12)
@@ -130,7 +136,7 @@ def test_doubly_robust_with_an_exact_model_is_the_direct_method() -> None:
     nothing = np.zeros(steps.decisions)
     exact = td_residual(steps.reward, nothing, steps.v, steps.step, 0.9)  # Q = r + γ V(s′)
     steps = replace(steps, q=exact)
-    for name in ("doubly_robust", "weighted_doubly_robust", *WITH_Q_OF_LISTS):
+    for name in ("doubly_robust", "weighted_doubly_robust", "state_marginal_doubly_robust", *WITH_Q_OF_LISTS):
         assert estimate_value(name, steps, 0.9, cap=2.0) == pytest.approx(estimate_value("direct", steps, 0.9))
 
 

@@ -8,10 +8,10 @@ from offrec.errors import InputError
 from offrec.estimation import interval as interval_module
 from offrec.estimation.estimators import ESTIMATORS, SessionTerms, contributions, estimate_value, session_terms
 from offrec.estimation.interval import (
-    ResampledSums,
     bootstrap_interval,
     refit_interval,
     resample_counts,
+    resampled_sums,
     student_t_quantile,
 )
 from offrec.estimation.trajectories import Trajectories
@@ -34,6 +34,7 @@ def random_trajectories(seed: int, sessions: int = 30) -> Trajectories:
         v=v,
         log_ratios=dict.fromkeys(WEIGHTINGS, random.normal(size=n) / 3),
         controls=dict.fromkeys(WEIGHTINGS, random.normal(size=n)),
+        state=random.integers(0, 3, n),
     )
 
 
@@ -53,7 +54,7 @@ def test_a_resample_is_the_estimate_of_the_resampled_sessions(name: str) -> None
     steps = random_trajectories(0)
     chosen = np.random.default_rng(1).integers(len(steps), size=len(steps))
     cap = None if name != "capped" else 1.5
-    values = ResampledSums(session_terms(name, steps, 0.9, cap))(count(chosen, len(steps)))[0]
+    values = resampled_sums(session_terms(name, steps, 0.9, cap))(count(chosen, len(steps)))[0]
     assert values[0] == pytest.approx(estimate_value(name, steps.select(chosen), 0.9, cap))
 
 
@@ -61,7 +62,7 @@ def test_a_resample_is_the_estimate_of_the_resampled_sessions(name: str) -> None
 def test_influence_is_the_derivative_by_the_share_of_a_session(name: str) -> None:
     """Compare with central differences at a resample in which sessions occur several times."""
     steps, small = random_trajectories(2), 1e-6
-    sums = ResampledSums(session_terms(name, steps, 0.9))
+    sums = resampled_sums(session_terms(name, steps, 0.9))
     counts = count(np.random.default_rng(3).integers(len(steps), size=len(steps)), len(steps))
     influence = sums(counts)[1][0]
     for session in range(0, len(steps), 5):
@@ -78,7 +79,7 @@ def test_the_standard_error_of_a_mean_by_hand() -> None:
     assert interval.low < 3 < interval.high
 
 
-@pytest.mark.parametrize("name", ["importance", "weighted_doubly_robust"])
+@pytest.mark.parametrize("name", ["importance", "weighted_doubly_robust", "state_marginal"])
 def test_the_interval_equals_a_loop_over_resamples(name: str) -> None:
     """Each resample is estimated separately, with the standard error of its own influences."""
     steps, distance = random_trajectories(6, sessions=25), []
@@ -86,7 +87,7 @@ def test_the_interval_equals_a_loop_over_resamples(name: str) -> None:
     interval = bootstrap_interval(session_terms(name, steps, 0.9), seed=3, resamples=40)
     for counts in np.concatenate(list(resample_counts(n, 3, 40))):
         resample = steps.select(np.repeat(np.arange(n), counts.astype(int)))
-        influence = ResampledSums(session_terms(name, resample, 0.9))(np.ones((1, n)))[1][0]
+        influence = resampled_sums(session_terms(name, resample, 0.9))(np.ones((1, n)))[1][0]
         error = influence.std(ddof=1) / n**0.5  # the influences have mean 0
         distance.append((estimate_value(name, resample, 0.9) - interval.estimate) / error)
     low, high = np.quantile(distance, [0.975, 0.025], method="weibull")

@@ -108,7 +108,10 @@ def test_ratios_of_picks_leave_more_effective_sessions(served: Any) -> None:
 def test_clusters_and_doubly_robust_forms_are_close_to_the_truth(served: Any) -> None:
     """Six clusters of one item: ratios of clusters are those of lists, and of picks. Q is fitted to 800 sessions."""
     logits = [0.6, 0.5, 0.2, 0.1, -0.1, -0.5]
-    names = ("self_normalised", "marginal", "pick", "marginal_pick", *DOUBLY_ROBUST)
+    names = (
+        *("self_normalised", "marginal", "pick", "marginal_pick", "state_marginal", "state_marginal_pick"),
+        *DOUBLY_ROBUST,
+    )
     options = EstimateOptions(estimators=names, values=ValueOptions(updates=60))
     result = estimate(later_policy(served, logits), served, options, served=later_policy(served, SERVED))
     found = result.policies[0].assessments
@@ -118,10 +121,12 @@ def test_clusters_and_doubly_robust_forms_are_close_to_the_truth(served: Any) ->
     assert estimates["marginal"] == pytest.approx(estimates["self_normalised"], rel=1e-6)
     assert estimates["marginal_pick"] == pytest.approx(estimates["pick"], rel=1e-6)
     assert estimates["marginal_doubly_robust"] == pytest.approx(estimates["weighted_doubly_robust"], rel=1e-6)
-    for name in DOUBLY_ROBUST:
+    assert {"states"} <= {reason.code for reason in found["state_marginal_pick"].reasons}
+    for name in (*DOUBLY_ROBUST, "state_marginal", "state_marginal_pick"):
         interval = found[name].interval
         assert abs(interval.estimate - true_reward(logits)) < 4 * interval.standard_error, name
-        assert interval.estimate not in [one for other, one in estimates.items() if other not in DOUBLY_ROBUST]
+        others = [one for other, one in estimates.items() if other not in DOUBLY_ROBUST and other != name]
+        assert interval.estimate not in others
     assert "clusters" in [reason.code for reason in found["marginal"].reasons]
 
 

@@ -16,7 +16,15 @@ from offrec.estimation.verdict import assess
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "estimators_tiny.py"
 LOGS, SESSIONS = 40, 1000
-CONSISTENT = ("importance", "self_normalised", "doubly_robust", "weighted_doubly_robust", "marginal")
+STATE_MARGINAL = ("state_marginal", "state_marginal_doubly_robust")  # the class is the state
+CONSISTENT = (
+    "importance",
+    "self_normalised",
+    "doubly_robust",
+    "weighted_doubly_robust",
+    "marginal",
+    *STATE_MARGINAL,
+)
 WITH_COUNTED_PROPENSITIES = ("importance", "weighted_doubly_robust")  # the benchmark has the whole grid
 Near = tuple[float, float, dict[tuple[str, str], list[Interval]]]
 

@@ -34,7 +34,7 @@ def sessions(n: int, ratio: float = 1.0, seed: int = 0) -> Trajectories:
     weight = np.where(np.arange(n) % 2 == 0, ratio, 2 - ratio)
     reward = random.normal(1, 0.1, n)
     zeros = np.zeros(n)
-    model = {"q": reward, "v": np.ones(n), "rare_mass": zeros}
+    model = {"q": reward, "v": np.ones(n), "rare_mass": zeros, "state": np.zeros(n, np.int64)}
     return Trajectories(np.arange(n + 1), reward, np.log(weight), zeros, **model, reward_by_behaviour={"view": reward})
 
 

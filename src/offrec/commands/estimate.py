@@ -51,10 +51,11 @@ class Estimate:
     trained on it and no Q is fitted, else the test sessions. Q is fitted to the training sessions."""
     estimator: str = ""
     """Estimators, separated by commas, or all: importance, capped, self_normalised, marginal, order_free, cascade,
-    pick, marginal_pick, direct, doubly_robust, weighted_doubly_robust, and the doubly robust forms
-    marginal_doubly_robust (OffCEM), order_free_doubly_robust, cascade_doubly_robust, pick_doubly_robust and
-    marginal_pick_doubly_robust. The default is self_normalised for sampled lists on a log with exact propensities (with
-    --served: pick), else direct. Estimates of estimators chosen by name are never withheld."""
+    pick, marginal_pick, state_marginal, state_marginal_pick, direct, doubly_robust, weighted_doubly_robust, and the
+    doubly robust forms marginal_doubly_robust (OffCEM), order_free_doubly_robust, cascade_doubly_robust,
+    pick_doubly_robust, marginal_pick_doubly_robust, state_marginal_doubly_robust and
+    state_marginal_pick_doubly_robust. The default is self_normalised for sampled lists on a log with exact propensities
+    (with --served: pick), else direct. Estimates of estimators chosen by name are never withheld."""
     gamma: float = 1.0
     """Discount per decision."""
     play: Literal["sample", "topk"] = "sample"

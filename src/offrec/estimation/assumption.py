@@ -19,15 +19,18 @@ the control variate K (ρ Q̂ if the ratios do not depend on the reaction), the 
     ρ y − K − ρ* (y − Q̂),     y = r + γ (V̂(s′) + d) − d
 
 The constant d is the mean difference between V and V̂ over the decisions of a running session.
+
+State-marginal weights rest on another assumption: the states of a class are alike. Their bias is estimated by how much
+the estimate changes if one more ratio is not averaged. Differences that appear only two decisions later are missed.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from offrec.estimation.estimators import Estimator, get_estimator, td_residual, terms_of, with_ratios
-from offrec.estimation.interval import Interval
-from offrec.estimation.trajectories import MAX_LOG_WEIGHT, Trajectories, weights
+from offrec.estimation.estimators import Estimator, get_estimator, td_residual, terms_of
+from offrec.estimation.interval import Interval, resampled_sums
+from offrec.estimation.trajectories import MAX_LOG_WEIGHT, Trajectories, one_earlier
 from offrec.types import Doubles, Longs
 
 # Weightings that rest on how visitors react to lists; those of `ANY_MEAN_WEIGHT` need not have the mean 1.
@@ -38,7 +41,7 @@ MARGIN = 2.0  # standard errors of the bias by which intervals are extended
 
 @dataclass(frozen=True)
 class AssumptionBias:
-    """By how much ratios of parts of lists overestimate the value per session, with its standard error."""
+    """By how much the assumption of an estimator increases the value per session, with its standard error."""
 
     bias: float = 0.0
     standard_error: float = 0.0
@@ -56,7 +59,7 @@ class AssumptionBias:
 
 
 def assumption_bias(name: str, trajectories: Trajectories, gamma: float, cap: float | None = None) -> AssumptionBias:
-    """Estimate the bias of ratios of parts of lists, compared with ratios of whole lists; 0 for other estimators.
+    """Estimate the bias of ratios of parts of lists and of state-marginal weights; 0 for other estimators.
 
     Args:
         name: The estimator.
@@ -64,13 +67,35 @@ def assumption_bias(name: str, trajectories: Trajectories, gamma: float, cap: fl
         gamma: Discount per decision.
         cap: Largest weight; None for the estimator's own cap.
     """
-    estimator, (log_pi, log_b) = get_estimator(name), (trajectories.log_pi, trajectories.log_b)
+    estimator = get_estimator(name)
+    parts = _bias_of_parts(estimator, trajectories, gamma, cap)
+    if not estimator.last_ratios or not trajectories.decisions:
+        return parts
+    classes = _bias_of_classes(estimator, trajectories, gamma, cap)
+    error = float(np.hypot(parts.standard_error, classes.standard_error))
+    return AssumptionBias(parts.bias + classes.bias, error)
+
+
+def _bias_of_classes(
+    estimator: Estimator, trajectories: Trajectories, gamma: float, cap: float | None
+) -> AssumptionBias:
+    """Return the difference between the estimate and that with one more ratio that is not averaged."""
+    more = replace(estimator, last_ratios=estimator.last_ratios + 1)
+    sums = [resampled_sums(terms_of(one, trajectories, gamma, cap)) for one in (estimator, more)]
+    (value, influence), (other, influence_of_other) = (one(np.ones((1, len(trajectories)))) for one in sums)
+    error = float((influence - influence_of_other).std()) / len(trajectories) ** 0.5
+    return AssumptionBias(float(value[0] - other[0]), error)
+
+
+def _bias_of_parts(estimator: Estimator, trajectories: Trajectories, gamma: float, cap: float | None) -> AssumptionBias:
+    """Return the bias of ratios of parts of lists, compared with ratios of whole lists; 0 for other ratios."""
+    log_pi, log_b = trajectories.log_pi, trajectories.log_b
     if estimator.weighting not in PARTS_OF_LISTS or log_pi is None or log_b is None or not trajectories.decisions:
         return AssumptionBias()
     log_ratio, step, sessions = trajectories.log_ratios[estimator.weighting], trajectories.step, len(trajectories)
     ratio, exact = (np.exp(np.minimum(one, MAX_LOG_WEIGHT)) for one in (log_ratio, log_pi - log_b))
     terms = terms_of(replace(estimator, uses_q=False), trajectories, gamma, cap)
-    before = weights(with_ratios(trajectories, estimator), estimator.effective_cap(sessions, cap))[1]
+    before = one_earlier(terms.weight, step)
     mean = terms.mean_weight()
     mean_before = np.concatenate([[1.0], mean[:-1]])
     reached = gamma**step * before

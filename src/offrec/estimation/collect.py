@@ -20,6 +20,7 @@ from offrec.errors import InputError
 from offrec.estimation.list_policy import ListPolicy, log_prob_of_lists
 from offrec.estimation.logged_decisions import LoggedDecisions
 from offrec.estimation.marginal import CLUSTERS, cluster_items, log_cluster_ratio
+from offrec.estimation.state_classes import classify_states
 from offrec.estimation.trajectories import MAX_LOG_WEIGHT, Trajectories, blended
 from offrec.models.network import Network, NetworkOptions
 from offrec.policy import Policy
@@ -213,7 +214,8 @@ def rare_beyond_logging(log_pi: Doubles, log_b: Doubles, lengths: Longs) -> Doub
 def reward_trajectories(decisions: LoggedDecisions, rewards: Floats) -> Trajectories:
     """Return the decisions and their rewards, without any column that depends on a policy."""
     reward, by_behaviour = decisions.rewards(rewards)
-    return Trajectories(decisions.offsets, reward, reward_by_behaviour=by_behaviour)
+    state = classify_states(decisions.offsets, decisions.picked_item, reward)
+    return Trajectories(decisions.offsets, reward, reward_by_behaviour=by_behaviour, state=state)
 
 
 def _check_catalogue(list_policy: ListPolicy, dataset: Dataset) -> None:

@@ -14,6 +14,8 @@ weight w (the product of the ratios π / b so far) and an increment δ per decis
     cascade                    base = 0        δ = r                    ratios of prefixes; normalised
     pick                       base = 0        δ = r                    ratios of picks; normalised
     marginal_pick              base = 0        δ = r                    ratios of the pick's cluster; normalised
+    state_marginal             base = 0        δ = r                    earlier ratios averaged; normalised
+    state_marginal_pick        base = 0        δ = r                    the same with ratios of picks
     direct                     base = V(s₀)                             no weights
     doubly_robust              base = V(s₀)    δ = r + γ V(s′) − Q(s, a)
     weighted_doubly_robust     base = V(s₀)    δ = r + γ V(s′) − Q(s, a) normalised
@@ -25,6 +27,9 @@ control variate K with the mean V instead (see `control_variates`). With K = ρ 
 
     base = V(s₀) − K(s₀)    δ = r + γ (V(s′) − K(s′))    normalised
 
+`state_marginal` replaces the product of the earlier ratios by its mean in the class of the state (see `state_weights`).
+`state_marginal_doubly_robust` and `state_marginal_pick_doubly_robust` are its doubly robust forms.
+
 V(s′) is 0 after the last decision of a session. The mean over j includes sessions that have ended before step t, with
 their last weight: they stay in an absorbing state in which all policies act alike. A mean over the remaining sessions
 would estimate the reward of a decision *given* that the session lasted that long, which is a different quantity.
@@ -35,7 +40,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from offrec.errors import InputError
-from offrec.estimation.trajectories import Trajectories, weights
+from offrec.estimation.state_weights import Splice
+from offrec.estimation.trajectories import Trajectories, log_ratios_of, weights
 from offrec.types import Doubles, Longs
 
 REACTION_WEIGHTINGS = ("prefixes", "picks", "pick_clusters")  # ratios that depend on what the visitor picked
@@ -52,6 +58,7 @@ class Estimator:
     is_normalised: bool = False
     is_capped: bool = False  # even if no cap is given
     weighting: str = "lists"  # the ratios in use: π / b of lists, or an entry of `Trajectories.log_ratios`
+    last_ratios: int = 0  # ratios that are not averaged over the class of the state; 0: the product of all ratios
 
     @property
     def depends_on_reaction(self) -> bool:
@@ -76,6 +83,8 @@ ESTIMATORS = {
         Estimator("cascade", is_normalised=True, weighting="prefixes"),
         Estimator("pick", is_normalised=True, weighting="picks"),
         Estimator("marginal_pick", is_normalised=True, weighting="pick_clusters"),
+        Estimator("state_marginal", is_normalised=True, last_ratios=1),
+        Estimator("state_marginal_pick", is_normalised=True, weighting="picks", last_ratios=1),
         Estimator("direct", uses_weights=False, uses_q=True),
         Estimator("doubly_robust", uses_q=True),
         Estimator("weighted_doubly_robust", uses_q=True, is_normalised=True),
@@ -84,6 +93,10 @@ ESTIMATORS = {
         Estimator("cascade_doubly_robust", uses_q=True, is_normalised=True, weighting="prefixes"),
         Estimator("pick_doubly_robust", uses_q=True, is_normalised=True, weighting="picks"),
         Estimator("marginal_pick_doubly_robust", uses_q=True, is_normalised=True, weighting="pick_clusters"),
+        Estimator("state_marginal_doubly_robust", uses_q=True, is_normalised=True, last_ratios=1),
+        Estimator(
+            "state_marginal_pick_doubly_robust", uses_q=True, is_normalised=True, weighting="picks", last_ratios=1
+        ),
     )
 }
 
@@ -98,6 +111,8 @@ class SessionTerms:
     gain: Doubles  # [D] γ^t w δ
     weight: Doubles  # [D] w
     is_normalised: bool
+    increment: Doubles | None = None  # [D] γ^t δ, for state-marginal weights
+    splice: Splice | None = None  # how state-marginal weights depend on the sessions; None: they do not
 
     def __len__(self) -> int:
         return len(self.base)
@@ -153,8 +168,13 @@ def terms_of(estimator: Estimator, trajectories: Trajectories, gamma: float, cap
     if not estimator.uses_weights:
         zeros = np.zeros(trajectories.decisions)
         return SessionTerms(offsets, step, base, zeros, zeros + 1.0, is_normalised=False)
-    weight = weights(trajectories, estimator.effective_cap(len(trajectories), cap))[0]
-    return SessionTerms(offsets, step, base, gamma**step * weight * increment, weight, estimator.is_normalised)
+    discounted, used_cap = gamma**step * increment, estimator.effective_cap(len(trajectories), cap)
+    if not estimator.last_ratios:
+        weight = weights(trajectories, used_cap)[0]
+        return SessionTerms(offsets, step, base, weight * discounted, weight, estimator.is_normalised)
+    splice = _splice(trajectories, estimator, used_cap)
+    weight = splice.weights()
+    return SessionTerms(offsets, step, base, weight * discounted, weight, estimator.is_normalised, discounted, splice)
 
 
 def contributions(terms: SessionTerms) -> Doubles:
@@ -189,6 +209,17 @@ def with_ratios(trajectories: Trajectories, estimator: Estimator) -> Trajectorie
         )
     ratio = trajectories.log_ratios[estimator.weighting]
     return replace(trajectories, log_pi=ratio, log_b=np.zeros(trajectories.decisions))
+
+
+def _splice(trajectories: Trajectories, estimator: Estimator, cap: float) -> Splice:
+    """Return what determines the state-marginal weights of trajectories whose ratios are those of the estimator."""
+    if trajectories.state is None:
+        raise InputError(
+            f"The estimator {estimator.name} needs the classes of the states, which are missing; choose another "
+            "estimator."
+        )
+    log_ratio = log_ratios_of(trajectories)
+    return Splice(trajectories.offsets, trajectories.state, estimator.last_ratios, log_ratio, cap)
 
 
 def mean_weight(offsets: Longs, step: Longs, weight: Doubles, last_weight: Doubles) -> Doubles:

@@ -21,6 +21,7 @@ import numpy as np
 
 from offrec.errors import InputError
 from offrec.estimation.estimators import SessionTerms, contributions
+from offrec.estimation.state_weights import SplicedSums
 from offrec.types import Doubles, Longs
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def bootstrap_interval(
         raise InputError(
             f"level is {level} and resamples is {resamples}; level must be between 0 and 1, resamples at least 20."
         )
-    sums, divisor_sums = ResampledSums(terms), None if divisor is None else ResampledSums(divisor)
+    sums, divisor_sums = resampled_sums(terms), None if divisor is None else resampled_sums(divisor)
     values, influence = _influences(sums, divisor_sums, np.ones((1, len(terms))))
     centre, squares = float(values[0]), influence[0] ** 2
     if len(terms) < 2:
@@ -147,9 +148,7 @@ def resample_counts(sessions: int, seed: int, resamples: int) -> Iterator[Double
         yield np.bincount(chosen.ravel(), minlength=rows * sessions).reshape(rows, sessions).astype(np.float64)
 
 
-def _distances(
-    sums: "ResampledSums", divisor: "ResampledSums | None", counts: Doubles, centre: float, error: float
-) -> Doubles:
+def _distances(sums: "Sums", divisor: "Sums | None", counts: Doubles, centre: float, error: float) -> Doubles:
     """[b] distance of each resample from the estimate `centre` in units of its own error (estimate: `error`)."""
     sessions = counts.shape[1]
     if divisor is None and not sums.is_normalised:  # two products are cheaper than a matrix of influences
@@ -180,7 +179,7 @@ def studentise(
     return np.where(varies, distance / np.where(varies, own_error, 1.0), unbounded)
 
 
-def _influences(sums: "ResampledSums", divisor: "ResampledSums | None", counts: Doubles) -> tuple[Doubles, Doubles]:
+def _influences(sums: "Sums", divisor: "Sums | None", counts: Doubles) -> tuple[Doubles, Doubles]:
     """[b] estimates of the resamples and [b, S] the influence of each session on them."""
     values, influence = sums(counts)
     if divisor is None:
@@ -219,6 +218,14 @@ class ResampledSums:
         remaining = np.concatenate([remaining, np.zeros((len(counts), 1))], 1)[:, self.lengths] * self.last_weight
         change = (self.gain @ inverse.T).T - (self.weight @ slope.T).T - remaining
         return values + mean.sum(1), influence + change
+
+
+Sums = ResampledSums | SplicedSums
+
+
+def resampled_sums(terms: SessionTerms) -> Sums:
+    """Return what computes the estimates of resampled sessions."""
+    return ResampledSums(terms) if terms.splice is None else SplicedSums(terms, terms.splice)
 
 
 def _session_by_step(values: Doubles, terms: SessionTerms, horizon: int) -> "csr_array[Any]":

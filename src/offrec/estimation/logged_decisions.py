@@ -66,6 +66,13 @@ class LoggedDecisions:
         return np.asarray(self.decisions.event[self.rows])
 
     @property
+    def picked_item(self) -> Longs:
+        """[D] the item that was picked from the list; −1 if none."""
+        picked = self.picked_event
+        items = np.append(np.asarray(self.sessions.items), -1).astype(np.int64)
+        return np.where(picked >= 0, items[picked], -1)
+
+    @property
     def lists(self) -> Longs:
         """[D, K] the items of each list."""
         return np.asarray(self.decisions.items[self.rows]).astype(np.int64)

@@ -192,5 +192,6 @@ def available_estimators(trajectories: Trajectories) -> list[str]:
     return [
         name
         for name, estimator in ESTIMATORS.items()
-        if not estimator.uses_weights or estimator.weighting in weightings
+        if not estimator.uses_weights
+        or (estimator.weighting in weightings and not (estimator.last_ratios and trajectories.state is None))
     ]

@@ -99,7 +99,7 @@ def _estimators(options: EstimateOptions) -> list[str]:
 
 def _needs_only_lists(name: str) -> bool:
     estimator = get_estimator(name)
-    return estimator.uses_weights and not estimator.uses_q and estimator.weighting == "lists"
+    return estimator.weighting == "lists" and estimator.uses_weights and not (estimator.uses_q or estimator.last_ratios)
 
 
 __all__ = ["LoggedPolicy", "TableColumns", "estimate_table"]

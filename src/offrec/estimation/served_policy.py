@@ -73,7 +73,7 @@ class ProbabilityPass:
     def run(self, numbers: Iterable[int]) -> Iterator[tuple[Longs, tuple[Doubles, ...]]]:
         """Yield the decisions of some batches, and the first fields of `ListProbabilities` for them."""
         k, lists = self.decisions.k, torch.from_numpy(self.decisions.lists)
-        pick = torch.from_numpy(picked_items(self.decisions))
+        pick = torch.from_numpy(self.decisions.picked_item)
         for number in numbers:
             batch = self.replay.batch(self.batches[number])
             row = (batch.event - self.decisions.first).cpu()
@@ -116,7 +116,7 @@ def list_probabilities(
 
 def log_ratios(pi: ListProbabilities, b: ListProbabilities, decisions: LoggedDecisions) -> dict[str, Doubles]:
     """Return the log ratios of parts of lists by weighting, each [D]."""
-    is_pick = decisions.lists == picked_items(decisions)[:, None]
+    is_pick = decisions.lists == decisions.picked_item[:, None]
     place = np.where(is_pick.any(1), is_pick.argmax(1), -1)
     tensors = (torch.from_numpy(one) for one in (pi.places, b.places, place))
     ratios = {"prefixes": prefix_log_ratio(*tensors).numpy(), "picks": with_mean_1(pi.picks - b.picks)}
@@ -135,13 +135,6 @@ def place_log_ratios(pi: ListProbabilities, b: ListProbabilities) -> dict[str, D
     if pi.cluster_items is not None and b.cluster_items is not None:
         ratios["pick_clusters"] = pi.cluster_items - b.cluster_items
     return ratios
-
-
-def picked_items(decisions: LoggedDecisions) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """[D] the item that was picked from each list; −1 if none."""
-    picked = decisions.picked_event
-    items = np.append(np.asarray(decisions.sessions.items).astype(np.int64), -1)
-    return np.asarray(np.where(picked >= 0, items[picked], -1))
 
 
 def served_probabilities(

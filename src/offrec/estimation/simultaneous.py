@@ -28,8 +28,9 @@ from offrec.estimation.interval import (
     RESAMPLES,
     ROUNDING,
     Interval,
-    ResampledSums,
+    Sums,
     resample_counts,
+    resampled_sums,
     studentise,
 )
 from offrec.types import Doubles
@@ -75,7 +76,7 @@ def simultaneous_intervals(
     sessions = len(logged)
     if any(len(terms) != sessions for terms in estimates):
         raise InputError(f"All estimates must have the {sessions} sessions of the logged rewards.")
-    sums = [ResampledSums(terms) for terms in estimates]
+    sums = [resampled_sums(terms) for terms in estimates]
     centres, squares = _pairs(sums, logged, np.ones((1, sessions)))
     centre = centres[:, 0]
     error = np.sqrt(squares[:, 0] / max(1, sessions - 1))
@@ -125,7 +126,7 @@ def reliable_band(distances: Doubles, level: float) -> tuple[Doubles, Doubles]:
     return np.minimum(low, -quantile), np.maximum(high, quantile)
 
 
-def _pairs(sums: Sequence[ResampledSums], logged: Doubles, counts: Doubles) -> tuple[Doubles, Doubles]:
+def _pairs(sums: Sequence[Sums], logged: Doubles, counts: Doubles) -> tuple[Doubles, Doubles]:
     """[2M, b] estimates and differences of resamples, in turn, and the mean squares of their influences."""
     sessions = counts.shape[1]
     logged_value = counts @ logged / sessions
@@ -140,9 +141,7 @@ def _pairs(sums: Sequence[ResampledSums], logged: Doubles, counts: Doubles) -> t
     return values, squares
 
 
-def _studentised(
-    sums: Sequence[ResampledSums], logged: Doubles, counts: Doubles, centre: Doubles, error: Doubles
-) -> Doubles:
+def _studentised(sums: Sequence[Sums], logged: Doubles, counts: Doubles, centre: Doubles, error: Doubles) -> Doubles:
     """[2M, b] distance of each resample from each estimate, in units of its own error."""
     values, squares = _pairs(sums, logged, counts)
     return studentise(values, squares, counts.shape[1], centre[:, None], error[:, None])

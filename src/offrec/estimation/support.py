@@ -1,6 +1,6 @@
 """Diagnostics of an estimate: how much the log supports a policy, and how well a fitted Q matches the log."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,9 +9,8 @@ from offrec.estimation.estimators import (
     contributions,
     get_estimator,
     mean_weight,
-    session_terms,
     td_residual,
-    with_ratios,
+    terms_of,
 )
 from offrec.estimation.tail import tail_shape
 from offrec.estimation.trajectories import MAX_LOG_WEIGHT, Trajectories
@@ -58,8 +57,8 @@ def compute_support(name: str, trajectories: Trajectories, gamma: float, cap: fl
     if not get_estimator(name).uses_weights:
         unknown = (None,) * 7
         return Support(sessions, decisions, None, (), *unknown, divergence, overlap, rare_share)
-    trajectories = with_ratios(trajectories, get_estimator(name))
-    terms = session_terms("importance", trajectories, gamma)
+    used = replace(get_estimator(name), uses_q=False, is_normalised=False, is_capped=False)
+    terms = terms_of(used, trajectories, gamma, None)
     overall, by_step = effective_sessions(terms, gamma)
     discounted = gamma**trajectories.step * terms.weight
     capped = gamma**trajectories.step * np.minimum(terms.weight, cap)

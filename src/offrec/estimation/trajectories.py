@@ -40,6 +40,7 @@ class Trajectories:
         default_factory=dict
     )  # weighting → [D] control variate: see `control_variates`
     reward_by_behaviour: dict[str, Doubles] = field(default_factory=dict)  # behaviour → [D] its part of the reward
+    state: Longs | None = None  # [D] class of the state before the decision, for state-marginal weights
     is_averaged: bool = False  # whether log_pi is that of means over contexts that the log does not distinguish
 
     def __post_init__(self) -> None:
@@ -108,6 +109,7 @@ class Trajectories:
         return Trajectories(
             offsets,
             start_value=start_value,
+            state=None if self.state is None else self.state[index],
             log_ratios=ratios,
             controls=controls,
             reward_by_behaviour=by_behaviour,
@@ -156,18 +158,23 @@ def blend_ratio(log_ratio: Doubles, share: float) -> Doubles:
     return np.asarray(np.logaddexp(np.log(share) + log_ratio, np.log1p(-share)))
 
 
+def log_ratios_of(trajectories: Trajectories) -> Doubles:
+    """[D] log π(list | s) − log b(list | s), or raise `InputError` if they are unknown."""
+    if trajectories.log_pi is None or trajectories.log_b is None:
+        raise InputError(
+            "Importance weights need π(list | s) and b(list | s); a policy that shows its top k has no list "
+            "probabilities, so use the estimator direct."
+        )
+    return trajectories.log_pi - trajectories.log_b
+
+
 def log_weights(trajectories: Trajectories) -> Doubles:
     """[D] log w_t = Σ_{u ≤ t} log π(list_u | s_u) − log b(list_u | s_u).
 
     Args:
         trajectories: Logged sessions with both probabilities.
     """
-    if trajectories.log_pi is None or trajectories.log_b is None:
-        raise InputError(
-            "Importance weights need π(list | s) and b(list | s); a policy that shows its top k has no list "
-            "probabilities, so use the estimator direct."
-        )
-    total = trajectories.log_pi - trajectories.log_b
+    total = log_ratios_of(trajectories)
     order = np.argsort(trajectories.step, kind="stable")
     bounds = np.cumsum(np.bincount(trajectories.step, minlength=1))
     for first, last in pairwise(bounds):  # one sum over all sessions would lose digits
@@ -179,15 +186,20 @@ def log_weights(trajectories: Trajectories) -> Doubles:
 def weights(trajectories: Trajectories, cap: float = np.inf) -> tuple[Doubles, Doubles]:
     """Return min(w_t, cap) [D], and the same value one decision earlier [D], which is 1 at the first decision."""
     after = np.minimum(np.exp(log_weights(trajectories)), cap)
-    before = np.ones_like(after)
-    before[1:] = np.where(trajectories.step[1:] > 0, after[:-1], 1.0)
-    return after, before
+    return after, one_earlier(after, trajectories.step)
+
+
+def one_earlier(weight: Doubles, step: Longs) -> Doubles:
+    """[D] the weight [D] one decision earlier, which is 1 at the first decision."""
+    before = np.ones_like(weight)
+    before[1:] = np.where(step[1:] > 0, weight[:-1], 1.0)
+    return before
 
 
 def _columns(trajectories: Trajectories) -> dict[str, Doubles]:
     """Return the known columns with one number per decision."""
     columns = {column.name: getattr(trajectories, column.name) for column in fields(trajectories)}
-    others = ("offsets", "start_value", "log_ratios", "controls", "reward_by_behaviour", "is_averaged")
+    others = ("offsets", "start_value", "log_ratios", "controls", "reward_by_behaviour", "state", "is_averaged")
     return {name: values for name, values in columns.items() if values is not None and name not in others}
 
 
@@ -207,6 +219,8 @@ def _check(trajectories: Trajectories) -> None:
         valid = np.isfinite(values) | ((values == -np.inf) & (name == "log_pi" or name in ratios))
         if not valid.all():
             raise InputError(f"{name} is {values[~valid][0]} at decision {int(np.argmin(valid))}; it must be finite.")
+    if trajectories.state is not None and trajectories.state.shape != (decisions,):
+        raise InputError(f"state has shape {trajectories.state.shape}; expected ({decisions},), one per decision.")
     start_value = trajectories.start_value
     if start_value is not None and start_value.shape != (len(trajectories),):
         raise InputError(f"start_value has shape {start_value.shape}; expected ({len(trajectories)},).")

@@ -66,7 +66,7 @@ LIMITS = (
     Limit("tail_of_picks", 0.6, 0.8, np.inf, "Pareto shape of the tail of weights by picks", ".2f"),
     Limit("contribution_tail", 0.7, 0.9, np.inf, "Pareto shape of the tail of what sessions contribute", ".2f"),
     Limit(
-        "assumption", 0.2, 0.5, np.inf, "bias that ratios of parts of lists may have, relative to the estimate", ".0%"
+        "assumption", 0.2, 0.5, np.inf, "bias that the estimator's assumption may have, relative to the estimate", ".0%"
     ),
     Limit(
         "mean_weight_low", 0.8, 0.5, 0.1, "mean weight, expected 1: the log lacks some choices", ".2f", at_least=True
@@ -90,6 +90,7 @@ LIMITS = (
     Limit("above_log", 0.0, 0.1, np.inf, "excess over the logged reward, where Q tends to overestimate", ".0%"),
     Limit("extrapolation", 0, 1, 1, "Q of choices outside the log is extrapolated by a network"),
     Limit("clusters", 0, 1, 1, "assumes that all items of a cluster are alike, which the log can only show on average"),
+    Limit("states", 0, 1, 1, "assumes that all states of a class are alike, which the log shows only in part"),
     Limit("averaged", 0, 1, 1, "its probabilities are means over contexts that --match does not distinguish"),
     Limit("no_refits", 0, 1, 1, "without refits the error of Q itself is unknown"),
     Limit("q_unchecked", 0, 1, 1, "Q was not compared with the log"),
@@ -121,10 +122,10 @@ class Assessment:
     estimator: str
     gamma: float
     cap: float  # infinity: no cap
-    interval: Interval  # value per session; for ratios of parts of lists, extended by the bias of their assumption
+    interval: Interval  # value per session, extended by the bias of the assumption of parts of lists and of classes
     per_decision: Interval | None  # value per decision; None if the estimator cannot estimate the number of decisions
     by_behaviour: dict[str, Interval]  # behaviour → its part of the value per session
-    assumption_bias: AssumptionBias  # 0 for ratios of whole lists
+    assumption_bias: AssumptionBias  # 0 for products of ratios of whole lists
     support: Support
     q_calibration: QCalibration | None
     verdict: Verdict
@@ -245,8 +246,10 @@ def _weight_diagnostics(
     estimator: Estimator, support: Support, interval: Interval, bias: AssumptionBias, propensity_error: float | None
 ) -> dict[str, float | None]:
     effective = support.effective_sessions or 0.0
-    # Ratios of parts of lists may have another mean than 1; `assumption` covers that.
-    deviation = 0.0 if estimator.weighting in ANY_MEAN_WEIGHT else _mean_weight_deviation(support)
+    # Ratios of parts of lists may have another mean than 1; `assumption` covers that. The weights of a class share a
+    # mean, so that their own spread does not contain its error.
+    has_error = estimator.weighting not in ANY_MEAN_WEIGHT and not estimator.last_ratios
+    deviation = _mean_weight_deviation(support) if has_error else 0.0
     return {
         "sessions": support.sessions,
         "effective_sessions": support.effective_sessions,
@@ -263,6 +266,7 @@ def _weight_diagnostics(
         "rare_items": support.rare_share,
         "propensity_error": propensity_error,
         "clusters": float(estimator.weighting in CLUSTER_WEIGHTINGS),
+        "states": float(estimator.last_ratios > 0),
     }
 
 
@@ -275,6 +279,8 @@ def _sensitivity(
     They need enough sessions with weights: bounds from a single session would have no width.
     """
     if not np.isfinite([interval.low, interval.high]).all() or estimator.weighting != "lists":
+        return None
+    if estimator.last_ratios:
         return None
     if trajectories.log_pi is None or trajectories.log_b is None or not trajectories.decisions:
         return None
