@@ -27,6 +27,7 @@ class EarningsPlan:
         third_seeds: The same, for defaults that changed after the second seeds were opened.
         fourth_seeds: The same, for defaults that changed after the third seeds were opened.
         fifth_seeds: The same, for defaults that changed after the fourth seeds were opened.
+        sixth_seeds: The same, for defaults that changed after the fifth seeds were opened.
         spent_seeds: Seeds of shops whose results have influenced settings before; use them for tests only.
         worlds: Worlds with a full table.
         larger_worlds: Worlds in which only the yardsticks, the recommended learner and its twin are measured.
@@ -35,7 +36,7 @@ class EarningsPlan:
         visitors_seed: The seed of the visitors.
         skip_recent: The values of `skip_recent` from which each policy gets the better one.
         simple_policies: Policies that need no critic.
-        series: What is measured on the second to fifth seeds: groups of policies, worlds, seeds and a device.
+        series: What is measured on the second to sixth seeds: groups of policies, worlds, seeds and a device.
     """
 
     tuning_seeds: tuple[int, ...]
@@ -44,6 +45,7 @@ class EarningsPlan:
     third_seeds: tuple[int, ...]
     fourth_seeds: tuple[int, ...]
     fifth_seeds: tuple[int, ...]
+    sixth_seeds: tuple[int, ...]
     spent_seeds: tuple[int, ...]
     worlds: tuple[str, ...]
     larger_worlds: tuple[str, ...]
@@ -58,7 +60,8 @@ class EarningsPlan:
     def read(file: Path = FILE) -> "EarningsPlan":
         """Read the protocol and check that no seed has two purposes."""
         plan: dict[str, Any] = json.loads(file.read_text())
-        purposes = ("tuning", "reporting", "second_series", "third_series", "fourth_series", "fifth_series", "spent")
+        purposes = ("tuning", "reporting", "second_series", "third_series", "fourth_series")
+        purposes += ("fifth_series", "sixth_series", "spent")
         seeds = {name: tuple(plan["seeds"][name]) for name in purposes}
         if sum(map(len, seeds.values())) != len(set().union(*seeds.values())):
             raise ValueError(f"{file}: a seed has two purposes; each seed may be used for one only.")
@@ -71,7 +74,10 @@ class EarningsPlan:
             visitors_seed=plan["rollout"]["seed"],
             skip_recent=tuple(plan["skip_recent"]["values"]),
             simple_policies=tuple(plan["simple_policies"]),
-            series={name: tuple(plan[f"{name}_series"]["groups"]) for name in ("second", "third", "fourth", "fifth")},
+            series={
+                name: tuple(plan[f"{name}_series"]["groups"])
+                for name in ("second", "third", "fourth", "fifth", "sixth")
+            },
         )
 
     def check_tuning(self, seeds: Iterable[int]) -> None:

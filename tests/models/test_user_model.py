@@ -15,7 +15,7 @@ from offrec.data.list_log import ListEpochs, read_lists
 from offrec.models import user_agent
 from offrec.models.log_shape import LogShape
 from offrec.models.network import NetworkOptions
-from offrec.models.planner import LATER, Planner
+from offrec.models.planner import Planner
 from offrec.models.user_agent import UserModelAgent, build_user_agent
 from offrec.policy import PickHistory
 
@@ -106,6 +106,16 @@ def test_the_first_taste_fades_with_the_number_of_picks_in_memory() -> None:
     torch.testing.assert_close(model.taste(first, memory)[:, 0], expected)
 
 
+@pytest.mark.parametrize("choice", ["logit", "cascade"])
+def test_before_training_nothing_is_picked_as_often_as_in_the_log(dataset: Dataset, choice: str) -> None:
+    """Every third list has no pick."""
+    model = agent(choice=choice)
+    model.start_choice(read_lists(dataset, "train", 2, 5, CPU))
+    model.place.zero_()
+    nothing = model.log_choice(torch.zeros(1, 2)).exp()[0, 0]
+    assert nothing.item() == pytest.approx(1 / 3, rel=1e-5)
+
+
 def test_choice_by_cascade_passes_over_each_place_before_the_pick() -> None:
     model = agent(choice="cascade")
     utility = torch.tensor([[0.4, -1.0, 2.0]])
@@ -152,7 +162,7 @@ def test_the_form_of_choice_is_selected_by_likelihood(tmp_path: Path, make_datas
         lists.append([(0, items, 0.5, 0)])
     count = len(sessions)
     data = make_dataset(tmp_path, sessions, splits=(count - 100, 50, 50), items=4, decisions=lists)
-    quick = {**SETTINGS, "algorithm.types": 1, "training.epochs": 1, "training.batch_size": 32}
+    quick = {**SETTINGS, "algorithm.types": 1, "training.epochs": 4, "training.batch_size": 32}
     policy = offrec.train(data, tmp_path / "run", algorithm="user-model", settings=quick, console=Console(quiet=True))
     assert bool(policy.agent.is_cascade) == is_cascade
 
@@ -252,9 +262,7 @@ def test_the_value_of_staying_is_a_geometric_sum_without_item_effects() -> None:
     w, picks, same = torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), torch.zeros(1, 1)
     stay = 1 - torch.tensor(-1.0).sigmoid().item()
     share = planner.start_patience(1).softmax(1)
-    assert planner._value(w, picks, same, None, share).item() == pytest.approx(
-        LATER * 0.4 * stay / (1 - stay), rel=1e-5
-    )
+    assert planner._value(w, picks, same, None, share).item() == pytest.approx(0.4 * stay / (1 - stay), rel=1e-5)
 
 
 def test_sessions_update_the_posterior_by_bayes_rule_also_without_a_pick() -> None:

@@ -5,11 +5,10 @@ The value of a list ℓ for type c is Σ_{i∈ℓ} P(i|ℓ,c) · e(i,c), with
     e(i,c) = E[reward of i|c] + V(memory after i) − V(memory after no pick)
 
 V is the expected reward of the rest of the session, over the posterior of the visitor's impatience: those who have
-stayed for many lists are probably patient. V is multiplied by a weight below 1, because the planner overestimates the
-lists that it will choose. V assumes that later lists earn a mean reward r̄ and that later picks have a
-mean effect w̄ on leaving; both are measured by simulating the planner in the model. The planner adds the
-item that increases the mean value over the posterior of c most, until the list is complete; if visitors choose place
-by place, it fills the last place first.
+stayed for many lists are probably patient. V assumes that later lists earn a mean reward r̄ and that later picks have
+a mean effect w̄ on leaving; both are measured by simulating the planner in the model. The planner adds the item that
+increases the mean value over the posterior of c most, until the list is complete; if visitors choose place by place, it
+fills the last place first and improves the list place by place.
 
 Candidates come from heads over the catalogue, one per likely type: the logarithm of exp(u) · (e − λ), where λ is the
 value of the list, is linearised in match, q and w around the lists that the planner makes for visitors of known type.
@@ -27,7 +26,6 @@ from offrec.catalogue.head import MASKED
 from offrec.models.user_model import STEPS, UserModelNetwork
 
 SIMULATED, SIMULATED_LISTS = 256, 64
-LATER = 0.6  # weight of later lists in V: a planner overestimates the lists that it will choose
 FEW = 0.02  # a simulation ends when this share of the visitors is left
 SWEEPS = 2  # over the places of a list for visitors who look at one place after the other
 STEP = 0.01  # of numerical derivatives
@@ -339,8 +337,8 @@ class Planner:
                 lists = lists + alive
             lists = lists + alive * (1 - leave) / leave.clamp(min=1e-3)
             value = value + share[:, number : number + 1] * lists
-        reward: Tensor = LATER * self.reward * value
-        return reward
+        earned: Tensor = self.reward * value
+        return earned
 
     # ---- calibration
 

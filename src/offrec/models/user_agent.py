@@ -1,5 +1,7 @@
 """The user model behind the interface of an agent: loss, ranking by plans, and the state of running sessions."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -19,6 +21,7 @@ from offrec.models.user_model import UserModelNetwork
 from offrec.types import Batch
 
 CALIBRATIONS = 4  # simulations; each one uses the statistics of the one before
+LEAST_NONE = 0.05  # u₀ starts at this share of lists without a pick if the log has fewer
 VALIDATED = 16_384  # validation sessions that select the model of leaving
 VALIDATED_CHOICES = 2048  # the first of them, whose choices are validated
 
@@ -54,6 +57,26 @@ class UserModelAgent(UserModelNetwork):
         self.set_exposure(counts)
         self.set_rewards(rewards.to(self.reward))
         self.lists_in_log = max(1, int(sum_over_batch(counts.new_tensor(len(log.rows)))))
+
+    @torch.no_grad()
+    def start_choice(self, log: ListLog) -> None:
+        """Set u₀ such that visitors pick nothing as often as in the log, if all items are alike.
+
+        Adam moves u₀ slowly from 0. Until then the effects of items explain what u₀ should, and more so for choice
+        place by place, where u₀ is far from 0.
+        """
+        if not self.has_lists:
+            return
+        rows = log.rows
+        parts = ((rows.place == 0).sum(), (rows.offered < self.n_items).sum(), rows.place.new_tensor(len(rows)))
+        nothing, offered, lists = sum_over_batch(torch.stack(parts).double()).tolist()
+        share = min(max(nothing / max(1.0, lists), LEAST_NONE), 1 - LEAST_NONE)
+        length = max(1.0, offered / max(1.0, lists))
+        if self.is_cascade:
+            passed = share ** (1 / length)  # the probability of passing over a place
+            self.none.fill_(math.log(passed / (1 - passed)))
+        else:
+            self.none.fill_(math.log(length * share / (1 - share)))
 
     def after_update(self) -> None:
         """Do nothing: the model has no state outside the optimiser."""

@@ -94,6 +94,7 @@ def build_trained_model(
     if options.learner.choice == "auto" and agent.has_lists and validation is not None and validation.sessions:
         with batch_group(None):  # if sessions are divided over ranks, all of them fit the same pilots
             agent.is_cascade.fill_(shared.from_leader(_prefers_cascade(shared, options, epochs, validation, device)))
+    agent.start_choice(epochs.log)
     return agent
 
 
