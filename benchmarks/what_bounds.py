@@ -47,7 +47,7 @@ class Taste:
     types: Tensor  # [K, d]
     log_prior: Tensor  # [K]
     lag: Tensor  # [m]
-    fading: Tensor  # [m]
+    fading: Tensor  # [] log-odds of φ
     interest: float  # change of the log-odds of conversion per unit of match
 
 
@@ -102,7 +102,7 @@ def true_parts(shop: Shop, behaviours: list[str], fitted: Parts, picks: Tensor, 
             knobs.appeal * (visitors - mean),
             torch.full((types,), 1.0 / types).log(),
             knobs.appeal * drift,
-            -drift.cumsum(0),
+            torch.tensor(1 - knobs.drift).logit(),
             knobs.match_interest / knobs.appeal,
         ),
     )

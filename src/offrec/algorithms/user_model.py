@@ -2,14 +2,14 @@
 
 Each visitor has one of K latent types c. For a list ℓ shown after the picks m:
 
-    utility     u(i|c,m) = a_i + x_i·(f_n U_c + Σ_l g_l x_{m_l}) + s[times i is in m] + p[place of i]
+    utility     u(i|c,m) = a_i + x_i·(φⁿ U_c + Σ_l g_l x_{m_l}) + s[times i is in m] + p[place of i]
     choice      P(i|ℓ,c,m) = exp u(i|c,m) / (exp u₀ + Σ_{j∈ℓ} exp u(j|c,m)),  u₀ for picking nothing (logit), or
                 P(ℓ_j|ℓ,c,m) = σ(u(ℓ_j|c,m) − u₀) Π_{l<j} (1 − σ(u(ℓ_l|c,m) − u₀)), place by place (cascade)
-    conversion  P(b|i,c,m) ∝ exp(α_b + β_b z),  z = κ x_i·(f_n U_c + …) + q_i + s′[times i is in m]
+    conversion  P(b|i,c,m) ∝ exp(α_b + β_b z),  z = κ x_i·(φⁿ U_c + …) + q_i + s′[times i is in m]
     exposure    P(i shown|c) ∝ exp(e_i + x_i·Y_c)
     leaving     logit P(leave|m,v) = v + h₀ + h[picks] − Σ_l ω_l w_{m_l} + idle·1[no pick] + same·similarity(m)
 
-n is the number of picks in m. f_n is the share of the visitor's first taste that is left after n picks, with f_0 = 1.
+n is the number of picks in m, and φⁿ the share of the visitor's first taste that is left after them, with φ in (0, 1).
 v is the impatience of the visitor, with the distribution N(0, σ²) over visitors. The loss of a session is
 −log Σ_c π_c Π_t P(choice_t) P(conversion_t) P(exposure_t) − log E_v[Π_t P(left or stayed_t|v)], plus Gaussian priors.
 Exposure is part of the likelihood because the policy that wrote the log may know the visitor: without it, an item that

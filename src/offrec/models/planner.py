@@ -8,20 +8,23 @@ V is the expected reward of the rest of the session, over the posterior of the v
 stayed for many lists are probably patient. V assumes that later lists earn a mean reward r̄ and that later picks have
 a mean effect w̄ on leaving; both are measured by simulating the planner in the model. The planner adds the item that
 increases the mean value over the posterior of c most, until the list is complete; if visitors choose place by place, it
-fills the last place first and improves the list place by place.
+starts from the best list for the mean visitor and improves it place by place.
 
 Candidates come from heads over the catalogue, one per likely type: the logarithm of exp(u) · (e − λ), where λ is the
 value of the list, is linearised in match, q and w around the lists that the planner makes for visitors of known type.
 If items have rewards of their own, the logarithm of what they change in E[reward of i|c] is added.
 """
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, normalize
+from torch.nn.functional import logsigmoid, normalize, pad
 
-from offrec.catalogue import Head, restrict, top_k
+from offrec.catalogue import Head, logsumexp, restrict, top_k
 from offrec.catalogue.head import MASKED
 from offrec.models.user_model import STEPS, UserModelNetwork
 
@@ -121,7 +124,7 @@ class Planner:
             int((recent < self.model.n_items).sum(1).max()) if len(recent) else 0,
         )
         recent = recent[:, : max(1, longest)]
-        windows = torch.nn.functional.pad(recent, (0, memory - 1), value=self.model.n_items).unfold(1, memory, 1)
+        windows = pad(recent, (0, memory - 1), value=self.model.n_items).unfold(1, memory, 1)
         is_pick = recent < self.model.n_items
         before = is_pick.flip(1).cumsum(1).flip(1) - 1
         flat = windows.flatten(0, 1), is_pick.new_ones(recent.numel()), before.clamp(min=0).flatten()
@@ -138,24 +141,36 @@ class Planner:
 
         Each pick is compared with a list of items as they were shown in the log.
         """
-        model, memory = self.model, self.model.learner.memory
-        shown, utilities = model.shown.clamp(min=1e-12).log(), model.types @ self.x.T + self.a
-        if model.is_cascade:
-            total = self._logsumexp(shown + logsigmoid(utilities - self.none))
-        else:
-            total = torch.logaddexp(self.none, self._logsumexp(shown + utilities) + torch.tensor(float(self.k)).log())
+        model, memory, totals = self.model, self.model.learner.memory, self._log_totals
         posterior = self.start(len(recent))
         types = torch.arange(len(model.types), device=recent.device).expand(len(recent), -1)
-        padded = torch.nn.functional.pad(recent, (0, memory), value=model.n_items)
+        padded = pad(recent, (0, memory), value=model.n_items)
         for j in range(recent.shape[1]):
             item = padded[:, j]
             if not bool((item < model.n_items).any()):
                 break
             before = padded[:, j + 1 : j + 1 + memory]
             utility, _ = model.utility_and_interest(types, before, item[:, None])
+            total = totals[(before < model.n_items).sum(1)]
             picked = logsigmoid(utility[..., 0] - self.none) if model.is_cascade else utility[..., 0]
             posterior += torch.where((item < model.n_items)[:, None], picked - total, 0.0)
         return posterior
+
+    @cached_property
+    @torch.no_grad()
+    def _log_totals(self) -> Tensor:
+        """[m + 1, K] log-normalisers of a pick after n = 0, 1, …, m picks, from lists as they were shown in the log.
+
+        They depend on n, because the taste of a type fades. What earlier picks add to it is left out.
+        """
+        model, shown = self.model, self.model.shown.clamp(min=1e-12).log()
+        tastes = model.first_taste_left()[:, None, None] * model.types  # [m + 1, K, d]
+        if model.is_cascade:
+            passed = (shown + logsigmoid(taste @ self.x.T + self.a - self.none) for taste in tastes)
+            return torch.stack([self._logsumexp(values) for values in passed])
+        head = Head(tastes.flatten(0, 1), self.x, self.a + shown, shard=model.shard)
+        lists = logsumexp(head).reshape(tastes.shape[:2]) + math.log(self.k)
+        return torch.logaddexp(self.none, lists)
 
     @torch.no_grad()
     def plan(
@@ -168,8 +183,8 @@ class Planner:
     ) -> Tensor:
         """Return the lists [n, k] for visitors with a log posterior [n, K], last picks [n, m] and pick counts [n].
 
-        Lists contain only items that `allowed` [A] marks, unless there are fewer than k of them. `patience` [n, V] is
-        the log posterior of impatience; None: that of new visitors.
+        Lists contain only items that `allowed` [A] marks; if there are fewer than k, n_items fills empty places.
+        `patience` [n, V] is the log posterior of impatience; None: that of new visitors.
         """
         rows = GPU_ROWS if memory.is_cuda else ROWS
         patience = self.start_patience(len(memory)) if patience is None else patience
@@ -191,7 +206,10 @@ class Planner:
         return candidates.gather(1, self._best_list(utility, earns, share, is_excluded))
 
     def _candidates(self, types: Tensor, memory: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return candidates [n, M] and whether each repeats another one or is not allowed."""
+        """Return candidates [n, M] and whether each repeats another one or is not allowed.
+
+        If fewer than k items are allowed, k further candidates are padding, which leaves a place empty.
+        """
         model, zeta = self.model, self.slopes.zeta
         state = model.taste(model.types[types], memory) * (1 + zeta * model.match_conversion)
         head = Head(state.reshape(-1, state.shape[-1]), self.x, self._item_score(), shard=model.shard)
@@ -205,9 +223,12 @@ class Planner:
         if allowed is not None:
             is_excluded |= ~allowed[items]
         # The types share many candidates. Columns that are repeated in all rows are not worth evaluating.
-        count = max(self.k, int((~is_excluded).sum(1).max()))
-        order = is_excluded.to(torch.uint8).argsort(dim=1, stable=True)[:, :count]
-        return items.gather(1, order), is_excluded.gather(1, order)
+        least, most = (~is_excluded).sum(1).aminmax() if len(items) else (self.k, self.k)
+        order = is_excluded.to(torch.uint8).argsort(dim=1, stable=True)[:, : max(self.k, int(most))]
+        items, is_excluded = items.gather(1, order), is_excluded.gather(1, order)
+        if int(least) >= self.k:
+            return items, is_excluded
+        return pad(items, (0, self.k), value=model.n_items), pad(is_excluded, (0, self.k), value=False)
 
     def _item_score(self) -> Tensor:
         return self.a + self.slopes.zeta * self.q + self.slopes.xi * self.w + self.log_ratio
@@ -236,22 +257,42 @@ class Planner:
     def _best_cascade(self, utility: Tensor, earns: Tensor, share: Tensor, excluded: Tensor) -> Tensor:
         """Return the indices of the candidates for visitors who look at one place after the other.
 
-        The last place is filled first. An item before a list of value v earns p · e + (1 − p) · v. The items are then
-        sorted by e, which is the best order if visitors have one type and places one effect, and each place, from the
-        first to the last, gets the item that is best given the other places.
+        First the best list for visitors who all have the mean chance of picking each candidate. Then each place, from
+        the first to the last, gets the item that is best for the types, given the other places.
         """
         effects = self.model.place_effects(self.k).tolist()
-        excluded, chosen = excluded.clone(), []
-        value = torch.zeros_like(share)  # [n, C] of the places after the current one
-        for effect in reversed(effects):
-            item, value = self._best_at_place(utility + effect, earns, value, share, excluded)
-            chosen.append(item)
-            excluded.scatter_(1, item, True)
-        lists, mean = torch.cat(chosen, 1), (share[:, None] @ earns)[:, 0]
+        lists = self._best_for_mean_visitor(utility + fmean(effects), earns, share, excluded)
+        excluded = excluded.scatter(1, lists, True)
         for _ in range(SWEEPS):
-            lists = lists.gather(1, mean.gather(1, lists).argsort(1, descending=True))
             self._improve_cascade(lists, utility, earns, share, excluded, effects)
         return lists
+
+    def _best_for_mean_visitor(self, utility: Tensor, earns: Tensor, share: Tensor, excluded: Tensor) -> Tensor:
+        """Return the list [n, k] that is best if all visitors have the mean chance p and the mean value e of a pick.
+
+        An item before places of value v is worth p · e + (1 − p) · v, so the best list is sorted by e. A dynamic
+        programme goes through the sorted candidates from the last to the first and finds, for each number of places,
+        the best list of candidates from there on.
+        """
+        picked = (utility - self.none).sigmoid()
+        p, gain = ((share[:, None] @ part)[:, 0] for part in (picked, picked * earns))
+        order = (gain / p.clamp(min=1e-12)).masked_fill(excluded, -torch.inf).argsort(1, descending=True)
+        p, gain, candidates = p.gather(1, order), gain.gather(1, order), order.shape[1]
+        allowed = (~excluded).sum(1, keepdim=True)  # they come first
+        places = torch.arange(1, self.k + 1, device=p.device)
+        value, takes = gain.new_zeros(len(p), self.k + 1), []
+        for j in reversed(range(candidates)):
+            after = allowed - j - 1  # candidates that can still be chosen
+            taken = gain[:, j : j + 1] + (1 - p[:, j : j + 1]) * value[:, :-1]
+            takes.append((after >= places - 1) & ((after < places) | (taken > value[:, 1:])))
+            value = torch.cat([value[:, :1], torch.where(takes[-1], taken, value[:, 1:])], 1)
+        left = torch.full((len(p), 1), self.k, device=p.device)
+        is_chosen = []
+        for take in reversed(takes):
+            is_chosen.append(take.gather(1, (left - 1).clamp(min=0)) & (left > 0))
+            left = left - is_chosen[-1].long()
+        first = torch.cat(is_chosen, 1).to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : self.k]
+        return order.gather(1, first)
 
     def _best_at_place(
         self, utility: Tensor, earns: Tensor, after: Tensor, reach: Tensor, excluded: Tensor
@@ -302,7 +343,7 @@ class Planner:
         w, known = self._effects(memory), self.model.at(self.unit_x, memory)
         similar = (self.model.at(self.unit_x, items) @ known[:, : length - 1].transpose(1, 2)).relu()
         largest = similar.amax(2) if length > 1 else torch.zeros_like(items, dtype=w.dtype)
-        older = torch.nn.functional.pad(memory[:, : length - 1], (0, 1), value=n_items)
+        older = pad(memory[:, : length - 1], (0, 1), value=n_items)
         same_after_pick = self.model.similarity(older)[:, None] + largest / length
         share = patience.softmax(1)
         picked = self._value(w, picks, same_after_pick, self._effects(items), share)

@@ -25,6 +25,7 @@ DECAYS = (0.3, 0.5, 0.6, 0.7, 0.8)  # of the weights of earlier picks in leaving
 WITHOUT_VALIDATION = (10.0, 0.6)  # the precision and decay of logs without validation sessions
 LEVELS = 5  # of impatience: the nodes of Gauss–Hermite quadrature
 FIRST_PRECISION = 2.0  # of a and ε in the first epoch, if they are estimated
+FIRST_FADING = 3.0  # φ starts at .95
 STEPS = 12  # numbers of picks with an effect on leaving of their own; the last is for all larger numbers
 MAX_LOGIT = 60.0  # e⁶⁰ is a finite float32, also if several are added
 SEEN = 3  # effects of an item that is in memory 0, 1, or more times
@@ -114,7 +115,7 @@ class UserModelNetwork(nn.Module):
         self.leave_picks = zeros(STEPS, count)  # h
         self.leave_missing, self.leave_idle, self.leave_same = zeros(count), zeros(count), zeros(count)
         self.log_impatience = nn.Parameter(torch.full((count,), -0.5))  # log σ
-        self.fading = zeros(memory)  # f − 1 after 1, 2, … picks
+        self.fading = nn.Parameter(torch.full((), FIRST_FADING))  # log-odds of φ
         self.prior_mean = None if features is None else _prior_mean(features, width + 2 + count)
         self.known_items = n_items  # a has mean 0 over these; items after them are new
         self._means: tuple[Tensor, ...] | None = None
@@ -241,17 +242,21 @@ class UserModelNetwork(nn.Module):
         return tuple(copy for copy in copies if copy is not None)
 
     def taste(self, types: Tensor, memory: Tensor) -> Tensor:
-        """[n, C, d] f U_c + Σ_l g_l x_{m_l} for visitors with taste U [n, C, d] when they arrive."""
+        """[n, C, d] φⁿ U_c + Σ_l g_l x_{m_l} for visitors with taste U [n, C, d] when they arrive."""
         shift = torch.einsum("nm,nmd->nd", self.lag.expand(memory.shape), self.at(self.vectors(), memory))
-        share = torch.cat([self.fading.new_ones(1), 1 + self.fading])[(memory < self.n_items).sum(1)]
+        share = self.first_taste_left()[(memory < self.n_items).sum(1)]
         return share[:, None, None] * types + shift[:, None]
+
+    def first_taste_left(self) -> Tensor:
+        """[m + 1] φⁿ, the share of the first taste that is left after n = 0, 1, …, m picks in memory."""
+        return self.fading.sigmoid() ** torch.arange(self.learner.memory + 1, device=self.fading.device)
 
     def times_seen(self, memory: Tensor, items: Tensor) -> Tensor:
         """[n, c] how often each of the items [n, c] is in memory, at most SEEN − 1."""
         return (items[:, :, None] == memory[:, None, :]).sum(-1).clamp(max=SEEN - 1)
 
     def match(self, types: Tensor, memory: Tensor, items: Tensor) -> Tensor:
-        """[n, C, c] x_i·(f U_c + Σ_l g_l x_{m_l}) for types [n, C] and items [n, c]."""
+        """[n, C, c] x_i·(φⁿ U_c + Σ_l g_l x_{m_l}) for types [n, C] and items [n, c]."""
         return torch.einsum("ncd,nid->nci", self.taste(self.types[types], memory), self.at(self.vectors(), items))
 
     def utility_and_interest(self, types: Tensor, memory: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
