@@ -223,9 +223,52 @@ def test_classes_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert group[3] == group[4] < group[1] < group[7]  # after item 1, item 0 and item 2
 
 
+def test_classes_of_a_log_without_picks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_classes, "MIN_SESSIONS", 1)
+    ignored, reward = np.full(3, -1), np.zeros(3)
+    assert classify_states(np.array([0, 2, 2, 3]), ignored, reward).tolist() == [0, 0, 0]
+
+
 def test_small_classes_of_a_step_are_merged() -> None:
     state, step = np.array([3, 3, 4, 5, 3, 4]), np.array([0, 0, 0, 0, 1, 1])
     np.testing.assert_array_equal(merge_small_classes(state, step, 2), [3, 3, -1, -1, -1, -1])
+
+
+@pytest.mark.parametrize(
+    ("sessions", "merged"),
+    [
+        ((60, 37, 3), (1, 2)),  # 3 are too few, so the next smallest class is merged too
+        ((37, 60, 3), (0, 2)),
+        ((60, 37, 12, 8), (2, 3)),  # 20 together
+        ((60, 37, 12, 7), (1, 2, 3)),  # 19 together
+        ((21, 20, 0, 1), (1, 3)),
+        ((60, 0, 19), (0, 2)),  # one class remains
+        ((10, 5), (0, 1)),  # too few in all
+        ((5,), (0,)),
+        ((60, 20), ()),
+    ],
+)
+def test_merged_classes_have_enough_sessions(sessions: tuple[int, ...], merged: tuple[int, ...]) -> None:
+    """At step 1; at step 0 all classes are large."""
+    state = np.concatenate([np.repeat(np.arange(4), 20), np.repeat(np.arange(len(sessions)), sessions)])
+    step = np.repeat([0, 1], [80, sum(sessions)])
+    expected = np.where((step == 1) & np.isin(state, merged), -1, state)
+    np.testing.assert_array_equal(merge_small_classes(state, step, 20), expected)
+
+
+def test_merged_classes_equal_those_of_loops() -> None:
+    random = np.random.default_rng(13)
+    for _ in range(50):
+        step, state = random.integers(0, 8, 300), np.minimum(random.geometric(0.3, 300), 12)
+        expected = state.copy()
+        for number in range(8):
+            count = {one: int(((step == number) & (state == one)).sum()) for one in state[step == number].tolist()}
+            total = 0
+            for one in sorted(count, key=lambda name: (count[name], name)):
+                if count[one] < 10 or 0 < total < 10:
+                    total += count[one]
+                    expected[(step == number) & (state == one)] = -1
+        np.testing.assert_array_equal(merge_small_classes(state, step, 10), expected)
 
 
 def test_the_error_of_the_bias_of_classes_is_that_of_resamples() -> None:

@@ -6,7 +6,7 @@ Groups have about the same number of decisions. Items that keep visitors and ite
 different groups, so that states of a class have similar values.
 
 The mean weight of a few sessions varies too much, and all later weights are multiplied by it. At each step, classes of
-fewer than `MIN_SESSIONS` sessions are therefore merged.
+fewer than `MIN_SESSIONS` sessions are therefore merged, if necessary with the smallest of the others.
 """
 
 import numpy as np
@@ -33,26 +33,36 @@ def classify_states(offsets: Longs, item: Longs, reward: Doubles) -> Longs:
     latest = np.maximum.accumulate(np.where(picked, decisions, -1))
     before = np.concatenate([[-1], latest[:-1]])[: len(item)]
     has_pick = before >= decisions - step
-    value = np.where(has_pick, _value_of_items(offsets, item, reward)[item[before]], 0.0) if len(item) else reward
-    inner = np.linspace(0, 1, GROUPS + 1)[1:-1]
-    group = np.searchsorted(np.quantile(value[has_pick], inner), value) + 1 if has_pick.any() else step * 0
-    group = np.where(has_pick, group, 0)
+    group = np.zeros(len(item), np.int64)  # 0: no pick yet
+    if has_pick.any():
+        value = _value_of_items(offsets, item, reward)[item[before[has_pick]]]
+        group[has_pick] = np.searchsorted(np.quantile(value, np.linspace(0, 1, GROUPS + 1)[1:-1]), value) + 1
     reactions = [np.concatenate([np.zeros(back, bool), picked])[: len(item)] & (step >= back) for back in (1, 2)]
     return merge_small_classes((group * 2 + reactions[0]) * 2 + reactions[1], step, MIN_SESSIONS)
 
 
 def merge_small_classes(state: Longs, step: Longs, smallest: int) -> Longs:
-    """[D] the classes `state` [D]; at each step those of fewer than `smallest` sessions become the class −1."""
-    _, number, count = np.unique(np.stack([step, state]), axis=1, return_inverse=True, return_counts=True)
-    return np.where(count[number.ravel()] < smallest, -1, state)
+    """[D] the classes `state` [D], numbered from 0; at each step the small ones become the class −1.
+
+    These are the classes of fewer than `smallest` sessions and, if they have fewer than that together, the smallest of
+    the other classes. The class −1 is therefore small only if it is the only class of its step.
+    """
+    steps, classes = (int(one.max(initial=-1)) + 1 for one in (step, state))
+    count = np.bincount(step * classes + state, minlength=steps * classes).reshape(steps, classes)
+    order = np.argsort(count, axis=1, kind="stable")
+    sessions = np.take_along_axis(count, order, 1)  # [T, C] smallest class first
+    before = np.cumsum(sessions, axis=1) - sessions  # [T, C] sessions in smaller classes
+    merged = np.empty_like(count, dtype=bool)
+    np.put_along_axis(merged, order, (sessions < smallest) | ((before > 0) & (before < smallest)), 1)
+    return np.where(merged[step, state], -1, state)
 
 
 def _value_of_items(offsets: Longs, item: Longs, reward: Doubles) -> Doubles:
-    """[A] mean reward of a session from the pick of each item on, shrunk to the overall mean."""
+    """[A] mean reward of a session from the pick of each item on, shrunk to the overall mean; needs a pick."""
     total = np.concatenate([[0.0], np.cumsum(reward)])
     return_to_go = np.repeat(total[offsets[1:]], np.diff(offsets)) - total[:-1]
     picked = item >= 0
     count = np.bincount(item[picked])
-    overall = float(return_to_go[picked].mean()) if picked.any() else 0.0
+    overall = float(return_to_go[picked].mean())
     sums = np.bincount(item[picked], return_to_go[picked])
     return np.asarray((sums + PSEUDO_COUNT * overall) / (count + PSEUDO_COUNT))
