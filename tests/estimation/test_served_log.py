@@ -149,6 +149,13 @@ def test_parts_of_lists_need_served_lists(tmp_path: Path) -> None:
         estimate(Fixed(picks, [0.0, 0.0]), picks, EstimateOptions(estimators=("pick",)))
 
 
+@pytest.mark.parametrize(("name", "uses_states"), [("self_normalised", False), ("state_marginal", True), ("", False)])
+def test_states_are_classified_only_if_an_estimator_needs_them(served: Any, name: str, uses_states: bool) -> None:
+    options = EstimateOptions(estimators=(name,) if name else ())
+    (one,) = estimate(later_policy(served, SERVED), served, options).policies
+    assert (one.trajectories.state is not None) == uses_states
+
+
 def test_blends_of_ratios_of_picks_approach_the_log(served: Any) -> None:
     server, options = later_policy(served, SERVED), EstimateOptions(blend=0.01)
     (one,) = estimate(later_policy(served, [1.0, 1, 1, 1, 1, 1]), served, options, served=server).policies

@@ -51,6 +51,16 @@ class LoggingModel:
         return Head(empty, self.log_share.new_zeros(len(self.log_share), 0), self.log_share)
 
 
+def check_logging_splits(dataset: Dataset) -> None:
+    """Raise `InputError` if a split that π̂_b is fitted to has no events."""
+    for split in ("train", "validation"):
+        if not dataset.split(split).events:
+            raise InputError(
+                f"The {split} split of {dataset.path} has no events, so its propensities cannot be fitted; prepare a "
+                "larger log, or one with propensities."
+            )
+
+
 def load_logging_model(
     dataset: Dataset,
     network: NetworkOptions,
@@ -130,6 +140,7 @@ def collect_trajectories(
     *,
     match_lists: bool = False,
     with_clusters: bool = False,
+    with_states: bool = False,
     batch_size: int = BATCH_SIZE,
     progress: Progress | None = None,
     passes: Passes | None = None,
@@ -144,6 +155,7 @@ def collect_trajectories(
         match_lists: Whether to compute the probabilities of a policy that shows its top k: `log_pi` is 0 for logged
             lists that equal its top k in the same order, and −∞ for all others. Blends need them.
         with_clusters: Whether to compute the ratios of item clusters too. They need π̂_b and two more passes.
+        with_states: Whether to compute the classes of states too, which state-marginal weights need.
         batch_size: Decisions per batch.
         progress: Called after every batch.
         passes: Runs the passes over the log; by default in this process.
@@ -161,6 +173,9 @@ def collect_trajectories(
         passes = LocalPasses()
     _check_catalogue(list_policy, decisions.dataset)
     trajectories = reward_trajectories(decisions, rewards)
+    if with_states:
+        state = classify_states(trajectories.offsets, decisions.picked_item, trajectories.reward)
+        trajectories = replace(trajectories, state=state)
     is_sampled = list_policy.play == "sample"
     has_probabilities = is_sampled or match_lists or list_policy.blend < 1
     if has_probabilities and not is_sampled and list_policy.k != decisions.k:
@@ -214,8 +229,7 @@ def rare_beyond_logging(log_pi: Doubles, log_b: Doubles, lengths: Longs) -> Doub
 def reward_trajectories(decisions: LoggedDecisions, rewards: Floats) -> Trajectories:
     """Return the decisions and their rewards, without any column that depends on a policy."""
     reward, by_behaviour = decisions.rewards(rewards)
-    state = classify_states(decisions.offsets, decisions.picked_item, reward)
-    return Trajectories(decisions.offsets, reward, reward_by_behaviour=by_behaviour, state=state)
+    return Trajectories(decisions.offsets, reward, reward_by_behaviour=by_behaviour)
 
 
 def _check_catalogue(list_policy: ListPolicy, dataset: Dataset) -> None:

@@ -12,7 +12,13 @@ from offrec.errors import InputError
 from offrec.estimation import value_at_5
 from offrec.estimation.assumption import assumption_bias
 from offrec.estimation.certify import Certification, certify
-from offrec.estimation.collect import LoggingModel, collect_trajectories, load_logging_model, reward_trajectories
+from offrec.estimation.collect import (
+    LoggingModel,
+    check_logging_splits,
+    collect_trajectories,
+    load_logging_model,
+    reward_trajectories,
+)
 from offrec.estimation.control_variates import with_values
 from offrec.estimation.estimators import ESTIMATORS, SessionTerms, get_estimator, session_terms
 from offrec.estimation.fit_processes import check_jobs, fit_concurrently
@@ -66,7 +72,7 @@ def estimate(
         For each policy and estimator the estimate, its interval, its diagnostics and a verdict.
 
     Raises:
-        InputError: If the split has no sessions, a requested estimator is not supported by the log or a policy, the
+        InputError: If the split has no decisions, a requested estimator is not supported by the log or a policy, the
             log was not served by `served`, or `jobs` was given without a fit that could use it.
 
     Example:
@@ -172,6 +178,10 @@ def _load(
     decisions = LoggedDecisions.load(dataset, split)
     if not len(decisions.sessions):
         raise InputError(f"The {split} split of {dataset.path} has no sessions; choose another --split.")
+    if not len(decisions):
+        raise InputError(f"The {split} split of {dataset.path} has sessions but no decisions; choose another --split.")
+    if not decisions.has_lists:
+        check_logging_splits(dataset)
     return decisions, event_rewards(dataset, dict(options.reward)), list_policies, split, note
 
 
@@ -303,6 +313,7 @@ def _collect(
             or list_policy.served_log
             or any(get_estimator(one).uses_weights for one in options.named_estimators),
             with_clusters=options.uses_clusters,
+            with_states=options.uses_states,
             progress=progress,
             passes=passes,
         )

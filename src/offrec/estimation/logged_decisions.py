@@ -34,7 +34,7 @@ class LoggedDecisions:
     def load(dataset: Dataset, split: SplitName) -> "LoggedDecisions":
         """Load the decisions of a split."""
         sessions, lists = dataset.split(split), dataset.split_decisions(split)
-        decisions = lists or _picks_as_decisions(dataset.sessions, sessions)
+        decisions = _picks_as_decisions(dataset.sessions, sessions) if lists is None else lists
         return LoggedDecisions(dataset, sessions, decisions, lists is not None)
 
     def __len__(self) -> int:
@@ -84,9 +84,10 @@ class LoggedDecisions:
 
     def behaviour(self) -> Longs:
         """[D] behaviour of the pick; the number of behaviours if nothing was picked."""
-        picked = self.picked_event
-        behaviour = np.asarray(self.sessions.behaviours)[picked.clip(min=0)].astype(np.int64)
-        return np.where(picked >= 0, behaviour, len(self.dataset.behaviours))
+        event = self.picked_event
+        behaviour, picked = np.full(len(event), len(self.dataset.behaviours)), event >= 0
+        behaviour[picked] = self.sessions.behaviours[event[picked]]
+        return behaviour
 
     def transitions(self, rewards: Floats | None, gamma: float) -> Transitions:
         """Return transitions whose steps are decisions; an ignored list has reward 0.
@@ -200,9 +201,8 @@ class ListReplay(Replay):
         self.number = np.arange(len(state)) + self.first_decision  # [P] number of the decision in the whole log
         self.number_on_device = torch.from_numpy(self.number).to(device)
         self.steps = torch.tensor(np.stack([mdp.reward, mdp.discount, mdp.return_to_go]), device=device)
-        picked = log.picked_event
-        action = np.where(picked >= 0, np.asarray(sessions.items)[picked.clip(min=0)], log.lists[:, 0])
-        self.action = torch.from_numpy(action.astype(np.int64)).to(device)
+        item = log.picked_item
+        self.action = torch.from_numpy(np.where(item >= 0, item, log.lists[:, 0])).to(device)
 
     def subset(self, indices: Longs) -> Self:
         """Return a replay of some lists; see `Replay.subset`."""

@@ -151,6 +151,11 @@ class EstimateOptions:
             get_estimator(name).weighting in CLUSTER_WEIGHTINGS for name in self.named_estimators
         )
 
+    @property
+    def uses_states(self) -> bool:
+        """Whether an estimator may need the classes of states."""
+        return ALL in self.estimators or any(get_estimator(name).last_ratios for name in self.named_estimators)
+
     def check_weightings(self, *, has_lists: bool, is_served: bool) -> None:
         """Raise `InputError` if a named estimator needs the policy that served the log, which is not given.
 

@@ -47,7 +47,7 @@ def replay_sessions(policy: Policy, decisions: LoggedDecisions, k: int, first: i
     log = slice(int(offsets[0]), int(offsets[-1]))
     lists, picked = decisions.lists[log], decisions.picked_event[log]
     position = np.asarray(decisions.decisions.positions[decisions.rows])[log].astype(np.int64)
-    items = np.asarray(decisions.sessions.items).astype(np.int64)
+    items = np.append(np.asarray(decisions.sessions.items), policy.n_items).astype(np.int64)  # the last one: no pick
     states, best = policy.start_sessions(rows), torch.zeros(len(lists), k, dtype=torch.long, device=policy.device)
     no_list, seen = np.full((rows, lists.shape[1]), policy.n_items), np.zeros(rows, np.int64)
 
@@ -65,8 +65,7 @@ def replay_sessions(policy: Policy, decisions: LoggedDecisions, k: int, first: i
         best[torch.from_numpy(index).to(policy.device)] = top_k(
             states.head(torch.from_numpy(row).to(policy.device)), k
         )[1]
-        item = np.where(picked[index] >= 0, items[picked[index].clip(min=0)], policy.n_items)
-        observe(row, lists[index], item)
+        observe(row, lists[index], items[picked[index]])
         seen[row] += picked[index] >= 0
     return best
 

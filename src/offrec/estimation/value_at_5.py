@@ -114,7 +114,7 @@ def scorer_for(
     """Return a function that computes value@5 of policies with the history length and device of `policy`.
 
     Returns:
-        The function; None if the log has no training events or the split has no scored events.
+        The function; None if the log has no training events or decisions, or the split has no scored events.
     """
     if not can_score(dataset, split):
         return None
@@ -124,9 +124,10 @@ def scorer_for(
 
 
 def can_score(dataset: Dataset, split: EvaluationSplit) -> bool:
-    """Return whether the log has training events and the split has scored events."""
+    """Return whether the log has training events and decisions, and the split has scored events."""
     scored = is_scored(dataset.split(split), dataset.protocol, dataset.train_counts > 0)
-    return bool(scored.any()) and dataset.split("train").events > 0
+    train = LoggedDecisions.load(dataset, "train")
+    return bool(scored.any()) and train.sessions.events > 0 and len(train) > 0
 
 
 def _describe(dataset: Dataset, rewards: Floats, gamma: float, options: ValueOptions) -> dict[str, Any]:
