@@ -105,6 +105,32 @@ def test_the_number_of_kinds_is_found_and_two_kinds_are_estimated_better() -> No
             assert float(chosen.share.min()) == pytest.approx(0.3, abs=0.05)
 
 
+def test_the_number_of_components_has_the_largest_criterion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second component has 10 more parameters. It may not pay for them where a third one does."""
+    effects, evidence = population(1)
+    likelihoods: dict[int, float] = {}
+
+    def fit(evidence: Evidence, start: Mixture, sum_items: Any) -> tuple[Mixture, float]:
+        return start, likelihoods[len(start.share)]
+
+    monkeypatch.setattr("offrec.models.joint_prior.fit_mixture", fit)
+    for second, third, chosen in ((9.0, 19.0, 1), (11.0, 20.5, 2), (11.0, 21.5, 3), (9.0, 21.0, 3), (-50.0, 21.0, 3)):
+        likelihoods.update({1: 0.0, 2: second, 3: third})
+        assert len(select_mixture(evidence, effects).share) == chosen
+
+
+@pytest.mark.parametrize("effects", [[1.0, -1.0, 0.0], [1.0, 1.0, 0.0], [-1.0, 0.5, 0.5]])
+def test_a_split_moves_the_halves_apart_along_the_main_axis(effects: list[float]) -> None:
+    """Each moves by √v for the largest variance v, also where the entries of the axis have the sum 0."""
+    axis = doubles(effects) / doubles(effects).norm()
+    one = mixture((1.0, [0.3, 0.2, 0.1], 0.5 * torch.eye(3, dtype=torch.double) + 1.5 * torch.outer(axis, axis)))
+    two = one.split()
+    assert two.share.tolist() == [0.5, 0.5]
+    torch.testing.assert_close(two.mean.mean(0), one.mean[0])
+    step = (two.mean[1] - two.mean[0]) / 2
+    torch.testing.assert_close(torch.outer(step, step), 2 * torch.outer(axis, axis))
+
+
 def test_em_never_decreases_its_objective(monkeypatch: pytest.MonkeyPatch) -> None:
     """The likelihood alone may decrease: the prior keeps the variances of a component with few items above 0."""
     _, evidence = population(2)

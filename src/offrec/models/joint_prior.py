@@ -92,7 +92,8 @@ class Mixture:
         """Return a mixture with one more component: the largest one is divided along its main axis."""
         largest = int(self.share.argmax())
         values, axes = torch.linalg.eigh(self.covariance[largest])
-        step = values[-1].sqrt() * axes[:, -1] * axes[:, -1].sum().sign()
+        axis = axes[:, -1]
+        step = values[-1].sqrt() * axis * axis[axis.abs().argmax()].sign()  # eigenvectors have no sign of their own
         means = torch.stack([self.mean[largest] - step, self.mean[largest] + step])
         halves = self.share[largest].div(2).expand(2)
         rest = torch.arange(len(self.share), device=self.share.device) != largest
@@ -158,9 +159,9 @@ def select_mixture(evidence: Evidence, effects: Tensor, sum_items: Sum = same) -
     best, criterion = start, -math.inf
     for _ in range(COMPONENTS):
         fitted, likelihood = fit_mixture(evidence, start, sum_items)
-        if likelihood - fitted.parameters <= criterion:
-            break
-        best, criterion, start = fitted, likelihood - fitted.parameters, fitted.split()
+        if likelihood - fitted.parameters > criterion:
+            best, criterion = fitted, likelihood - fitted.parameters
+        start = fitted.split()
     return best
 
 
