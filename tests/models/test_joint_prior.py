@@ -14,9 +14,11 @@ from offrec.data.list_log import ListLog, read_lists
 from offrec.models.item_features import ItemFeatures
 from offrec.models.joint_prior import (
     EFFECTS,
+    SAMPLE,
     Evidence,
     Mixture,
     _evidence,
+    _in_sample,
     _set_effects,
     fit_mixture,
     select_mixture,
@@ -129,6 +131,19 @@ def test_a_split_moves_the_halves_apart_along_the_main_axis(effects: list[float]
     torch.testing.assert_close(two.mean.mean(0), one.mean[0])
     step = (two.mean[1] - two.mean[0]) / 2
     torch.testing.assert_close(torch.outer(step, step), 2 * torch.outer(axis, axis))
+
+
+def test_the_sample_follows_no_pattern_and_does_not_depend_on_who_stores_the_items() -> None:
+    """Only items 1, 4, 7, … have data, 40,001 of them: every third item of the catalogue would be none of them."""
+    items = 3 * torch.arange(40_001) + 1
+    chosen = items[_in_sample(items, len(items))]
+    assert len(chosen) == pytest.approx(SAMPLE, abs=5 * (SAMPLE / 2) ** 0.5)
+    for period in (2, 3, 5):
+        shares = torch.bincount((chosen - 1) // 3 % period) / len(chosen)
+        torch.testing.assert_close(shares, torch.full((period,), 1 / period), rtol=0.0, atol=0.02)
+    parts = [part[_in_sample(part, len(items))] for part in (items[:7], items[7:30_000], items[30_000:])]
+    assert torch.cat(parts).equal(chosen)
+    assert _in_sample(items[:SAMPLE], SAMPLE).all(), "small catalogues are used entirely"
 
 
 def test_em_never_decreases_its_objective(monkeypatch: pytest.MonkeyPatch) -> None:

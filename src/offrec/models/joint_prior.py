@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from offrec.catalogue.noise import Noise, hash_bits
 from offrec.catalogue.shard import batch_group, sum_over_batch
 from offrec.data.list_log import ListLog
 from offrec.models.item_prior import Sum, choice_evidence, conversion_evidence, same
@@ -35,7 +36,7 @@ from offrec.models.user_model import UserModelNetwork
 COMPONENTS = 3  # the largest number of components that is tried
 ITERATIONS, TOLERANCE = 200, 0.05  # of EM: at most, and the gain in nats of the whole log that ends it
 PSEUDO_ITEMS, PSEUDO_VARIANCE = 5.0, 0.01  # n and s: keep the variances of components with few items above 0
-SAMPLE = 20_000  # items that the mixture is fitted to
+SAMPLE = 20_000  # the mixture is fitted to about this many items
 ITEMS_AT_ONCE, LISTS_AT_ONCE = 1 << 16, 1 << 12  # whose intermediate results are in memory at once
 EFFECTS = 3  # a, q, w
 
@@ -187,13 +188,23 @@ def shrink_item_effects(model: UserModelNetwork, log: ListLog) -> None:
     count = int(model.sum_items(torch.tensor(len(rows), device=rows.device)))
     if count <= EFFECTS:
         return
-    first = 0 if model.shard is None else model.shard.first
-    sample = rows[(rows + first) % -(-count // SAMPLE) == 0]  # the same items, however many processes store them
+    sample = rows[_in_sample(rows + (0 if model.shard is None else model.shard.first), count)]
     mixture = select_mixture(evidence[sample], (current - told)[sample], model.sum_items)
     for part in torch.split(is_free.nonzero()[:, 0], ITEMS_AT_ONCE):
         _, share, mean, _ = mixture.posterior(evidence[part])
         current[part] = told[part] + (share[..., None] * mean).sum(1)
     _set_effects(model, current.to(model.attractiveness), mapped)
+
+
+def _in_sample(items: Tensor, count: int) -> Tensor:
+    """Return whether each of some items is among about SAMPLE of `count` items.
+
+    A hash of its number decides, so the sample is the same however many processes store the items, and does not follow
+    a pattern in their order.
+    """
+    zero = torch.zeros((), dtype=torch.long, device=items.device)
+    unsigned = hash_bits(Noise(zero), zero, items).long() & 0xFFFFFFFF
+    return unsigned * count < SAMPLE << 32
 
 
 def _set_effects(model: UserModelNetwork, effects: Tensor, mapped: tuple[Tensor, ...] | None) -> None:
