@@ -201,6 +201,15 @@ def agent(**options: Any) -> UserModelAgent:
     return made
 
 
+def agent_with_features() -> UserModelAgent:
+    torch.manual_seed(0)
+    features = ItemFeatures(small_properties(ITEMS), np.ones(ITEMS, bool))
+    made = build_user_agent(ITEMS, UserModel(types=2, width=3, memory=3), NetworkOptions(), LogShape(2, 2), features)
+    for parameter in made.parameters():
+        parameter.data.normal_(0.0, 0.3)
+    return made
+
+
 def effects_of(model: UserModelAgent) -> Tensor:
     return torch.stack([model.centred(), model.interest(), model.worth()[:, int(model.best)]], 1).detach()
 
@@ -240,6 +249,19 @@ def test_utilities_of_all_items_and_of_nothing_can_change_together(log: ListLog)
     torch.testing.assert_close(model.loss(batch)["likelihood"].detach(), before, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("has_features", [False, True])
+def test_other_candidates_of_leaving_keep_their_effects(log: ListLog, has_features: bool) -> None:
+    """Their w depends on a and q, which change; ε′ makes up for it."""
+    model = agent_with_features() if has_features else agent()
+    before, effects = model.worth().detach(), effects_of(model)
+    shrink_item_effects(model, log)
+    after, best = model.worth().detach(), int(model.best)
+    others = [number for number in range(before.shape[1]) if number != best]
+    torch.testing.assert_close(after[:, others], before[:, others], rtol=0.0, atol=1e-5)
+    assert float((after[:, best] - before[:, best]).abs().max()) > 0.05
+    assert float((effects_of(model) - effects)[:, :2].abs().max()) > 0.05
+
+
 def test_effects_become_posterior_means(log: ListLog) -> None:
     model = agent()
     current = effects_of(model).double()
@@ -258,12 +280,7 @@ def test_effects_become_posterior_means(log: ListLog) -> None:
 
 
 def test_the_prior_is_about_what_features_do_not_tell(log: ListLog) -> None:
-    torch.manual_seed(0)
-    features = ItemFeatures(small_properties(ITEMS), np.ones(ITEMS, bool))
-    learner = UserModel(types=2, width=3, memory=3)
-    model = build_user_agent(ITEMS, learner, NetworkOptions(), LogShape(2, 2), features)
-    for parameter in model.parameters():
-        parameter.data.normal_(0.0, 0.3)
+    model = agent_with_features()
     current, mapped, best = effects_of(model).double(), model._mapped(), int(model.best)
     assert mapped is not None
     with torch.no_grad():

@@ -174,6 +174,11 @@ def shrink_item_effects(model: UserModelNetwork, log: ListLog) -> None:
         model: The model, whose candidate of the model of leaving is selected.
         log: The training lists of this process.
     """
+    with model.map_once():
+        _shrink_item_effects(model, log)
+
+
+def _shrink_item_effects(model: UserModelNetwork, log: ListLog) -> None:
     mapped, best = model._mapped(), int(model.best)
     current = torch.stack([model.centred(), model.interest(), model.worth()[:, best]], 1).double()
     evidence = _evidence(model, log, current)
@@ -208,9 +213,15 @@ def _in_sample(items: Tensor, count: int) -> Tensor:
 
 
 def _set_effects(model: UserModelNetwork, effects: Tensor, mapped: tuple[Tensor, ...] | None) -> None:
-    """Set the parameters such that items have the effects [A, 3], apart from the mean of a, by which u₀ changes."""
+    """Set the parameters such that items have the effects [A, 3], apart from the mean of a, by which u₀ changes.
+
+    In the other candidates of the model of leaving, w depends on a and q too. It stays as it was fitted.
+    """
     best, (a, q, w) = int(model.best), effects.unbind(1)
-    mean, slopes = model.mean_of_items(a, model.known_items), model.leave_slopes[:, best]
+    mean = model.mean_of_items(a, model.known_items)
+    model.leave_effect.addr_(model.centred() - (a - mean), model.leave_slopes[0])
+    model.leave_effect.addr_(model.interest() - q, model.leave_slopes[1])
+    slopes = model.leave_slopes[:, best]
     model.attractiveness.copy_(a)
     model.none.sub_(mean)
     model.conversion_effect.copy_(q - model.conversion_slope * (a - mean))
