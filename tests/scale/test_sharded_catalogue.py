@@ -60,7 +60,7 @@ def test_user_models_equal_those_of_one_process(results: Any, world: str) -> Non
         assert rank["user models"]
         for name, errors in rank["user models"].items():
             limit = 1e-12 if errors["dtype"] == 64 else 1e-5
-            assert errors["replicated"] == errors["ranks"] == 0.0, name
+            assert errors["replicated"] == errors["ranks"] == errors["selected"] == 0.0, name
             assert max(errors[key] for key in ("start", "loss", "weights", "diagnostics")) < limit, (name, errors)
 
 

@@ -1,14 +1,16 @@
 """Compare updates and plans of a sharded user model with those of one process. Each check runs on every rank."""
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from offrec.algorithms.user_model import UserModel
+from offrec.algorithms.user_model import UserModel, leaving_log_likelihood
 from offrec.catalogue import rank_and_top_k
-from offrec.catalogue.shard import Shard
+from offrec.catalogue.shard import Shard, batch_group
 from offrec.data.list_log import ListBatch, ListLog
 from offrec.models import planner
 from offrec.models.item_features import ItemFeatures
@@ -128,6 +130,7 @@ def _check(variant: tuple[Any, ...], shard: Shard) -> dict[str, float]:
     replicated = [one.flatten().double() for name, one in own.state_dict().items() if name not in rows]
     everywhere = shard.gather(torch.cat(replicated))
     return {
+        "selected": max(selections(one, log) for one in (own, whole)),
         "start": start,
         "loss": max(abs(a - b) / (1.0 + abs(b)) for a, b in zip(losses, expected, strict=True)),
         "weights": weights,
@@ -135,6 +138,26 @@ def _check(variant: tuple[Any, ...], shard: Shard) -> dict[str, float]:
         "diagnostics": errors({name: after[name] for name in ("numbers", "posterior", "patience")}, before),
         "replicated": float((everywhere != everywhere[0]).sum()),
     }
+
+
+@torch.no_grad()
+def selections(agent: UserModelAgent, log: ListLog) -> float:
+    """Return how many ranks select another model of leaving than rank 0, if the best one differs on each rank.
+
+    On a GPU that can happen by rounding. A model without a shard is trained by ranks that read different sessions.
+    """
+
+    def likelihood(*parts: Any) -> Tensor:
+        outcome = leaving_log_likelihood(*parts)
+        outcome[:, dist.get_rank()] += 10.0
+        return outcome
+
+    group = dist.group.WORLD if agent.shard is None else None
+    with patch("offrec.models.user_agent.leaving_log_likelihood", likelihood), batch_group(group):
+        agent._select_leaving(log)
+    selected = [torch.empty_like(agent.best) for _ in range(dist.get_world_size())]
+    dist.all_gather(selected, agent.best)
+    return float(sum(one != selected[0] for one in selected))
 
 
 def check_user_models(rank: int, world: int) -> dict[str, dict[str, float]]:

@@ -231,8 +231,8 @@ def fit_leaving(model: UserModelNetwork, log: ListLog, likelihood: Callable[[], 
     Args:
         model: The model.
         log: The training lists of this process.
-        likelihood: Returns the log-likelihood [G] of validation sessions; None if there are none, so that only the
-            default candidate is fitted.
+        likelihood: Returns the log-likelihood [G] of validation sessions, equal on all processes; None if there are
+            none, so that only the default candidate is fitted.
     """
     fit = LeavingFit(model, log)
     if likelihood is None:
@@ -241,7 +241,7 @@ def fit_leaving(model: UserModelNetwork, log: ListLog, likelihood: Callable[[], 
     for candidate in range(len(model.leave_base)):
         fit.fit(candidate, FIRST)
     with torch.no_grad():
-        best = fit._agreed(likelihood()).topk(FINALISTS).indices.tolist()
+        best = likelihood().topk(FINALISTS).indices.tolist()
     for candidate in sorted(best):
         fit.fit(candidate, FINAL)
 

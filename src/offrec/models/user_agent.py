@@ -144,8 +144,12 @@ class UserModelAgent(UserModelNetwork):
             self.best.copy_(self._leaving_likelihood(log).argmax())
 
     def _leaving_likelihood(self, log: ListLog) -> Tensor:
-        """[G] mean log-likelihood of leaving, per list. The candidates differ little, so many sessions are needed."""
-        total, lists, last = torch.zeros_like(self.leave_base), 0, min(VALIDATED, log.sessions)
+        """[G] mean log-likelihood of leaving, per list. The candidates differ little, so many sessions are needed.
+
+        All processes evaluate the same sessions. Kernels of a GPU may sum in another order on each of them, and all
+        must select the same candidate, so this is the mean over the processes.
+        """
+        total, lists, last = torch.zeros_like(self.leave_base, dtype=torch.double), 0, min(VALIDATED, log.sessions)
         for first in range(0, last, VALIDATED_CHOICES):
             sessions = torch.arange(first, min(first + VALIDATED_CHOICES, last), device=log.first.device)
             batch = log.batch(sessions)
@@ -154,7 +158,12 @@ class UserModelAgent(UserModelNetwork):
             )
             total += outcome.sum(0)
             lists += len(batch)
-        return total / lists
+        sums = self._sum_over_processes(torch.cat([total, total.new_full((1,), float(lists))]))
+        return sums[:-1] / sums[-1]
+
+    def _sum_over_processes(self, part: Tensor) -> Tensor:
+        """Return the sum over the processes that store other items, and over those that read other sessions."""
+        return sum_over_batch(self.sum_items(part))
 
     def forward(self, batch: Batch) -> Head:
         """Return the head that ranks the planned list first. It knows the picks of each row, but not the lists."""
