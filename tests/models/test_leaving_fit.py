@@ -1,12 +1,14 @@
 """The exact fit of leaving: its optimiser, its gradients, and what it finds."""
 
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from offrec.algorithms.user_model import UserModel, leaving_log_likelihood
 from offrec.data.list_log import ListLog, read_lists
@@ -94,9 +96,9 @@ def log(tmp_path: Path, make_dataset: Any) -> ListLog:
     return read_lists(dataset, "train", 3, 5, CPU)
 
 
-def agent() -> UserModelAgent:
+def agent(memory: int = 3) -> UserModelAgent:
     torch.manual_seed(0)
-    made = build_user_agent(ITEMS, UserModel(types=2, width=3, memory=3), NetworkOptions(), LogShape(2, 2))
+    made = build_user_agent(ITEMS, UserModel(types=2, width=3, memory=memory), NetworkOptions(), LogShape(2, 2))
     for name, parameter in made.named_parameters():
         if not name.startswith("leave"):
             parameter.data.normal_(0.0, 0.3)
@@ -139,6 +141,37 @@ def test_chunks_do_not_change_the_loss(log: ListLog, monkeypatch: pytest.MonkeyP
     assert loss == pytest.approx(whole[0])
     for one, other in zip(gradients, whole[1], strict=True):
         torch.testing.assert_close(one, other)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the largest size of a tensor that an operation returns."""
+
+    size = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = function(*args, **(kwargs or {}))
+        for one in chain([results], results if isinstance(results, tuple | list) else ()):
+            self.size = max(self.size, one.numel() if isinstance(one, Tensor) else 0)
+        return results
+
+
+def test_pairs_of_picks_are_not_in_memory_at_once(log: ListLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest memory is 64, where 32,768 lists have 134,000,000 pairs of picks."""
+    length = 16
+    memory = torch.nn.functional.pad(log.rows.memory, (0, length - 3), value=ITEMS)
+    memory[::5, 3:] = torch.arange(length - 3) % ITEMS
+    log, model = replace(log, rows=replace(log.rows, memory=memory)), agent(length)
+    whole = LeavingFit(model, log)
+    score, information = whole.evidence(0)
+    monkeypatch.setattr("offrec.models.leaving_fit.PAIRS", 20 * length**2)
+    with LargestTensor() as largest:
+        parts = LeavingFit(model, log)
+        assert parts.evidence(0)[1].equal(information)
+    assert parts.parts[0].similarity.equal(whole.parts[0].similarity)
+    assert parts.evidence(0)[0].equal(score)
+    assert largest.size < 4 * len(log.rows) * length
+    is_same = (whole.parts[0].memory[:, :, None] == whole.parts[0].memory[:, None, :]).double()
+    assert is_same[:, :5, 5:].any(), "some items are in memory several times"
 
 
 def test_the_fit_finds_the_item_that_keeps_visitors(log: ListLog) -> None:

@@ -18,6 +18,7 @@ from offrec.data.list_log import ListBatch, ListLog
 from offrec.models.user_model import STEPS, UserModelNetwork
 
 CHUNK = 1 << 15  # lists whose activations are in memory at once
+PAIRS = 1 << 24  # pairs of picks whose similarities are in memory at once
 HISTORY = 10  # pairs of steps and gradient changes that approximate the curvature
 HALVINGS = 12  # of a step that does not decrease the loss enough
 DECREASE = 1e-4  # share of the decrease that the gradient promises (Armijo)
@@ -105,12 +106,13 @@ class _Rows:
     @staticmethod
     def of(model: UserModelNetwork, batch: ListBatch) -> "_Rows":
         memory, picked = model.memory_after(batch)
+        parts = torch.split(memory, max(1, PAIRS // memory.shape[1] ** 2))
         return _Rows(
             memory,
             (memory >= model.n_items).double(),
             batch.picks.clamp(max=STEPS - 1),
             (~picked).double(),
-            model.similarity(memory).double(),
+            torch.cat([model.similarity(part) for part in parts]).double(),
             batch.leaves,
             batch.session,
         )
@@ -185,8 +187,10 @@ class LeavingFit:
             sessions = outcome.new_zeros(len(outcome), int(rows.session[-1]) + 1).index_add(1, rows.session, outcome)
             share = (sessions + self.log_share[:, None]).softmax(0)[:, rows.session]
             chance = by_level.sigmoid()
-            is_same = (rows.memory[:, :, None] == rows.memory[:, None, :]).to(weight)
-            slope = weight * (is_same @ weight)  # [D, m]; its sum over the places of an item is (Σ_l ω_l)²
+            total = torch.zeros_like(rows.is_missing)  # [D, m] weight of all places of the item at each place
+            for place, one in enumerate(weight):
+                total += one * (rows.memory == rows.memory[:, place, None])
+            slope = weight * total  # its sum over the places of an item is (Σ_l ω_l)²
             curvature = (share * chance * (1 - chance)).sum(0)[:, None] * slope
             own = rows.memory if self.model.shard is None else self.model.shard.local(rows.memory)
             is_item = own < len(information)
