@@ -1,6 +1,6 @@
 """Products of float32 are equal whichever library computes them; a library that fails or is inexact is not used."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ needs_onednn = pytest.mark.skipif(not products.has_onednn(), reason="needs AVX-5
 @pytest.fixture(autouse=True)
 def measure_again() -> Iterator[None]:
     def clear() -> None:
-        for function in (products.has_onednn, screening.is_int8_faster):
+        for function in (products.has_onednn, screening.is_int8_faster, screening.has_fast_int8):
             function.cache_clear()
 
     clear()
@@ -92,9 +92,27 @@ def test_a_library_that_is_missing_or_wrong_is_not_used(monkeypatch: pytest.Monk
 
 def test_measuring_keeps_the_number_of_threads() -> None:
     before, seen = torch.get_num_threads(), list[int]()
-    products.least_time(lambda: seen.append(torch.get_num_threads()))
-    assert set(seen) == {1}
-    assert torch.get_num_threads() == before
+    torch.set_num_threads(2)
+    try:
+        products.least_time(lambda: seen.append(torch.get_num_threads()))
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_time_of_int8_products_is_measured_once_for_all_widths(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def least_time(call: Callable[[], object]) -> float:
+        call()
+        calls.append(call)
+        return float(len(calls))  # int8 is measured first, so it is faster
+
+    monkeypatch.setattr(screening, "least_time", least_time)
+    monkeypatch.setattr(screening, "_is_int8_exact", lambda width: width != 24)
+    assert [screening.is_int8_faster(width) for width in (8, 16, 24, 64)] == [True, True, False, True]
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize("fault", ["missing", "saturates"])
@@ -106,5 +124,6 @@ def test_int8_products_that_are_missing_or_inexact_are_not_used(fault: str, monk
         return out.copy_(pairs.clamp(-(2**15), 2**15 - 1))
 
     monkeypatch.setattr(torch, "_int_mm", replaced)
-    monkeypatch.setattr(screening, "least_time", lambda call: (call(), 0.0)[1])
+    monkeypatch.setattr(screening, "least_time", lambda call: 0.0)
     assert not screening.is_int8_faster(8)
+    assert not screening.has_fast_int8()

@@ -1,16 +1,18 @@
 """A loaded policy is a snapshot of its run folder, and is checked before it is served."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from random_runs import write_run
-from small_server import open_client
+from small_server import open_client, open_service
 
 from offrec.errors import InputError
 from offrec.models.network_policy import NetworkPolicy
 from offrec.runs import loading
+from offrec.serving import server
 from offrec.serving.served_policy import Baseline, load_policy, parse_sources
 from small_datasets import write_dataset
 
@@ -40,6 +42,17 @@ def test_a_link_that_changes_during_a_load_mixes_no_runs(tmp_path: Path, monkeyp
     assert load_policy("run", link, "cpu").fingerprint == expected
     monkeypatch.undo()
     assert load_policy("run", link, "cpu").fingerprint != expected
+
+
+def test_products_are_measured_before_a_server_starts_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measurement changes the number of threads of products, which a thread that starts meanwhile would keep."""
+    running = []
+    monkeypatch.setattr(server, "has_fast_int8", lambda: running.append(set(threading.enumerate())))
+    before = set(threading.enumerate())
+    with open_service({"live": write_run(tmp_path / "run", list(range(20)))}):
+        assert len(running) == 1
+        assert running[0] <= before
+        assert set(threading.enumerate()) - before
 
 
 def test_nan_weights_are_refused(tmp_path: Path) -> None:

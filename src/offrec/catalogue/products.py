@@ -2,7 +2,8 @@
 
 `torch.mm` calls MKL, which uses only half of the width of the vector registers on CPUs of AMD. On the one that was
 measured, with AVX-512, oneDNN takes less than half of the time. The library depends on the CPU and the shapes, and not
-on a measurement, so that the same run always gives the same result on a machine.
+on a measurement, so that the same run always gives the same result on a machine. Whether a server uses int8 products
+does depend on a measurement (`least_time`): its lists are the same with and without them.
 """
 
 import time
@@ -90,7 +91,11 @@ def _onednn(rows: Tensor, columns: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def least_time(call: Callable[[], object], calls: int = 4) -> float:
-    """Return the least CPU time of some calls after the first one, in one thread: waiting threads use CPU time too."""
+    """Return the least CPU time of some calls after the first one, in one thread: waiting threads use CPU time too.
+
+    Torch's number of threads is 1 meanwhile. A thread whose first product is computed then keeps that number, so a
+    server calls this before it starts other threads.
+    """
     times, threads = [], torch.get_num_threads()
     torch.set_num_threads(1)
     try:

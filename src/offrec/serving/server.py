@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from offrec.catalogue.screening import has_fast_int8
 from offrec.console import Console
 from offrec.errors import InputError, RunError
 from offrec.serving import served_policy
@@ -225,6 +226,7 @@ def create_service(
     Returns:
         The service.
     """
+    has_fast_int8()  # changes the number of threads of products while it measures, so no other thread may run yet
     load = partial(_load, options)
     served = served or [load(name) for name in options.sources]
     log = None
