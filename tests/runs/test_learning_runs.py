@@ -261,7 +261,7 @@ def test_runs_of_an_older_format_are_refused(dataset: Any, tmp_path: Path) -> No
     trained(dataset, tmp_path / "run")
     facts = json.loads((tmp_path / "run/run.json").read_text())
     (tmp_path / "run/run.json").write_text(json.dumps({**facts, "run_version": 2}))
-    with pytest.raises(InputError, match="has run format 2; this version of offrec reads format 7; train"):
+    with pytest.raises(InputError, match="has run format 2; this version of offrec reads format 8; train"):
         load(tmp_path / "run")
 
 

@@ -29,7 +29,7 @@ from offrec.runs.replacement import MARK, replacement_folder, training_folder
 from offrec.runs.version import offrec_version
 
 Bools = NDArray[np.bool_]
-RUN_VERSION = 7
+RUN_VERSION = 8
 MAX_LIST = 100_000  # items per list
 SEEN = "item_seen"  # uint8 [A]: 1 for items that occur in the training sessions
 SCALING = "item_scaling"  # float64 [2, N + D]: mean and spread that standardise numbers and embeddings
