@@ -72,7 +72,8 @@ def comparison(data: Path, out: Path) -> tuple[Any, dict[str, Any]]:
     parts = reward_trajectories(LoggedDecisions.load(dataset, "test"), event_rewards(dataset, {})).reward_by_behaviour
     for path in sorted(out.glob("*.json")):
         row, stored = read_results(path), np.load(path.with_suffix(".npz"))
-        steps = Trajectories(**{name: stored[name] for name in stored.files}, reward_by_behaviour=parts)
+        ratios = {"clusters": stored["log_cluster_ratio"]}
+        steps = Trajectories(**{name: stored[name] for name in COLUMNS}, log_ratios=ratios, reward_by_behaviour=parts)
         assessed, differences = {}, {}
         for name in available_estimators(steps):
             refits = np.array(row["refits"]) if name == "direct" and row["refits"] else None

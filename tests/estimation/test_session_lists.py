@@ -1,6 +1,7 @@
 """Policies that learn from lists: what they would have shown in a log, and estimates from their own blended log."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,17 +24,21 @@ from offrec.shop.log import ServedPolicy
 from offrec.shop.worlds import get_world
 
 SHARE = 0.3
-SETTINGS = {"training.epochs": 2, "algorithm.types": 3, "algorithm.width": 4, "algorithm.choice": "logit"}
+# A weak prior of item vectors lets the lists of this small model depend on what a visitor saw.
+SETTINGS: dict[str, Any] = {
+    "training.epochs": 4,
+    "algorithm.types": 8,
+    "algorithm.width": 4,
+    "algorithm.vector_precision": 1.0,
+    "algorithm.choice": "logit",
+}
 
 
 @pytest.fixture(scope="module", params=["joint", "separate"])
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[NetworkPolicy, Dataset, Shop]:
-    """A user model, and the log of its blend with the logging policy.
-
-    With separate priors, the lists of this small model depend more on what a visitor saw.
-    """
+    """A user model, and the log of its blend with the logging policy."""
     home = tmp_path_factory.mktemp("served")
     world = replace(get_world("demo", k=2), items=40, categories=4)
     write_log(Shop(world, seed=3), 150, home / "log", seed=1)
@@ -67,7 +72,7 @@ def test_the_lists_that_a_policy_served_are_found_again(served: tuple[NetworkPol
     by_picks = np.zeros_like(best)
     for head, row in heads:
         by_picks[row.numpy()] = head.at(torch.arange(head.n_items).expand(head.n_rows, -1)).topk(decisions.k)[1].numpy()
-    assert (by_picks == decisions.lists).all(1).mean() < is_own.mean() - 0.02
+    assert (by_picks == decisions.lists).all(1).mean() < is_own.mean() - 0.05
 
 
 def test_a_policy_is_estimated_by_weights_from_its_own_blended_log(
