@@ -13,6 +13,7 @@ from offrec.estimation.interval import (
     resample_counts,
     resampled_sums,
     student_t_quantile,
+    studentise,
 )
 from offrec.estimation.trajectories import Trajectories
 
@@ -106,6 +107,12 @@ def test_the_interval_of_39_resamples_extends_to_the_most_extreme_ones() -> None
     distance = (means - values.mean()) / errors
     ends = values.mean() - np.array([distance.max(), distance.min()]) * interval.standard_error
     assert (interval.low, interval.high) == pytest.approx(tuple(ends))
+
+
+def test_resamples_without_any_weight_are_infinitely_far_on_both_sides() -> None:
+    values, variance = np.array([np.nan, 2.0, np.nan, 0.5]), np.array([np.nan, 1.0, np.nan, 4.0])
+    # Their own errors are 1 / √4 and 2 / √4.
+    np.testing.assert_allclose(studentise(values, variance, 5, 1.0, 0.5), [np.inf, 2.0, -np.inf, -0.5])
 
 
 def test_errors_that_two_estimates_share_cancel_in_their_ratio() -> None:

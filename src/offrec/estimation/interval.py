@@ -172,11 +172,18 @@ def studentise(
         sessions: Sessions per resample.
         centre: The estimate from all sessions.
         error: Its standard error. An own error of almost 0, compared with it, gives an infinite distance.
+
+    Returns:
+        The distances. Undefined estimates, of resamples without any weight, are infinitely far away on both sides in
+        turn, so that they widen the interval.
     """
     own_error = np.sqrt(np.maximum(variance, 0.0) / (sessions - 1))
     varies, distance = own_error > MIN_RELATIVE_ERROR * error, values - centre
     unbounded = np.where(np.abs(distance) > MIN_RELATIVE_ERROR * error, np.copysign(np.inf, distance), 0.0)
-    return np.where(varies, distance / np.where(varies, own_error, 1.0), unbounded)
+    distances = np.where(varies, distance / np.where(varies, own_error, 1.0), unbounded)
+    undefined = np.isnan(values)
+    sides = np.where(np.cumsum(undefined, -1) % 2 == 1, np.inf, -np.inf)
+    return np.where(undefined, sides, distances)
 
 
 def _influences(sums: "Sums", divisor: "Sums | None", counts: Doubles) -> tuple[Doubles, Doubles]:
@@ -185,8 +192,9 @@ def _influences(sums: "Sums", divisor: "Sums | None", counts: Doubles) -> tuple[
     if divisor is None:
         return values, influence
     denominator, denominator_influence = divisor(counts)
-    ratio = values / denominator
-    return ratio, (influence - ratio[:, None] * denominator_influence) / denominator[:, None]
+    with np.errstate(invalid="ignore", divide="ignore"):  # a resample may have no weight at all
+        ratio = values / denominator
+        return ratio, (influence - ratio[:, None] * denominator_influence) / denominator[:, None]
 
 
 class ResampledSums:
