@@ -1,6 +1,6 @@
 """The policy interface that evaluation, estimation, the simulated shop and serving use."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -99,7 +99,7 @@ class Policy:
             skip_recent: How many of the last items of the history to rank below all other items.
             exclude_seen: Whether to exclude the items of the history.
             exclude: Item ids to exclude.
-            candidates: Item ids to choose from, or None for the whole catalogue.
+            candidates: Item ids to choose from, or None for the whole catalogue. Plans contain only them.
             shown: The lists that the visitor was shown, oldest first, each with the pick from it or None. The picks
                 must be the last items of `history`, which may be empty. Policies that do not learn from lists use
                 only the picks.
@@ -122,20 +122,20 @@ class Policy:
         history = complete_history(history, shown)
         seen, unknown = self.vocabulary.encode(history)
         excluded = set(self.vocabulary.encode(exclude)[0]) | (set(seen) if exclude_seen else set())
+        allowed = [] if candidates is None else sorted(set(self._candidates(candidates)) - excluded)
+        if not (allowed if candidates is not None else self.n_items - len(excluded)):
+            raise InputError("No item is left to recommend: every allowed item is excluded; exclude fewer items.")
         with torch.no_grad():
-            if self.learns_from_lists and shown:
+            if self.learns_from_lists and (shown or candidates is not None):
                 lists = encode_shown(self.vocabulary, shown)
                 picks = sum(one.picked is not None for one in lists)
-                head = sessions_after_lists(self, [seen[: len(seen) - picks]], [lists]).head(
-                    torch.zeros(1, dtype=torch.long, device=self.device)
-                )
+                states = sessions_after_lists(self, [seen[: len(seen) - picks]], [lists])
+                among = None if candidates is None else items_mask(allowed, self)
+                head = states.head(torch.zeros(1, dtype=torch.long, device=self.device), among)
             else:
                 head = self.head(batch_from_histories([seen], self.n_items, self.history, self.device))
             if skip_recent and seen:
                 head = rank_last(head, torch.tensor([seen[-skip_recent:]], device=self.device))
-            allowed = [] if candidates is None else sorted(set(self._candidates(candidates)) - excluded)
-            if not (allowed if candidates is not None else self.n_items - len(excluded)):
-                raise InputError("No item is left to recommend: every allowed item is excluded; exclude fewer items.")
             if candidates is None:
                 values, items = _best(head, sorted(excluded), min(k, self.n_items - len(excluded)))
             else:
@@ -319,6 +319,13 @@ def _best(head: Head, excluded: list[int], k: int) -> tuple[Tensor, Tensor]:
     if excluded:
         head = head.mask(torch.tensor([excluded], device=head.state.device))
     return top_k(head, k)
+
+
+def items_mask(items: Iterable[int], policy: Policy) -> Tensor:
+    """[A] whether each item of a policy's catalogue is one of these."""
+    mask = torch.zeros(policy.n_items, dtype=torch.bool, device=policy.device)
+    mask[list(items)] = True
+    return mask
 
 
 def _best_among(head: Head, allowed: Tensor, k: int) -> tuple[Tensor, Tensor]:

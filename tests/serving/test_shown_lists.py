@@ -5,6 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,38 @@ def test_lists_are_planned_among_the_allowed_items(policy: Policy) -> None:
     planned = planner.plan(*arguments, torch.from_numpy(mask))
     assert mask[planned.numpy()].all()
     assert len(set(planned[0].tolist())) == planned.shape[1]
+
+
+@pytest.mark.parametrize("count", [2, 12])
+def test_candidates_are_planned_like_an_allow_list(policy: Policy, count: int) -> None:
+    """`candidates` of a request and of `recommend` give the list that an allow list of the same items gives."""
+    engine, random = Engine(policy, 0), np.random.default_rng(1)
+    differ = 0
+    for _ in range(10):
+        items = np.sort(random.choice(policy.n_items, count, replace=False))
+        mask = np.isin(np.arange(policy.n_items), items)
+        query = Query([2, 9], 4, shown=SHOWN)
+        allowed, candidates, whole = engine.rank(
+            [
+                replace(query, allowed=AllowedItems(mask)),
+                replace(query, candidates=items.tolist()),
+                replace(query, k=policy.n_items),
+            ]
+        )
+        assert candidates.items == allowed.items
+        ids = [policy.vocabulary.id(item) for item in items.tolist()]
+        shown = [
+            (
+                [policy.vocabulary.id(i) for i in one.items],
+                None if one.picked is None else policy.vocabulary.id(one.picked),
+            )
+            for one in SHOWN
+        ]
+        history = [policy.vocabulary.id(2), policy.vocabulary.id(9)]
+        answer = policy.recommend(history, 4, candidates=ids, shown=shown)
+        assert policy.vocabulary.encode(answer.items)[0] == allowed.items
+        differ += allowed.items != [item for item in whole.items if mask[item]][:4]
+    assert differ  # the plan of the whole catalogue, filtered, is another list
 
 
 @pytest.mark.parametrize(

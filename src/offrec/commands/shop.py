@@ -97,8 +97,10 @@ class WriteShop:
                 "Every list has propensity 1: this log cannot tell what other items would earn; explore with "
                 "--play blend or --places N."
             )
-        source = "events.parquet" if served is None else "full.parquet --format decisions"
-        console_for(False).line(f"Written: {self.out}. Next: offrec prepare {self.out}/{source} --out data")
+        console_for(False).line(
+            f"Written: {self.out}. Next: offrec prepare {self.out}/full.parquet --format decisions --out data "
+            f"(with the lists), or offrec prepare {self.out}/events.parquet --out data (picks alone)."
+        )
 
     def _check_without_policy(self) -> None:
         """Refuse options that need --policy."""
@@ -169,7 +171,7 @@ class Simulate:
     dataset: Annotated[Path | None, unset("DATASET")] = None
     """The dataset of the baseline, of a run whose dataset was moved, or of the shop for --policy."""
     world: Annotated[str | None, unset("NAME")] = None
-    """The world for --policy: tiny, demo, medium or large."""
+    """The world for --policy: one of those of `offrec shop`."""
     shop_seed: Annotated[int | None, unset("INT")] = None
     """The shop's seed for --policy. Default 0."""
     sessions: int = 10_000

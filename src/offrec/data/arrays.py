@@ -98,6 +98,8 @@ def open_array(path: Path, *, advice: str) -> Array:
             raise ValueError("it does not contain an array of numbers in this machine's byte order")
     except Exception as error:  # numpy parses the header with Python's own parser, which raises many exceptions
         reason = getattr(error, "strerror", None) or first_line(error)
+        if "pickle" in reason:  # numpy advises to load it nevertheless
+            reason = "it is not a .npy file of numbers"
         raise InputError(f"{path} cannot be read ({reason}); {advice}.") from error
     return array
 

@@ -15,7 +15,7 @@ from offrec.catalogue.lists import ItemLists, position_log_probs, sample_lists
 from offrec.catalogue.screening import Screening
 from offrec.data.replay import batch_from_histories
 from offrec.models.network_policy import NetworkPolicy
-from offrec.policy import Policy, ShownList, sessions_after_lists
+from offrec.policy import Policy, ShownList, items_mask, sessions_after_lists
 from offrec.serving.best_lists import BestLists
 from offrec.serving.exploration import Blend
 from offrec.types import Batch
@@ -160,8 +160,9 @@ class Engine:
             first, group = len(results), _group(rows[len(results)])
             last = next((row for row in range(first, len(rows)) if _group(rows[row]) != group), len(rows))
             part = rows[first:last]
-            if head is None:
-                results += self._rank_group(self._plan(part), None, part)
+            if head is None:  # candidates restrict the plan, so each query with candidates has its own
+                parts = [part] if part[0].candidates is None else [[query] for query in part]
+                results += [result for one in parts for result in self._rank_group(self._plan(one), None, one)]
             else:
                 own = None if recent is None else recent[first:last]
                 results += self._rank_group(head.slice_rows(first, last), own, part)
@@ -177,6 +178,8 @@ class Engine:
             before.append(query.history[: len(query.history) - picks])
         states = sessions_after_lists(self.policy, before, [query.shown for query in queries])
         rows, items = torch.arange(len(queries), device=self.policy.device), queries[0].allowed
+        if queries[0].candidates is not None:
+            return states.head(rows, items_mask(queries[0].candidates, self.policy))
         return states.head(rows, None if items is None else self._mask(items))
 
     def _mask(self, items: AllowedItems) -> Tensor:
