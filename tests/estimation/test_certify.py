@@ -109,6 +109,21 @@ def test_sentences_say_what_to_do(policy: np.ndarray, expected: str) -> None:
     assert expected in result.sentences()[0]
 
 
+def test_a_log_without_the_lists_of_a_policy_asks_for_another_log() -> None:
+    """More exploration would not show long lists, so the sentence names the policy's own blended log."""
+    random = np.random.default_rng(0)
+    sessions = 2000
+    steps = Trajectories(
+        np.arange(sessions + 1),
+        random.random(sessions),
+        log_pi=np.full(sessions, -np.inf),  # the policy shows none of the logged lists
+        log_b=np.log(np.full(sessions, 0.5)),
+    )
+    text = certify({"planner": steps}, resamples=200).sentences()[0]
+    assert "from a log that it served itself as a blend" in text
+    assert "log with more exploration" not in text
+
+
 def test_a_log_that_is_too_small_certifies_nothing() -> None:
     result = certify({"one": log(BETTER, 60, 3)}, resamples=200)
     assert "even an estimate for 5 % of the traffic is not trusted (number of sessions" in result.sentences()[0]

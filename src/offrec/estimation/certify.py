@@ -27,6 +27,7 @@ from offrec.estimation.verdict import Assessment, assess
 
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 MIN_GAIN = 1e-3  # relative to the mean absolute reward of a session
+LEAST_MEAN_WEIGHT = 0.05  # of a policy alone, expected 1; below it, the log hardly contains the policy's lists
 VERDICT_RESAMPLES = 200  # of the bootstrap for a verdict, which only asks whether the interval is bounded
 
 
@@ -221,6 +222,17 @@ def certify(
     return Certification(level, float(logged.mean()), certificates)
 
 
+def _what_to_log(alone: Candidate) -> str:
+    """Return what log would help, given the largest share of a policy."""
+    weight = alone.assessment.support.mean_weight
+    if alone.share == 1.0 and weight is not None and weight < LEAST_MEAN_WEIGHT:
+        return (
+            "estimate it from a log that it served itself as a blend: this log hardly contains its lists, and more "
+            "exploration would not change that if lists are long"
+        )
+    return "log with more exploration"
+
+
 def sentence(certificate: PolicyCertificate, logged: float) -> str:
     """Return what a team may do with a policy, in one sentence."""
     certified, trusted = certificate.certified, certificate.largest_trusted
@@ -236,7 +248,7 @@ def sentence(certificate: PolicyCertificate, logged: float) -> str:
         reason = smallest.assessment.reasons[0].text if smallest.assessment.reasons else smallest.assessment.verdict
         return (
             f"No share can be certified: even an estimate for {_percent(smallest.share)} of the traffic is not trusted "
-            f"({reason}). Test it on a few visitors, or log with more exploration."
+            f"({reason}). Test it on a few visitors, or {_what_to_log(certificate.candidates[-1])}."
         )
     value, difference = trusted.intervals.value, trusted.intervals.difference
     interval = (
