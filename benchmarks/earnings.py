@@ -2,7 +2,7 @@
 
     python benchmarks/earnings.py --out FOLDER --seeds 100,101 --policies logging,informed,user-model,dc,dc:myopic
                                   [--worlds demo,stay] [--jobs 16] [--device cpu] [--limit SECONDS]
-    python benchmarks/earnings.py --out FOLDER --series second [--jobs 16] [--limit SECONDS]
+    python benchmarks/earnings.py --out FOLDER --series second [--groups cuda] [--jobs 16] [--limit SECONDS]
     python benchmarks/earnings.py --table FOLDER… [--collect results/earnings.json]
 
 A policy is one of the shop's own policies (logging, informed, informed:myopic), a baseline, or a learner with default
@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("--visitors", type=int, default=PLAN.visitors)
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no run after this many seconds")
     parser.add_argument("--series", choices=sorted(PLAN.series), help="run the groups of this series of the plan")
+    parser.add_argument("--groups", choices=["cpu", "cuda"], help="with --series: only the groups for this device")
     parser.add_argument("--table", type=Path, nargs="+", help="print the results in these folders or files")
     parser.add_argument("--collect", type=Path, help="with --table: write all results into one file")
     options = parser.parse_args()
@@ -73,6 +74,7 @@ def main() -> None:
         "device": options.device,
     }
     groups: list[Group] = list(PLAN.series[options.series]) if options.series else [group]
+    groups = [one for one in groups if options.groups in (None, one["device"])]
     tasks = [(task, one["device"]) for one in groups for task in _tasks(one) if not _file(options.out, task).exists()]
     shops = list(dict.fromkeys(task[1:] for one in groups for task in _tasks(one)))
     stop = time.time() + options.limit

@@ -23,12 +23,6 @@ class EarningsPlan:
     Args:
         tuning_seeds: Seeds of the shops on which settings are chosen.
         reporting_seeds: Seeds of the shops on which results are reported, once.
-        second_seeds: Seeds of further shops, for defaults that changed after the reporting seeds were opened.
-        third_seeds: The same, for defaults that changed after the second seeds were opened.
-        fourth_seeds: The same, for defaults that changed after the third seeds were opened.
-        fifth_seeds: The same, for defaults that changed after the fourth seeds were opened.
-        sixth_seeds: The same, for defaults that changed after the fifth seeds were opened.
-        spent_seeds: Seeds of shops whose results have influenced settings before; use them for tests only.
         worlds: Worlds with a full table.
         larger_worlds: Worlds in which only the yardsticks, the recommended learner and its twin are measured.
         sessions: Logged sessions per world.
@@ -36,17 +30,11 @@ class EarningsPlan:
         visitors_seed: The seed of the visitors.
         skip_recent: The values of `skip_recent` from which each policy gets the better one.
         simple_policies: Policies that need no critic.
-        series: What is measured on the second to sixth seeds: groups of policies, worlds, seeds and a device.
+        series: The later series, on seeds of their own, by name: groups of policies, worlds, seeds and a device.
     """
 
     tuning_seeds: tuple[int, ...]
     reporting_seeds: tuple[int, ...]
-    second_seeds: tuple[int, ...]
-    third_seeds: tuple[int, ...]
-    fourth_seeds: tuple[int, ...]
-    fifth_seeds: tuple[int, ...]
-    sixth_seeds: tuple[int, ...]
-    spent_seeds: tuple[int, ...]
     worlds: tuple[str, ...]
     larger_worlds: tuple[str, ...]
     sessions: dict[str, int]
@@ -60,13 +48,12 @@ class EarningsPlan:
     def read(file: Path = FILE) -> "EarningsPlan":
         """Read the protocol and check that no seed has two purposes."""
         plan: dict[str, Any] = json.loads(file.read_text())
-        purposes = ("tuning", "reporting", "second_series", "third_series", "fourth_series")
-        purposes += ("fifth_series", "sixth_series", "spent")
-        seeds = {name: tuple(plan["seeds"][name]) for name in purposes}
+        seeds = {name: tuple(of_purpose) for name, of_purpose in plan["seeds"].items() if isinstance(of_purpose, list)}
         if sum(map(len, seeds.values())) != len(set().union(*seeds.values())):
             raise ValueError(f"{file}: a seed has two purposes; each seed may be used for one only.")
         return EarningsPlan(
-            *seeds.values(),
+            tuning_seeds=seeds["tuning"],
+            reporting_seeds=seeds["reporting"],
             worlds=tuple(plan["worlds"]["full_table"]),
             larger_worlds=tuple(plan["worlds"]["yardsticks_and_recommended_learner"]),
             sessions=plan["log"]["sessions"],
@@ -75,8 +62,9 @@ class EarningsPlan:
             skip_recent=tuple(plan["skip_recent"]["values"]),
             simple_policies=tuple(plan["simple_policies"]),
             series={
-                name: tuple(plan[f"{name}_series"]["groups"])
-                for name in ("second", "third", "fourth", "fifth", "sixth")
+                name.removesuffix("_series"): tuple(part["groups"])
+                for name, part in plan.items()
+                if name.endswith("_series")
             },
         )
 
