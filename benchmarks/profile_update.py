@@ -27,11 +27,12 @@ from offrec.types import Size
 
 # The first pattern that matches the name of a kernel determines its kind.
 KINDS = (
-    ("passes over the catalogue", r"^forward"),
+    ("recurrent networks", r"^(forward|backward)_steps|RNN|GRU"),
+    ("passes over the catalogue", r"^forward|^backward_rows"),
     ("gradients of tables", r"^backward_table"),
     (
         "few items or sums per row",
-        r"^(combine|state_gradient|distribute|round_states|count_pairs|place_pairs|values|unique_items|sum_matching|score)",
+        r"^(combine|state_gradient|distribute|round_states|count_pairs|place_pairs|values|unique_items|sum_matching|sum_rows|score)",
     ),
     ("batches", r"^gather"),
     ("matrix products of the networks", r"gemm|cutlass|sgemm|xmma|nvjet|splitK"),

@@ -72,6 +72,68 @@ def test_detached_sums_equal_the_reference(shape: tuple[int, int, int], correcti
     compare([pi, q, b, stay], all_sums, tolerance=5e-5)
 
 
+@pytest.mark.parametrize("corrections", CORRECTIONS)
+@pytest.mark.parametrize("shape", [(1, 200, 5), (130, 150, 20), (33, 300, 64)], ids=str)
+def test_a_separate_pass_for_the_gradient_of_the_state_equals_the_reference(
+    shape: tuple[int, int, int], corrections: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E_π[z − 2q + ½b], π's mass where b is low, and the logsumexp; only π has gradients."""
+    from offrec.catalogue.triton import backward, launch  # need triton
+
+    monkeypatch.setattr(launch, "SEPARATE_WIDTH", launch.padded_width(shape[2]))
+    calls = []
+    launched = backward.backward_kernel.backward_rows
+    monkeypatch.setattr(backward.backward_kernel, "backward_rows", _Counted(launched, calls))
+    rows, items, width = shape
+    pi, q = make(shape, corrections), make((rows, items, width), "added", seed=1).head.detach()
+    b, bound = make((rows, items, 4), corrections, bias=False, seed=2).head.detach(), torch.zeros(rows, device=DEVICE)
+
+    def sums(pi: Head) -> Sequence[Tensor]:
+        others = [(-2.0, _as(pi.dtype, q)), (0.5, _as(pi.dtype, b))]
+        reduced = reduce(pi, [(1.0, pi), *others], below=(others[1][1], bound.to(pi.dtype)))
+        return [reduced.lse, reduced.mean, reduced.mass]
+
+    compare([pi], sums, tolerance=5e-5)
+    assert calls == ["backward_rows"]
+
+
+class _Counted:
+    """A kernel whose launches are counted."""
+
+    def __init__(self, kernel: Any, calls: list[str]) -> None:
+        self.kernel, self.calls = kernel, calls
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        self.calls.append("backward_rows")
+        return self.kernel[grid]
+
+
+def _as(dtype: torch.dtype, head: Head) -> Head:
+    floats = {name: getattr(head, name) for name in ("state", "table", "bias", "values")}
+    return replace(head, **{name: part.to(dtype) for name, part in floats.items() if part is not None})
+
+
+@pytest.mark.parametrize(
+    ("tiles", "warps", "programs"), [(285, 8, 95), (570, 4, 190), (100, 8, 100), (132, 8, 132), (133, 8, 67), (1, 4, 1)]
+)
+def test_programs_compute_equally_many_tiles(
+    tiles: int, warps: int, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On 132 multiprocessors; more programs would not end earlier, because the busiest one has as many tiles."""
+    from offrec.catalogue.triton import launch  # needs triton
+
+    monkeypatch.setattr(launch, "_multiprocessors", lambda device: 132)
+    assert launch.resident_programs(tiles, launch.Blocks(64, 128, warps, 1), torch.device("cpu")) == programs
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (31, 5), (1000, 20), (9000, 64)])
+def test_column_sums(rows: int, width: int) -> None:
+    from offrec.catalogue.triton.column_sums import column_sums  # needs triton
+
+    table = torch.randn(rows, width, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    torch.testing.assert_close(column_sums(table), table.double().sum(0).float(), atol=1e-4, rtol=1e-5)
+
+
 def test_the_policy_itself_may_be_normalised() -> None:
     head = make((9, 40, 8), "replaced").head
     with use_backend("kernels"):
@@ -234,7 +296,7 @@ def test_gradients_of_leaf_tables_are_computed_on_the_main_stream(monkeypatch: p
             numbers.append(number)
             return nullcontext()
 
-        def join(self) -> None: ...
+        def join(self, retain: object = None) -> None: ...
 
     monkeypatch.setattr(reduction, "SideStreams", RecordedStreams)
     made = make((9, 40, 8), "added")

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offrec.data.replay import Epochs, Replay, batch_from_histories, round_size
+from offrec.data.replay import POOL, Epochs, Replay, batch_from_histories, round_size
 from offrec.data.segments import segment_sessions
 from offrec.data.transitions import transitions
 from offrec.types import Batch, Sessions, Size
@@ -195,6 +195,16 @@ def test_the_shuffled_plan_depends_only_on_the_seed() -> None:
     assert max(sizes) <= 16
     assert sorted(sizes)[1] > 16 - 5, "all but the last batch are full"
     assert sum(sizes) == sum(1 + i % 5 for i in range(300))
+
+
+def test_no_batch_of_a_shuffled_plan_mixes_the_shortest_and_the_longest_sessions() -> None:
+    """Padded to the longest one, such a batch would need many times the memory of others."""
+    lengths = 1 + np.random.default_rng(0).permutation(9000) % 30
+    replay = make_replay(make_sessions([[0] * length for length in lengths.tolist()]), 50, "sessions")
+    plan = replay.plan_shuffled(64, 0)
+    assert len(plan) > 2 * POOL, "several groups, each sorted by length"
+    ranges = [np.ptp(replay.lengths[segments]) for segments in plan]
+    assert max(ranges) <= 10
 
 
 def test_a_batch_from_histories_by_hand() -> None:

@@ -70,7 +70,9 @@ def test_frozen_weights_have_no_gradient_and_no_state() -> None:
     assert before.gradients - after.gradients == 51 * 8 * 4
     assert before.optimiser - after.optimiser == 2 * 51 * 8 * 4
     captured = memory.plan(network, tables, captured=True, **more)  # type: ignore[arg-type]
-    assert captured.peak == after.peak + after.gradients + after.batch
+    assert captured.peak == after.peak + after.gradients + after.batch + 3 * 2**25, "and a workspace on three streams"
+    four = memory.plan(network, tables, captured=True, others=[(8, 1)], **more)  # type: ignore[arg-type]
+    assert four.libraries == 4 * 2**25
 
 
 def test_a_run_that_does_not_fit_is_refused(dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

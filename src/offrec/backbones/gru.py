@@ -7,12 +7,19 @@ from torch import Tensor, nn
 
 from offrec.backbones.gru_on_cpu import GRULayer, Packing
 from offrec.backbones.record import BackboneRecord
+from offrec.catalogue.backend import kernels_enabled
 
 if TYPE_CHECKING:
     from offrec.backbones.onnx_graph import OnnxGraph
 
 
+KERNEL_WIDTH = 128  # largest width of `KernelGRU`: the weights stay in the registers of a multiprocessor
+KERNEL_STEPS = 10  # per network: up to this many steps, `KernelGRU` takes less time than cuDNN
+KERNEL_ROWS = 256  # from this many sequences on, it does so for any number of steps
+
+
 class GRU(nn.Module):
+    networks = 1  # how many networks an update computes concurrently
     is_fast_on_cpu = False  # whether to use `GRULayer` on a CPU; results differ from PyTorch's by rounding
 
     def __init__(self, width: int, layers: int, dropout: float) -> None:
@@ -25,8 +32,25 @@ class GRU(nn.Module):
             packing = Packing.of(torch.full((rows,), steps), steps)
             packed = self.packed_states(inputs.transpose(0, 1).reshape(-1, width), packing)
             return packed.view(steps, rows, width).transpose(0, 1)
-        states: Tensor = self.cells(inputs)[0]
+        cells = self.cells
+        if self.uses_kernels(inputs):
+            from offrec.backbones.gru_on_gpu import KernelGRU  # needs triton
+
+            weights = cells.weight_ih_l0, cells.weight_hh_l0, cells.bias_ih_l0, cells.bias_hh_l0
+            by_kernels: Tensor = KernelGRU.apply(inputs, *weights)  # type: ignore[no-untyped-call]
+            return by_kernels
+        states: Tensor = cells(inputs)[0]
         return states
+
+    def uses_kernels(self, inputs: Tensor) -> bool:
+        """Return whether `KernelGRU` computes the states in less time than cuDNN.
+
+        Its steps take longer than cuDNN's, but the time of a step does not depend on the number of sequences, and those
+        of several networks run concurrently.
+        """
+        rows, steps, width = inputs.shape
+        fits = kernels_enabled(inputs) and self.cells.num_layers == 1 and width <= KERNEL_WIDTH and rows * steps > 0
+        return fits and (steps <= KERNEL_STEPS * self.networks or rows >= KERNEL_ROWS)
 
     def uses_fast_layer(self, device: torch.device) -> bool:
         """Return whether `GRULayer` computes the states."""

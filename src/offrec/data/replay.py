@@ -107,7 +107,9 @@ class Replay:
         random = np.random.default_rng(seed)
         order = random.permutation(len(self.segments))
         pool = (np.cumsum(self.rows[order]) - 1) // (batch_size * POOL)
-        order = order[np.lexsort((self.lengths[order], pool))]
+        # Every second pool is in descending order. A batch that spans two pools then has segments of similar length.
+        lengths = np.where(pool % 2 == 0, self.lengths[order], -self.lengths[order])
+        order = order[np.lexsort((lengths, pool))]
         edges = self._batch_edges(order, batch_size)
         return self._plan(order, edges).reordered(random.permutation(len(edges) - 1))
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from offrec import losses
 from offrec.algorithms import ABSENT, Learner, LossTerms, NeighbourMasses, Symbols, diagnostics
+from offrec.backbones.gru import GRU
 from offrec.catalogue import Head
 from offrec.catalogue.shard import Shard
 from offrec.catalogue.streams import SideStreams, StreamScheduler
@@ -112,6 +113,9 @@ class Agent(nn.Module):
         counts = self.facts.counts if self._samples_unlogged("popular") else None
         self._register("cumulative", None if counts is None else counts.double().cumsum(0), False)
         self._register("log_b", self.facts.log_b if needs.logging in ("values", "logged") else None, False)
+        recurrent = [one for one in self.modules() if isinstance(one, GRU)]
+        for one in recurrent:
+            one.networks = len(recurrent)
         self.constraint: Tensor | None = None  # mean of the term that the multiplier bounds, in the current update
         n, counts_near = needs.neighbours, self.facts.neighbours
         self.neighbours = NeighbourTerm(n_items, network.width, n, counts_near, shard) if n else None

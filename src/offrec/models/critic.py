@@ -12,6 +12,7 @@ from offrec.catalogue.head import Support
 from offrec.models.network import Network, NetworkOptions
 from offrec.plugins import option
 
+LARGE = 1 << 14  # numbers of a tensor with a launch of its own when the target network follows
 ROUNDING = 1e-4  # tolerance of log π̂_b, above the rounding differences between implementations
 
 
@@ -103,7 +104,12 @@ class Target(nn.Module):
         own: list[Tensor] = list(self.network.parameters())
         others: list[Tensor] = list(critic.parameters())
         if self.options.target == "soft":
-            torch._foreach_lerp_(own, others, self.options.target_rate)
+            # One launch for all small tensors. Large ones would not fill a GPU together with others.
+            small = [number for number, one in enumerate(own) if one.numel() < LARGE]
+            torch._foreach_lerp_([own[i] for i in small], [others[i] for i in small], self.options.target_rate)
+            for one, other in zip(own, others, strict=True):
+                if one.numel() >= LARGE:
+                    one.lerp_(other, self.options.target_rate)
             return
         self.updates += 1
         due = (self.updates % self.options.target_every == 0).to(own[0].dtype)

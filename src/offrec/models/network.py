@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import embedding, linear, pad
+from torch.nn.functional import linear, pad
 
 from offrec.backbones import BACKBONES, Sizes
 from offrec.backbones.gru import GRU
@@ -18,6 +18,7 @@ from offrec.catalogue.corrections import UniqueItems, score_unique_items, unique
 from offrec.catalogue.initial_values import compute_unless_meta
 from offrec.catalogue.shard import Shard, random_rows
 from offrec.errors import InputError
+from offrec.models.gpu_gradients import add_to_rows, lookup, scale
 from offrec.models.item_features import FeatureMap, ItemFeatures, add_features
 from offrec.plugins import option
 from offrec.types import Batch
@@ -127,7 +128,7 @@ class ValueScale(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         """Scale the states [B, d]."""
-        return self.gain * state
+        return scale(state, self.gain)
 
     def table(self, table: Tensor) -> Tensor:
         """Add the level to the item table [A, d]."""
@@ -135,7 +136,7 @@ class ValueScale(nn.Module):
         if self.shard is not None:  # each rank adds it to its own rows
             (level,) = self.shard.replicate(level)
         assert level is not None
-        return table + level / self.initial_gain
+        return add_to_rows(table, level / self.initial_gain)
 
 
 class Weights(NamedTuple):
@@ -318,7 +319,7 @@ class Network(nn.Module):
     def _vectors(self, items: Tensor, inputs: Tensor | None) -> Tensor:
         """Return the input vectors of items."""
         inputs = self.tables()[0] if inputs is None else inputs
-        return embedding(items, inputs) if self.shard is None else self.shard.lookup(items, inputs)
+        return lookup(inputs, items) if self.shard is None else self.shard.lookup(items, inputs)
 
     @property
     def weights(self) -> Weights:

@@ -13,6 +13,8 @@ from offrec.training.optimiser import TableState, state_bytes
 from offrec.types import Size
 
 ACTIVATIONS = 96  # estimated bytes per element of an encoded item for the backward pass: gates, norms, dropout
+WORKSPACE = 32 << 20  # bytes that cuBLAS reserves per stream on Hopper GPUs; less on older ones
+MAIN_STREAMS = 3  # streams of an update with one network; each further network has one more
 TILE = 64 << 20  # bytes of temporary memory used by matrix products over the catalogue
 
 
@@ -25,6 +27,7 @@ class MemoryPlan:
     optimiser: int
     log: int  # transitions and validation batches
     batch: int  # activations and temporary memory of an update
+    libraries: int = 0  # workspaces of matrix products, one per stream
     spare: int = 0  # a second set of gradients and activations, because captured updates have their own memory
 
     @property
@@ -72,7 +75,7 @@ def plan(
         layers: Layers of the network.
         history: Longest history.
         log: Bytes of the log on the device.
-        captured: Whether updates are captured.
+        captured: Whether updates are captured, on a GPU.
         half: Whether products over the catalogue use bfloat16, which needs a copy of each table and its gradient.
         dense: Whether scores of the whole catalogue are materialised (`catalogue = reference`).
         others: Width and layers of the other trained networks.
@@ -98,6 +101,7 @@ def plan(
         state_bytes(module, tables, table_state),
         log,
         batch,
+        WORKSPACE * (MAIN_STREAMS + len(others)) if captured else 0,
         gradients + batch if captured else 0,
     )
 
@@ -113,7 +117,7 @@ def check(plan: MemoryPlan, device: torch.device, available: int) -> None:
         raise InputError(
             f"Training is expected to need {size(plan.peak)} on {device}, but {size(available)} are free "
             f"(parameters {size(plan.parameters)}, gradients {size(plan.gradients)}, optimiser {size(plan.optimiser)}, "
-            f"log {size(plan.log)}, batch {size(plan.batch + plan.spare)}); lower network.width, set "
+            f"log {size(plan.log)}, batch {size(plan.batch + plan.spare + plan.libraries)}); lower network.width, set "
             "training.table_state=rowwise, lower training.batch_size, or train fewer runs at once. "
             "training.memory_check=false skips this check."
         )

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from offrec.catalogue.triton import backward_kernel, row_kernels
 from offrec.catalogue.triton.forward import ROWS, PassSettings, SlotValues, arguments, constants
-from offrec.catalogue.triton.launch import Blocks, launch_fitting, padded_width, pairs_by_tile, picks_by_tile
+from offrec.catalogue.triton.launch import (
+    SEPARATE,
+    Blocks,
+    launch_fitting,
+    padded_width,
+    pairs_by_tile,
+    picks_by_tile,
+    resident_programs,
+    shares,
+)
 
 FACTORS = 5  # numbers per row from which an item's gradient is computed, given its weight
 
@@ -55,6 +64,58 @@ def row_gradients(
         DIRECT=settings.direct, V0=wanted[0], V1=wanted[1], V2=wanted[2], DM=expected.shape[2], BM=ROWS, num_warps=4,
     )  # fmt: skip
     return factors, states, to_slots + [None] * (len(slots.values) - len(to_slots))
+
+
+def transposed_table(table: Tensor) -> Tensor:
+    """Return a table [A, d] as [d, ≥ A], whose rows begin at multiples of 128 bytes."""
+    stride = triton.cdiv(len(table), 32) * 32
+    columns = torch.empty(table.shape[1], stride, device=table.device)
+    columns[:, : len(table)].copy_(table.T)
+    return columns
+
+
+def state_gradient(
+    settings: PassSettings,
+    parts: Sequence[Any],
+    extras: tuple[Any, ...],
+    slots: SlotValues,
+    lse: Tensor,
+    factors: Tensor,
+    columns: Tensor,
+    given: tuple[Any, ...],
+) -> Tensor:
+    """Compute the gradient of π's state [B, d] by a pass of its own, which recomputes the tiles.
+
+    Args:
+        settings: Settings of the pass.
+        parts: State, table and bias of four heads.
+        extras: The bound [B] and the seed of the noise, or None.
+        slots: The items that are left out.
+        lse: [B] in units of log 2.
+        factors: [5, B] from `row_gradients`.
+        columns: The table from `transposed_table`.
+        given: Gradients [B] of lse, mean and mass, or None.
+    """
+    state, n_items = parts[0], len(parts[1])
+    linear, below = settings.linear and given[1] is not None, settings.below if given[2] is not None else -1
+    compiled = constants(settings, parts, 3) | {
+        "HEADS": settings.learned, "LINEAR": linear, "BELOW": below, "NOISE": settings.noise, "EXCLUDED": slots.n > 0,
+    }  # fmt: skip
+
+    def launch(size: Blocks) -> Tensor:
+        n_tiles = triton.cdiv(n_items, size.items)
+        grid, tiles_each = shares(len(state), n_tiles, size)
+        pairs = pairs_by_tile(slots.items, n_items, size, state, slots.pairs)
+        vectors = torch.empty(grid[1], len(state), padded_width(state.shape[1]), device=state.device)
+        backward_kernel.backward_rows[grid](
+            *arguments(parts, 3), *settings.coefficients, *(part if part is not None else lse for part in extras),
+            pairs.edges, pairs.row, pairs.item, lse, *factors[:3], columns, vectors,
+            len(state), n_items, tiles_each, n_tiles, columns.shape[1], settings.scale, **compiled, **size.constants,
+        )  # fmt: skip
+        return vectors
+
+    vectors = launch_fitting("backward_rows", SEPARATE, state, compiled, launch)
+    return vectors.sum(0)[:, : state.shape[1]]
 
 
 @dataclass(frozen=True)
@@ -125,7 +186,7 @@ def _table_gradients(
         n_tiles = triton.cdiv(len(table), size.items)
         pairs = pairs_by_tile(slots.items, len(table), size, state, slots.backward_pairs)
         at = picks_by_tile(picks[0], len(table), size, slots.backward_pairs) if picks else pairs
-        backward_kernel.backward_table[(n_tiles,)](
+        backward_kernel.backward_table[(resident_programs(n_tiles, size, state.device),)](
             *arguments(parts, 3), *settings.coefficients, *(part if part is not None else lse for part in extras),
             pairs.edges, pairs.row, pairs.item, lse, factors[which + 2 if which else 0], factors[1], factors[2],
             at.edges, at.row, at.item, picks[1] if picks else lse, sources, to_table, to_bias,

@@ -12,7 +12,8 @@ from offrec.catalogue.triton import forward_kernel, row_kernels
 from offrec.catalogue.triton.launch import Blocks, launch_fitting, padded_width, pairs_by_tile, picks_by_tile, shares
 
 LOG2E = 1.4426950408889634
-ROWS = 4  # rows per program of the row kernels
+ROWS = 4  # rows per program of `distribute`
+COMBINED_ROWS = 1  # rows per program of `combine`, which reads many sums of each row
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class PassSettings:
     backward_blocks: Blocks
     precision: str
     learns: bool  # whether a backward pass follows
+    separate: bool = False  # whether π's state gets its gradient from a pass of its own, `backward_rows`
 
     @property
     def scale(self) -> float:
@@ -167,12 +169,12 @@ def combine(
     n_shares, n_vectors, n_rows, widest = vectors.shape
     sums = torch.empty(6, n_rows, device=scalars.device)
     expected = torch.empty(n_vectors, n_rows, widest, device=scalars.device)
-    row_kernels.combine[(triton.cdiv(n_rows, ROWS),)](
+    row_kernels.combine[(triton.cdiv(n_rows, COMBINED_ROWS),)](
         scalars, vectors, *slots.arguments(scalars, 4), *(part if part is not None else scalars for part in extras),
         *settings.coefficients, *(settings.detached or (0.0,) * 4), sums, expected,
         n_rows, n_items, slots.n, n_shares, settings.scale, **settings.roles,
-        SHARES=int(triton.next_power_of_2(n_shares)), SLOTS=slots.padded, NV=n_vectors, DM=widest, BM=ROWS,
-        SOME=max(1, min(16, 2048 // (ROWS * widest))), num_warps=4,
+        SHARES=int(triton.next_power_of_2(n_shares)), SLOTS=slots.padded, NV=n_vectors, DM=widest, BM=COMBINED_ROWS,
+        SOME=max(1, min(64, 4096 // (COMBINED_ROWS * widest))), num_warps=4,
     )  # fmt: skip
     return sums, expected
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -52,19 +53,22 @@ class Blocks:
 
 
 # (bytes per operand, kind of pass) → width → (rows, items, warps, stages). Widths 64 and 128 were tuned on an H200; the
-# others are chosen to fit its shared memory. Kinds of pass: one head; several heads; several heads with sums of item
-# vectors for the backward pass, either of π alone ("learned") or of other heads, too ("all learned").
-Kind = Literal["one", "several", "learned", "all learned"]
+# others are chosen to fit its shared memory. Kinds of pass: one head; several heads; four heads; several heads with
+# sums of item vectors for the backward pass, either of π alone ("learned") or of other heads, too ("all learned").
+Kind = Literal["one", "several", "four", "learned", "all learned"]
 FORWARD: dict[tuple[int, Kind], dict[int, Blocks]] = {
     (2, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 3), 256: Blocks(64, 64, 4, 2)},
     (2, "several"): {64: Blocks(64, 64, 4, 2), 128: Blocks(128, 64, 8, 2), 256: Blocks(64, 32, 4, 1)},
+    (2, "four"): {64: Blocks(64, 64, 4, 3), 128: Blocks(128, 32, 8, 2), 256: Blocks(64, 32, 8, 1)},
     (2, "learned"): {64: Blocks(64, 64, 4, 3), 128: Blocks(128, 32, 8, 2), 256: Blocks(64, 32, 8, 1)},
     (2, "all learned"): {64: Blocks(64, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(64, 32, 4, 2)},
     (4, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(128, 64, 8, 1), 256: Blocks(64, 32, 4, 2)},
     (4, "several"): {64: Blocks(128, 64, 8, 2), 128: Blocks(128, 32, 8, 1), 256: Blocks(16, 32, 4, 1)},
+    (4, "four"): {64: Blocks(128, 32, 8, 2), 128: Blocks(64, 64, 4, 1), 256: Blocks(16, 32, 4, 1)},
     (4, "learned"): {64: Blocks(128, 32, 8, 2), 128: Blocks(64, 32, 4, 1), 256: Blocks(16, 32, 4, 1)},
     (4, "all learned"): {64: Blocks(64, 32, 4, 2), 128: Blocks(32, 32, 4, 2), 256: Blocks(16, 32, 4, 1)},
 }
+SEPARATE_WIDTH, SEPARATE = 128, Blocks(128, 64, 8, 1)  # the pass for the gradient of π's state, and its blocks
 BACKWARD: dict[tuple[int, Kind], dict[int, Blocks]] = {
     (2, "one"): {64: Blocks(128, 64, 4, 3), 128: Blocks(64, 64, 4, 2), 256: Blocks(32, 64, 4, 2)},
     (2, "learned"): {64: Blocks(64, 64, 4, 3), 128: Blocks(64, 128, 8, 1), 256: Blocks(32, 32, 4, 2)},
@@ -89,6 +93,16 @@ def backward_blocks(heads: Sequence[Head]) -> Blocks:
     return blocks(BACKWARD, heads, "all learned" if others else "learned")
 
 
+def has_separate_pass(heads: Sequence[Head], learning: Sequence[bool]) -> bool:
+    """Return whether the gradient of π's state gets a pass of its own.
+
+    At this width in float32, three heads and two sums of item vectors do not fit into the registers. Two passes of four
+    products each then take less time than one of six.
+    """
+    state, is_large = heads[0].state, len(learning) == 3 and learning[0] and not any(learning[1:])
+    return is_large and state.dtype == torch.float32 and padded_width(state.shape[1]) == SEPARATE_WIDTH
+
+
 def forward_blocks(heads: Sequence[Head], learning: Sequence[bool]) -> Blocks:
     """Return the block size of the forward pass; `learning`: which heads need sums of item vectors."""
     if len(heads) == 1:
@@ -96,7 +110,7 @@ def forward_blocks(heads: Sequence[Head], learning: Sequence[bool]) -> Blocks:
     if any(learning[1:]):
         size = blocks(FORWARD, heads, "all learned")
         return replace(size, stages=1) if len(heads) > 3 else size  # a fourth head needs the shared memory of a stage
-    return blocks(FORWARD, heads, "learned" if any(learning) or len(heads) > 3 else "several")
+    return blocks(FORWARD, heads, "learned" if any(learning) else "four" if len(heads) > 3 else "several")
 
 
 _fitting: dict[Any, Blocks] = {}  # the size that fitted the device, by kernel, device, type and constants
@@ -134,6 +148,22 @@ def launch_fitting(
         else:
             _fitting[key] = fitting
             return outputs
+
+
+def resident_programs(n_tiles: int, size: Blocks, device: torch.device) -> int:
+    """Return how many programs to launch if each of them computes several tiles, one after the other.
+
+    A program of eight warps fills a multiprocessor. All programs compute equally many tiles, as many as the busiest one
+    would in any case. Other multiprocessors remain free for the small kernels of concurrent streams, which would
+    otherwise wait until a tile is complete.
+    """
+    places = _multiprocessors(device) * max(1, 8 // size.warps)
+    return int(triton.cdiv(n_tiles, triton.cdiv(n_tiles, places)))
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def padded_width(width: int) -> int:

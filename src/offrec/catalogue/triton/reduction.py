@@ -16,9 +16,16 @@ from offrec.catalogue.head import Head, Linear, UpperBound
 from offrec.catalogue.noise import Noise
 from offrec.catalogue.slots import Slots
 from offrec.catalogue.streams import SideStreams
-from offrec.catalogue.triton.backward import FACTORS, TableGradients, add_picked, row_gradients
+from offrec.catalogue.triton.backward import (
+    FACTORS,
+    TableGradients,
+    add_picked,
+    row_gradients,
+    state_gradient,
+    transposed_table,
+)
 from offrec.catalogue.triton.forward import PassSettings, SlotValues, combine, round_states, stream_catalogue
-from offrec.catalogue.triton.launch import backward_blocks, check, forward_blocks, precision
+from offrec.catalogue.triton.launch import backward_blocks, check, forward_blocks, has_separate_pass, precision
 
 TENSORS = ("state", "table", "bias", "items", "values")  # of a head
 PARTS = 12  # state, table and bias of four heads
@@ -65,23 +72,30 @@ class _Reduce(torch.autograd.Function):
         slots: SlotValues,
         deferred: list[TableGradients],
         tables: Any,
+        columns: Any,
         *tensors: Any,
     ) -> tuple[Any, ...]:
-        """Run the forward pass; `tables` is the output of `_Tables`, or None if no table needs a gradient."""
+        """Run the forward pass.
+
+        `tables` is the output of `_Tables`, or None if no table needs a gradient. `columns` is π's table, transposed,
+        if the gradient of its state gets a pass of its own.
+        """
         bound, seed, actions = extras
         exact, table, bias = tensors[:3]
         parts = round_states(tensors[:PARTS], settings)
         slots = slots.with_values(tensors[PARTS:])
-        needed = ctx.needs_input_grad[5:]
+        needed = ctx.needs_input_grad[6:]
         wanted = [settings.learns and needed[3 * i] and (i == 0 or settings.direct) for i in range(3)]
-        scalars, vectors = stream_catalogue(settings, parts, (bound, seed), slots, wanted)
+        summed = [False] * 3 if settings.separate else wanted
+        scalars, vectors = stream_catalogue(settings, parts, (bound, seed), slots, summed)
         sums, expected = combine(settings, scalars, vectors, (bound, seed), slots, len(table))
         picked = None
         if actions is not None:
             picked = (exact.float()[:, None] * table[actions].float()).sum(-1)
             picked = picked if bias is None else picked + bias[actions]
         ctx.save_for_backward(*extras, slots.items, exact, sums, expected, *parts, *slots.values)
-        ctx.settings, ctx.slots, ctx.wanted, ctx.deferred = settings, slots.with_values(()), wanted, deferred
+        ctx.settings, ctx.slots, ctx.deferred, ctx.columns = settings, slots.with_values(()), deferred, columns
+        ctx.wanted, ctx.summed = wanted, summed
         ctx.set_materialize_grads(False)
         _, lse, mean, mass, detached_mean, normaliser = sums.unbind()
         ctx.mark_non_differentiable(detached_mean, normaliser)
@@ -97,8 +111,10 @@ class _Reduce(torch.autograd.Function):
         parts, slots = tensors[:PARTS], ctx.slots.with_values(tensors[PARTS:])
         given = (g_lse, g_mean, g_mass if settings.below >= 0 else None)
         factors, states, to_slots = row_gradients(
-            settings, parts, (bound, seed), slots, given, sums, expected, ctx.wanted
+            settings, parts, (bound, seed), slots, given, sums, expected, ctx.summed
         )
+        if settings.separate and ctx.wanted[0]:
+            states[0] = state_gradient(settings, parts, (bound, seed), slots, sums[0], factors, ctx.columns, given)
         to_tables = None
         if ctx.needs_input_grad[4]:
             # Adding the picked items' part to a bfloat16 table afterwards would round it a second time.
@@ -114,7 +130,7 @@ class _Reduce(torch.autograd.Function):
             add_picked(gradients, g_picked, actions, [exact, parts[1]], in_kernel=True)
         for i, state in enumerate(gradients[0 : 3 * settings.learned : 3]):
             gradients[3 * i] = None if state is None else state.to(parts[3 * i].dtype)
-        return None, None, None, None, to_tables, *gradients, *to_slots
+        return None, None, None, None, to_tables, None, *gradients, *to_slots
 
 
 def reduce(
@@ -173,6 +189,8 @@ def _apply(
     normalised_index = -1 if normalised is None else _index_of_detached(heads, normalised)
     check(heads, learned)
     learning = [torch.is_grad_enabled() and head.state.requires_grad for head in heads[:learned]]
+    separate = has_separate_pass(heads, learning)
+    summed = [False] * learned if separate else [learning[0], *(direct and some for some in learning[1:])]
     settings = PassSettings(
         heads=len(heads),
         learned=learned,
@@ -184,10 +202,11 @@ def _apply(
         noise=noise is not None,
         temperature=temperature,
         direct=direct,
-        forward_blocks=forward_blocks(heads, [learning[0], *(direct and some for some in learning[1:])]),
+        forward_blocks=forward_blocks(heads, summed),
         backward_blocks=backward_blocks(heads[:learned]),
         learns=any(learning),
         precision=precision(pi.state.dtype),
+        separate=separate,
     )
     bound = None if below is None else below[1].float().contiguous()
     extras = (bound, None if noise is None else noise.seed, actions)
@@ -209,16 +228,20 @@ def _run(settings: PassSettings, heads: list[Head], slots: Slots | None, extras:
     slot_values = SlotValues(None if slots is None else slots.items, (), {} if slots is None else slots.pairs_by_tile)
     deferred: list[TableGradients] = []
     if not torch.is_grad_enabled() or not any(table is not None and table.requires_grad for table in tables):
-        outputs: tuple[Any, ...] = _Reduce.apply(settings, extras, slot_values, deferred, None, *parts, *values)  # type: ignore[no-untyped-call]
+        columns = transposed_table(parts[1]) if settings.separate else None
+        fixed = settings, extras, slot_values, deferred, None, columns
+        outputs: tuple[Any, ...] = _Reduce.apply(*fixed, *parts, *values)  # type: ignore[no-untyped-call]
         return outputs
     sides = SideStreams(parts[0].device)
     # Autograd accumulates the gradient of a leaf on the stream that first used it, which would have to wait.
     with nullcontext() if any(_is_leaf(table) for table in tables) else sides(TABLE_STREAM):
         picks = extras[2] if parts[1].dtype == torch.bfloat16 else None
+        columns = transposed_table(parts[1]) if settings.separate else None
         slot_values.sort_for_backward(len(parts[1]), settings.backward_blocks, parts[0], picks)
         placeholder = _Tables.apply(deferred, len(parts[0]), *tables)  # type: ignore[no-untyped-call]
-    outputs = _Reduce.apply(settings, extras, slot_values, deferred, placeholder, *parts, *values)  # type: ignore[no-untyped-call]
-    sides.join()
+    with_tables = settings, extras, slot_values, deferred, placeholder, columns
+    outputs = _Reduce.apply(*with_tables, *parts, *values)  # type: ignore[no-untyped-call]
+    sides.join(retain=columns)
     return outputs
 
 

@@ -246,3 +246,17 @@ def round_one(source, n, to, STEP: tl.constexpr):
     x = tl.load(source + at, mask=at < n, other=0.0)
     x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     tl.store(to + at, x, mask=at < n)
+
+
+@triton.jit
+def sum_rows(table, sums, n_rows, each, width: tl.constexpr, D: tl.constexpr, BM: tl.constexpr):
+    """Sum `each` rows of a table [rows, width] into a row of sums [programs, width]."""
+    begin = tl.program_id(0) * each
+    end = min(begin + each, n_rows)
+    across = tl.arange(0, D)
+    total = tl.zeros([BM, D], dtype=tl.float32)
+    for first in range(begin, end, BM):
+        at = first + tl.arange(0, BM)
+        inside = (at < end)[:, None] & (across < width)[None, :]
+        total += tl.load(table + at.to(tl.int64)[:, None] * width + across[None, :], mask=inside, other=0.0)
+    tl.store(sums + tl.program_id(0) * width + across, tl.sum(total, 0), mask=across < width)
