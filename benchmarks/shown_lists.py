@@ -30,11 +30,11 @@ class PicksAlone(UserSessions):
         self.recent = torch.full((rows, agent.options.history), agent.n_items, device=agent.x.device)
 
     @torch.no_grad()
-    def head(self, rows: Tensor, allowed: Tensor | None = None) -> Head:
+    def head(self, rows: Tensor, allowed: Tensor | None = None, excluded: Tensor | None = None) -> Head:
         planner = self.agent.planner()
         posterior = planner.after_picks(self.recent[rows])
         patience = planner.patience_after_picks(self.recent[rows])
-        return self.agent.planned_head(posterior, self.memory[rows], self.picks[rows], allowed, patience)
+        return self.agent.planned_head(posterior, self.memory[rows], self.picks[rows], allowed, patience, excluded)
 
     @torch.no_grad()
     def observe(self, rows: Tensor, lists: Tensor, items: Tensor) -> None:

@@ -99,7 +99,8 @@ class Policy:
             skip_recent: How many of the last items of the history to rank below all other items.
             exclude_seen: Whether to exclude the items of the history.
             exclude: Item ids to exclude.
-            candidates: Item ids to choose from, or None for the whole catalogue. Plans contain only them.
+            candidates: Item ids to choose from, or None for the whole catalogue. Lists are planned among them, without
+                the excluded items.
             shown: The lists that the visitor was shown, oldest first, each with the pick from it or None. The picks
                 must be the last items of `history`, which may be empty. Policies that do not learn from lists use
                 only the picks.
@@ -126,12 +127,13 @@ class Policy:
         if not (allowed if candidates is not None else self.n_items - len(excluded)):
             raise InputError("No item is left to recommend: every allowed item is excluded; exclude fewer items.")
         with torch.no_grad():
-            if self.learns_from_lists and (shown or candidates is not None):
+            if self.learns_from_lists and (shown or excluded or candidates is not None):
                 lists = encode_shown(self.vocabulary, shown)
                 picks = sum(one.picked is not None for one in lists)
                 states = sessions_after_lists(self, [seen[: len(seen) - picks]], [lists])
                 among = None if candidates is None else items_mask(allowed, self)
-                head = states.head(torch.zeros(1, dtype=torch.long, device=self.device), among)
+                without = torch.tensor([sorted(excluded)], device=self.device) if excluded else None
+                head = states.head(torch.zeros(1, dtype=torch.long, device=self.device), among, without)
             else:
                 head = self.head(batch_from_histories([seen], self.n_items, self.history, self.device))
             if skip_recent and seen:
@@ -168,8 +170,12 @@ class ShownList:
 class SessionStates(Protocol):
     """What a policy knows about running sessions. Items are numbered as in the policy's catalogue."""
 
-    def head(self, rows: Tensor, allowed: Tensor | None = None) -> Head:
-        """Return the scores of all items for some sessions; lists are planned among the items `allowed` [A] marks."""
+    def head(self, rows: Tensor, allowed: Tensor | None = None, excluded: Tensor | None = None) -> Head:
+        """Return the scores of all items for some sessions.
+
+        Lists are planned among the items that `allowed` [A] marks, without those of the session in `excluded` [n, h],
+        padded with n_items. The scores of other items are not masked.
+        """
         ...
 
     def observe(self, rows: Tensor, lists: Tensor, items: Tensor) -> None:
@@ -245,8 +251,8 @@ class PickHistory:
         if recent is not None:
             self.recent[:, : recent.shape[1]] = recent[:, : policy.history]
 
-    def head(self, rows: Tensor, allowed: Tensor | None = None) -> Head:
-        """Return the scores of all items for some sessions. They do not depend on `allowed`."""
+    def head(self, rows: Tensor, allowed: Tensor | None = None, excluded: Tensor | None = None) -> Head:
+        """Return the scores of all items for some sessions. They do not depend on `allowed` and `excluded`."""
         return self.policy.head(batch_of_recent(self.recent[rows], self.policy.n_items))
 
     def observe(self, rows: Tensor, lists: Tensor, items: Tensor) -> None:
@@ -301,8 +307,8 @@ class _SkipRecentStates(PickHistory):
         super().__init__(policy, rows, recent)
         self.picks, self.states = policy.picks, policy.policy.start_sessions(rows, recent)
 
-    def head(self, rows: Tensor, allowed: Tensor | None = None) -> Head:
-        return rank_last(self.states.head(rows, allowed), self.recent[rows, : self.picks])
+    def head(self, rows: Tensor, allowed: Tensor | None = None, excluded: Tensor | None = None) -> Head:
+        return rank_last(self.states.head(rows, allowed, excluded), self.recent[rows, : self.picks])
 
     def observe(self, rows: Tensor, lists: Tensor, items: Tensor) -> None:
         super().observe(rows, lists, items)

@@ -144,6 +144,33 @@ def test_candidates_are_planned_like_an_allow_list(policy: Policy, count: int) -
     assert differ  # the plan of the whole catalogue, filtered, is another list
 
 
+def test_excluded_items_are_planned_like_an_allow_list_of_the_others(policy: Policy) -> None:
+    """Each query of a batch excludes other items, and one excludes none."""
+    random, differ, query = np.random.default_rng(2), 0, Query([2, 9], 4, shown=SHOWN)
+    excluded = [random.choice(policy.n_items, count, replace=False).tolist() for count in range(1, 19)]
+    queries = [replace(query, excluded=frozenset(items)) for items in [*excluded, []]]
+    results = [result.items for result in Engine(policy, 0).rank(queries)]
+    (whole,) = Engine(policy, 0).rank([replace(query, k=policy.n_items)])
+    assert results.pop() == whole.items[:4]
+    ids = policy.vocabulary.id
+    shown = [([ids(i) for i in one.items], None if one.picked is None else ids(one.picked)) for one in SHOWN]
+    for items, result in zip(excluded, results, strict=True):
+        others = AllowedItems(~np.isin(np.arange(policy.n_items), items))
+        (allowed,) = Engine(policy, 0).rank([replace(query, allowed=others)])
+        assert result == allowed.items
+        answer = policy.recommend([ids(2), ids(9)], 4, exclude=[ids(item) for item in items], shown=shown)
+        assert policy.vocabulary.encode(answer.items)[0] == result
+        differ += result != [item for item in whole.items if item not in items][:4]
+    assert differ  # the plan of the whole catalogue, filtered, is another list
+
+
+def test_items_of_the_history_are_excluded_from_the_plan(policy: Policy) -> None:
+    history = [policy.vocabulary.id(item) for item in (2, 9, 4)]
+    others = [policy.vocabulary.id(item) for item in range(policy.n_items) if item not in (2, 9, 4)]
+    answer = policy.recommend(history, 4, exclude_seen=True)
+    assert answer.items == policy.recommend(history, 4, candidates=others).items
+
+
 @pytest.mark.parametrize(
     ("shown", "history", "message"),
     [

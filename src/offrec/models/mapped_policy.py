@@ -117,9 +117,10 @@ class _MappedStates:
     def __init__(self, mapped: MappedPolicy, states: SessionStates) -> None:
         self.mapped, self.states = mapped, states
 
-    def head(self, rows: Tensor, allowed: Tensor | None = None) -> Head:
+    def head(self, rows: Tensor, allowed: Tensor | None = None, excluded: Tensor | None = None) -> Head:
         own = None if allowed is None else self.mapped.own_mask(allowed)
-        return self.mapped.map_head(self.states.head(rows, own))
+        without = None if excluded is None else self.mapped.own_items(excluded)
+        return self.mapped.map_head(self.states.head(rows, own, without))
 
     def observe(self, rows: Tensor, lists: Tensor, items: Tensor) -> None:
         own = self.mapped.own_items(items)

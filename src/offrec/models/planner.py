@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, normalize, pad
 
 from offrec.catalogue import Head, logsumexp, restrict, top_k
-from offrec.catalogue.head import MASKED
+from offrec.catalogue.head import ALL_MASKED, MASKED
 from offrec.models.user_model import STEPS, UserModelNetwork
 
 SIMULATED, SIMULATED_LISTS = 256, 64
@@ -180,48 +180,69 @@ class Planner:
         picks: Tensor,
         allowed: Tensor | None = None,
         patience: Tensor | None = None,
+        excluded: Tensor | None = None,
     ) -> Tensor:
         """Return the lists [n, k] for visitors with a log posterior [n, K], last picks [n, m] and pick counts [n].
 
-        Lists contain only items that `allowed` [A] marks; if there are fewer than k, n_items fills empty places.
-        `patience` [n, V] is the log posterior of impatience; None: that of new visitors.
+        Lists contain only items that `allowed` [A] marks, without those of the row in `excluded` [n, h], padded with
+        n_items. If fewer than k items are left, n_items fills empty places. `patience` [n, V] is the log posterior of
+        impatience; None: that of new visitors.
         """
         rows = GPU_ROWS if memory.is_cuda else ROWS
         patience = self.start_patience(len(memory)) if patience is None else patience
         parts = [slice(first, first + rows) for first in range(0, len(memory), rows)]
-        lists = [self._plan(posterior[part], memory[part], picks[part], allowed, patience[part]) for part in parts]
+        lists = [
+            self._plan(
+                posterior[part],
+                memory[part],
+                picks[part],
+                patience[part],
+                allowed,
+                None if excluded is None else excluded[part],
+            )
+            for part in parts
+        ]
         return torch.cat(lists) if lists else memory.new_zeros(0, self.k)
 
     def _plan(
-        self, posterior: Tensor, memory: Tensor, picks: Tensor, allowed: Tensor | None, patience: Tensor
+        self,
+        posterior: Tensor,
+        memory: Tensor,
+        picks: Tensor,
+        patience: Tensor,
+        allowed: Tensor | None,
+        excluded: Tensor | None,
     ) -> Tensor:
         model, options = self.model, self.model.learner
         share, types = posterior.softmax(1).topk(min(options.planned_types, posterior.shape[1]), 1)
         share = share / share.sum(1, keepdim=True)
-        candidates, is_excluded = self._candidates(types[:, : options.candidate_types], memory, allowed)
+        candidates, is_excluded = self._candidates(types[:, : options.candidate_types], memory, allowed, excluded)
         utility, interest = model.utility_and_interest(types, memory, candidates)
         earns = self._expected_reward(interest, candidates)
         if self.look_ahead:
             earns = earns + self.advantage(memory, picks, candidates, patience)[:, None]
         return candidates.gather(1, self._best_list(utility, earns, share, is_excluded))
 
-    def _candidates(self, types: Tensor, memory: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return candidates [n, M] and whether each repeats another one or is not allowed.
+    def _candidates(
+        self, types: Tensor, memory: Tensor, allowed: Tensor | None, excluded: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return candidates [n, M] and whether each repeats another one or cannot be chosen.
 
-        If fewer than k items are allowed, k further candidates are padding, which leaves a place empty.
+        If fewer than k items can be chosen, k further candidates are padding, which leaves a place empty.
         """
         model, zeta = self.model, self.slopes.zeta
         state = model.taste(model.types[types], memory) * (1 + zeta * model.match_conversion)
         head = Head(state.reshape(-1, state.shape[-1]), self.x, self._item_score(), shard=model.shard)
         if allowed is not None:
             head = restrict(head, allowed)
+        if excluded is not None:
+            head = head.mask(excluded.repeat_interleave(types.shape[1], 0))
         # Lists need k different candidates, even if all types propose the same.
         count = min(model.n_items, model.learner.candidates_per_type + self.k)
-        items = top_k(head, count)[1].reshape(len(memory), -1).sort(1).values
-        is_excluded = torch.zeros_like(items, dtype=torch.bool)
-        is_excluded[:, 1:] = items[:, 1:] == items[:, :-1]
-        if allowed is not None:
-            is_excluded |= ~allowed[items]
+        values, items = (part.reshape(len(memory), -1) for part in top_k(head, count))
+        items, order = items.sort(1)
+        is_excluded = values.gather(1, order) <= ALL_MASKED
+        is_excluded[:, 1:] |= items[:, 1:] == items[:, :-1]
         # The types share many candidates. Columns that are repeated in all rows are not worth evaluating.
         least, most = (~is_excluded).sum(1).aminmax() if len(items) else (self.k, self.k)
         order = is_excluded.to(torch.uint8).argsort(dim=1, stable=True)[:, : max(self.k, int(most))]

@@ -185,13 +185,15 @@ class UserModelAgent(UserModelNetwork):
         picks: Tensor,
         allowed: Tensor | None = None,
         patience: Tensor | None = None,
+        excluded: Tensor | None = None,
     ) -> Head:
         """Return the head of visitors with a log posterior, last picks, pick counts and a log posterior of impatience.
 
-        Lists are planned among the items that `allowed` [A] marks; the scores of other items are not masked.
+        Lists are planned among the items that `allowed` [A] marks, without those of the row in `excluded` [n, h]; the
+        scores of other items are not masked.
         """
         planner = self.planner()
-        lists = planner.plan(posterior, memory, picks, allowed, patience)
+        lists = planner.plan(posterior, memory, picks, allowed, patience, excluded)
         state = self.taste((posterior.softmax(1) @ self.types)[:, None], memory)[:, 0]
         state = state * (1 + planner.slopes.zeta * self.match_conversion)
         bias = planner._item_score()
@@ -223,10 +225,10 @@ class UserSessions:
         self.memory, self.picks = agent.last_picks(recent), (recent < agent.n_items).sum(1)
 
     @torch.no_grad()
-    def head(self, rows: Tensor, allowed: Tensor | None = None) -> Head:
-        """Return the head of some sessions, with lists planned among the items that `allowed` [A] marks."""
+    def head(self, rows: Tensor, allowed: Tensor | None = None, excluded: Tensor | None = None) -> Head:
+        """Return the head of some sessions, with lists planned as `planned_head` describes."""
         parts = self.posterior[rows], self.memory[rows], self.picks[rows]
-        return self.agent.planned_head(*parts, allowed, self.patience[rows])
+        return self.agent.planned_head(*parts, allowed, self.patience[rows], excluded)
 
     @torch.no_grad()
     def observe(self, rows: Tensor, lists: Tensor, items: Tensor) -> None:

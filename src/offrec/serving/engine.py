@@ -171,7 +171,10 @@ class Engine:
         return [result for _, result in sorted(zip(order, results, strict=True), key=lambda pair: pair[0])]
 
     def _plan(self, queries: list[Query]) -> Head:
-        """Return the head of a policy that learns from lists, for queries with the same allowed items."""
+        """Return the head of a policy that learns from lists, for queries with the same allowed items.
+
+        Lists are planned without the excluded items of each query, so that the mask of the group changes nothing.
+        """
         before = []
         for query in queries:
             picks = sum(one.picked is not None for one in query.shown)
@@ -180,7 +183,9 @@ class Engine:
         rows, items = torch.arange(len(queries), device=self.policy.device), queries[0].allowed
         if queries[0].candidates is not None:
             return states.head(rows, items_mask(queries[0].candidates, self.policy))
-        return states.head(rows, None if items is None else self._mask(items))
+        allowed = None if items is None else self._mask(items)
+        excluded = _padded([list(query.excluded) for query in queries], self.policy.n_items, self.policy.device)
+        return states.head(rows, allowed, excluded if excluded.shape[1] else None)
 
     def _mask(self, items: AllowedItems) -> Tensor:
         return torch.from_numpy(items.mask()).to(self.policy.device)
@@ -332,7 +337,7 @@ def _lower_recent(head: Head, queries: list[Query]) -> Head:
 
 def _recent_to_lower(queries: list[Query], head: Head) -> Tensor:
     recent = [list(query.history[-query.skip_recent :]) if query.skip_recent else [] for query in queries]
-    return _padded(recent, head)
+    return _padded(recent, head.n_items, head.state.device)
 
 
 def _mask_excluded(head: Head, queries: list[Query]) -> Head:
@@ -341,14 +346,14 @@ def _mask_excluded(head: Head, queries: list[Query]) -> Head:
 
 
 def _excluded(queries: list[Query], head: Head) -> Tensor:
-    return _padded([list(query.excluded) for query in queries], head)
+    return _padded([list(query.excluded) for query in queries], head.n_items, head.state.device)
 
 
-def _padded(rows: list[list[int]], head: Head) -> Tensor:
+def _padded(rows: list[list[int]], n_items: int, device: torch.device) -> Tensor:
     """Return items as a tensor [B, n], padded with n_items."""
     longest = max(map(len, rows))
-    padded = [[*items, *[head.n_items] * (longest - len(items))] for items in rows]
-    return torch.tensor(padded, dtype=torch.long, device=head.state.device).view(len(rows), longest)
+    padded = [[*items, *[n_items] * (longest - len(items))] for items in rows]
+    return torch.tensor(padded, dtype=torch.long, device=device).view(len(rows), longest)
 
 
 def _nan(head: Head) -> Tensor:
