@@ -43,7 +43,8 @@ def commands() -> dict[str, type]:
     from offrec.commands.recommend import Recommend
     from offrec.commands.rounds import Rounds
     from offrec.commands.serve import Serve
-    from offrec.commands.shop import Simulate, WriteShop
+    from offrec.commands.shop import WriteShop
+    from offrec.commands.simulate import Simulate
     from offrec.commands.size import Size
     from offrec.commands.studies import Compare, Report, Sweep, Tune
     from offrec.commands.train import Train

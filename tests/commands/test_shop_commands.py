@@ -8,9 +8,11 @@ import polars as pl
 import pytest
 from typed_commands import offrec_here, sentence
 
+import offrec
 from offrec.commands.shop import WriteShop
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
+from offrec.shop import Shop, paired_difference
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,7 @@ def test_the_log_seed_gives_another_log_of_the_same_shop(work: Path, tmp_path: P
 
 def test_simulate_a_run_and_a_baseline(work: Path) -> None:
     rollout = json.loads(offrec_here("simulate", work / "run", "--sessions", "200", "--json").stdout)
+    assert rollout["others"] == []
     assert rollout["reward"]["low"] < rollout["reward"]["mean"] < rollout["reward"]["high"]
     assert (rollout["world"], rollout["seed"], rollout["play"], rollout["policy"]) == ("demo", 3, "topk", "sl/gru")
     again = json.loads(offrec_here("simulate", work / "run", "--sessions", "200", "--json").stdout)
@@ -69,6 +72,20 @@ def test_simulate_a_run_and_a_baseline(work: Path) -> None:
     assert json.loads(own.stdout)["seed"] == 3
 
 
+def test_several_policies_are_compared_with_the_first_on_the_same_visitors(work: Path) -> None:
+    words = ("simulate", work / "run", "--policy", "random", "--policy", "logging", "--sessions", "100")
+    tree = json.loads(offrec_here(*words, "--baseline", "popular", "--json").stdout)
+    assert tree["name"] == str(work / "run")
+    assert [one["name"] for one in tree["others"]] == ["random", "logging", "popular"]
+    shop = Shop.from_meta(Dataset.open(work / "data").meta["shop"])
+    first, random = (shop.rollout(policy, 100, seed=1_000_000) for policy in (offrec.load(work / "run"), "random"))
+    assert tree["reward"] == first.reward.as_json()
+    assert tree["others"][0]["difference"] == paired_difference(random, first).as_json()
+    printed = offrec_here(*words).stdout
+    assert "Policies in demo, seed 3, lists of 5, 100 visitors" in printed
+    assert f"{paired_difference(random, first).mean:+.4f}" in printed
+
+
 def test_bad_input_gets_one_sentence(work: Path, tmp_path: Path) -> None:
     def said(*words: str | Path) -> str:
         return sentence(offrec_here(*words, code=2))
@@ -77,7 +94,15 @@ def test_bad_input_gets_one_sentence(work: Path, tmp_path: Path) -> None:
     assert "no world 'mars'" in said("shop", "--world", "mars", "--out", tmp_path / "x")
     assert "got 99" in said("shop", "--world", "tiny", "-k", "99", "--out", tmp_path / "x")
     assert "exists already" in said("shop", "--sessions", "10", "--out", work / "log")
-    assert "Give exactly one of" in said("simulate")
+    assert "No policy was given" in said("simulate")
+    assert "was given twice" in said("simulate", work / "run", work / "run")
+    other = ("--sessions", "60", "--seed", "4", "--out")
+    offrec_here("shop", "--world", "demo", *other, tmp_path / "log-4")
+    offrec_here("prepare", tmp_path / "log-4/events.parquet", "--out", tmp_path / "data-4")
+    settings = ("--set", "training.epochs=1", "--set", "network.width=16")
+    offrec_here("train", tmp_path / "data-4", "--out", tmp_path / "run-4", *settings)
+    message = said("simulate", work / "run", tmp_path / "run-4", "--sessions", "10")
+    assert f"{tmp_path}/run-4: The log comes from the shop 'demo' with seed 4, this is 'demo' with seed 3" in message
     assert "--play cannot be used with --policy" in said(
         "simulate", "--policy", "greedy", "--world", "demo", "--play", "sample"
     )

@@ -1,4 +1,4 @@
-"""`offrec shop` and `offrec simulate`: simulated shops, in which the true reward of a policy can be measured."""
+"""`offrec shop`: simulate a shop and write its log."""
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from offrec.commands.printing import console_for, print_json, print_table, registered, unset
+from offrec.commands.printing import console_for, unset
 from offrec.errors import InputError
 
 if TYPE_CHECKING:
     import torch
 
-    from offrec.policy import Policy
-    from offrec.shop import Rollout, Shop
+    from offrec.shop import Shop
     from offrec.shop.log import ServedPolicy
 
 
@@ -137,128 +136,13 @@ class WriteShop:
             world, steps = replace(shop.world, k=self.k or shop.world.k), self.steps or shop.max_steps
             shop = Shop(world, shop.seed, device=device, max_steps=steps)
         previous = None if self.previous is None else load(self.previous, str(device))
-        skips = [0 if path is None else _default_skip_recent(path) for path in (run, self.previous)]
+        skips = [0 if path is None else default_skip_recent(path) for path in (run, self.previous)]
         return shop, ServedPolicy(policy, exploration, skips[0], previous, skips[1])
 
 
-def _default_skip_recent(run: Path) -> int:
+def default_skip_recent(run: Path) -> int:
     """Return how many of the visitor's last picks the learner of a run skips by default."""
     from offrec.algorithms import LEARNERS
     from offrec.runs.folder import read_run
 
     return LEARNERS[read_run(run)["options"]["algorithm.name"]].skip_recent
-
-
-@dataclass(frozen=True)
-class Simulate:
-    """Simulate a policy in the shop that wrote its log and report the reward per session.
-
-    Examples: offrec simulate runs/sl
-              offrec simulate --baseline recent --dataset data
-              offrec simulate --policy oracle --world demo
-    """
-
-    run_: Annotated[
-        Path | None, tyro.conf.Positional, tyro.conf.arg(name="run", metavar="RUN", help_behavior_hint="")
-    ] = None
-    """A run that was trained on a log of the shop."""
-    policy: Annotated[Literal["logging", "greedy", "oracle", "random", "informed"] | None, unset("NAME")] = None
-    """A policy of the shop instead of a run: logging, greedy (most clicks now), oracle (knows the visitor's state and
-    plans ahead), random, or informed (knows the items and infers the visitor's taste from lists and picks)."""
-    baseline: Annotated[
-        str | None, registered("baseline", "A policy without training instead of a run, with --dataset. One of")
-    ] = None
-    dataset: Annotated[Path | None, unset("DATASET")] = None
-    """The dataset of the baseline, of a run whose dataset was moved, or of the shop for --policy."""
-    world: Annotated[str | None, unset("NAME")] = None
-    """The world for --policy: one of those of `offrec shop`."""
-    shop_seed: Annotated[int | None, unset("INT")] = None
-    """The shop's seed for --policy. Default 0."""
-    sessions: int = 10_000
-    """The number of visitors."""
-    play: Literal["topk", "sample"] = "topk"
-    """How to make lists: `topk` takes the best k items, `sample` samples k items without replacement."""
-    skip_recent: Annotated[int | None, unset("N")] = None
-    """Rank the visitor's last N picks below all other items. Default: the better of 0 and 8 for the learner or the
-    baseline, measured in other simulated shops."""
-    seed: int = 1_000_000
-    """The seed of the visitors; it should differ from that of the log. Equal seeds give every policy the same
-    visitors."""
-    gamma: float = 1.0
-    """The discount per list of the discounted reward, which is also reported."""
-    device: str = "auto"
-    """auto, cpu, cuda …"""
-    json: bool = False
-    """Print JSON."""
-
-    def run(self) -> None:
-        shop, policy, skip_recent = self._shop_and_policy()
-        with console_for(self.json).counter("visitors done") as at:
-            rollout = shop.rollout(
-                policy,
-                self.sessions,
-                self.play,
-                skip_recent=skip_recent if self.skip_recent is None else self.skip_recent,
-                seed=self.seed,
-                gamma=self.gamma,
-                progress=at,
-            )
-        if self.json:
-            print_json(rollout.as_json())
-        else:
-            print_table(*_rollout_table(rollout))
-
-    def _shop_and_policy(self) -> "tuple[Shop, str | Policy, int]":
-        """Return the shop, the policy and the number of last picks that it skips by default."""
-        from offrec.baselines import BASELINES, baseline
-        from offrec.data.dataset import Dataset
-        from offrec.runs.loading import load, open_dataset, pick_device
-        from offrec.shop import Shop
-
-        if sum(chosen is not None for chosen in (self.run_, self.policy, self.baseline)) != 1:
-            raise InputError("Give exactly one of RUN, --policy NAME with --world, or --baseline NAME with --dataset.")
-        if self.policy is not None and (self.play != "topk" or self.skip_recent is not None):
-            option = "--play" if self.play != "topk" else "--skip-recent"
-            raise InputError(
-                f"{option} cannot be used with --policy; the shop's own policies define how they make lists."
-            )
-        if self.run_ is None and self.dataset is None:
-            if self.policy is None or self.world is None:
-                raise InputError(
-                    "--baseline needs --dataset DATASET, and --policy needs --world NAME or --dataset DATASET."
-                )
-            device = pick_device(self.device)
-            return Shop.open(self.world, self.shop_seed or 0, device=device), self.policy, 0
-        if self.world is not None or self.shop_seed is not None:
-            raise InputError(
-                "--world and --shop-seed cannot be used with a dataset, which determines the shop; remove them."
-            )
-        dataset = Dataset.open(self.dataset) if self.run_ is None else open_dataset(self.run_, self.dataset)  # type: ignore[arg-type]
-        if "shop" not in dataset.meta:
-            raise InputError(
-                f"{dataset.path} was not written by a simulated shop, so the true reward is unknown; use estimate."
-            )
-        device = pick_device(self.device)
-        shop = Shop.from_meta(dataset.meta["shop"], device)
-        if self.policy is not None:
-            return shop, self.policy, 0
-        if self.run_ is not None:
-            return shop, load(self.run_, self.device), _default_skip_recent(self.run_)
-        policy = baseline(str(self.baseline), dataset, device=device)
-        return shop, policy, BASELINES[str(self.baseline)].skip_recent
-
-
-def _rollout_table(rollout: "Rollout") -> tuple[str, list[str], list[list[str]]]:
-    shop = f"{rollout.world}, seed {rollout.shop_seed}, lists of {rollout.k}"
-    skipped = f", skipping the last {rollout.skip_recent} picks" if rollout.skip_recent else ""
-    title = f"{rollout.policy} ({rollout.play}{skipped}) in {shop}, {len(rollout):,} visitors"
-    rows = [
-        [name, f"{mean.mean:.4f}", f"{mean.low:.4f} … {mean.high:.4f}"]
-        for name, mean in (
-            ("reward", rollout.reward),
-            *([(f"discounted by {rollout.gamma:g} per list", rollout.discount)] if rollout.gamma < 1 else []),
-            ("picks", rollout.length),
-            ("purchases", rollout.purchases),
-        )
-    ]
-    return title, ["per session", "mean", "95 % interval"], rows
