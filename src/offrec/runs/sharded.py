@@ -28,6 +28,7 @@ from offrec.runs.plan import RunPlan, plan_run
 from offrec.runs.rank_data import RankData
 from offrec.runs.replacement import take_place
 from offrec.runs.train import DIAGNOSTICS, LOCKED, build_agent, build_task, sum_diagnostics
+from offrec.runs.user_model import missing_lists
 from offrec.training import memory
 from offrec.training.ranks import Ranks
 from offrec.training.sharded import ShardedTrainer, load_module_rows
@@ -186,6 +187,8 @@ def _build(
         f"{policy.name} on {dataset.path.name} ({dataset.fingerprint}): {dataset.n_items:,} items, "
         f"{dataset.split('train').events:,} transitions, {plan.device}"
     )
+    if (sentence := missing_lists(options, dataset)) is not None:
+        console.line(f"Warning: {sentence}")
     return RankRun(plan, policy, trainer, out, ranks)
 
 

@@ -34,7 +34,7 @@ from offrec.runs.option_errors import merge_flags
 from offrec.runs.options import logging_training, resolve_options
 from offrec.runs.plan import RunPlan, plan_runs
 from offrec.runs.replacement import take_place
-from offrec.runs.user_model import build_trained_model, user_model_task
+from offrec.runs.user_model import build_trained_model, missing_lists, user_model_task
 from offrec.runs.warm_start import WarmStart
 from offrec.training.interleaved import train_interleaved
 from offrec.training.loop import Trainer
@@ -322,6 +322,8 @@ def build_trainer(
         f"{policy.name} on {dataset.path.name} ({dataset.fingerprint}): {dataset.n_items:,} items, "
         f"{dataset.split('train').events:,} transitions, {size:,} parameters, {plan.device}"
     )
+    if (sentence := missing_lists(options, dataset)) is not None:
+        console.line(f"Warning: {sentence}")
     return BuiltRun(plan, policy, trainer, out)
 
 

@@ -22,6 +22,7 @@ from offrec.training.memory import MemoryPlan
 from offrec.training.optimiser import Optimiser
 from offrec.training.update import TrainingTask
 
+LISTS_PAGE = "docs/how-to/your-log.md"
 ACTIVATIONS = 64  # estimated bytes per (list, type, item) of a batch for the backward pass
 
 
@@ -49,6 +50,17 @@ def plan_lists(
     shared.rewards(options, needed=True)  # every behaviour needs a reward
     epochs, validation = shared.list_epochs(options, device), shared.validation_lists(options, device)
     return epochs, validation, LogFacts(), _memory(shared, options, epochs, device)
+
+
+def missing_lists(options: RunOptions, dataset: Dataset) -> str | None:
+    """Return the warning for a user model that is trained on a log without lists; None for other runs."""
+    if not isinstance(options.learner, UserModel) or LogShape.of(dataset).list_length:
+        return None
+    return (
+        f"{dataset.path} contains no lists, so {options.algorithm} has to assume what visitors ignored and earns much "
+        "less than with lists; if lists were logged, prepare them with --format decisions or --format served "
+        f"({LISTS_PAGE})."
+    )
 
 
 def _memory(shared: SharedData, options: RunOptions, epochs: ListEpochs, device: torch.device) -> MemoryPlan:
