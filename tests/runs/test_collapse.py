@@ -137,7 +137,8 @@ def test_a_condition_is_printed_once_when_it_lasts_two_epochs(
     epochs = iter([{"same": "early."}, {}, {"rare": "x."}, {"rare": "x."}, {"rare": "x."}, {"entropy": "last."}])
     monkeypatch.setattr(train_module, "find_collapse", lambda *arguments: next(epochs))
     out = dataset.path.parent / "run"
-    policy = train(dataset, out, settings={**SMALL, "training.epochs": 6, "training.patience": 9, "select": "last"})
+    settings = {**SMALL, "training.epochs": 6, "training.patience": 9, "training.warmup": 0, "select": "last"}
+    policy = train(dataset, out, settings=settings)
     printed = [line for line in lines if line.startswith("Warning")]
     # x once, when it has lasted two epochs; the condition of the last epoch at once, and again in the last words
     assert printed == ["Warning: x.", "Warning: last.", "Warning: last."]
@@ -148,6 +149,16 @@ def test_a_condition_is_printed_once_when_it_lasts_two_epochs(
     ]  # fmt: skip
     assert all(set(one["lists"]) == {"items", "effective_items", "rare_share"} for one in records)
     assert policy.warnings == load(out, "cpu").warnings == ("last.",)
+
+
+def test_a_phase_of_the_warm_up_is_not_printed(dataset: Any, monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
+    epochs = iter([{"same": "x."}, {"same": "x."}, {}])
+    monkeypatch.setattr(train_module, "find_collapse", lambda *arguments: next(epochs))
+    out = dataset.path.parent / "run"
+    train(dataset, out, settings={**SMALL, "training.epochs": 3, "select": "last"})
+    assert not [line for line in lines if line.startswith("Warning")]
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [one.get("warnings") for one in records] == [{"same": "x."}, {"same": "x."}, None]
 
 
 def test_evaluate_repeats_the_warnings_of_the_selected_epoch(

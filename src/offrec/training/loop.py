@@ -47,7 +47,8 @@ class TrainingOptions:
     """Stop after this many epochs in a row without a clear improvement on validation. With select=last a run always
     trains all epochs."""
     warmup: int = option(1500, minimum=0)
-    """Number of updates before early stopping takes effect; on a small log an epoch has few updates."""
+    """Number of updates before early stopping takes effect and warnings of a collapse are printed, except
+    that of the last epoch; on a small log an epoch has few updates."""
     margin: float = option(0.002, minimum=0.0)
     """An improvement is clear if it exceeds this fraction of the best figure. The best checkpoint ignores it."""
     schedule: Literal["plateau", "linear"] = "plateau"
@@ -291,10 +292,16 @@ class Trainer:
         self._save(*(["best"] if is_best else []), "last")
 
     def _warn(self, warnings: dict[str, str]) -> None:
-        """Print each condition once, when it holds for two epochs in a row or in the last one."""
+        """Print each condition once, when it holds for two epochs in a row or in the last one.
+
+        Before the end of `TrainingOptions.warmup`, a condition can be a phase through which healthy runs pass.
+        """
         progress = self.progress
+        is_warm = progress.updates > self.options.warmup
         for condition, sentence in warnings.items():
-            if condition not in progress.warned and (condition in progress.suspected or progress.finished):
+            if condition not in progress.warned and (
+                progress.finished or (is_warm and condition in progress.suspected)
+            ):
                 progress.warned.append(condition)
                 self.console.line(f"Warning: {sentence}")
         progress.suspected = list(warnings)
