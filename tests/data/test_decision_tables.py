@@ -10,6 +10,7 @@ import pytest
 from small_logs import Prepare, StoredDecision, error_message, items_of, parquet, sessions_of, stored_decisions
 
 from offrec.data import statistics
+from offrec.errors import InputError
 
 ROWS: list[dict[str, Any]] = [  # session b has no pick; item 9 was offered but never picked
     {"session": "a", "time": 1, "offered": [5, 7], "propensity": 0.5, "item": 7, "behaviour": "view"},
@@ -55,6 +56,34 @@ def test_a_table_of_decisions_is_stored(prepare_log: Prepare, name: str, write: 
     about = {"count": 6, "k": 2, "with_pick": 3, "sessions_without_events": 1, "notes": []}
     assert dataset.meta["decisions"] == about
     assert len(np.load(dataset.path / "times.npy")) == 3
+
+
+@pytest.mark.parametrize(("column", "option"), [("offered", ""), ("slate", " --offered slate")])
+@pytest.mark.parametrize(("name", "write"), [("d.csv", as_csv), ("d.parquet", as_parquet)])
+def test_lists_that_are_read_as_events_get_the_format_as_advice(
+    prepare_log: Prepare, name: str, write: Any, column: str, option: str
+) -> None:
+    rows = [{column if key == "offered" else key: value for key, value in row.items()} for row in ROWS]
+    content = as_csv(ROWS).replace("offered", column) if name == "d.csv" else write(rows)
+    advice = f"if each row is a list that was shown (column {column!r}), add --format decisions{option}."
+    message = error_message(prepare_log, (name, content))
+    assert message.endswith(f"a missing item id (the first of 3 such rows); {advice}")
+    lines: list[str] = []
+    prepare_log((name, content), progress=lines.append, format="decisions", **({"offered": column} if option else {}))
+    assert not [line for line in lines if line.startswith("Warning")]
+    picks = [{**row, "session": str(at)} for at, row in enumerate(ROWS) if row["item"] is not None]
+    prepare_log(("picks.csv", as_csv(picks).replace("offered", column)), progress=lines.append, out="picks")
+    assert f"Warning: picks.csv: The column {column!r} is not used; {advice}" in lines
+
+
+def test_a_decision_log_that_is_read_as_events_gets_the_format_as_advice(prepare_log: Prepare, tmp_path: Path) -> None:
+    record = {"kind": "list", "request_id": "r", "session_id": "s", "items": [1], "log_probability": -1.0}
+    content = json.dumps(record) + "\n"
+    assert error_message(prepare_log, ("decisions-1.jsonl", content)).endswith("and add --format served.")
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log/decisions-1.jsonl").write_text(content)
+    with pytest.raises(InputError, match="contains a decision log of offrec serve; add --format served"):
+        prepare_log(tmp_path / "log")
 
 
 def test_the_picks_of_the_decisions_are_the_events(prepare_log: Prepare) -> None:

@@ -25,6 +25,7 @@ class RowBatch:
         place: Turns a row index of `frame` into a place in the source, such as "line 17".
         behaviour: The behaviour of all rows, if `frame` has no column `behaviour`.
         position: How far the file had been read after these rows, in bytes.
+        unread_lists: A column that is not read and whose name suggests lists that were shown.
     """
 
     source: Source
@@ -32,6 +33,7 @@ class RowBatch:
     place: Callable[[int], str]
     behaviour: str = "view"
     position: int = 0
+    unread_lists: str | None = None
 
 
 @dataclass

@@ -11,6 +11,12 @@ FILL_IN = "every event needs one: fill it in or remove the row"
 READABLE_TIMES = "expected a number since 1970 (s, ms, µs or ns) or ISO 8601 such as 2014-04-07T10:51:09Z"
 
 
+def read_lists(column: str) -> str:
+    """Return the advice about a table of lists that is read as events; `column` contains the lists."""
+    option = "" if column == "offered" else f" --offered {column}"
+    return f"if each row is a list that was shown (column {column!r}), add --format decisions{option}"
+
+
 def check_ids(batch: RowBatch, name: str, bad_rows: BadRows, *, optional: bool = False) -> pl.Series:
     """Check a column of ids.
 
@@ -36,7 +42,8 @@ def check_ids(batch: RowBatch, name: str, bad_rows: BadRows, *, optional: bool =
     if optional and values.dtype == pl.String:
         values = pl.select(pl.when(~missing).then(values)).to_series()
     if not optional and (values.null_count() or missing.any()):
-        bad_rows.add_rows(f"a missing {name} id", FILL_IN, batch, missing)
+        expected = FILL_IN if name != "item" or batch.unread_lists is None else read_lists(batch.unread_lists)
+        bad_rows.add_rows(f"a missing {name} id", expected, batch, missing)
         return values
     return _as_int32_if_possible(as_integers_if_exact(values) if values.dtype == pl.String else values)
 

@@ -156,6 +156,8 @@ def _parquet_files(folder: Path) -> list[Source]:
     files = [path for path in entries if not path.is_dir()]
     tables = [path for path in files if path.suffix in PARQUET_SUFFIXES]
     if not tables:
+        if any(path.match("decisions-*.jsonl*") for path in files):
+            raise InputError(f"{folder} contains a decision log of offrec serve; add --format served.")
         raise InputError(
             f"{folder} is a folder without Parquet files; name its files, for instance '{folder / '*.csv'}'."
         )

@@ -1,15 +1,19 @@
 """Read any table of events: CSV, TSV, JSON lines or Parquet. Options rename columns to offrec's names."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from offrec.data import tables
-from offrec.data.bad_rows import ReadTask, only_fields
+from offrec.data.bad_rows import BadRows, ReadTask, RowBatch, only_fields
+from offrec.data.column_checks import read_lists
 from offrec.data.formats.record import Columns, FormatRecord, ProtocolDefaults, Say
 from offrec.data.sources import Source
 from offrec.data.unused_columns import describe_unused, find_similar
 from offrec.errors import InputError
 
 COLUMNS = ("session", "user", "item", "time", "position", "behaviour", "reward", "propensity")
+DECISION_LOG = ("kind", "request_id", "log_probability")  # fields of a decision log
 OPTION = "--{}"  # how messages write the option of a column
 
 
@@ -28,10 +32,17 @@ def read_columns(
     `say` prints warnings about columns of the first table that look as if they were meant but are not read.
     """
     first: dict[str, Mapping[str, str]] = {}  # the columns of the first source
+    lists: str | None = None
 
     def resolve_consistently(source: Source, available: Sequence[str]) -> Mapping[str, str]:
+        nonlocal lists
+        _refuse_decision_log(source, available)
         resolved = resolve(source, available, columns, names, required)
+        if "offered" not in names:
+            lists = find_similar("offered", [column for column in available if column not in resolved.values()])
         if not first:
+            if lists is not None:
+                say(f"Warning: {source.name}: The column {lists!r} is not used; {read_lists(lists)}.")
             first[source.name] = resolved
             given = [name for name in names if getattr(columns, name)]
             for sentence in describe_unused(available, resolved, given, names if columns.use_session else names[1:]):
@@ -47,7 +58,21 @@ def read_columns(
     not_read = {"reward"} if columns.use_session else {"reward", "session"}  # unless the user names them
     optional = [name for name in names if not getattr(columns, name) and name not in not_read]
     for source in sources:
-        yield from tables.read_tasks(source, resolve_consistently, optional)
+        for task in tables.read_tasks(source, resolve_consistently, optional):
+            yield task if lists is None else partial(_with_unread_lists, task, lists)
+
+
+def _with_unread_lists(task: ReadTask, column: str, bad_rows: BadRows) -> RowBatch | None:
+    batch = task(bad_rows)
+    return None if batch is None else replace(batch, unread_lists=column)
+
+
+def _refuse_decision_log(source: Source, available: Sequence[str]) -> None:
+    if set(DECISION_LOG) <= set(available):
+        raise InputError(
+            f"{source.name} has the fields {', '.join(DECISION_LOG)}, so it is a decision log of offrec serve; "
+            "name its folder and add --format served."
+        )
 
 
 def resolve(
