@@ -78,23 +78,32 @@ def _command() -> Any:
     """Parse the command line and return the command to run."""
     import tyro
 
+    from offrec.commands.argument_errors import parse_or_refuse
+
     known = commands()
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-") and sys.argv[1] not in known:
-        near = get_close_matches(sys.argv[1], known, n=1)
+    first = sys.argv[1] if len(sys.argv) > 1 else ""
+    if not first or (first.startswith("-") and first not in ("-h", "--help")):
+        raise InputError(f"No command was given; the commands are {', '.join(known)}. `offrec --help` describes them.")
+    if not first.startswith("-") and first not in known:
+        near = get_close_matches(first, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."
-        raise InputError(f"There is no command {sys.argv[1]!r}{hint} Known: {', '.join(known)}.")
+        raise InputError(f"There is no command {first!r}{hint} Known: {', '.join(known)}.")
     union: Any = None
     for name, kind in known.items():
         one = Annotated[kind, tyro.conf.subcommand(name)]  # type: ignore[valid-type]
         union = one if union is None else union | one
-    command, unknown = tyro.cli(
-        union,
-        prog="offrec",
-        description="Learn recommendation policies offline from logged sessions. --version prints the version.",
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.UseAppendAction),
-        registry=_number_formats(),
-        return_unknown_args=True,
-    )
+
+    def parse() -> Any:
+        return tyro.cli(
+            union,
+            prog="offrec",
+            description="Learn recommendation policies offline from logged sessions. --version prints the version.",
+            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.UseAppendAction),
+            registry=_number_formats(),
+            return_unknown_args=True,
+        )
+
+    command, unknown = parse_or_refuse(parse)
     if unknown:
         raise InputError(_unknown_argument(command, unknown))
     _check_numbers(command)

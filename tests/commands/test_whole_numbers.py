@@ -1,7 +1,7 @@
 """Whole numbers on the command line."""
 
 import pytest
-from typed_commands import offrec_here
+from typed_commands import offrec_here, sentence
 
 from offrec.cli import parse_whole
 
@@ -23,4 +23,4 @@ def test_other_texts_are_refused_with_an_example(text: str) -> None:
 def test_commands_accept_an_exponent() -> None:
     assert "1,000,000 items" in offrec_here("size", "--items", "1e6").stdout
     done = offrec_here("size", "--items", "1M", code=2)
-    assert "expected a whole number, such as 1000000 or 1e6" in (done.stdout + done.stderr).replace("\n", " ")
+    assert sentence(done) == "offrec: --items: expected a whole number, such as 1000000 or 1e6; got '1M'."
