@@ -224,6 +224,22 @@ def test_an_unavailable_estimator_is_refused_by_name_and_skipped_by_all(tmp_path
     assert "marginal" not in one.assessments
 
 
+@pytest.mark.parametrize("name", ["pick", "marginal", "cascade", "order_free_doubly_robust"])
+def test_parts_of_lists_are_refused_for_a_policy_that_shows_its_best_items(work: Path, name: str) -> None:
+    """The sentence names what works; it does not lead to --served, which cannot help."""
+    message = f"--estimator {name} needs sampled lists, but .*dqn shows its top 1; use --estimator direct or, on a log "
+    with pytest.raises(InputError, match=message + "that .*dqn served as a blend, --estimator self_normalised"):
+        Estimate((work / "dqn",), estimator=name, **FAST).run()  # type: ignore[arg-type]
+
+
+def test_a_policy_without_probabilities_did_not_serve_sampled_lists(work: Path, tmp_path: Path) -> None:
+    lists = write_dataset(tmp_path, [[0, 1]] * 30, splits=(10, 0, 20), items=10,
+                          decisions=[[(t, [i], 0.5, t) for t, i in enumerate([0, 1])]] * 30)  # fmt: skip
+    policy = Fixed(lists, [0.0] * 10)
+    with pytest.raises(InputError, match=r"--served dqn/gru has no probabilities, .*; omit it"):
+        estimate(policy, lists, served=load(work / "dqn", "cpu"))
+
+
 def test_the_error_of_a_difference_has_two_sources() -> None:
     """V is the same in every session, so the error comes from the refits and from the rewards."""
     reward = np.array([0.0, 2.0] * 50)
@@ -251,6 +267,7 @@ def test_invalid_commands_are_refused(work: Path, tmp_path: Path) -> None:
         (Estimate((run,), gamma=1.5), "--gamma must be between 0 and 1; got 1.5"),
         (Estimate((run,), play="topk", estimator="capped", device="cpu"), "--estimator capped needs list probabil"),
         (Estimate((run,), blend=0.5, estimator="direct"), "--estimator direct cannot evaluate a blend"),
+        (Estimate((run,), certify=True, estimator="direct"), "so it cannot certify a share: .* Omit --estimator, or"),
         (Estimate((run, work / "dqn"), blend=0.5, play="topk", k=2), "--blend needs lists of the logged length, 1"),
         (Estimate((run,), blend=1.5), "--blend must be above 0 and at most 1; got 1.5"),
         (Estimate((run, work / "dqn"), estimator="direct,importance"), "dqn shows its top 1"),

@@ -55,6 +55,8 @@ def print_result(result: "EstimateResult") -> None:
     print(f"Sessions: {result.split}. {result.sessions_note}")
     if _is_weighted_estimate_withheld(result):
         advice = "a small --blend" if result.policies[0].play == "column" else "--estimator direct"  # tables have no Q
+        if advice == "--estimator direct" and (options.certify or options.blend < 1):
+            advice += f" without {'--certify' if options.certify else '--blend'}"
         print(f"For a withheld estimate, the log contains too few of the policy's lists; try {advice}.")
     if result.has_propensities:
         print("Propensities: logged.", *result.notes, sep="\n")

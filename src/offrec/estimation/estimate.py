@@ -26,7 +26,7 @@ from offrec.estimation.interval import Interval, bootstrap_interval, refit_inter
 from offrec.estimation.item_clusters import item_clusters
 from offrec.estimation.list_policy import ListPolicy
 from offrec.estimation.logged_decisions import LoggedDecisions
-from offrec.estimation.options import EstimateOptions
+from offrec.estimation.options import WEIGHTED, EstimateOptions
 from offrec.estimation.passes import LocalPasses
 from offrec.estimation.result import EstimateResult, PolicyEstimate
 from offrec.estimation.served_policy import (
@@ -100,6 +100,10 @@ def estimate(
     if served is not None:
         clusters = item_clusters(dataset) if options.uses_clusters else None
         cluster = None if clusters is None else clusters.cluster
+        if not served.stochastic:
+            raise InputError(
+                f"--served {served.name} has no probabilities, so it did not sample the lists of this log; omit it."
+            )
         server = ListPolicy(in_catalogue(served, dataset), "sample", decisions.k, options.served_temperature)
         logged_lists = served_probabilities(server, decisions, passes_of(SERVED).list_probabilities, cluster)
     if remote is None:
@@ -225,6 +229,12 @@ def as_list_policy(name: str, policy: Policy, options: EstimateOptions, decision
     """
     k, is_topk = options.k or decisions.k, options.play == "topk" or not policy.stochastic
     for estimator in map(get_estimator, options.named_estimators):
+        if estimator.weighting != "lists" and is_topk:
+            sampling = "add --play sample, or " if policy.stochastic else ""
+            raise InputError(
+                f"--estimator {estimator.name} needs sampled lists, but {name} shows its top {k}; {sampling}use "
+                f"--estimator direct or, on a log that {name} served as a blend, --estimator {WEIGHTED}."
+            )
         if estimator.uses_weights and is_topk and (not decisions.has_lists or k != decisions.k):
             raise InputError(
                 f"--estimator {estimator.name} needs list probabilities, but {name} shows its top {k}, which this log "

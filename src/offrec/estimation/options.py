@@ -86,7 +86,12 @@ class EstimateOptions:
         if self.jobs is not None and self.jobs < 1:
             raise InputError(f"--jobs must be at least 1; got {self.jobs}.")
         for estimator in map(get_estimator, self.named_estimators):
-            if estimator.uses_q and (self.blend < 1 or self.certify):
+            if estimator.uses_q and self.certify:
+                raise InputError(
+                    f"--estimator {estimator.name} cannot evaluate a blend, so it cannot certify a share: the logging "
+                    "policy's probabilities for unshown lists are unknown. Omit --estimator, or omit --certify."
+                )
+            if estimator.uses_q and self.blend < 1:
                 raise InputError(
                     f"--estimator {estimator.name} cannot evaluate a blend: the logging policy's probabilities for "
                     "unshown lists are unknown. Use another estimator or --blend 1."
