@@ -18,6 +18,7 @@ from offrec.errors import InputError
 from offrec.estimation import value_at_5
 from offrec.estimation.decision_values import ValueOptions
 from offrec.estimation.estimate import difference_to_log, estimate
+from offrec.estimation.estimators import ESTIMATORS
 from offrec.estimation.options import EstimateOptions
 from offrec.estimation.trajectories import Trajectories
 from offrec.evaluation import ScoredEvents
@@ -220,8 +221,15 @@ def test_an_unavailable_estimator_is_refused_by_name_and_skipped_by_all(tmp_path
     policy = Fixed(dataset, [0.0, 0.0])
     with pytest.raises(InputError, match=r"marginal needs probabilities of clusters, but .* add --served RUN"):
         estimate(policy, dataset, EstimateOptions(estimators=("marginal",)))
-    (one,) = estimate(policy, dataset, EstimateOptions(estimators=("all",), refits=0, values=FEW)).policies
+    lines: list[str] = []
+    console = Console(quiet=True)
+    console.line = lines.append  # type: ignore[method-assign]
+    options = EstimateOptions(estimators=("all",), refits=0, values=FEW)
+    (one,) = estimate({"fixed": policy}, dataset, options, console).policies
     assert "marginal" not in one.assessments
+    (sentence,) = [line for line in lines if "left out" in line]
+    assert sentence.startswith("fixed: estimators left out, because they need --served RUN: marginal, order_free, ")
+    assert set(sentence.rstrip(".").rpartition("RUN: ")[2].split(", ")) == ESTIMATORS.keys() - one.assessments.keys()
 
 
 @pytest.mark.parametrize("name", ["pick", "marginal", "cascade", "order_free_doubly_robust"])

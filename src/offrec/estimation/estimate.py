@@ -26,7 +26,7 @@ from offrec.estimation.interval import Interval, bootstrap_interval, refit_inter
 from offrec.estimation.item_clusters import item_clusters
 from offrec.estimation.list_policy import ListPolicy
 from offrec.estimation.logged_decisions import LoggedDecisions
-from offrec.estimation.options import WEIGHTED, EstimateOptions
+from offrec.estimation.options import ALL, WEIGHTED, EstimateOptions, describe_left_out
 from offrec.estimation.passes import LocalPasses
 from offrec.estimation.result import EstimateResult, PolicyEstimate
 from offrec.estimation.served_policy import (
@@ -334,6 +334,11 @@ def _collect(
         ratios = {weighting: blend_ratio(ratio, list_policy.blend) for weighting, ratio in ratios.items()}
         trajectories = replace(trajectories, log_ratios={**trajectories.log_ratios, **ratios})
     estimators = options.choose_estimators(trajectories, decisions.has_lists, list_policy.k)
+    if ALL in options.estimators:
+        is_sampled, is_served = list_policy.play == "sample", logged_lists is not None
+        left_out = describe_left_out(estimators, is_sampled, decisions.has_lists, is_served, list_policy.blend)
+        if left_out:
+            console.line(f"{name}: estimators left out, {left_out}.")
     if not any(ESTIMATORS[estimator].uses_q for estimator in estimators):
         return trajectories, estimators, None
     fits = 1 + (options.refits if "direct" in estimators else 0)

@@ -1,6 +1,6 @@
 """The options of an estimate, and which estimators and sessions they imply."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from offrec.errors import InputError
@@ -192,6 +192,32 @@ class EstimateOptions:
         if not any(get_estimator(name).uses_q for name in names):
             return 0
         return 1 + (self.refits if RECOMMENDED in names else 0)
+
+
+def describe_left_out(used: Sequence[str], is_sampled: bool, has_lists: bool, is_served: bool, blend: float) -> str:
+    """Return which estimators "all" leaves out and why, or "" if it leaves out none.
+
+    Args:
+        used: The estimators in use.
+        is_sampled: Whether the policy samples its lists.
+        has_lists: Whether the log has served lists, not only picks.
+        is_served: Whether the policy that served the log is given.
+        blend: As in `EstimateOptions`.
+    """
+    reasons: dict[str, list[str]] = {}
+    for name, estimator in ESTIMATORS.items():
+        if name in used:
+            continue
+        if estimator.uses_q and blend < 1:
+            reason = "a blend has no Q"
+        elif not is_sampled:
+            reason = "the policy shows its best items"
+        elif not has_lists:
+            reason = "the log has only picks"
+        else:
+            reason = "the log was not served by the policy" if is_served else "they need --served RUN"
+        reasons.setdefault(reason, []).append(name)
+    return "; ".join(f"because {reason}: {', '.join(names)}" for reason, names in reasons.items())
 
 
 def available_estimators(trajectories: Trajectories) -> list[str]:
