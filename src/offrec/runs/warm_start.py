@@ -46,6 +46,7 @@ FLAGS = {"algorithm.name": "--algorithm", "network.backbone": "--backbone", "pre
 NETWORK_KEYS = tuple(f"network.{one.name}" for one in fields(NetworkOptions) if one.name != "dropout")
 CRITIC_KEYS = tuple(f"critic.{name}" for name in ("backbone", "width", "layers", "repeat"))
 FEATURES = "network.features"
+FEW_SHARED = 0.5  # of the items of the log; a smaller share gets a warning
 RATE_FACTOR, EPOCHS_FACTOR, PATIENCE = 0.5, 0.25, 2  # compared in benchmarks/warm_start.py
 
 
@@ -244,6 +245,26 @@ class WarmStart:
             f"Starting from {self.path} ({self.stored.facts['fingerprint']}): {match.matched:,} items matched, "
             f"{match.new:,} new, {match.vanished:,} vanished"
         )
+
+    def warnings(self, match: ItemMatch, dataset: Dataset) -> list[str]:
+        """Return sentences about an earlier run that has little to do with a dataset."""
+        sentences, before, now = [], self.stored.facts.get("shop"), dataset.meta.get("shop")
+        if before is not None and now is not None and _shop(before) != _shop(now):
+            sentences.append(
+                f"{self.path} was trained on a log of the shop {_shop(before)}, but {dataset.path} is one of "
+                f"{_shop(now)}: equal ids are different items; train without --from"
+            )
+        share = match.matched / max(1, dataset.n_items)
+        if share < FEW_SHARED:
+            sentences.append(
+                f"{self.path} knows only {share:.1%} of the {dataset.n_items:,} items of {dataset.path}; if they have "
+                "nothing to do with each other, train without --from"
+            )
+        return sentences
+
+
+def _shop(meta: dict[str, Any]) -> str:
+    return f"{meta['world']} with seed {meta['seed']}"
 
 
 def _listed(columns: list[FeatureColumn]) -> str:
