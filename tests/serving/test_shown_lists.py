@@ -191,6 +191,35 @@ def test_the_command_takes_lists(run: Path, policy: Policy, capsys: pytest.Captu
     assert [row["item"] for row in rows] == expected.items
 
 
+def test_unknown_items_of_the_command_are_counted(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options: dict[str, Any] = {"candidates": "1,2,3,99", "exclude": "3", "k": 2, "device": "cpu"}
+    Recommend(run, shown=("1,2,77,78=2",), **options).run()
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == [
+        "Warning: --candidates: 1 of 4 items is not in the catalogue; ignored it.",
+        "Warning: --shown: 2 of 4 items are not in the catalogue; ignored them.",
+    ]
+    assert "user-model after 1 list\n" in printed.out
+    Recommend(run, shown=("1,2,77,78=2",), json=True, **options).run()
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["unknown_candidates"], answer["unknown_exclude"], answer["unknown_shown"]) == (1, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shown": ("1,,2=2",)}, "--shown must be item ids separated by commas, such as 12,55,9; got '1,,2'."),
+        ({"shown": ("",)}, "--shown must be item ids separated by commas, such as 12,55,9; got ''."),
+        ({"shown": ("1,2,1=2",)}, "--shown '1,2,1' contains the item '1' twice; name each item once."),
+        ({"candidates": "1,2,"}, "--candidates must be item ids separated by commas, such as 12,55,9; got '1,2,'."),
+    ],
+)
+def test_malformed_lists_of_the_command_are_one_sentence(run: Path, options: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Recommend(run, device="cpu", **options).run()
+    assert str(caught.value) == message
+
+
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("log")

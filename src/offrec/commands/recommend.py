@@ -32,7 +32,8 @@ class Recommend:
     """Item ids, oldest first, separated by commas; empty for a new visitor."""
     shown: tuple[str, ...] = ()
     """A list that the visitor was shown, and the pick from it: --shown 12,55,9=55, or --shown 4,5,6 without a pick. May
-    be repeated, oldest first. The user model learns from it; --history may be left out."""
+    be repeated, oldest first. The user model learns from it; --history may be left out. Unknown items are ignored with
+    a warning, here and in --candidates and --exclude."""
     k: Annotated[int, tyro.conf.arg(aliases=["-k"])] = 10
     """Number of items to recommend."""
     skip_recent: int = 0
@@ -107,7 +108,9 @@ class Recommend:
         if self.out is not None:
             self._write_table(policy, self.out, allow, deny, engine)
             return
-        candidates = allow if self.candidates is None else split_ids(self.candidates)
+        exclude, shown = split_ids(self.exclude), [_parse_shown(text) for text in self.shown]
+        named = None if self.candidates is None else _parse_items("--candidates", self.candidates)
+        candidates = allow if named is None else named
         if allow is not None and not policy.vocabulary.encode(allow)[0]:
             raise InputError(f"--allow {self.allow} contains no item of the catalogue; give item ids of the log.")
         answer = policy.recommend(
@@ -115,12 +118,23 @@ class Recommend:
             self.k,
             skip_recent=self.skip_recent,
             exclude_seen=self.exclude_seen,
-            exclude=[*split_ids(self.exclude), *deny],
+            exclude=[*exclude, *deny],
             candidates=candidates,
-            shown=[_parse_shown(text) for text in self.shown],
+            shown=shown,
         )
+        parts = {
+            "candidates": named or [],
+            "exclude": exclude,
+            "shown": [item for items, _ in shown for item in items],
+        }
+        unknown = {name: policy.vocabulary.encode(items)[1] for name, items in parts.items()}
+        for name, count in unknown.items():
+            if count:
+                verb, them = ("is", "it") if count == 1 else ("are", "them")
+                found = f"{count} of {len(parts[name])} items {verb} not in the catalogue"
+                console_for(self.json).line(f"Warning: --{name}: {found}; ignored {them}.")
         if self.json:
-            print_json(answer.as_json())
+            print_json(answer.as_json() | {f"unknown_{name}": count for name, count in unknown.items()})
             return
         if answer.unknown:
             one = answer.unknown == 1
@@ -136,7 +150,9 @@ class Recommend:
             row.insert(2, title or "")
         for row, probability in zip(rows, answer.probabilities or [], strict=False):
             row.append(f"{significant(100 * probability)} %")
-        after = f"{len(self.shown)} lists" if self.shown else self.history or "an empty history"
+        after = (
+            f"{len(self.shown)} list{'s' * (len(self.shown) > 1)}" if self.shown else self.history or "an empty history"
+        )
         print_table(f"{policy.name} after {after}", columns, rows)
 
     def _write_table(
@@ -174,5 +190,16 @@ def _load_run(run: Path, device: str, new_items: tuple[str, ...]) -> "Policy":
 
 def _parse_shown(text: str) -> tuple[list[str], str | None]:
     """Read a value of --shown: the items of a list, and the pick after =."""
-    items, equals, pick = text.rpartition("=")
-    return (split_ids(items), pick.strip() or None) if equals else (split_ids(text), None)
+    listed, equals, pick = text.rpartition("=") if "=" in text else (text, "", "")
+    items = [] if equals and pick.strip() and not listed.strip() else _parse_items("--shown", listed)  # a pick alone
+    return items, pick.strip() or None
+
+
+def _parse_items(flag: str, text: str) -> list[str]:
+    """Split text at commas into different item ids."""
+    items = [part.strip() for part in text.split(",")]
+    if not all(items):
+        raise InputError(f"{flag} must be item ids separated by commas, such as 12,55,9; got {text!r}.")
+    if repeated := [item for item in items if items.count(item) > 1]:
+        raise InputError(f"{flag} {text!r} contains the item {repeated[0]!r} twice; name each item once.")
+    return items
