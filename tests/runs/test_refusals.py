@@ -12,6 +12,7 @@ import offrec
 from offrec.algorithms import LEARNERS, LearnerRecord, Needs
 from offrec.algorithms.supervised import Supervised
 from offrec.errors import InputError
+from offrec.runs.folder import ADVICE
 from offrec.runs.loading import load
 from offrec.runs.train import train
 
@@ -71,6 +72,26 @@ def test_a_damaged_run_json_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(InputError, match=r"run\.json is damaged"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is empty"),
+        (b"  \n", "it is empty"),
+        (b"\x80\xff\x00garbage", "it is not text"),
+        (b"not json", "line 1 is not valid JSON"),
+        (b'{\n  "a": 1,\n  "b', "it ends within line 3"),
+        (b'{\n  "a": 1,\n', "it ends within line 3"),
+        (b'{\n  "a": [1', "it ends within line 2"),
+        (b"[" * 100_000, "it is nested more than 64 levels deep"),
+    ],
+)
+def test_a_run_json_that_is_not_json_is_one_sentence(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load(tmp_path)
+    assert str(caught.value) == f"{tmp_path / 'run.json'} is damaged: {reason}; {ADVICE}."
 
 
 def test_sl_needs_rewards_only_if_it_weights_by_them(tmp_path: Path, make_dataset: Any) -> None:

@@ -253,7 +253,7 @@ def test_other_folders_and_damaged_studies_are_refused(dataset: Path, tmp_path: 
     known, *_ = stored["datasets"]
     run, (group, *others) = stored["runs"][0], stored["groups"]
     for content, reason in (
-        ("{", "Expecting property name"),
+        ("{", "it ends within line 1;"),
         ("[1]", "it must contain an object;"),
         (json.dumps({**stored, "visitors": 5}), "its checksum does not match;"),
         ({"study_version": 3}, "the content lacks kind, datasets, groups, runs;"),

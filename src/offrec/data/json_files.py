@@ -65,7 +65,7 @@ def load_json(path: Path, *, advice: str) -> Any:
     except (FileNotFoundError, NotADirectoryError):
         raise
     except (OSError, ValueError) as error:
-        _damaged(path, str(getattr(error, "strerror", None) or error), advice)
+        _damaged(path, _reason(error), advice)
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -138,6 +138,20 @@ def checksum(content: dict[str, Any]) -> str:
     """Return the SHA-256 of an object that was read from JSON, without its checksum."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Return why a JSON file cannot be read, without the words of the decoder."""
+    if isinstance(error, OSError):
+        return str(error.strerror or error)
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text"
+    if isinstance(error, json.JSONDecodeError):
+        if not error.doc.strip():
+            return "it is empty"
+        is_cut = not error.doc[error.pos :].strip() or error.msg.startswith("Unterminated string")
+        return f"it ends within line {error.lineno}" if is_cut else f"line {error.lineno} is not valid JSON"
+    return str(error)
 
 
 def _damaged(path: Path, reason: str, advice: str) -> NoReturn:
