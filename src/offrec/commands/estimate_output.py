@@ -1,8 +1,9 @@
 """Print the result of `offrec estimate`: a table, its legend and the certified shares."""
 
+from textwrap import fill
 from typing import TYPE_CHECKING
 
-from offrec.commands.printing import print_table, significant
+from offrec.commands.printing import breaks_words, print_table, significant, table_width
 
 if TYPE_CHECKING:
     from offrec.estimation.interval import Interval
@@ -49,7 +50,15 @@ def print_result(result: "EstimateResult") -> None:
     # Omit columns without values, such as the weights of the direct estimator.
     used = [index for index in range(len(columns)) if any(row[index] not in ("", DASH) for row in rows)]
     title = f"Reward per session, {', '.join(settings)}  {result.fingerprint}"
-    print_table(title, [columns[index] for index in used], [[row[index] for index in used] for row in rows])
+    names, cells = [columns[index] for index in used], [[row[index] for index in used] for row in rows]
+    reasons: list[str] = []
+    if "reasons" in names and breaks_words(names, cells):  # print them below the table instead
+        at = names.index("reasons")
+        reasons = [f"{row[0]}, {row[1]}: {row[at]}" for row in cells if row[at]]
+        names, cells = names[:at] + names[at + 1 :], [row[:at] + row[at + 1 :] for row in cells]
+    print_table(title, names, cells)
+    for text in reasons:
+        print(fill(text, table_width(names, cells), subsequent_indent="  ", break_on_hyphens=False))
     _print_legend(result, [columns[index] for index in used])
     _print_sharpe_ratios(result)
     print(f"Sessions: {result.split}. {result.sessions_note}")

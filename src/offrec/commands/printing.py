@@ -2,10 +2,11 @@
 
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -14,6 +15,10 @@ from offrec.errors import InputError, plain_text
 
 if TYPE_CHECKING:
     from offrec.evaluation import Evaluation
+
+
+UNITS = re.compile(r"\S+ … \S+|\S+")  # an interval or a word
+PAGE_WIDTHS = (140, 200)  # columns of text in files and pipes; the second if words would be broken otherwise
 
 
 def unset(metavar: str) -> Any:
@@ -110,15 +115,46 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     def cell(text: str) -> Text:
         return Text(plain_text(text))  # a Text is not parsed for markup: an item can be called "[red]"
 
+    width = table_width(columns, rows)
+    widths = _column_widths(columns, rows, width) or [None] * len(columns)
     table = Table(show_header=any(columns))
-    for index, column in enumerate(columns):
+    for index, (column, column_width) in enumerate(zip(columns, widths, strict=True)):
         # Long cells are folded, not cut: a truncated number reads as another number.
-        table.add_column(cell(column), justify="left" if index == 0 else "right", overflow="fold")
+        justify: Literal["left", "right"] = "left" if index == 0 else "right"
+        table.add_column(cell(column), justify=justify, overflow="fold", width=column_width)
     for row in rows:
         table.add_row(*map(cell, row))
-    out = RichConsole(width=None if sys.stdout.isatty() else 140)
+    out = RichConsole(width=width)
     out.print(plain_text(title), markup=False, highlight=False)
     out.print(table)
+
+
+def table_width(columns: list[str], rows: list[list[str]]) -> int:
+    """Return the width to print a table with: that of the terminal, or of the page of a file or pipe."""
+    from rich.console import Console as RichConsole
+
+    if sys.stdout.isatty():
+        return RichConsole().width
+    return next((width for width in PAGE_WIDTHS if _column_widths(columns, rows, width)), PAGE_WIDTHS[0])
+
+
+def breaks_words(columns: list[str], rows: list[list[str]]) -> bool:
+    """Return whether a table is so wide that words would be broken."""
+    return _column_widths(columns, rows, table_width(columns, rows)) is None
+
+
+def _column_widths(columns: list[str], rows: list[list[str]], width: int) -> list[int] | None:
+    """Return the widths of the columns such that lines end between words and outside of intervals, or None."""
+    cells = [[plain_text(text) for text in column] for column in zip(columns, *rows, strict=True)]
+    widths = [max(map(len, column)) for column in cells]
+    least = [max((len(unit) for text in column for unit in UNITS.findall(text)), default=1) for column in cells]
+    available = width - 3 * len(columns) - 1  # without borders and padding
+    if sum(least) > available:
+        return None
+    while sum(widths) > available:
+        widest = max((at for at in range(len(widths)) if widths[at] > least[at]), key=widths.__getitem__)
+        widths[widest] -= 1
+    return widths
 
 
 def metrics_table(evaluation: "Evaluation") -> tuple[list[str], list[list[str]]]:
