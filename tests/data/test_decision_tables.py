@@ -70,7 +70,7 @@ def test_lists_that_are_read_as_events_get_the_format_as_advice(
     assert message.endswith(f"a missing item id (the first of 3 such rows); {advice}")
     lines: list[str] = []
     prepare_log((name, content), progress=lines.append, format="decisions", **({"offered": column} if option else {}))
-    assert not [line for line in lines if line.startswith("Warning")]
+    assert not [line for line in lines if "is not used" in line]
     picks = [{**row, "session": str(at)} for at, row in enumerate(ROWS) if row["item"] is not None]
     prepare_log(("picks.csv", as_csv(picks).replace("offered", column)), progress=lines.append, out="picks")
     assert f"Warning: picks.csv: The column {column!r} is not used; {advice}" in lines
@@ -84,6 +84,19 @@ def test_a_decision_log_that_is_read_as_events_gets_the_format_as_advice(prepare
     (tmp_path / "log/decisions-1.jsonl").write_text(content)
     with pytest.raises(InputError, match="contains a decision log of offrec serve; add --format served"):
         prepare_log(tmp_path / "log")
+
+
+@pytest.mark.parametrize(("split", "command"), [("validation", "train"), ("test", "evaluate")])
+def test_a_split_without_picks_is_a_warning(prepare_log: Prepare, split: str, command: str) -> None:
+    without, lines = {"validation": 8, "test": 9}[split], list[str]()
+    rows = [
+        {"session": n, "time": n, "offered": [1, 2], "propensity": 0.5, "item": None if n == without else 1}
+        for n in range(10)
+    ]
+    prepare_log(("d.jsonl", as_json_lines(rows)), format="decisions", split="time", progress=lines.append)
+    missing = f"the {split} split contains no picks, which offrec {command} needs"
+    warnings = [line for line in lines if line.startswith("Warning")]
+    assert warnings == [f"Warning: {missing}; add data or choose another --split."]
 
 
 def test_the_picks_of_the_decisions_are_the_events(prepare_log: Prepare) -> None:

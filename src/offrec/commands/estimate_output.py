@@ -70,8 +70,8 @@ def print_result(result: "EstimateResult") -> None:
     if result.has_propensities:
         print("Propensities: logged.", *result.notes, sep="\n")
     else:
-        names = ("calibration_error", "temperature")
-        error, temperature = (result.calibration.get(name, float("nan")) for name in names)
+        figures = ("calibration_error", "temperature")
+        error, temperature = (result.calibration.get(name, float("nan")) for name in figures)
         print(f"Propensities: estimated (calibration error {error:.3f}, best temperature {temperature:.2f}).")
         for policy in result.policies:
             for name, one in policy.assessments.items():

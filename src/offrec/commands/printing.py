@@ -4,7 +4,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -116,7 +116,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
         return Text(plain_text(text))  # a Text is not parsed for markup: an item can be called "[red]"
 
     width = table_width(columns, rows)
-    widths = _column_widths(columns, rows, width) or [None] * len(columns)
+    widths: Sequence[int | None] = _column_widths(columns, rows, width) or [None] * len(columns)
     table = Table(show_header=any(columns))
     for index, (column, column_width) in enumerate(zip(columns, widths, strict=True)):
         # Long cells are folded, not cut: a truncated number reads as another number.

@@ -14,7 +14,7 @@ import numpy as np
 from offrec.data import decisions, folder, item_files, item_indices, partitioned, sessions
 from offrec.data.arrays import Arrays
 from offrec.data.bad_rows import BadRows, ReadTask
-from offrec.data.dataset import Dataset
+from offrec.data.dataset import Dataset, SplitName
 from offrec.data.engine import Engine, FileEngine
 from offrec.data.formats import FORMATS, Say
 from offrec.data.item_indices import IndexedEvents
@@ -32,6 +32,7 @@ from offrec.errors import InputError
 
 __all__ = ["PrepareOptions", "prepare"]
 Steps = list[dict[str, Any]]
+NEEDS_EVENTS: dict[SplitName, str] = {"validation": "offrec train", "test": "offrec evaluate"}
 LEAST_MEMORY = 512 << 20  # the smallest --memory-limit
 BASE_MEMORY = 256 << 20  # of the process without a log
 MEMORY_PER_BYTE = 8  # bytes of memory to prepare one byte of a partition
@@ -115,7 +116,7 @@ def prepare(
     if shop is not None:
         about["shop"] = shop
     folder.write(out, arrays, lambda: {**_describe(indexed, splits), **about})
-    return Dataset.open(out)
+    return _open_prepared(out, say)
 
 
 def check_partitions(options: PrepareOptions, memory_limit: int | None, engine: Engine | None) -> None:
@@ -146,7 +147,17 @@ def _prepare_partitions(
         meta = preparation.write(tables, target, on_read, warn=shop is None)
         shutil.rmtree(work, ignore_errors=True)
         folder.write_meta(target, meta | ({} if shop is None else {"shop": shop}), meta.pop("arrays"))
-    return Dataset.open(out)
+    return _open_prepared(out, say)
+
+
+def _open_prepared(out: Path, say: Say) -> Dataset:
+    """Open the dataset, and warn about splits without events, which lists without picks can leave."""
+    dataset = Dataset.open(out)
+    for name, command in NEEDS_EVENTS.items():
+        if not dataset.split(name).events:
+            missing = f"the {name} split contains no picks, which {command} needs"
+            say(f"Warning: {missing}; add data or choose another --split.")
+    return dataset
 
 
 def _describe(indexed: IndexedEvents, splits: dict[str, list[int]]) -> dict[str, Any]:

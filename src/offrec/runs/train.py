@@ -285,8 +285,8 @@ def build_trainer(
     fit_start = fit_training = None
     if start is not None and match is not None:
         console.line(start.sentence(match))
-        for sentence in start.warnings(match, dataset):
-            console.line(f"Warning: {sentence}.")
+        for warning in start.warnings(match, dataset):
+            console.line(f"Warning: {warning}.")
         fit_start = start.logging_start(plan, match)
         fit_training = logging_training(start.cold_options(options), dataset.protocol.format)
     loaded = {} if logging_policies is None else logging_policies
