@@ -12,7 +12,7 @@ import offrec
 from offrec.commands.shop import WriteShop
 from offrec.data.dataset import Dataset
 from offrec.errors import InputError
-from offrec.shop import Shop, paired_difference
+from offrec.shop import WORLDS, Shop, paired_difference
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +84,12 @@ def test_several_policies_are_compared_with_the_first_on_the_same_visitors(work:
     printed = offrec_here(*words).stdout
     assert "Policies in demo, seed 3, lists of 5, 100 visitors" in printed
     assert f"{paired_difference(random, first).mean:+.4f}" in printed
+
+
+@pytest.mark.parametrize("command", ["shop", "simulate", "rounds"])
+def test_the_help_names_all_worlds(command: str) -> None:
+    text = " ".join(offrec_here(command, "--help").stdout.replace("│", " ").split())
+    assert ", ".join(f"{name} ({world.items} items)" for name, world in WORLDS.items()) in text
 
 
 def test_bad_input_gets_one_sentence(work: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def registered(kind: str, text: str, metavar: str = "NAME") -> Any:
     """Declare a flag that takes names from a registry; its help lists all names, including those of plug-ins.
 
     Args:
-        kind: "learner", "backbone", "baseline" or "format".
+        kind: "learner", "backbone", "baseline", "format" or "world".
         text: The help text before the names, without a full stop.
         metavar: The placeholder for the value in the help.
     """
@@ -41,7 +41,12 @@ def registered(kind: str, text: str, metavar: str = "NAME") -> Any:
 def names_for_help(kind: str) -> str:
     """Return the names in a registry, or none if no help is printed: importing the learners takes a second."""
     shown = "torch" in sys.modules or not {"-h", "--help"}.isdisjoint(sys.argv)
-    return ", ".join(_registry(kind)) if shown else ""
+    if not shown:
+        return ""
+    registry = _registry(kind)
+    if kind == "world":
+        return ", ".join(f"{name} ({world.items} items)" for name, world in registry.items())
+    return ", ".join(registry)
 
 
 def _registry(kind: str) -> Mapping[str, Any]:
@@ -50,6 +55,7 @@ def _registry(kind: str) -> Mapping[str, Any]:
         "backbone": ("offrec.backbones", "BACKBONES"),
         "baseline": ("offrec.baselines", "BASELINES"),
         "format": ("offrec.data.formats", "FORMATS"),
+        "world": ("offrec.shop.worlds", "WORLDS"),
         "metric": ("offrec.evaluation", "METRICS"),
     }[kind]
     registry: Mapping[str, Any] = getattr(import_module(module), name)

@@ -22,8 +22,7 @@ class Rounds:
 
     out: Path
     """The folder of the rounds."""
-    world: str = "demo"
-    """The world of the shop: demo (1,000 items), medium (10,000) …"""
+    world: Annotated[str, registered("world", "The world of the shop; by default demo. One of")] = "demo"
     seed: int = 0
     """The seed of the shop."""
     sessions: int = 20_000

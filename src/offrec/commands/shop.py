@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from offrec.commands.printing import console_for, unset
+from offrec.commands.printing import console_for, registered, unset
 from offrec.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ class WriteShop:
 
     out: Path
     """The folder for the files."""
-    world: Annotated[str | None, unset("NAME")] = None
-    """tiny (an exact MDP), demo (1,000 items), medium (10,000) or large (1,000,000). Default: demo, or the shop of
-    --policy."""
+    world: Annotated[str | None, registered("world", "The world. Default: demo, or the shop of --policy. One of")] = (
+        None
+    )
     sessions: int = 20_000
     """The number of visitors."""
     seed: Annotated[int | None, unset("INT")] = None

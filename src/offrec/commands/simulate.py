@@ -44,8 +44,7 @@ class Simulate:
     ] = ()
     dataset: Annotated[Path | None, unset("DATASET")] = None
     """The dataset of the baselines, of a first run whose dataset was moved, or of the shop for --policy."""
-    world: Annotated[str | None, unset("NAME")] = None
-    """The world for --policy: one of those of `offrec shop`."""
+    world: Annotated[str | None, registered("world", "The world for --policy. One of")] = None
     shop_seed: Annotated[int | None, unset("INT")] = None
     """The shop's seed for --policy. Default 0."""
     sessions: int = 10_000
