@@ -74,6 +74,7 @@ GPU = {
     "memory": Section("gpu_memory.py"),
     "epochs": Section("update.py", "--epochs {dataset}"),
     "epochs-again": Section("update.py", "--epochs {dataset} --learners sl dc"),  # with compiled kernels
+    "epochs-sl-dc": Section("update.py", "--epochs {dataset} --learners sl dc", on_request=True),
     "epoch": Section("epoch.py", "{dataset} --seeds 5"),
     "block-sizes": Section("block_sizes.py", on_request=True),
 }

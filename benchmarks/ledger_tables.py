@@ -214,6 +214,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], list[Row]], list[Column]]] = {
     ),
     "epochs": ("epochs", everything, EPOCHS),
     "epochs-again": ("epochs-again", everything, EPOCHS),
+    "epochs-sl-dc": ("epochs-sl-dc", everything, EPOCHS),
     "engine": (
         "engine",
         everything,
