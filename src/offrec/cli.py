@@ -82,8 +82,10 @@ def _command() -> Any:
 
     known = commands()
     first = sys.argv[1] if len(sys.argv) > 1 else ""
-    if not first or (first.startswith("-") and first not in ("-h", "--help")):
-        raise InputError(f"No command was given; the commands are {', '.join(known)}. `offrec --help` describes them.")
+    is_flag = first.startswith("-")
+    if not first or (is_flag and first not in ("-h", "--help") and not first.startswith("--tyro-")):
+        found = f"Expected a command; got {first}" if is_flag else "No command was given"
+        raise InputError(f"{found}; the commands are {', '.join(known)}. `offrec --help` describes them.")
     if not first.startswith("-") and first not in known:
         near = get_close_matches(first, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."

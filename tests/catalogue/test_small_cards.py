@@ -1,13 +1,15 @@
 """Whether the kernels fit the device: a simulated one with little shared memory, and the GPU if there is one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from kernel_heads import DEVICE, TestHead, compare, make
+from torch import Tensor
 
-from offrec.catalogue import log_prob, maximum, rank, reduce, reference, top_k, use_backend
+from offrec.catalogue import Head, log_prob, maximum, rank, reduce, reference, top_k, use_backend
 from offrec.catalogue.reduction import reduce_with_detached
 from offrec.errors import RunError
 
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("full_float32")
 KERNELS = {
     "forward": forward_kernel,
     "backward_table": backward_kernel,
+    "backward_rows": backward_kernel,
     "largest": search_kernels,
     "not_below": search_kernels,
     "peaks": search_kernels,
@@ -91,6 +94,25 @@ def test_values_and_gradients_on_a_small_device(monkeypatch: pytest.MonkeyPatch,
     for name in ("forward", "backward_table"):
         assert name in [refused for refused, _ in device.refused]
         assert name in [launched for launched, _ in device.launched]
+
+
+def test_a_separate_pass_on_a_small_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The excluded pairs of its tiles are sorted again."""
+    monkeypatch.setattr(launch, "SEPARATE_WIDTH", 16)
+    device = SmallDevice(monkeypatch, {"backward_rows": 16 * 16})
+    q, b = (make((40, 50, width), "replaced", seed=seed).head.detach() for seed, width in ((1, 11), (2, 4)))
+
+    def sums(pi: Head) -> list[Tensor]:
+        others = [(-2.0, _as(pi.dtype, q)), (0.5, _as(pi.dtype, b))]
+        return [reduce(pi, [(1.0, pi), *others]).mean]
+
+    compare([make((40, 50, 8), "replaced")], sums, tolerance=5e-5)
+    assert [size.tile for _, size in device.launched] == [(16, 16)]
+
+
+def _as(dtype: torch.dtype, head: Head) -> Head:
+    floats = {name: getattr(head, name) for name in ("state", "table", "bias", "values")}
+    return replace(head, **{name: part.to(dtype) for name, part in floats.items() if part is not None})
 
 
 def test_picked_items_on_a_small_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,10 @@ from offrec.commands.argument_errors import describe_box
         ("train", "offrec train needs DATASET and --out PATH; `offrec train --help` describes the arguments."),
         ("train --out x", "offrec train needs DATASET; `offrec train --help` describes the arguments."),
         ("train --out x --bogus 3", "DATASET is missing; `offrec train --help` describes the arguments."),
+        (
+            "train data --algoritm sl",
+            "offrec train does not know --algoritm sl; `offrec train --help` describes the arguments.",
+        ),
         ("simulate --sessions", "--sessions needs a value; `offrec simulate --help` describes the arguments."),
     ],
 )

@@ -45,3 +45,9 @@ def test_the_digits_of_a_number_follow_the_scale() -> None:
     """An interval of 12.345 ± 0.02 needs two digits of its width."""
     assert [significant(value, 2, scale=0.04) for value in (12.325, 12.345, -0.0)] == ["12.325", "12.345", "0.000"]
     assert significant(1.0, 2, scale=float("inf")) == "1.0"
+
+
+def test_wide_characters_need_two_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    title = "日本語のとても長いタイトル"
+    print_table("items", ["rank", "title"], [["1", title]])
+    assert title in capsys.readouterr().out

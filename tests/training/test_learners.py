@@ -36,7 +36,7 @@ CERTAIN = {
     "diagnostics": "some",
 }
 SOFT = ("sdac", "sc", "sr", "pc", "dc", "re")
-START_FROM_LOGGING = {"pg": ("cfn", "caser", "nextitnet", "sasrec"), "dc": ("caser",), "re": ("cfn", "caser")}
+START_FROM_LOGGING = {"pg": ("cfn", "caser", "nextitnet", "sasrec"), "dc": ("caser",), "re": ("cfn", "caser", "sasrec")}
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ def settings_for(name: str, backbone: str) -> dict[str, Any]:
     """A log of 240 events has few updates: a target that follows fast, and a temperature at which a critic that is not
     done yet does not decide everything. From random weights PG is slow, and starts from π̂_b but with GRU. An actor that
     climbs a sharp π̂_b can end on a wrong item for good, and with its log π̂_b V falls and falls: DC's with Caser has one
-    item for nearly every history then, and a median V of −30 where 2 is right. With Caser DC and RE, and with CFN RE,
-    start from π̂_b. RE's critic has log π̂_b to learn besides, with Caser more slowly.
+    item for nearly every history then, and a median V of −30 where 2 is right. With Caser DC and RE, and with CFN
+    and SASRec RE, start from π̂_b. RE's critic has log π̂_b to learn besides, with Caser more slowly.
     """
     settings = {**CERTAIN, **({"algorithm.alpha": 0.3, "critic.target_rate": 0.05} if name in SOFT else {})}
     if backbone in START_FROM_LOGGING.get(name, ()):

@@ -37,7 +37,7 @@ class GRU(nn.Module):
             from offrec.backbones.gru_on_gpu import KernelGRU  # needs triton
 
             weights = cells.weight_ih_l0, cells.weight_hh_l0, cells.bias_ih_l0, cells.bias_hh_l0
-            by_kernels: Tensor = KernelGRU.apply(inputs, *weights)  # type: ignore[no-untyped-call]
+            by_kernels: Tensor = KernelGRU.apply(inputs, *weights, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
             return by_kernels
         states: Tensor = cells(inputs)[0]
         return states
@@ -49,8 +49,15 @@ class GRU(nn.Module):
         of several networks run concurrently.
         """
         rows, steps, width = inputs.shape
-        fits = kernels_enabled(inputs) and self.cells.num_layers == 1 and width <= KERNEL_WIDTH and rows * steps > 0
-        return fits and (steps <= KERNEL_STEPS * self.networks or rows >= KERNEL_ROWS)
+        is_known = self.cells.num_layers == 1 and width <= KERNEL_WIDTH
+        is_faster = steps <= KERNEL_STEPS * self.networks or rows >= KERNEL_ROWS
+        if not (kernels_enabled(inputs) and is_known and is_faster and rows * steps > 0):
+            return False
+        if {inputs.dtype, self.cells.weight_ih_l0.dtype} != {torch.float32} or torch.is_autocast_enabled():
+            return False
+        from offrec.backbones.gru_on_gpu import fits  # needs triton
+
+        return fits(width, inputs.device)
 
     def uses_fast_layer(self, device: torch.device) -> bool:
         """Return whether `GRULayer` computes the states."""

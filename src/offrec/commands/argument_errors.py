@@ -65,6 +65,10 @@ def describe_box(box: str) -> str:
         reason = next((match[1] for match in KIND.finditer(text)), reason)
         reason = FLOAT.sub(r"expected a number; got \1", reason)
         return f"{flag}: {reason.rstrip('.')}."
+    text, _, unrecognized = text.partition("Unrecognized options:")
+    if unrecognized:
+        words = unrecognized.partition("For full helptext")[0].split()
+        return f"{command} does not know {' '.join(dict.fromkeys(words))}; {advice}"
     if "Missing from" in text:
         arguments = [
             line.strip() for line in text.splitlines() if line.startswith("    ") and not line.startswith("     ")

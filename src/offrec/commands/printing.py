@@ -151,9 +151,11 @@ def breaks_words(columns: list[str], rows: list[list[str]]) -> bool:
 
 def _column_widths(columns: list[str], rows: list[list[str]], width: int) -> list[int] | None:
     """Return the widths of the columns such that lines end between words and outside of intervals, or None."""
+    from rich.cells import cell_len  # some characters are two cells wide
+
     cells = [[plain_text(text) for text in column] for column in zip(columns, *rows, strict=True)]
-    widths = [max(map(len, column)) for column in cells]
-    least = [max((len(unit) for text in column for unit in UNITS.findall(text)), default=1) for column in cells]
+    widths = [max(map(cell_len, column)) for column in cells]
+    least = [max((cell_len(unit) for text in column for unit in UNITS.findall(text)), default=1) for column in cells]
     available = width - 3 * len(columns) - 1  # without borders and padding
     if sum(least) > available:
         return None

@@ -209,6 +209,8 @@ def _memory(agent: Agent, options: RunOptions, epochs: Epochs, captured: bool) -
     first, *others = (network.options for network in (agent.actor, agent.critic) if network is not None)
     # Values are read from a table with their level added, one copy per head: Q, its gradient and two of the target.
     copies = 0 if agent.critic is None else 4 * agent.critic.items_in.nbytes
+    if agent.critic is not None and agent.actor is not None and 64 < first.width <= 128:
+        copies += agent.actor.items_in.nbytes  # transposed, for the pass that computes the gradient of the state
     # With features: the mapped features, the table, the bias and their gradients.
     maps = [one for one in agent.modules() if isinstance(one, FeatureMap)]
     copies += sum(8 * 4 * len(one.features.seen) * one.dense.shape[1] for one in maps)

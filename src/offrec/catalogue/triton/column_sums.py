@@ -14,6 +14,8 @@ ROWS = 32  # per step of a program
 def column_sums(table: Tensor) -> Tensor:
     """Return the sum of the rows of a float32 table [A, d]."""
     rows, width = table.shape
+    if rows == 0:
+        return table.new_zeros(width)
     table, programs = table.contiguous(), min(PROGRAMS, triton.cdiv(rows, ROWS))
     sums = torch.empty(programs, width, device=table.device)
     each = triton.cdiv(rows, programs)
