@@ -234,6 +234,8 @@ def _compare(results: list[dict[str, Any]], worlds: list[str]) -> None:
         if "informed" in rows:
             for learner in learners:
                 seeds = sorted(rows[learner].keys() & rows["informed"].keys())
+                if not seeds:
+                    continue
                 share = fmean(rows[learner][seed] for seed in seeds) / fmean(rows["informed"][seed] for seed in seeds)
                 print(f"| {name} | {learner} | informed | {len(seeds)} | {share:.2f} | – | – |")
 

@@ -18,7 +18,6 @@ If items have rewards of their own, the logarithm of what they change in E[rewar
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -26,11 +25,11 @@ from torch.nn.functional import logsigmoid, normalize, pad
 
 from offrec.catalogue import Head, logsumexp, restrict, top_k
 from offrec.catalogue.head import ALL_MASKED, MASKED
+from offrec.models.cascade_lists import best_cascade_lists
 from offrec.models.user_model import STEPS, UserModelNetwork
 
 SIMULATED, SIMULATED_LISTS = 256, 64
 FEW = 0.02  # a simulation ends when this share of the visitors is left
-SWEEPS = 2  # over the places of a list for visitors who look at one place after the other
 STEP = 0.01  # of numerical derivatives
 LEAST_RATIO = 1e-3  # smaller expected rewards, and negative ones, count as this share of the mean
 ROWS = 512  # lists that are planned at once
@@ -257,7 +256,8 @@ class Planner:
     def _best_list(self, utility: Tensor, earns: Tensor, share: Tensor, excluded: Tensor) -> Tensor:
         """[n, k] indices of the candidates, chosen one by one. utility, earns: [n, C, M]; share: [n, C]."""
         if self.model.is_cascade:
-            return self._best_cascade(utility, earns, share, excluded)
+            effects = self.model.place_effects(self.k).tolist()
+            return best_cascade_lists(utility - self.none, earns, share, excluded, effects)
         top = torch.maximum(utility.amax(2, keepdim=True), self.none)
         odds = (utility - top).exp()
         total = (self.none - top)[..., 0].exp()  # [n, C] Σ over the list and nothing
@@ -274,83 +274,6 @@ class Planner:
             value = value + place * gain.gather(2, index)[..., 0]
             total = total + place * odds.gather(2, index)[..., 0]
         return torch.cat(chosen, 1)
-
-    def _best_cascade(self, utility: Tensor, earns: Tensor, share: Tensor, excluded: Tensor) -> Tensor:
-        """Return the indices of the candidates for visitors who look at one place after the other.
-
-        First the best list for visitors who all have the mean chance of picking each candidate. Then each place, from
-        the first to the last, gets the item that is best for the types, given the other places.
-        """
-        effects = self.model.place_effects(self.k).tolist()
-        lists = self._best_for_mean_visitor(utility + fmean(effects), earns, share, excluded)
-        excluded = excluded.scatter(1, lists, True)
-        for _ in range(SWEEPS):
-            self._improve_cascade(lists, utility, earns, share, excluded, effects)
-        return lists
-
-    def _best_for_mean_visitor(self, utility: Tensor, earns: Tensor, share: Tensor, excluded: Tensor) -> Tensor:
-        """Return the list [n, k] that is best if all visitors have the mean chance p and the mean value e of a pick.
-
-        An item before places of value v is worth p · e + (1 − p) · v, so the best list is sorted by e. A dynamic
-        programme goes through the sorted candidates from the last to the first and finds, for each number of places,
-        the best list of candidates from there on.
-        """
-        picked = (utility - self.none).sigmoid()
-        p, gain = ((share[:, None] @ part)[:, 0] for part in (picked, picked * earns))
-        order = (gain / p.clamp(min=1e-12)).masked_fill(excluded, -torch.inf).argsort(1, descending=True)
-        p, gain, candidates = p.gather(1, order), gain.gather(1, order), order.shape[1]
-        allowed = (~excluded).sum(1, keepdim=True)  # they come first
-        places = torch.arange(1, self.k + 1, device=p.device)
-        value, takes = gain.new_zeros(len(p), self.k + 1), []
-        for j in reversed(range(candidates)):
-            after = allowed - j - 1  # candidates that can still be chosen
-            taken = gain[:, j : j + 1] + (1 - p[:, j : j + 1]) * value[:, :-1]
-            takes.append((after >= places - 1) & ((after < places) | (taken > value[:, 1:])))
-            value = torch.cat([value[:, :1], torch.where(takes[-1], taken, value[:, 1:])], 1)
-        left = torch.full((len(p), 1), self.k, device=p.device)
-        is_chosen = []
-        for take in reversed(takes):
-            is_chosen.append(take.gather(1, (left - 1).clamp(min=0)) & (left > 0))
-            left = left - is_chosen[-1].long()
-        first = torch.cat(is_chosen, 1).to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : self.k]
-        return order.gather(1, first)
-
-    def _best_at_place(
-        self, utility: Tensor, earns: Tensor, after: Tensor, reach: Tensor, excluded: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the best item [n, 1] before places of value `after` [n, C], and the value [n, C] with it.
-
-        Args:
-            utility: u of the candidates at this place, [n, C, M].
-            earns: e of the candidates, [n, C, M].
-            after: The value of the later places.
-            reach: The share of visitors of each type who look at this place, [n, C].
-            excluded: Which candidates must not be chosen, [n, M].
-        """
-        picked = (utility - self.none).sigmoid()
-        by_type = picked * (earns - after[..., None]) + after[..., None]
-        item = (reach[:, None] @ by_type)[:, 0].masked_fill_(excluded, -torch.inf).argmax(1, keepdim=True)
-        return item, by_type.gather(2, item[:, None].expand(-1, by_type.shape[1], 1))[..., 0]
-
-    def _improve_cascade(
-        self, lists: Tensor, utility: Tensor, earns: Tensor, share: Tensor, excluded: Tensor, effects: list[float]
-    ) -> None:
-        """Choose the item at each place of `lists` [n, k] again, given the others. Changes `lists` and `excluded`."""
-        index = lists[:, None].expand(-1, utility.shape[1], -1)
-        on_list = utility.gather(2, index) + utility.new_tensor(effects)
-        picked, earned = (on_list - self.none).sigmoid(), earns.gather(2, index)
-        after = [torch.zeros_like(share)]  # the value of the places after the last one, the one before it, …
-        for place in range(self.k - 1, 0, -1):
-            after.append(picked[..., place] * (earned[..., place] - after[-1]) + after[-1])
-        reach = share
-        for place, effect in enumerate(effects):
-            excluded.scatter_(1, lists[:, place : place + 1], False)
-            value = after[self.k - 1 - place]
-            item, _ = self._best_at_place(utility + effect, earns, value, reach, excluded)
-            lists[:, place : place + 1] = item
-            excluded.scatter_(1, item, True)
-            new = utility.gather(2, item[:, None].expand(-1, utility.shape[1], 1))[..., 0] + effect
-            reach = reach * (self.none - new).sigmoid()
 
     def _places(self) -> list[float]:
         """Return exp(p) for each place of a list."""
