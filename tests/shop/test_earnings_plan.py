@@ -16,9 +16,15 @@ def test_the_plan_names_ten_tuning_and_twelve_reporting_seeds_and_existing_world
     plan = earnings_plan.PLAN
     assert plan.tuning_seeds == tuple(range(10, 20))
     assert plan.reporting_seeds == tuple(range(100, 112))
-    assert plan.spent_seeds == tuple(range(5))
     assert {*plan.worlds, *plan.larger_worlds} == plan.sessions.keys() <= WORLDS.keys()
     assert (plan.visitors, plan.sessions["demo"]) == (4000, 20_000)
+
+
+def test_each_series_has_seeds_of_its_own() -> None:
+    seeds = json.loads(earnings_plan.FILE.read_text())["seeds"]
+    assert list(earnings_plan.PLAN.series) == ["second", "third", "fourth", "fifth", "sixth", "seventh"]
+    for name, groups in earnings_plan.PLAN.series.items():
+        assert {seed for group in groups for seed in group["seeds"]} == set(seeds[f"{name}_series"])
 
 
 def test_settings_cannot_be_chosen_on_shops_that_are_reported_on() -> None:
