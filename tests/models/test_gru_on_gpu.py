@@ -98,6 +98,28 @@ def test_devices_with_little_shared_memory(kernel: str, streams: bool, monkeypat
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("width", [1, 20, 128])
+def test_the_check_of_the_device_reads_no_memory_beyond_its_tensor(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels load U even if there is nothing to compute."""
+    from offrec.backbones import gru_kernels, gru_on_gpu  # need triton
+
+    sizes = []
+
+    class Recorded:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            return lambda *arguments, **constants: sizes.extend(
+                one.numel() for one in arguments if isinstance(one, torch.Tensor)
+            )
+
+    gru_on_gpu._holds_weights.cache_clear()
+    monkeypatch.setattr(gru_kernels, "forward_steps", Recorded())
+    monkeypatch.setattr(gru_kernels, "backward_steps", Recorded())
+    gru_on_gpu._holds_weights(width, DEVICE, "tf32")
+    gru_on_gpu._holds_weights.cache_clear()
+    assert len(sizes) == 13
+    assert min(sizes) >= max(3 * width * width, gru_on_gpu.GATES * width)
+
+
 def test_nothing_is_kept_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     from offrec.backbones import gru_kernels  # needs triton
 

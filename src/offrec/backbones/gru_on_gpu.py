@@ -81,7 +81,7 @@ def _holds_weights(width: int, device: torch.device, products: str) -> bool | No
 
     Triton raises `OutOfResources` before it computes anything, so both kernels are launched with nothing to compute.
     """
-    nothing = torch.zeros(GATES * width, device=device)
+    nothing = torch.zeros(GATES * width * width, device=device)  # as large as U, which is loaded in any case
     # Three products per product need twice the memory, so the largest weights are not tried.
     for hold in (True, False) if products != "tf32x3" or padded_width(width) <= 64 else (False,):
         constants = _launch_constants(width, products, hold)

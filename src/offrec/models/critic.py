@@ -12,7 +12,7 @@ from offrec.catalogue.head import Support
 from offrec.models.network import Network, NetworkOptions
 from offrec.plugins import option
 
-LARGE = 1 << 14  # numbers of a tensor with a launch of its own when the target network follows
+LARGE = 1 << 14  # tensors with at least this many numbers are launched separately when the target network follows
 ROUNDING = 1e-4  # tolerance of log π̂_b, above the rounding differences between implementations
 
 

@@ -51,7 +51,7 @@ class _Lookup(torch.autograd.Function):
 
 
 class _AddToRows(torch.autograd.Function):
-    """PyTorch's sum over a long first dimension takes three times as long as `column_sums`."""
+    """PyTorch's sum over a long first dimension takes longer than `column_sums`."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, row: Tensor) -> Tensor:

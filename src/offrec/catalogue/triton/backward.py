@@ -84,7 +84,7 @@ def state_gradient(
     columns: Tensor,
     given: tuple[Any, ...],
 ) -> Tensor:
-    """Compute the gradient of π's state [B, d] by a pass of its own, which recomputes the tiles.
+    """Compute the gradient of π's state [B, d] by a separate pass, which recomputes the tiles.
 
     Args:
         settings: Settings of the pass.

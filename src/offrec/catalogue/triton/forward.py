@@ -34,7 +34,7 @@ class PassSettings:
     backward_blocks: Blocks
     precision: str
     learns: bool  # whether a backward pass follows
-    separate: bool = False  # whether π's state gets its gradient from a pass of its own, `backward_rows`
+    separate: bool = False  # whether a separate pass, `backward_rows`, computes the gradient of π's state
 
     @property
     def scale(self) -> float:

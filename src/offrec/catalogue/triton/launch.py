@@ -94,7 +94,7 @@ def backward_blocks(heads: Sequence[Head]) -> Blocks:
 
 
 def has_separate_pass(heads: Sequence[Head], learning: Sequence[bool]) -> bool:
-    """Return whether the gradient of π's state gets a pass of its own.
+    """Return whether a separate pass computes the gradient of π's state.
 
     At this width in float32, three heads and two sums of item vectors do not fit into the registers. Two passes of four
     products each then take less time than one of six.

@@ -78,7 +78,7 @@ class _Reduce(torch.autograd.Function):
         """Run the forward pass.
 
         `tables` is the output of `_Tables`, or None if no table needs a gradient. `columns` is π's table, transposed,
-        if the gradient of its state gets a pass of its own.
+        if a separate pass computes the gradient of its state.
         """
         bound, seed, actions = extras
         exact, table, bias = tensors[:3]
